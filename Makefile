@@ -3,7 +3,8 @@
 #
 #   make help        this text
 #   make demo        bkspark demo: a throw-away cluster, a real DataFrame written, read, streamed and checked
-#   make test        all tests; PYTEST_ARGS="-k recovery" runs some, TEST_PROCESSES=0 runs them in one process
+#   make test        all tests; PYTEST_ARGS="-k recovery" runs some, TEST_PROCESSES=0 runs them in one process (by default
+#                    one more than there are cores, because many tests wait, if each has 1.5 GB of memory)
 #   make test-oldest-spark
 #                    tests/spark on the oldest Spark that is supported, in .venv-oldest; PYTEST_ARGS="-m every_spark"
 #                    runs what each run of .ci/run does
@@ -26,7 +27,10 @@
 VENV ?= .venv
 VENV_OLDEST ?= .venv-oldest
 OLDEST_SPARK := 4.0.*
-TEST_PROCESSES ?= 2
+# Linux says how much memory is available; elsewhere, or with less, two processes run the tests.
+TEST_PROCESSES ?= $(shell cores=$$(nproc 2>/dev/null || echo 1); \
+  room=$$(awk '/^MemAvailable/ { print int($$2 / 1500000) }' /proc/meminfo 2>/dev/null); \
+  most=$$((cores + 1 < $${room:-2} ? cores + 1 : $${room:-2})); echo $$((most > 2 ? most : 2)))
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)

@@ -27,6 +27,9 @@ from pathlib import Path
 
 import numpy as np
 
+# As bookie_service.process does, before there is an event loop.
+import numpy.ma
+
 from benchmarks.protocol import MadeUpTree
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import MemoryStore

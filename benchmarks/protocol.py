@@ -171,8 +171,10 @@ class MadeUpTree(MemoryTree):
         return await super().get(path)
 
     async def children(self, path: str) -> list[str]:
-        # As a real one, that waits for the network.
-        await asyncio.sleep(0)
+        # A real one waits for the network, and decodes the names on a thread of its own.
+        return await asyncio.to_thread(self._names, path)
+
+    def _names(self, path: str) -> list[str]:
         below = path.removeprefix("/ledgers")
         depth, folders = below.count("/"), -(-self.ledgers // LEDGERS_PER_FOLDER)
         if depth == 0:

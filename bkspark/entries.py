@@ -5,7 +5,7 @@ A batch is a run of consecutive entries of one ledger in one contiguous buffer:
     buffer   one bytes-like object, payloads back to back, no header or digest
     offsets  int64 array of n + 1 ascending positions; payload i is buffer[offsets[i]:offsets[i + 1]]
 
-A single entry is a batch of one. Nothing here holds an object per entry; `batch[i]` makes one when asked.
+A single entry is a batch of one. There is no object per entry; `batch[i]` creates one on demand.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class EntryBatch:
 
     @classmethod
     def joined(cls, parts: Sequence[EntryBatch], ledger_id: int = NO_ENTRY, first_entry: int = 0) -> EntryBatch:
-        """Return batches that follow each other as one, copied into one buffer."""
+        """Return consecutive batches as one, copied into one buffer."""
         sizes = np.concatenate([np.diff(part.offsets) for part in parts]) if parts else np.empty(0, np.int64)
         offsets = np.zeros(len(sizes) + 1, np.int64)
         np.cumsum(sizes, out=offsets[1:])
@@ -123,7 +123,7 @@ class EntryBatch:
         return int(self.offsets[-1] - self.offsets[0])
 
     def check(self) -> None:
-        """Look at what the constructor takes on trust, for batches that come from outside.
+        """Check what the constructor does not, for batches that come from outside.
 
         Raises:
             TypeError: the buffer is not bytes-like.
@@ -198,7 +198,8 @@ def as_batch(entries: Any) -> EntryBatch:
 
 
 def _row_of_octets(part: object) -> bytes | bytearray | memoryview:
-    """Return what can be joined and whose length is its size: of a view of another shape, what `bytes(view)` has."""
+    """Return a buffer that can be joined and whose length is its size in bytes: for a view of another shape, its
+    bytes."""
     if isinstance(part, memoryview):
         return part if part.itemsize == 1 and part.ndim == 1 and part.c_contiguous else bytes(part)
     if not isinstance(part, (bytes, bytearray)):

@@ -1,4 +1,4 @@
-"""Identifiers: ledger ids, entry ids and bookie ids; names of logs, and of those who publish in them.
+"""Identifiers: ledger ids, entry ids and bookie ids; names of logs and of their publishers.
 
 Ledger and entry ids are plain `int` (63-bit, never negative for a real one). A bookie id is plain `str`:
 Apache's syntax (letters, digits, `:` to `_`, `.` and `-`), by default `host:port`. Its identity survives a
@@ -56,7 +56,7 @@ def check_bookie_id(bookie_id: str) -> str:
 
 
 def parse_host_port(text: str) -> tuple[str, int]:
-    """Return (host, port) of `host:port`; an IPv6 host may stand in square brackets.
+    """Return (host, port) of `host:port`; an IPv6 host may be in square brackets.
 
     Raises:
         ValueError: there is no port, or it is not 1 to 65535, or the host cannot be one.

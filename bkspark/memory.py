@@ -1,8 +1,8 @@
-"""Memory for large pieces of data, frames and what comes out of them, used again and again.
+"""Reusable memory for large pieces of data: frames and the entries taken from them.
 
-Its first touch costs the operating system more than the copy into it, and on a virtual machine, whose host has to find
-the memory as well, several times as much. So a little of it is kept, and used again once nobody looks at it any more,
-which its reference count tells: no user gives it back, and none can see it change.
+The first access to new memory costs more than the copy into it, and several times as much on a virtual machine, whose
+host has to provide the memory as well. So some memory is kept and reused once its reference count shows that it has no
+user: users never return it, and no user can see it change.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import sys
 import numpy as np
 
 PAGES_BYTES_MIN = 256 * 1024
-"""Less comes from the heap."""
+"""Smaller pieces come from the heap."""
 KEPT_BYTES_MAX = 16 * 1024 * 1024
 _STEP_BYTES = 512 * 1024
-"""Sizes are multiples of it, so that pieces of nearly one size share memory."""
+"""Sizes are multiples of this, so that pieces of similar size share memory."""
 _IDLE_REFERENCES = 2
-"""The list's, and the argument that is counted."""
+"""References of an unused piece: the list's, and the argument of the count."""
 
 
 class ReusedMemory:
@@ -26,7 +26,7 @@ class ReusedMemory:
 
     def __init__(self) -> None:
         self._kept: list[np.ndarray] = []
-        """What was used last comes last."""
+        """The last used piece comes last."""
 
     def take(self, size: int) -> np.ndarray:
         """Return uint8 (size,), its contents undefined; it is the caller's as long as a view of it exists."""
@@ -37,7 +37,7 @@ class ReusedMemory:
             if kept_bytes == rounded and sys.getrefcount(self._kept[place]) == _IDLE_REFERENCES:
                 self._kept.append(self._kept.pop(place))
                 return self._kept[-1][:size]
-        # Not from the heap, which keeps what it got and is left full of holes by pieces of all sizes.
+        # Not from the heap, which keeps freed memory and is fragmented by pieces of all sizes.
         memory = np.frombuffer(mmap.mmap(-1, rounded, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
         self._kept.append(memory)
         kept_bytes = sum(map(len, self._kept))

@@ -1,16 +1,17 @@
-"""Stages of a read or write, by name: places at which a test ends a process, exactly there and not about there.
+"""Named stages of a read or write: points at which a test ends a process exactly.
 
     task.begun         a task attempt of a write has started
     task.wrote         it has sent entries, or holds them, and has not reported
     task.closed        what it wrote is durable; its report is on the way
     commit.begun       the driver has all reports, and has done nothing yet
     commit.appended    the rows of the reports are durable in a shared ledger; the log does not list them
-    commit.published   the log lists the epoch; attempts that lost are not deleted, Spark has no note of it
-    commit.done        everything is done, but Spark has no note of it
+    commit.published   the log lists the epoch; attempts that lost are not deleted, Spark has not recorded it
+    commit.done        everything is done, but Spark has not recorded it
     source.planned     the partitions of a micro-batch are planned
     source.read        a task has received entries of its partition that Spark does not have
 
-The variable BKSPARK_STAGES names what is called with the stage's name, `module:function`; without it nothing happens.
+The variable BKSPARK_STAGES names a function, `module:function`, that is called with the stage's name; without it
+nothing happens.
 """
 
 from __future__ import annotations
@@ -46,6 +47,6 @@ _listen = _listener()
 
 
 def reach(stage: str) -> None:
-    """Say that this process has come to a stage."""
+    """Report that this process has reached a stage."""
     if _listen is not None:
         _listen(stage)

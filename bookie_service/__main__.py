@@ -12,12 +12,12 @@ import sys
 from bookie_service.admin.shutdown import ShutdownSignals
 
 _COMMANDS = ("--ch", "--coll")
-"""How --check and --collect begin, with which no bookie runs; arguments are not parsed yet."""
+"""How --check and --collect begin: these commands run no bookie. Arguments are not parsed yet."""
 
 if __name__ == "__main__":
     signals = ShutdownSignals(is_command=any(argument.startswith(_COMMANDS) for argument in sys.argv[1:]))
     signals.begin()
-    # numpy and kazoo take a good part of a second, in which a signal must not find Python's own handlers.
+    # numpy and kazoo take a good part of a second to import; a signal in that time must not find Python's own handlers.
     from bookie_service.process import main
 
     sys.exit(main(sys.argv[1:], signals))

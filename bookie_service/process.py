@@ -1,9 +1,8 @@
 """One bookie in the foreground: arguments -> options -> wiring -> run. The only place that wires.
 
 Exit code 0 after SIGTERM or SIGINT; 1 when the bookie cannot start or had to end; 2 for wrong usage or configuration.
-With --check and --rebuild-index no bookie runs: see `check` and `rebuild`. With --collect the one that runs is asked:
-see `control`.
-What went wrong is the last line on stderr.
+With --check and --rebuild-index no bookie runs: see `check` and `rebuild`. --collect sends a request to the running
+bookie: see `control`. The last line on stderr names the error.
 """
 
 from __future__ import annotations
@@ -19,6 +18,9 @@ import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
+
+# numpy imports it at the first use of `unique`, for 20 ms of the event loop: before the bookie serves is better.
+import numpy.ma  # noqa: F401
 
 from bkspark.errors import BookKeeperError, ConfigurationError
 from bkspark.metadata.bookies import BookieRegistry
@@ -55,7 +57,7 @@ _LOG_FLUSH_S = 1.0
 def main(argv: Sequence[str], signals: ShutdownSignals) -> int:
     """Run a bookie until `signals` stops it; return the exit code."""
     limiter = _log_to_stderr()
-    # kazoo tells every attempt to connect; what comes of them is told by the errors here.
+    # kazoo logs every attempt to connect; our errors report the outcome.
     logging.getLogger("bkspark.kazoo").setLevel(logging.ERROR)
     try:
         arguments = _parser().parse_args(argv)
@@ -106,7 +108,7 @@ def _recorder() -> TurnRecorder | None:
 
 
 def _log_to_stderr() -> LogLimiter:
-    """Log to stderr, and return what keeps peers from filling the log."""
+    """Log to stderr, and return the limit that keeps peers from filling the log."""
     handler = logging.StreamHandler(sys.stderr)
     limiter = LogLimiter(time.monotonic, handler.emit)
     handler.addFilter(limiter)
@@ -139,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 async def _run(configuration: Configuration, signals: ShutdownSignals, as_json: bool, limiter: LogLimiter) -> None:
-    """Serve until a signal comes, or raise what makes going on impossible."""
+    """Serve until a signal comes, or raise the error that ends the bookie."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     Repeating(loop, _LOG_FLUSH_S, limiter.flush)
@@ -172,7 +174,7 @@ async def _run(configuration: Configuration, signals: ShutdownSignals, as_json: 
                 await registration.enter()
                 service.start_collecting(metadata_view)
                 service.start_local_reads(bound.bookie_id)
-                # It may have changed before there was a registration to change.
+                # The state may have changed before the registration existed.
                 registration.change(read_only=service.is_read_only)
                 async with (
                     control.serving(configuration.service.ledger_directories, service.collect_garbage),
@@ -203,7 +205,7 @@ async def _metadata(configuration: Configuration) -> AsyncIterator[Tree]:
     timeout_s = configuration.session_timeout_s
     tree = await open_tree(configuration.metadata_uri, session_timeout_s=timeout_s, call_timeout_s=timeout_s)
     try:
-        # Says what is wrong when there is no cluster at the root, before any directory is touched.
+        # Raises an error when there is no cluster at the root, before any directory is touched.
         await read_manager(tree, configuration.metadata_uri.root, configuration.metadata_uri.manager)
         yield tree
     finally:
@@ -225,7 +227,7 @@ async def _identified(
 
 
 def _protect(files: LocalFiles, options: ServiceOptions) -> None:
-    """Let nobody else into the directories; an older release, and Apache's bookies, let everybody."""
+    """Restrict access to the directories; an older release, and Apache's bookies, leave them open to all users."""
     directories = dict.fromkeys(map(layout.current, [*options.journal_directories, *options.ledger_directories]))
     if said := [line for line in map(files.protect, directories) if line is not None]:
         logger.warning("%s", "; ".join(said))
@@ -233,11 +235,11 @@ def _protect(files: LocalFiles, options: ServiceOptions) -> None:
 
 @contextlib.asynccontextmanager
 async def _repairing(configuration: Configuration, who: str) -> AsyncIterator[None]:
-    """Repair the cluster meanwhile, if this bookie is told to. No error in that ends the bookie."""
+    """Run autorecovery meanwhile, if configured. Its errors never end the bookie."""
     if not configuration.runs_auto_recovery:
         yield
         return
-    # Most bookies do without it, and without the client that it loads.
+    # Imported here: most bookies need neither it nor the client that it loads.
     from bookie_service.replication.autorecovery import AutoRecovery
 
     recovery = AutoRecovery.of_cluster(str(configuration.metadata_uri), who, configuration.auto_recovery)
@@ -258,7 +260,7 @@ def _announce(bound: BoundAddress, as_json: bool) -> None:
 async def _first_of(
     stopping: asyncio.Event, full: asyncio.Future[BaseException], *failures: asyncio.Future[BaseException]
 ) -> None:
-    """Return when asked to stop, or when the disks are full; raise the error of whichever failure comes first."""
+    """Return on a request to stop, or when the disks are full; raise the first error of any part."""
     asked = asyncio.ensure_future(stopping.wait())
     awaited: list[asyncio.Future[Any]] = [asked, full, *failures]
     try:

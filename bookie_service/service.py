@@ -1,6 +1,6 @@
-"""A bookie at work on an event loop: storage, its threads, the listening socket. Knows no metadata store.
+"""A running bookie on an event loop: storage, its threads, the listening socket. Does not know the metadata store.
 
-A core thread that dies takes the service with it: `failed` gets the error, and no reply leaves any more (S28).
+The death of a core thread ends the service: `failed` gets the error, and no further reply is sent (S28).
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from bookie_service.storage.ledgers.opening import Storage, open_storage
 logger = logging.getLogger(__name__)
 
 _WATCH_INTERVAL_S = 0.1
-"""How often some connections are looked at; all of them in `connections.LOOKS` times that."""
+"""How often some connections are checked; all of them in `connections.LOOKS` times that."""
 
 
 class BookieMetadataView(GarbageView, LedgerShareView, Protocol):
-    """All that is asked of the metadata store while serving."""
+    """All queries to the metadata store while serving."""
 
 
 class BookieService:
@@ -67,7 +67,7 @@ class BookieService:
         self._limbo_check: LimboCheck | None = None
         self._flushed: list[asyncio.Future[None]] = []
         self._memory_budget = MemoryBudget(self._loop, options.received_bytes_max, options.reply_bytes_max)
-        # asyncio calls timers that are due after what became ready.
+        # asyncio calls due timers after the callbacks of ready sockets.
         call_last = functools.partial(self._loop.call_later, 0)
         self._turns = Turns(call_last, time.monotonic, loop_turn_began=turn_began(self._loop))
         self._fetches = FetchThreads(files, options.fetch_threads, self._post, self._on_failure)
@@ -75,7 +75,7 @@ class BookieService:
         self._local_reads: LocalReadServer | None = None
         self._timers: list[Repeating] = []
         self.cluster_addresses: Callable[[], Collection[str]] = lambda: ()
-        """Returns the addresses of the cluster's bookies, for which some connections are kept."""
+        """Returns the addresses of the cluster's bookies, for which some connections are reserved."""
         self.on_mode_change: Callable[[], None] = lambda: None
         """Called when `is_read_only` has changed."""
         self.failed: asyncio.Future[BaseException] = self._loop.create_future()
@@ -87,7 +87,7 @@ class BookieService:
         """Replay, then accept connections on `listener`, which is bound but does not listen yet.
 
         Args:
-            suspects: returns all ledgers that this bookie may have held; asked when entries may be lost.
+            suspects: returns all ledgers that this bookie may have held; called when entries may be lost.
 
         Raises:
             StorageDamaged, OSError: as `open_storage`; nothing is left running.
@@ -116,7 +116,7 @@ class BookieService:
             self._turns,
         )
         if self._storage.stuck is not None:
-            # As if it had found no space while serving: reads go on, and it is tried again.
+            # Handled as a lack of space while serving: reads continue, and the flush is retried.
             self._bookie.on_checkpoint_stuck()
             self._checkpoints.submit(Checkpoint(self._storage.stuck, []))
         self._bookie.look_at_disks()
@@ -152,7 +152,7 @@ class BookieService:
         return self._disks.is_read_only
 
     def start_collecting(self, metadata_view: BookieMetadataView) -> None:
-        """Begin to collect garbage, and to let ledgers out of limbo; only these ask the metadata store."""
+        """Begin to collect garbage, and to release ledgers from limbo; only these query the metadata store."""
         storage = self._storage
         collection = self._options.collection
         self._limbo_check = LimboCheck(
@@ -171,7 +171,7 @@ class BookieService:
         self._collector.start()
 
     def start_local_reads(self, bookie_id: str) -> None:
-        """Answer clients on this host that read entry logs themselves, if that is wanted and possible here."""
+        """Serve clients on this host that read entry logs themselves, if this is enabled and possible here."""
         if not self._options.local_reads:
             return
         try:
@@ -190,7 +190,7 @@ class BookieService:
                 logger.info("clients on this host read over the network only: %s", error)
 
     async def collect_garbage(self) -> PassReport:
-        """Collect garbage now, with a major compaction; return what came of it.
+        """Collect garbage now, with a major compaction; return the report.
 
         Raises:
             BookKeeperError: the bookie stopped before it was done.
@@ -201,11 +201,11 @@ class BookieService:
     async def stop(self) -> None:
         """Stop serving, move everything into entry logs and index, end the threads.
 
-        Where there is no space for that, the journal keeps it, and the next start replays it.
+        Without space for that, the journal keeps the entries, and the next start replays them.
 
         Raises:
-            BaseException: what made a thread of the service fail, before or meanwhile; the next start replays the
-                journal.
+            BaseException: the error that made a thread of the service fail, before or meanwhile; the next start replays
+                the journal.
         """
         self.abandon()
         if self._collector is not None:
@@ -296,7 +296,7 @@ class BookieService:
 
     def _post(self, callback: Callable[..., None], *arguments: object) -> None:
         """Call back on the event loop, from a thread."""
-        # A loop that is closed already has nobody left to tell.
+        # On a closed loop there is nothing left to call.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._call, callback, *arguments)
 
@@ -317,8 +317,8 @@ class BookieService:
         self._release_flushed()
 
     async def _flush(self) -> None:
-        """Return when all that was added before is in entry logs and index, or when there is no space for that."""
-        for _ in range(2):  # a checkpoint that runs already was begun before
+        """Return when everything added before is in entry logs and index, or when there is no space for that."""
+        for _ in range(2):  # a checkpoint that is already running began before
             self._bookie.checkpoint()
             if not self._storage.store.is_flushing or self._disks.is_stuck:
                 return
@@ -329,14 +329,14 @@ class BookieService:
     def _on_failure(self, error: BaseException) -> None:
         if not self.failed.done():
             self.failed.set_result(error)
-            # At once: not even what was durable before the error is answered any more.
+            # At once: from now on nothing is answered, not even what was durable before the error.
             self.abandon()
 
     def _on_checkpoint_stuck(self, error: OSError) -> None:
         if not self._disks.is_stuck:
             logger.warning("a checkpoint waits for space, the journal keeps all that is not flushed: %s", error)
         self._bookie.on_checkpoint_stuck()
-        # Garbage collection may be what makes space.
+        # Garbage collection may free space.
         self._release_flushed()
 
     def _release_flushed(self) -> None:
@@ -380,11 +380,11 @@ class BookieService:
     # ---- called by connections ----
 
     def note_request(self, member: Connection) -> None:
-        """Note that a connection has sent its first request."""
+        """Record that a connection has sent its first request."""
         self._connections.note_request(member)
 
     def discard(self, member: Connection) -> None:
-        """Note that a connection is closed."""
+        """Remove a closed connection."""
         self._connections.discard(member)
 
     def fail(self, error: BaseException) -> None:
@@ -405,6 +405,6 @@ class Repeating:
         self._handle.cancel()
 
     def _run(self) -> None:
-        # Before the call, which may cancel it.
+        # Before the call, which may cancel the timer.
         self._handle = self._loop.call_later(self._interval_s, self._run)
         self._callback()

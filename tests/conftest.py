@@ -23,8 +23,11 @@ _PROCESSES_OF = {
     "shared_apache_bookies": ("cluster", "interop"),
     "peer": ("cluster", "interop"),
 }
-_GROUPS = ("spark", "cluster")
-"""Tests that share such processes stay in one of the test runner's processes: the first of these that they need."""
+_GROUPS = ("spark", "interop", "cluster")
+"""Tests that share such processes stay in one of the test runner's processes: the first of these that they need.
+
+Three groups of about one length, though each starts a cluster of its own: the longest bounds the whole run.
+"""
 _CAMPAIGNS = ("chaos", "crash", "fuzzing", "histories", "mutation", "simulation", "soak")
 """Folders of statistical search and of long runs: all of their tests are slow."""
 _PROGRAMS = {
@@ -105,6 +108,14 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperPro
 
     with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper"), port=free_ports(1)[0]) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def short_spark(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables of the environment with which programs that start a Spark of their own cost less."""
+    from tests.spark_settings import environment
+
+    return environment(tmp_path_factory.mktemp("short-spark"))
 
 
 @pytest.fixture(scope="session")

@@ -1,16 +1,25 @@
-"""User-facing text in plain English: pages, messages, option texts, log lines, help.
+"""Plain English in everything that people read: pages, messages, docstrings, comments, names of tests.
 
     python -m tests.plain_english      prints `file:line: found: say ... instead`; exit code 1 when there is any
 
-What is read: README.md and the other pages; every text of the product's modules that is not a docstring; the docstrings
-of bkspark/errors.py, which are the text of docs/errors.md; the head of the Makefile. Code in pages is left out.
+It reads:
+
+* README.md and the other pages, and the head of the Makefile; code in pages is left out;
+* every text of the product's modules, with their docstrings and comments;
+* docstrings, comments and names of test functions in tests, benchmarks and examples;
+* text, and the docstrings and comments in code, of the notebooks.
+
+Code in back quotes is left out of all of them. `EXEMPT` lists what is not read, each with its reason.
 """
 
 from __future__ import annotations
 
 import ast
+import io
+import json
 import re
 import sys
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +27,14 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "benchmarks/*.md", "Makefile")
 PACKAGES = ("bkspark", "bookie_service", "pyspark_bookkeeper")
-SPOKEN_DOCSTRINGS = ("bkspark/errors.py",)
-"""Modules whose docstrings users read."""
+PROGRAMS = ("tests", "benchmarks", "examples")
+"""Their docstrings, comments and names of tests are read; other texts in them are data."""
+NOTEBOOKS = "notebooks/*.ipynb"
+EXEMPT = {
+    "tests/test_plain_english.py": "it contains an example of each pattern",
+    "tests/plain_english.py": "it contains the patterns",
+}
+"""Paths, or folders with a slash at the end, that are not read, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +67,30 @@ PATTERNS = (
         re.compile(r"\b(?:[Ss]omebody|[Nn]obody|[Ee]verybody|[Aa]nybody)\b"),
         "name the role: 'no client', 'another process'",
     ),
+    Pattern(re.compile(r"\bso\s+many\b(?!\s+that\b)(?!\s+[\w' ]+\bthat\b)"), "say 'this many', or name the number"),
+    Pattern(re.compile(r"\ball\s+the\s+same\b(?!\s+(?:size|length|kind)\b)"), "say 'nevertheless'"),
+    Pattern(
+        re.compile(r"(?:^|[.;:]\s+)What\b[^.?!:;,]*\b(?:is|are)\b[^.?!:;,]*,\s+(?:a|an|the|it|they|its|no)\b"),
+        "begin with the subject: not 'What is cached, a thread reads', but 'A thread reads what is cached'",
+    ),
 )
+
+NAME_PATTERNS = (
+    Pattern(
+        re.compile(r"(?<!there_)(?:^|_)(?:is|are|was|were|be|as|has|have|gets?|gives?|holds?)_none(?!_of)(?=_|$)"),
+        "say 'no' or 'not a'",
+    ),
+    Pattern(re.compile(r"(?:^|_)(?:somebody|nobody|everybody|anybody|whoever)(?=_|$)"), "name the role"),
+    Pattern(re.compile(r"(?:^|_)anew(?=_|$)"), "say 'again'"),
+    Pattern(re.compile(r"(?:^|_)told(?=_|$)"), "say 'reported' or 'returned'"),
+    Pattern(re.compile(r"(?:^|_)stands?(?=_|$)(?!_for_)"), "say 'is' or 'are'"),
+    Pattern(re.compile(r"(?<!lags)(?<!lag)(?<!lagging)(?<!fall)(?<!falls)_behind(?=_|$)"), "say 'after' or 'above'"),
+    Pattern(re.compile(r"_in_front(?=_|$)"), "say 'before' or 'below'"),
+    Pattern(re.compile(r"(?:^|_)so_many(?=_|$)"), "say 'this many', or name the number"),
+    Pattern(re.compile(r"_all_the_same(?=_|$)"), "say 'nevertheless' or 'still'"),
+    Pattern(re.compile(r"^test_of_"), "begin with the subject"),
+)
+"""What names of test functions must not contain."""
 
 _FENCE = re.compile(r"^(```|~~~).*?^\1$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?<=\n\n)(?:(?: {4}|\t).*\n|\n)+", re.MULTILINE)
@@ -68,7 +106,7 @@ class Text:
 
 
 def findings(root: Path = ROOT) -> list[str]:
-    """Return a line for each pattern that is found in user-facing text below `root`."""
+    """Return a line for each pattern that is found below `root`."""
     found = []
     for path, texts in _sources(root):
         for text in texts:
@@ -76,6 +114,10 @@ def findings(root: Path = ROOT) -> list[str]:
                 for match in pattern.found.finditer(text.words):
                     line = text.line + text.words.count("\n", 0, match.start())
                     found.append(f"{path.relative_to(root)}:{line}: {' '.join(match[0].split())!r}: {pattern.instead}")
+    for path, line, name in _names(root):
+        for pattern in NAME_PATTERNS:
+            if pattern.found.search(name):
+                found.append(f"{path.relative_to(root)}:{line}: {name}: {pattern.instead}")
     return found
 
 
@@ -83,10 +125,28 @@ def _sources(root: Path) -> Iterator[tuple[Path, Iterator[Text]]]:
     for page in PAGES:
         for path in sorted(root.glob(page)):
             yield path, iter([_prose(path)])
-    for package in PACKAGES:
-        for path in sorted((root / package).rglob("*.py")):
-            speaks = path.relative_to(root).as_posix() in SPOKEN_DOCSTRINGS
-            yield path, _literals(path, with_docstrings=speaks)
+    for folder in (*PACKAGES, *PROGRAMS):
+        for path in sorted((root / folder).rglob("*.py")):
+            if not _is_exempt(path.relative_to(root).as_posix()):
+                yield path, _code(path.read_text(), with_literals=folder in PACKAGES)
+    for path in sorted(root.glob(NOTEBOOKS)):
+        yield path, _cells(path)
+
+
+def _is_exempt(path: str) -> bool:
+    return path.endswith("_pb2.py") or any(
+        path == exempt or (exempt.endswith("/") and path.startswith(exempt)) for exempt in EXEMPT
+    )
+
+
+def _names(root: Path) -> Iterator[tuple[Path, int, str]]:
+    """Yield file, line and name of each test function."""
+    for path in sorted((root / "tests").rglob("test_*.py")):
+        if _is_exempt(path.relative_to(root).as_posix()):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                yield path, node.lineno, node.name
 
 
 def _prose(page: Path) -> Text:
@@ -97,25 +157,58 @@ def _prose(page: Path) -> Text:
     else:
         for code in (_FENCE, _INDENTED):
             text = code.sub(lambda block: "\n" * block[0].count("\n"), text)
-    return Text(1, _INLINE.sub(lambda code: "`" * len(code[0]), text))
+    return Text(1, _without_code(text))
 
 
-def _literals(module: Path, *, with_docstrings: bool) -> Iterator[Text]:
-    """Yield the texts of several words in a module."""
-    tree = ast.parse(module.read_text())
+def _code(source: str, *, with_literals: bool) -> Iterator[Text]:
+    """Yield docstrings and comments of a program and, with literals, its other texts of several words."""
+    tree = ast.parse(source)
     docstrings = {id(node) for node in _docstrings(tree)}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or " " not in node.value:
             continue
-        if with_docstrings or id(node) not in docstrings:
+        if id(node) in docstrings:
+            yield Text(node.lineno, _without_code(node.value))
+        elif with_literals:
             yield Text(node.lineno, node.value)
+    yield from _comments(source)
 
 
 def _docstrings(tree: ast.AST) -> Iterator[ast.expr]:
-    """Yield texts that stand as a statement of their own: of modules, classes, functions and fields."""
+    """Yield texts that are a statement of their own: of modules, classes, functions and fields."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             yield node.value
+
+
+def _comments(source: str) -> Iterator[Text]:
+    """Yield the comments; those on consecutive lines are one text, as a sentence may continue on the next line."""
+    first, lines = 0, list[str]()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        if token.start[0] != first + len(lines) and lines:
+            yield Text(first, _without_code("\n".join(lines)))
+            lines = []
+        if not lines:
+            first = token.start[0]
+        lines.append(token.string.lstrip("# "))
+    if lines:
+        yield Text(first, _without_code("\n".join(lines)))
+
+
+def _cells(notebook: Path) -> Iterator[Text]:
+    """Yield a notebook's text cells, and docstrings and comments of its code cells; lines count within a cell."""
+    for cell in json.loads(notebook.read_text())["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            yield Text(1, _without_code(source))
+        elif cell["cell_type"] == "code" and not source.startswith("%"):
+            yield from _code(source, with_literals=False)
+
+
+def _without_code(text: str) -> str:
+    return _INLINE.sub(lambda code: "`" * len(code[0]), text)
 
 
 def main() -> int:

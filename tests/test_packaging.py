@@ -69,7 +69,8 @@ def test_every_source_file_is_in_the_wheel(installed: Path) -> None:
 
 def test_type_checkers_take_the_annotations_of_the_wheel(installed: Path) -> None:
     """PEP 561: without this file they skip the package, so wrong typed options pass."""
-    assert (installed / "bkspark" / "py.typed").read_bytes() == b""
+    for package in PACKAGES:
+        assert (installed / package / "py.typed").read_bytes() == b"", package
 
 
 def test_nothing_else_is_in_the_wheel(installed: Path) -> None:

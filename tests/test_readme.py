@@ -35,13 +35,14 @@ def test_the_first_program_is_one_of_spark_and_short() -> None:
 @pytest.mark.cluster
 @pytest.mark.spark
 @pytest.mark.parametrize("number", [0, 1])
-def test_each_program_prints_what_its_comment_says(cluster: Cluster, number: int) -> None:
+def test_each_program_prints_what_its_comment_says(cluster: Cluster, short_spark: dict[str, str], number: int) -> None:
     program = programs()[number]
     assert URI in program
     promised = re.search(r"print\(.*\)\s+# (\[.*?\])", program)
     assert promised is not None
     program = program.replace(URI, cluster.uri).replace(LOG, f'"log": "readme-{uuid.uuid4().hex[:12]}"')
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    interpreter = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    environment = os.environ | short_spark | interpreter
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr

@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             return _fail("interrupted", FAILED)
         except BrokenPipeError:
-            # Whoever read our output has left (`| head`). Python would complain again when it flushes at exit.
+            # The reader of our output has left (`| head`). Python would complain again when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return FAILED
         except OSError as error:

@@ -1,6 +1,6 @@
 """Options that many commands share, and a parser whose errors are one line.
 
-Environment variables stand in for options: BKSPARK_URI for --uri, BKSPARK_PASSWORD for --password.
+Environment variables replace missing options: BKSPARK_URI for --uri, BKSPARK_PASSWORD for --password.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import argparse
 import difflib
 import os
 import sys
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from bkspark.errors import ConfigurationError
 
-# Every command's parser is built to print any help; what is imported above here decides how quick that is.
+# Every command's parser is built to print any help; the imports above decide how fast that is.
 
 DIGESTS = ("crc32c", "crc32", "mac", "dummy")
 INPUT_FORMATS = ("lines", "length-prefixed")
@@ -21,9 +21,12 @@ OUTPUT_FORMATS = ("lines", "length-prefixed", "json")
 """How entries look as a byte stream: see `bkspark.cli.entry_formats`."""
 
 ENTRY_BYTES_MAX = 5 * 1024 * 1024 - 1024
-"""The largest entry taken: Apache's default frame limit, less the room of header, ids and digest."""
+"""The largest entry accepted: Apache's default frame limit, less the room for header, ids and digest."""
 
 _INT64_MAX = (1 << 63) - 1
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+"""Where a command adds its parser: what `add_subparsers` returns. Only argparse's stub knows that it is generic."""
 
 USAGE = 2
 """Exit code of a command line that cannot be understood."""
@@ -35,8 +38,10 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: object, **options: object) -> None:
         options.setdefault("allow_abbrev", False)
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        # Passed on as they came: each Python's ArgumentParser takes others.
         super().__init__(*args, **options)  # type: ignore[arg-type]
 
+    # Typeshed has four overloads of it, by the type of the namespace, which says nothing here.
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         """Parse, and refuse an unknown option here, where the options it may have meant are known."""
         namespace, unknown = super().parse_known_args(args, namespace)

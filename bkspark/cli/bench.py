@@ -1,4 +1,4 @@
-"""`bkspark bench`: how fast a cluster takes and gives entries, from Python and from Spark.
+"""`bkspark bench`: how fast a cluster writes and reads entries, from Python and from Spark.
 
 On any cluster that --uri names, Apache's too; without one, on a throw-away cluster on this machine.
 """
@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bkspark.cli.arguments import (
+    Commands,
     add_cluster,
     add_credentials,
     add_quorums,
@@ -39,7 +40,7 @@ WRITE_SECONDS = 10.0
 READ_ENTRIES = 200_000
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: Commands) -> None:
     """Add `bkspark bench` and its commands."""
     group = commands.add_parser("bench", help="measure writing, reading, Spark")
     benches = group.add_subparsers(metavar="WHAT", required=True, dest="bench_command")
@@ -72,7 +73,7 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ledgers", type=positive, default=1, metavar="K", help="ledgers at once (default: 1)")
 
 
-def _add_spark(benches: argparse._SubParsersAction) -> None:
+def _add_spark(benches: Commands) -> None:
     parser = benches.add_parser("spark", help="Spark jobs", description="Measure Spark jobs beside Spark's own limits.")
     parser.add_argument("--rows", type=positive, default=500_000, metavar="N", help="rows (default: 500000)")
     parser.add_argument("--value-size", type=value_size, default=1024, metavar="B", help="bytes a row (default: 1024)")
@@ -117,7 +118,7 @@ def write(arguments: argparse.Namespace) -> int:
 
 
 def read(arguments: argparse.Namespace) -> int:
-    """Measure reading of ledgers that are there, or are written first."""
+    """Measure reading of existing ledgers, or of ledgers that are written first."""
     import asyncio
 
     from bkspark.cli import load

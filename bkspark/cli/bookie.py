@@ -10,12 +10,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bkspark.cli.arguments import add_json, key_value
+from bkspark.cli.arguments import Commands, add_json, key_value
 from bkspark.cli.exec_process import exec_replacing_process
 from bkspark.errors import ConfigurationError
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: Commands) -> None:
     """Add `bkspark bookie`."""
     parser = commands.add_parser("bookie", help="run one bookie", description="Run one bookie until SIGINT or SIGTERM.")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a file of Apache's bk_server.conf syntax and keys")

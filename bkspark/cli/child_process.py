@@ -153,7 +153,7 @@ def _die_with(parent_pid: int) -> Callable[[], None] | None:
 
     def die_with_parent() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        # The parent may have died before the call above; then nobody is left to kill this process.
+        # The parent may have died before the call above; then no process is left to kill this one.
         if os.getppid() != parent_pid:
             os._exit(1)
 

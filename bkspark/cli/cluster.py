@@ -1,7 +1,7 @@
-"""`bkspark cluster`: make one, look at its bookies and at what lacks copies, repair it.
+"""`bkspark cluster`: initialise a cluster, list its bookies and under-replicated ledgers, repair it.
 
-What reads or moves entries is the server's (`bookie_service.replication`), which this package must not import: the
-process becomes it.
+The server's package (`bookie_service.replication`) reads and moves entries. This package must not import it: the
+process is replaced by it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bkspark.cli.arguments import add_cluster, cluster_uri, key_value
+from bkspark.cli.arguments import Commands, add_cluster, cluster_uri, key_value
 from bkspark.cli.exec_process import exec_replacing_process
 from bkspark.cli.output import print_facts, print_json, print_table
 from bkspark.errors import ConfigurationError
@@ -27,7 +27,7 @@ _Result = TypeVar("_Result")
 Run = Callable[[argparse.Namespace], int]
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: Commands) -> None:
     """Add `bkspark cluster` and its commands."""
     group = commands.add_parser("cluster", help="make a cluster, look at its bookies, check and repair it")
     parsers = group.add_subparsers(metavar="COMMAND", required=True, dest="cluster_command")
@@ -47,14 +47,14 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     running.set_defaults(run=autorecovery)
 
 
-def _add(parsers: argparse._SubParsersAction, name: str, run: Run, description: str) -> argparse.ArgumentParser:
+def _add(parsers: Commands, name: str, run: Run, description: str) -> argparse.ArgumentParser:
     parser = parsers.add_parser(name, help=description, description=f"{description[0].upper()}{description[1:]}.")
     add_cluster(parser)
     parser.set_defaults(run=run)
     return parser
 
 
-def _add_repair(parsers: argparse._SubParsersAction, name: str, description: str) -> argparse.ArgumentParser:
+def _add_repair(parsers: Commands, name: str, description: str) -> argparse.ArgumentParser:
     parser = _add(parsers, name, repair, description)
     parser.add_argument("--config", type=Path, metavar="FILE", help="a file of Apache's bk_server.conf syntax and keys")
     parser.add_argument(
@@ -98,7 +98,7 @@ def repair_command(name: str, *bookie: str, settings: dict[str, str], json: bool
 
 
 def autorecovery(arguments: argparse.Namespace) -> int:
-    """Run autorecovery, or throw or read the switch that all of a cluster's obey."""
+    """Run autorecovery, or set or read the switch of all autorecovery processes of a cluster."""
     import asyncio
 
     if not (arguments.enable or arguments.disable or arguments.status):
@@ -137,7 +137,7 @@ def bookies(arguments: argparse.Namespace) -> int:
 
 
 async def _bookies(uri: str) -> list[dict[str, Any]]:
-    """Return every bookie; those that serve are asked for their disk space, all at a time."""
+    """Return every bookie; the serving ones are asked for their disk space concurrently."""
     import asyncio
 
     from bkspark.client import Client
@@ -149,7 +149,7 @@ async def _bookies(uri: str) -> list[dict[str, Any]]:
         async def facts(bookie: str, state: str) -> dict[str, Any]:
             free = total = None
             if state != "down":
-                # One that does not tell is listed all the same: the list says what is registered.
+                # A bookie that does not answer is listed nevertheless: the list contains what is registered.
                 with contextlib.suppress(BookKeeperError):
                     space = await (await services.pool.v3_channel(bookie)).disk_space()
                     free, total = space.free_bytes, space.total_bytes
@@ -160,7 +160,7 @@ async def _bookies(uri: str) -> list[dict[str, Any]]:
 
 
 def underreplicated(arguments: argparse.Namespace) -> int:
-    """List what auditors found."""
+    """List the under-replicated ledgers that auditors found."""
     import asyncio
 
     found = asyncio.run(_with_metadata(cluster_uri(arguments), _underreplicated))
@@ -199,7 +199,7 @@ async def _underreplicated(metadata: _Metadata) -> list[dict[str, Any]]:
 
 
 def init(arguments: argparse.Namespace) -> int:
-    """Make the root that --uri names and say what the cluster is called."""
+    """Make the root that --uri names and print the cluster's instance id."""
     import asyncio
 
     uri = cluster_uri(arguments)
@@ -217,7 +217,7 @@ async def initialize(uri: str) -> tuple[bool, str | None]:
 
     Raises:
         ConfigurationError: the URI is wrong.
-        MetadataError: ZooKeeper is away, or something else stands at the root.
+        MetadataError: ZooKeeper is unreachable, or the root holds something else.
     """
     return await _with_metadata(uri, _initialize)
 
@@ -238,7 +238,7 @@ class _Metadata:
 
 
 async def _with_metadata(uri: str, act: Callable[..., Awaitable[_Result]], *arguments: object) -> _Result:
-    """Return what `act` makes of the cluster's metadata store, connected for as long as that takes."""
+    """Return the result of `act` on the cluster's metadata store, which is connected meanwhile."""
     from bkspark.metadata.uri import MetadataUri
     from bkspark.metadata.zookeeper import open_tree
 

@@ -79,7 +79,7 @@ class BookieProcess:
         settings: Mapping[str, str],
         python_options: Sequence[str] = (),
     ) -> None:
-        """Prepare bookie `number` on `port`; `settings` win over what is said of it here. Options: `bookie_command`."""
+        """Prepare bookie `number` on `port`; `settings` override the values set here. Options: `bookie_command`."""
         self.number = number
         self.port = port
         self.directory = directory
@@ -161,7 +161,7 @@ class BookieProcess:
 class ClusterProcess:
     """ZooKeeper and `bookie_count` bookies; a context manager that starts and stops them.
 
-    Without a count there are as many bookies as the directory had before, in a new one BOOKIES. Without a directory
+    Without a count there are as many bookies as the directory had before, or BOOKIES in a new one. Without a directory
     the data is temporary and removed at the end. A start that fails leaves no process and, in a directory that was
     empty or absent, no file.
     """
@@ -239,7 +239,7 @@ class ClusterProcess:
 
     def stop(self) -> None:
         """Stop the bookies, then ZooKeeper; remove the data when it was temporary. May be called again."""
-        # ZooKeeper goes last: a bookie that stops cleanly takes its registration back.
+        # ZooKeeper stops last: a bookie that stops cleanly removes its registration.
         for bookie in self.bookies:
             bookie.terminate()
         for bookie in self.bookies:
@@ -292,7 +292,7 @@ def _make_directory(directory: Path) -> bool:
     """Make the directory when it is absent and return whether it is empty."""
     if directory.exists() and not directory.is_dir():
         raise ConfigurationError(f"--dir {str(directory)!r} is a file; name a directory")
-    # One that is there may hold more than a cluster; what the cluster has is in directories of its own.
+    # An existing directory may hold more than a cluster; the cluster's files are in directories of their own.
     private_files.make_directory(directory, tighten=False)
     if not os.access(directory, os.W_OK | os.X_OK):
         raise ConfigurationError(f"--dir {str(directory)!r} is not writable; change its mode or choose another")

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bkspark.cli.arguments import add_json
+from bkspark.cli.arguments import Commands, add_json
 from bkspark.cli.cluster_process import BOOKIES, ClusterProcess
 from bkspark.cli.output import human_bytes, print_facts, print_json, print_table, progress
 from bkspark.cli.spark_job import SparkJob
@@ -20,7 +20,7 @@ from bkspark.errors import BookKeeperError, ConfigurationError
 INPUT_SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: Commands) -> None:
     """Add `bkspark demo`."""
     parser = commands.add_parser(
         "demo",

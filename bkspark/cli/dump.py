@@ -1,6 +1,6 @@
 """`bkspark dump`: what is in a bookie's files, which checksums hold, what is damaged and where.
 
-The reader belongs to the server, another package, which this one must not import: the process becomes it.
+The reader belongs to the server's package, which this one must not import: the process is replaced by it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from bkspark.cli.arguments import add_json, key_value, not_negative
+from bkspark.cli.arguments import Commands, add_json, key_value, not_negative
 
 _DESCRIPTION = """\
 Print a bookie's files and check every checksum in them, entry by entry. Takes no lock and changes nothing, so a running
@@ -51,7 +51,7 @@ examples:
   bkspark dump {kind} --ledger 17 --entry 4 DIR    only this entry"""
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: Commands) -> None:
     """Add `bkspark dump` and its kinds."""
     parser = commands.add_parser("dump", help="print and check a bookie's files", description=_DESCRIPTION)
     kinds = parser.add_subparsers(metavar="KIND", required=True, dest="kind")

@@ -41,6 +41,7 @@ def read_entries(source: BinaryIO, entry_format: str, name: str) -> Iterator[Ent
     pending = b""
     taken_count = 0
     while True:
+        # Files and stdin have `read1`; typing.BinaryIO does not name it.
         block = source.read1(BLOCK_BYTES)  # type: ignore[attr-defined]
         # Joining copies the rest of the last block: at most one entry, as every complete one was taken.
         pending = pending + block if pending else block
@@ -60,7 +61,7 @@ def _take_lines(data: bytes, taken_count: int, name: str, *, ended: bool) -> tup
     octets = np.frombuffer(data, np.uint8)
     newlines = np.flatnonzero(octets == _NEWLINE)
     consumed = len(data) if ended else (int(newlines[-1]) + 1 if len(newlines) else 0)
-    # Entry i ends where its newline stands, less the newlines before it, which are removed.
+    # Entry i ends at its newline's offset, less the number of newlines before it, which are removed.
     ends = newlines - np.arange(len(newlines))
     if ended and consumed and data[-1] != _NEWLINE:
         ends = np.append(ends, consumed - len(newlines))
@@ -112,7 +113,7 @@ def format_lines(batch: EntryBatch) -> bytes:
 
 
 def format_length_prefixed(batch: EntryBatch) -> bytes:
-    """Return each payload behind its u32 big-endian length."""
+    """Return each payload after its u32 big-endian length."""
     starts = batch.offsets[:-1] - batch.offsets[0]
     lengths = np.diff(batch.offsets).astype(">u4").view(np.uint8)
     return _with_gaps(batch, gaps_at=starts, gap=lengths.reshape(len(batch), LENGTH_BYTES))
@@ -131,7 +132,7 @@ def _with_gaps(batch: EntryBatch, gaps_at: np.ndarray, gap: np.ndarray) -> bytes
     width = gap.shape[-1]
     payload = np.frombuffer(batch.buffer, np.uint8, batch.payload_bytes, int(batch.offsets[0]))
     out = np.empty(len(payload) + width * len(batch), np.uint8)
-    # Gap i lies after i earlier gaps.
+    # Gap i comes after i earlier gaps.
     at = (gaps_at + np.arange(len(batch)) * width)[:, None] + np.arange(width)
     is_payload = np.ones(len(out), bool)
     is_payload[at] = False

@@ -1,14 +1,13 @@
-"""A command of the server's package: this one must not import it, so it replaces this process."""
+"""Runs a command of the server's package in place of this process, because this package must not import it."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
 from typing import NoReturn
 
 
-def exec_replacing_process(command: Sequence[str]) -> NoReturn:
+def exec_replacing_process(command: list[str]) -> NoReturn:
     """Replace this process by a program whose first lines take SIGTERM and SIGINT; returns never.
 
     Raises:

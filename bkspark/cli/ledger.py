@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from bkspark.cli.arguments import (
     INPUT_FORMATS,
     OUTPUT_FORMATS,
+    Commands,
     add_cluster,
     add_credentials,
     add_quorums,
@@ -33,7 +34,7 @@ Run = Callable[[argparse.Namespace], int]
 LEDGER_TYPES = ("pd_journal", "vd_journal", "vd_bypass_journal")
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: Commands) -> None:
     """Add `bkspark ledger` and its commands."""
     group = commands.add_parser("ledger", help="create, write, read, show, list, recover, delete ledgers")
     ledgers = group.add_subparsers(metavar="COMMAND", required=True, dest="ledger_command")
@@ -47,7 +48,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def _add(
-    ledgers: argparse._SubParsersAction, name: str, run: Run, description: str, *, takes_id: bool = False
+    ledgers: Commands, name: str, run: Run, description: str, *, takes_id: bool = False
 ) -> argparse.ArgumentParser:
     parser = ledgers.add_parser(name, help=description, description=f"{description[0].upper()}{description[1:]}.")
     if takes_id:
@@ -194,7 +195,7 @@ def opened(name: str) -> Iterator[BinaryIO]:
 def _write_entries(client: Client, writer: LedgerWriter, source: BinaryIO, arguments: argparse.Namespace) -> int:
     """Append every entry of the source, pipelined; return their count once all are acknowledged.
 
-    Input that cannot be understood takes the new ledger away again: nobody knows its id yet.
+    If the input is invalid, the new ledger is deleted again: no client knows its id yet.
     """
     from bkspark.cli import entry_formats
 

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,10 @@ class Measurement:
     pieces_s: list[float] = field(default_factory=list)
     started_s: float = field(default_factory=time.perf_counter)
     cpu_started_s: float = field(default_factory=lambda: _cpu_s())
+
+    def note_piece(self, asked_s: float, acknowledged: asyncio.Future[int]) -> None:
+        """Note that a piece that was written at `asked_s` is acknowledged, or failed."""
+        self.pieces_s.append(time.perf_counter() - asked_s)
 
     def result(self) -> dict[str, Any]:
         """Return the JSON of `bkspark bench write` and `read`, timed up to now."""
@@ -120,9 +125,7 @@ async def _write_one(
             in_flight_entries -= count
         asked_s = time.perf_counter()
         acknowledged = await writer.submit(piece)
-        acknowledged.add_done_callback(
-            lambda _, asked_s=asked_s: measurement.pieces_s.append(time.perf_counter() - asked_s)
-        )
+        acknowledged.add_done_callback(partial(measurement.note_piece, asked_s))
         in_flight.append((acknowledged, len(piece)))
         in_flight_entries += len(piece)
         measurement.entries += len(piece)

@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from bkspark.cli.arguments import add_json, key_value, port, positive
+from bkspark.cli.arguments import Commands, add_json, key_value, port, positive
 from bkspark.cli.cluster_process import BookieProcess, ClusterProcess
 from bkspark.cli.output import print_facts, print_json, print_table, progress
 from bkspark.errors import BookKeeperError, MetadataError
@@ -14,7 +14,7 @@ from bkspark.errors import BookKeeperError, MetadataError
 _WATCH_INTERVAL_S = 0.2
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: Commands) -> None:
     """Add `bkspark local`."""
     parser = commands.add_parser(
         "local",
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     progress("starting ZooKeeper and bookies ...")
     with cluster:
-        # Whoever reads the description may answer with a signal before the next line runs here.
+        # The reader of the description may send a signal before the next line runs here.
         try:
             if arguments.json:
                 print_json(cluster.description())

@@ -8,11 +8,12 @@ import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from bkspark.cli.arguments import (
     INPUT_FORMATS,
     OUTPUT_FORMATS,
+    Commands,
     add_cluster,
     add_credentials,
     add_quorums,
@@ -36,7 +37,7 @@ VACUUM_AGE_S = 24 * 3600.0
 Run = Callable[[argparse.Namespace], int]
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: Commands) -> None:
     """Add `bkspark log` and its commands."""
     group = commands.add_parser("log", help="list, show, create, append to, read, truncate, delete, vacuum named logs")
     logs = group.add_subparsers(metavar="COMMAND", required=True, dest="log_command")
@@ -54,9 +55,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     )
 
 
-def _add(
-    logs: argparse._SubParsersAction, name: str, run: Run, description: str, *, takes_name: bool = True
-) -> argparse.ArgumentParser:
+def _add(logs: Commands, name: str, run: Run, description: str, *, takes_name: bool = True) -> argparse.ArgumentParser:
     parser = logs.add_parser(name, help=description, description=f"{description[0].upper()}{description[1:]}.")
     if takes_name:
         parser.add_argument("log", metavar="NAME", help="name of the log")
@@ -137,7 +136,7 @@ def delete(arguments: argparse.Namespace) -> int:
 
 
 def vacuum(arguments: argparse.Namespace) -> int:
-    """Delete what dead jobs left behind."""
+    """Delete what dead jobs left."""
     with connect(arguments) as client:
         deleted = client.log(arguments.log).vacuum(older_than_s=arguments.older_than)
     return _done(arguments, {"deleted": deleted}, f"vacuumed, {deleted} ledgers deleted")
@@ -159,14 +158,23 @@ def append(arguments: argparse.Namespace) -> int:
     ensemble, write_quorum, ack_quorum = quorums(arguments)
     with opened(arguments.file) as source, connect(arguments) as client:
         batches = _parsed(source, arguments)
-        # The first entries before the log: input that is wrong from the start must make no log, nor fence its writer.
+        # The first entries before the log: input that is wrong from the start must neither create a log nor fence its
+        # writer.
         first = list(itertools.islice(batches, 1))
         with client.log(arguments.log).open_for_writing(
             ensemble=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum, metadata=dict(arguments.metadata)
         ) as writer:
-            facts = _append_all(writer, itertools.chain(first, batches))
-    size = human_bytes(int(facts["bytes"] or 0))
-    return _done(arguments, facts, f"has {facts['entries']} more entries, {size}")
+            appended = _append_all(writer, itertools.chain(first, batches))
+    size = human_bytes(appended.bytes)
+    return _done(arguments, appended._asdict(), f"has {appended.entries} more entries, {size}")
+
+
+class _Appended(NamedTuple):
+    """What was appended: entries, bytes of their payloads, and the last one's position, None without entries."""
+
+    entries: int
+    bytes: int
+    last_position: dict[str, int] | None
 
 
 def _parsed(source: BinaryIO, arguments: argparse.Namespace) -> Iterator[EntryBatch]:
@@ -176,13 +184,13 @@ def _parsed(source: BinaryIO, arguments: argparse.Namespace) -> Iterator[EntryBa
     return entry_formats.read_entries(source, arguments.format, name)
 
 
-def _append_all(writer: LogWriter, batches: Iterator[EntryBatch]) -> dict[str, object]:
+def _append_all(writer: LogWriter, batches: Iterator[EntryBatch]) -> _Appended:
     """Append every entry, pipelined; return what was appended once all is acknowledged."""
     entry_count = byte_count = 0
     last: Future[PositionRange] | None = None
     try:
         for batch in batches:
-            # Waits for room in the writer's window; entries are acknowledged in order, so the last one tells of all.
+            # Waits for room in the writer's window; entries are acknowledged in order, so the last one confirms all.
             last = writer.submit(batch)
             entry_count += len(batch)
             byte_count += batch.payload_bytes
@@ -192,7 +200,7 @@ def _append_all(writer: LogWriter, batches: Iterator[EntryBatch]) -> dict[str, o
         writer.close()
         raise ConfigurationError(f"{error}; the {entry_count} entries before it are appended") from error
     position = last.result()[-1].to_json() if last is not None else None
-    return {"entries": entry_count, "bytes": byte_count, "last_position": position}
+    return _Appended(entry_count, byte_count, position)
 
 
 # ---- read ----

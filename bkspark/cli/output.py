@@ -17,7 +17,7 @@ def print_json(record: Mapping[str, Any]) -> None:
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print rows in aligned columns on stdout; a column of numbers only stands to the right."""
+    """Print rows in aligned columns on stdout; columns of numbers are right-aligned."""
     cells = [[_cell(value) for value in row] for row in rows]
     numeric = [bool(cells) and all(_is_number(row[i]) for row in cells) for i in range(len(header))]
     widths = [max([len(title), *(len(row[i]) for row in cells)]) for i, title in enumerate(header)]

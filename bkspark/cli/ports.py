@@ -1,8 +1,8 @@
 """Ports for servers on this machine, chosen so that they are still free when the server starts again.
 
 Never one of the ports that the kernel gives to outgoing connections (`ip_local_port_range`). Such a port may be taken
-while its server is down for a moment; and a peer that keeps trying to connect to one on this machine may in the end be
-given that very port, and so be connected to itself.
+while its server is down for a moment; and a peer that keeps trying to connect to it on this machine may in the end get
+that port itself, and so connect to itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TRIES_MAX = 1_000
 
 
 def free_ports(count: int) -> list[int]:
-    """Return distinct TCP ports of the loopback interface that nobody listens on.
+    """Return distinct TCP ports of the loopback interface without a listener.
 
     Raises:
         ConfigurationError: no free ones are found in 1,000 tries.

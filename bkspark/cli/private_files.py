@@ -1,6 +1,6 @@
-"""Files and directories for the user's own eyes: clusters on this machine hold entries, master keys and passwords.
+"""Files and directories that only the user may read: clusters on this machine hold entries, master keys and passwords.
 
-Files have mode 0600 and directories 0700, whatever the umask is; what is there already becomes so.
+Files have mode 0600 and directories 0700, whatever the umask is; existing ones are changed to it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def make_directory(directory: Path, *, tighten: bool = True) -> None:
-    """Make a directory, and what is missing above it, if they are not there.
+    """Make a directory and its missing parents.
 
     Args:
-        tighten: of one that is there and open to others, take that away, and say so.
+        tighten: if the directory exists and is open to others, restrict its mode and report that.
     """
     for missing in reversed([each for each in (directory, *directory.parents) if not each.exists()]):
         missing.mkdir(mode=0o700, exist_ok=True)

@@ -1,8 +1,8 @@
 """Spark jobs of commands, each a child process: only the connector's package loads Spark.
 
 The job prints one JSON object a line on stdout: `{"say": text}` as it goes, at the end `{"result": object}` or
-`{"error": text, "is_usage": bool}`. Spark's own noise goes to a log file. The cluster's URI and password reach the
-job through the environment, where other users of the machine cannot see them.
+`{"error": text, "is_usage": bool}`. Spark's own output goes to a log file. The cluster's URI and password reach the job
+through the environment, where other users of the machine cannot see them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SparkJob:
         uri: the cluster.
         options: passed on as `--name value`; None is left out.
         password: of every ledger the job makes or reads.
-        log_path: where Spark's noise goes; by default into the job's folder.
+        log_path: file for Spark's output; by default in the job's folder.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class SparkJob:
                     "BKSPARK_URI": self._uri,
                     "BKSPARK_PASSWORD": self._password,
                     "JAVA_HOME": self._java_home,
-                    # What an end in the middle leaves goes with the folder; Python's look for a place to keep temporary
-                    # files, too, writes one.
+                    # Files of an interrupted job are removed with the folder, also the one that Python writes when it
+                    # looks for a temporary directory.
                     "TMPDIR": str(self._folder),
                     # Spark's workers must be this interpreter, whatever `python3` is on PATH.
                     "PYSPARK_PYTHON": sys.executable,
@@ -112,7 +112,7 @@ class SparkJob:
         )
 
     def _kept_log(self) -> Path:
-        """Return the job's log, moved out of the folder that goes away."""
+        """Return the job's log, moved out of the folder that is removed."""
         assert self._process is not None
         if self._log_path is not None:
             return self._log_path

@@ -36,7 +36,7 @@ autopurge.snapRetainCount=3
 autopurge.purgeInterval=1
 """
 
-# ZooKeeper logs through slf4j to the log4j that pyspark's jars hold; without a configuration that prints a complaint.
+# ZooKeeper logs through slf4j to the log4j in pyspark's jars, which prints a warning without a configuration.
 _LOG_CONFIGURATION = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -49,7 +49,7 @@ appender.stderr.layout.pattern = %d{ISO8601} %-5p %c{1}: %m%n
 
 
 def find_java() -> str:
-    """Return the `java` command: the one of JAVA_HOME where that is set, else the one on PATH.
+    """Return the `java` command: the one of JAVA_HOME if that is set, otherwise the one on PATH.
 
     Raises:
         ConfigurationError: there is none, or it is older than 17 (Spark's own need).
@@ -81,7 +81,7 @@ def find_jars() -> Path:
 
 
 class ZooKeeperProcess:
-    """One ZooKeeper server on 127.0.0.1; its data and log lie in `directory`.
+    """One ZooKeeper server on 127.0.0.1; its data and log are in `directory`.
 
     Args:
         port: a free port of the caller's choice.
@@ -156,7 +156,7 @@ class ZooKeeperProcess:
             time.sleep(_PROBE_PAUSE_S)
 
     def stop(self) -> None:
-        """End the server; nothing happens when it runs no more."""
+        """End the server; does nothing if it no longer runs."""
         if self._child is not None:
             self._child.stop(STOP_TIMEOUT_S)
 

@@ -13,7 +13,7 @@ class Client(Cluster):
         """Return the log of that name, whether or not it exists yet.
 
         Raises:
-            ConfigurationError: no log can have that name.
+            ConfigurationError: the name is not valid for a log.
         """
         return Log(self, name)
 

@@ -1,4 +1,4 @@
-"""What a core asks its driver to do. Effects are data; a driver performs a list of them in order.
+"""Effects: what a core asks its driver to do. They are data; a driver performs a list of them in order.
 
 Each core has its own closed union of effects, at the end of this module.
 """
@@ -30,7 +30,7 @@ class SendAdds:
 class Acknowledge:
     """Every entry up to `last_entry` is acknowledged: durable on Qa bookies, and so are all before it.
 
-    With relaxed durability it is in the page cache of Qa bookies; `Confirm` tells what is durable.
+    With relaxed durability it is in the page cache of Qa bookies; `Confirm` reports what is durable.
     """
 
     last_entry: int
@@ -38,7 +38,7 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """The LAC has come to `last_entry` behind the acknowledgements: up to there all is synced (relaxed durability)."""
+    """The LAC has reached `last_entry`: everything up to it is synced (relaxed durability)."""
 
     last_entry: int
 
@@ -47,7 +47,7 @@ class Confirm:
 class Force:
     """Have the bookie in `slot` sync what it acknowledged, on the connection of the adds; then call `on_forced`.
 
-    `number`: of the round of forces that it belongs to.
+    `number`: number of its round of forces.
     """
 
     slot: int
@@ -57,14 +57,14 @@ class Force:
 
 @dataclass(frozen=True, slots=True)
 class CallAfter:
-    """Call `on_tick` after so many nanoseconds, besides whenever it is called anyway."""
+    """Call `on_tick` after this many nanoseconds, in addition to its regular calls."""
 
     delay_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class DropIfSilent:
-    """Drop the connection to a bookie if nothing has come on it for as long as an answer may take."""
+    """Drop the connection to a bookie if it has received nothing for as long as an answer may take."""
 
     bookie: str
 
@@ -73,7 +73,7 @@ class DropIfSilent:
 class FindBookies:
     """Look up the writable bookies and call `on_writable_bookies`.
 
-    `failed` are the bookies that failed since it was asked for last: a report beside the question.
+    `failed`: the bookies that failed since the last such effect; the driver reports them.
     """
 
     failed: tuple[str, ...] = field(default=(), compare=False)
@@ -89,7 +89,7 @@ class WriteMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """It is over: all that is pending ends with `error`, and the handle is dead."""
+    """The writer is over: all pending adds end with `error`, and the handle is dead."""
 
     error: BookKeeperError
 
@@ -113,7 +113,7 @@ class RecoveryRead:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Leave the bookie in `slot` alone for so long, as it refuses load; then call `on_rested`."""
+    """Send nothing to the bookie in `slot` for this time, because it refuses load; then call `on_rested`."""
 
     slot: int
     delay_ns: int
@@ -121,7 +121,8 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class RewriteEntries:
-    """Seal entries with the frozen LAC and give them to the recovery's writer, and tell it of bookies `on_silent`.
+    """Seal entries with the frozen LAC and pass them to the recovery's writer; report silent bookies to it
+    (`on_silent`).
 
     `silent`: those that let a read time out, by slot.
     """
@@ -139,7 +140,7 @@ class AbandonRewriting:
 
 @dataclass(frozen=True, slots=True)
 class ReadLength:
-    """Find out the cumulative length of `entry_id` by ordinary reads of all its bookies; then call `on_length`."""
+    """Determine the cumulative length of `entry_id` by ordinary reads from all its bookies; then call `on_length`."""
 
     entry_id: int
 
@@ -153,7 +154,7 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class LongPoll:
-    """Ask a bookie to answer when it knows of a LAC above `previous_lac`, after `wait_ns` at the latest.
+    """Send a long poll: the bookie answers when it knows a LAC above `previous_lac`, after `wait_ns` at the latest.
 
     Then call `on_polled` or `on_poll_failed`.
     """

@@ -1,4 +1,4 @@
-"""EnsembleChange: which bookies a writer replaces, by which others, and what it stores of that. Decisions only.
+"""EnsembleChange: which bookies a writer replaces, by which others, and which metadata it stores. Decisions only.
 
 A change begins at LAC + 1. From the decision until the compare-and-set succeeded nothing is acknowledged, so the LAC
 cannot move, and no entry goes to a new bookie. In recovery changes stay local: only the compare-and-set that closes the
@@ -24,7 +24,7 @@ class EnsembleChange:
         self.fragments = fragments
         """The ledger's fragments with the changes that are in force. Set by `adopt` and `follow`."""
         self.is_published = is_published
-        """Whether a change is in force only when it is stored; in recovery it is at once. Constant."""
+        """Whether a change takes effect only when it is stored; in recovery it takes effect at once. Constant."""
         self._slots = slots
         """The writer's. This class changes their `needs_replacement` and `is_reported` alone."""
         self._random = random
@@ -32,9 +32,9 @@ class EnsembleChange:
         self._proposed: tuple[str, ...] = ()
         """The ensemble of the change that was decided last."""
         self._is_finding = False
-        """Whether a `FindBookies` is not answered."""
+        """Whether a `FindBookies` is unanswered."""
         self._is_seeking = False
-        """Whether that looks for spare bookies for those left out only: nothing waits for it."""
+        """Whether that look-up only seeks spares for bookies that are left out: nothing waits for it."""
 
     @property
     def is_finding(self) -> bool:
@@ -42,10 +42,10 @@ class EnsembleChange:
         return self._is_finding
 
     def find(self, failed: Iterable[Slot], *, is_seeking: bool = False) -> list[effects.WriterEffect]:
-        """Look bookies up, in place of those in some slots, unless a look-up is under way.
+        """Look up replacements for the bookies in some slots, unless a look-up is under way.
 
         Args:
-            is_seeking: the writer goes on without them meanwhile.
+            is_seeking: the writer continues without them meanwhile.
         """
         if self._is_finding:
             return []
@@ -59,12 +59,12 @@ class EnsembleChange:
         return [effects.FindBookies(tuple(reported))]
 
     def end_search(self) -> bool:
-        """Bookies were looked up, or cannot be; return whether nothing waited for that."""
+        """The look-up succeeded or failed; return whether nothing waited for it."""
         is_seeking, self._is_finding, self._is_seeking = self._is_seeking, False, False
         return is_seeking
 
     def choose(self, writable: Collection[str], topology: Topology) -> bool:
-        """Choose bookies for the slots that need one, as far as there are spare ones; return whether there is one."""
+        """Choose bookies for the slots that need one, as far as spares exist; return whether any was chosen."""
         wanted = {slot.number for slot in self._slots.to_replace}
         ensemble = self._slots.ensemble
         chosen = choose_replacements(ensemble, wanted, writable, self._slots.write_quorum, self._random, topology)
@@ -81,7 +81,7 @@ class EnsembleChange:
         return metadata.with_ensemble(lac + 1, self._proposed)
 
     def is_ours(self, theirs: Fragment, lac: int) -> bool:
-        """Return whether the last fragment that is stored is the one that was proposed."""
+        """Return whether the last stored fragment is the proposed one."""
         return theirs == Fragment(lac + 1, self._proposed)
 
     def follow(self, fragments: tuple[Fragment, ...]) -> None:
@@ -89,11 +89,11 @@ class EnsembleChange:
         self.fragments = fragments
 
     def adopt(self, fragments: tuple[Fragment, ...]) -> list[tuple[Slot, str]]:
-        """The proposed ensemble is in force; return the slots that get another bookie, and which."""
+        """The proposed ensemble takes effect; return the slots that get another bookie, and which."""
         self.fragments = fragments
         return [(slot, bookie) for slot, bookie in zip(self._slots.all, self._proposed) if slot.bookie != bookie]
 
     def give_up(self) -> None:
-        """No slot gets another bookie."""
+        """The change is given up: no slot gets another bookie."""
         for slot in self._slots.all:
             slot.needs_replacement = False

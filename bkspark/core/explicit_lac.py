@@ -1,9 +1,9 @@
-"""When a writer tells bookies its LAC by itself. Decisions only.
+"""Decides when a writer sends an explicit LAC to bookies. Decisions only.
 
-Adds carry the LAC of the moment they were sealed in, so the last ones of a burst are confirmed only by the add behind
-them. Where that does not come within an interval, the bookies are told: all of the ensemble, as readers may ask any of
-them. The LAC counts as told when Qa bookies of every write set have it durably, and else is told again an interval
-later; one round is under way at a time. A new ensemble is told anew.
+An add carries the LAC of the moment when it was sealed, so only the next add confirms the last adds of a burst. If no
+add comes within an interval, the writer sends an explicit LAC to all bookies of the ensemble, as readers may ask any of
+them. The LAC counts as delivered when Qa bookies of every write set have it durably; otherwise it is sent again an
+interval later. There is one round at a time. A new ensemble gets the LAC again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bkspark.ids import NO_ENTRY
 
 
 class ExplicitLac:
-    """Decides which LAC is told, and when. Events: `on_sealed`, `on_interval`, `on_written`, `on_failed`."""
+    """Decides which LAC is sent, and when. Events: `on_sealed`, `on_interval`, `on_written`, `on_failed`."""
 
     def __init__(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
         self._quorums = (ensemble_size, write_quorum, ack_quorum)
@@ -28,12 +28,12 @@ class ExplicitLac:
         self._ensemble: tuple[str, ...] = ()
         """The bookies at the last interval; () before the first."""
         self._unanswered = 0
-        """How many bookies owe an answer of the round. No other round begins before it is 0."""
+        """How many bookies have not answered in this round. No other round begins before it is 0."""
         self._durable_at: set[int] = set()
         """Slots that have `_telling` durably."""
 
     def on_sealed(self, lac: int) -> None:
-        """Adds that carry this LAC are on their way."""
+        """Adds that carry this LAC are being sent."""
         self._told = max(self._told, lac)
 
     def on_interval(self, lac: int, ensemble: Sequence[str]) -> list[effects.LacEffect]:
@@ -57,7 +57,7 @@ class ExplicitLac:
         self._count_answer()
 
     def on_failed(self) -> None:
-        """A bookie did not take the LAC, or did not say so in time."""
+        """A bookie did not accept the LAC, or did not answer in time."""
         self._count_answer()
 
     def _count_answer(self) -> None:

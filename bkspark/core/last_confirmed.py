@@ -1,4 +1,4 @@
-"""How far an open ledger goes, told from its last fragment's bookies without fencing it. Decisions only."""
+"""Determines how far an open ledger goes from its last fragment's bookies, without fencing it. Decisions only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bkspark.ids import NO_ENTRY
 
 
 def wrong_lac(ledger_id: int, entry_id: int, lac: int, bookie: str) -> DigestMismatch:
-    """Return the error of a last entry that carries a LAC which its writer cannot have known."""
+    """Return the error for a last entry that carries a LAC which its writer cannot have known."""
     message = f"ledger {ledger_id} entry {entry_id} at bookie {bookie}: it carries LAC {lac}"
     return DigestMismatch(message, ledger_id=ledger_id, entry_id=entry_id, bookie=bookie)
 
@@ -30,11 +30,11 @@ class LastEntries:
 
 
 class LastConfirmed:
-    """Collects what the bookies of the last fragment say of their last entry, until that covers every write set.
+    """Collects the last entries of the last fragment's bookies, until the answers cover every write set.
 
-    Whatever Qa bookies acknowledged, one of the covered ones has, and entries up to the first one of the fragment were
-    confirmed when the fragment began. The LAC told may be below one that an earlier reader saw all the same: that stood
-    in an entry on its way, at a bookie which this time was not among those covered.
+    For each entry that Qa bookies acknowledged, one of the covering bookies has it, and entries before the fragment
+    were confirmed when the fragment began. The returned LAC may be lower than one that an earlier reader saw: that
+    reader may have seen it in an entry in flight, at a bookie that is not in this quorum.
     """
 
     def __init__(self, ledger_id: int, metadata: LedgerMetadata) -> None:
@@ -61,15 +61,15 @@ class LastConfirmed:
         self._known.add(slot)
 
     def on_explicit_lac(self, lac: int) -> None:
-        """A bookie returned an explicit LAC, whose digest is right. Whether it holds an entry, it says besides."""
+        """A bookie returned an explicit LAC, whose digest is right. It reports its last entry separately."""
         self.found = self.found.joined(LastEntries(lac, lac))
 
     def on_nothing(self, slot: int) -> None:
-        """The bookie in `slot` said explicitly that it holds no entry, or does not know the ledger."""
+        """The bookie in `slot` answered explicitly that it holds no entry, or does not know the ledger."""
         self._known.add(slot)
 
     def on_failure(self, error: BookKeeperError) -> None:
-        """A bookie gave no certain answer."""
+        """A bookie returned no certain answer."""
         self._first_error = self._first_error or error
 
     def result(self) -> LastEntries:

@@ -1,20 +1,21 @@
-"""LeftOutBookies: when a bookie holds callers back for too long, and how one that was left out comes back.
+"""LeftOutBookies: when a bookie is left out because it delays callers, and how it comes back.
 
 Decisions only. The rules:
 
-* A bookie that lags holds callers back, and only for so long: once it is `hold_back_ns_max` behind the acknowledgements
-  it is left out, where every write set has Qa others. One that is merely slower than the others sets the pace.
+* A bookie that lags delays callers only for a limited time: once its lag after the acknowledgements reaches
+  `hold_back_ns_max`, it is left out, if every write set has Qa others. A bookie that is only slower than the others
+  sets the pace.
 * A bookie that is left out is probed: it gets one entry, in an ordinary add, which goes through its journal and is the
-  same in V2 and V3. It takes part again only when it has acknowledged that in `add_timeout_ns`; a registration proves
-  nothing, as a bookie that hangs stays registered. The pause before the next probe doubles up to a limit, also when a
-  bookie that came back is left out again soon. A bookie that registers again is probed at once. Only where the writer
-  would fail without it is a registered bookie taken back unasked.
-* A bookie that answered its probe is on trial for `trial_ns`. It gets new entries while few are on their way to it, and
-  holds no caller back, nor the bytes of any entry. It is left out again as soon as it refuses load or is silent for
-  `hold_back_ns_max`, and when it has skipped an entry or answered for too few. Then it gets all that is pending, and
-  what comes. What was acknowledged before that it never gets from the writer: those entries have Qa copies or more,
-  and the periodic check of autorecovery finds and copies what it lacks (docs/autorecovery.md). A bookie without which
-  the writer would fail is on trial no longer.
+  same in V2 and V3. It takes part again only when it has acknowledged the probe within `add_timeout_ns`; a registration
+  proves nothing, as a bookie that hangs stays registered. The pause before the next probe doubles up to a limit, also
+  when a bookie that came back is left out again soon. A bookie that registers again is probed at once. A registered
+  bookie is taken back without a probe only if the writer would fail without it.
+* A bookie that answered its probe is on trial for `trial_ns`. It gets new entries while few are in flight to it, and
+  delays neither callers nor the release of entries' bytes. It is left out again as soon as it refuses load or is silent
+  for `hold_back_ns_max`, and when it has skipped an entry or answered for too few. If it passes, it gets all pending
+  and new entries. The writer never sends it entries that were acknowledged before: those have Qa copies or more, and
+  the periodic check of autorecovery finds and copies what it lacks (docs/autorecovery.md). If the writer would fail
+  without a bookie, its trial ends.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from bkspark.wire.digest import SealedEntries
 
 
 class LeftOutBookies:
-    """Judges the bookies of one writer: which lag or hang, which are probed, which pass their trial."""
+    """Decides about the bookies of one writer: which lag or hang, which are probed, which pass their trial."""
 
     def __init__(self, slots: Slots, pending: PendingEntries, limits: WriterLimits) -> None:
         self._slots = slots
@@ -44,7 +45,7 @@ class LeftOutBookies:
         self._pauses = Pauses(limits.probe_pause_ns_min, limits.probe_pause_ns_max)
         """Constant."""
         self._recent: SealedEntries | None = None
-        """The batch that probes are taken from: the newest while a bookie is left out, else None."""
+        """The batch that probes are taken from: the newest while a bookie is left out, otherwise None."""
         self._sought_ns = 0
         """When a spare bookie was last looked for, or a delay began."""
         self._is_delaying = False
@@ -63,7 +64,7 @@ class LeftOutBookies:
         return slot.has_skipped(oldest) and now_ns - self._sent_ns(slot, oldest, now_ns) > limit_ns
 
     def lags(self, slot: Slot, lac: int) -> bool:
-        """Return whether a bookie owes answers for too much of what is acknowledged."""
+        """Return whether a bookie has not answered for too many acknowledged entries."""
         limits, outstanding, slots = self._limits, slot.outstanding, self._slots
         if not outstanding:
             return False
@@ -83,7 +84,7 @@ class LeftOutBookies:
         )
 
     def _behind_ns(self, slot: Slot, now_ns: int) -> int:
-        """Return how far a bookie is behind the acknowledgements, in the time of adds."""
+        """Return a bookie's lag after the acknowledgements, in the time of adds."""
         oldest, pending = slot.oldest_owed, self._pending
         if oldest is None or oldest > pending.acknowledged:
             return 0
@@ -142,7 +143,7 @@ class LeftOutBookies:
     # ---- probes ----
 
     def probe(self, slot: Slot, now_ns: int) -> list[effects.WriterEffect]:
-        """Send a bookie that is left out one entry when that is due; note that it did not answer the last in time."""
+        """Send a bookie that is left out one entry when that is due; record an expired probe."""
         probe = slot.probe
         if probe is None or probe.returned_ns is not None:
             probe = slot.probe = Probe.begun(probe, self._pauses, now_ns)
@@ -161,7 +162,7 @@ class LeftOutBookies:
         return [effects.SendAdds(slot.number, slot.bookie, batch, np.array([entry_id - first]))]
 
     def on_probe_failed(self, slot: Slot, now_ns: int) -> list[effects.WriterEffect]:
-        """A bookie that is left out did not take its probe: it cannot be reached, refused it, or did not answer."""
+        """The probe of a bookie that is left out failed: it is unreachable, refused the probe, or did not answer."""
         probe = slot.probe
         if probe is None or not probe.is_under_way:
             return []
@@ -174,12 +175,13 @@ class LeftOutBookies:
         return probe is not None and probe.is_under_way and bool((entry_ids == probe.entry_id).any())
 
     def on_probe_answered(self, slot: Slot, now_ns: int, *, may_return: bool) -> None:
-        """A bookie took its probe; with `may_return` it takes part again, else it is probed again later."""
+        """A bookie acknowledged its probe; with `may_return` it takes part again, otherwise it is probed again
+        later."""
         assert slot.probe is not None
         slot.probe = slot.probe.answered(now_ns) if may_return else slot.probe.failed(self._pauses, now_ns)
 
     def note_registered(self, writable: Collection[str], now_ns: int) -> None:
-        """Probe those soon that are left out and have registered since bookies were looked up last."""
+        """Soon probe bookies that are left out and have registered since the last look-up of bookies."""
         for slot in self._slots.all:
             is_absent, is_registered = slot.phase is Phase.LEFT_OUT, slot.bookie in writable
             if is_absent and is_registered and slot.was_unregistered and slot.probe is not None:
@@ -200,7 +202,7 @@ class LeftOutBookies:
         return trial.has_kept_up(slot.stripe.rank(self._pending.next_entry), slot.outstanding)
 
     def fails(self, slot: Slot, now_ns: int) -> bool:
-        """Return whether a bookie is silent on trial, or did not pass in twice the time that it takes."""
+        """Return whether a bookie on trial is silent, or did not pass in twice the trial's time."""
         trial = slot.trial
         assert trial is not None
         is_silent = bool(slot.owed) and now_ns - slot.progress_ns > self._limits.hold_back_ns_max

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class WriterLimits:
-    """Time-outs of a writer, in nanoseconds of the clock that its events carry, and what it does about slow bookies.
+    """Time-outs of a writer, in nanoseconds of its events' clock, and its limits for slow bookies.
 
     A bookie lags when it owes answers for `slow_lag_entries` entries, or `slow_lag_bytes`, that are acknowledged
-    already; it is replaced when it has done so at every tick for `slow_lag_ns`. It is left out when it lags and is more
-    than `hold_back_ns_max` behind the acknowledgements. A bookie that is left out is probed after
-    `probe_pause_ns_min`, then after pauses that double up to `probe_pause_ns_max`; when it is back it is on trial for
-    `trial_ns`. `delay_ensemble_change` is Apache's delayEnsembleChange.
+    already; it is replaced when it has done so at every tick for `slow_lag_ns`. It is left out when it lags by more
+    than `hold_back_ns_max` after the acknowledgements. A bookie that is left out is probed after `probe_pause_ns_min`,
+    then after pauses that double up to `probe_pause_ns_max`; when it is back it is on trial for `trial_ns`.
+    `delay_ensemble_change` is Apache's delayEnsembleChange.
     """
 
     add_timeout_ns: int = 5_000_000_000
@@ -31,7 +31,7 @@ class WriterLimits:
     ensemble_change_delay_ns_max: int = 30_000_000_000
 
     def within(self, lag_entries_max: int, lag_bytes_max: int) -> WriterLimits:
-        """Return these limits for a writer whose callers wait when a bookie owes so much.
+        """Return these limits for a writer whose callers wait when a bookie owes this much.
 
         A bookie lags at half of that at most: one that is on trial is left out again before it holds callers back.
         """

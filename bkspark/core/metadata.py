@@ -16,16 +16,17 @@ from bkspark.wire.digest import DigestType
 from bkspark.wire.lac import LacBounds
 
 LEDGER_TYPE_KEY = "bkspark.ledgerType"
-"""Custom metadata that names a ledger's type, where it is not PD_JOURNAL. Apache's clients keep it, and ignore it."""
+"""Key of the custom metadata that names a ledger's type if it is not PD_JOURNAL. Apache's clients keep it and ignore
+it."""
 
 LENGTH_MAX = (1 << 63) - 1
-"""The most payload bytes that metadata can say a ledger has."""
+"""The largest length of a ledger that metadata can hold, in payload bytes."""
 MEMBERS_MAX = 1000
 """The largest ensemble: more bookies than any cluster known has, and few enough for one client to ask all of them."""
 
 
 class LedgerType(enum.Enum):
-    """What an acknowledged add of a ledger means, for the ledger's life; the value is what its metadata says.
+    """What an acknowledged add of a ledger means, constant for the ledger's life; the value is that in its metadata.
 
     PD_JOURNAL: it is durable (persistent durability). VD_JOURNAL: it is in page caches, and durable after a sync
     (volatile). VD_BYPASS_JOURNAL: in the bookies' memory until a sync; each byte is stored once.
@@ -65,8 +66,8 @@ class LedgerMetadata:
 
     Invariants, checked at construction: MEMBERS_MAX >= E >= Qw >= Qa >= 1; at least one fragment; each fragment has E
     members, none twice; first entries strictly ascend from 0 and fit 63 bits; `last_entry` is -1 unless CLOSED, then
-    -1 .. LAST_ENTRY_MAX; the length is 0 unless CLOSED, and fits 63 bits. `unknown_fields` is what a later peer added
-    to the stored form, kept as it came.
+    -1 .. LAST_ENTRY_MAX; the length is 0 unless CLOSED, and fits 63 bits. `unknown_fields`: fields that a later peer
+    added to the stored form, kept unchanged.
 
     Raises:
         ValueError: an invariant does not hold (the message says which).
@@ -100,7 +101,7 @@ class LedgerMetadata:
             if len(fragment.bookies) != self.ensemble_size:
                 raise ValueError(f"a fragment has {len(fragment.bookies)} bookies, E is {self.ensemble_size}")
             if len(set(fragment.bookies)) != self.ensemble_size:
-                # One answer would count as two: of a quorum, and towards coverage.
+                # One answer would count twice, in a quorum and in coverage.
                 raise ValueError(f"the fragment from entry {fragment.first_entry} names a bookie twice")
             previous = fragment.first_entry
             for bookie in fragment.bookies:
@@ -114,9 +115,10 @@ class LedgerMetadata:
         object.__setattr__(self, "custom_metadata", MappingProxyType(dict(self.custom_metadata)))
 
     def __reduce__(self) -> tuple[object, ...]:
+        # A MappingProxyType cannot be pickled.
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         values["custom_metadata"] = dict(self.custom_metadata)
-        return (_rebuild, (values,))
+        return (type(self), tuple(values.values()))
 
     @property
     def type_name(self) -> str:
@@ -129,7 +131,7 @@ class LedgerMetadata:
 
     @property
     def lac_bounds(self) -> LacBounds:
-        """Which LAC an entry of the ledger may carry, as far as this metadata tells; see `bkspark.wire.lac`."""
+        """Which LAC an entry of the ledger may carry, according to this metadata; see `bkspark.wire.lac`."""
         if self.is_closed:
             return LacBounds(self.last_entry, self.last_entry)
         # All entries before the last fragment were confirmed when it began.
@@ -171,15 +173,11 @@ class LedgerMetadata:
         return replace(self, fragments=change_ensemble(self.fragments, first_entry, bookies))
 
 
-def _rebuild(values: dict[str, object]) -> LedgerMetadata:
-    return LedgerMetadata(**values)  # type: ignore[arg-type]
-
-
 def change_ensemble(fragments: Sequence[Fragment], first_entry: int, bookies: Sequence[str]) -> tuple[Fragment, ...]:
     """Return fragments whose last one is `bookies` from `first_entry`.
 
     Raises:
-        ValueError: `first_entry` lies before the last fragment.
+        ValueError: `first_entry` is before the last fragment.
     """
     last = fragments[-1]
     if first_entry < last.first_entry:

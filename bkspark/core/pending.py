@@ -1,9 +1,10 @@
-"""PendingEntries: what was added and is not acknowledged, which bookies have it, and which bytes are retained.
+"""PendingEntries: entries that were added and are not acknowledged, which bookies have them, and which bytes are
+retained.
 
 Which bookies have an entry is one bit mask for each pending entry. Whether an entry may be acknowledged is derived from
 its mask and never stored, so that withdrawing the votes of a replaced bookie needs no flag to be undone. The bytes of
-an entry are retained until every bookie that takes part has answered for it, as one that refuses load gets it again,
-and with relaxed durability until it is synced.
+an entry are retained until every participating bookie has answered for it, because a bookie that refuses load gets it
+again, and with relaxed durability until it is synced.
 
 `Durability` is what a writer asks about entries that are acknowledged: `Synced` says that they are durable, and
 `bkspark.core.syncing.Relaxed` follows what is synced.
@@ -66,7 +67,7 @@ class PendingEntries:
         self.kept_bytes += len(entries.buffer)
 
     def vote(self, bit: np.uint64, entry_ids: np.ndarray, span: tuple[int, int] | None) -> None:
-        """A slot, given as a mask, has those of the entries that are pending; `span` as `slots.consecutive` has it.
+        """A slot, as a mask, has these entries; only pending ones count. `span`: as `slots.consecutive` returns it.
 
         A vote counts only for entries whose write set names the slot.
         """
@@ -79,7 +80,7 @@ class PendingEntries:
         self._votes[at[(at >= 0) & (at < self.count)]] |= bit
 
     def withdraw(self, bit: np.uint64) -> None:
-        """A slot, given as a mask, has none of the pending entries any more."""
+        """A slot, as a mask, no longer counts as having any pending entry."""
         self._votes[: self.count] &= ~bit
 
     def release(self, slots: Slots) -> bool:
@@ -103,7 +104,7 @@ class PendingEntries:
         return True
 
     def forget(self, slots: Slots, retained_after: int) -> None:
-        """Let go of the bytes of entries up to `retained_after` that no bookie may refuse any more."""
+        """Release the bytes of entries up to `retained_after` that no bookie may refuse any more."""
         while self.batches:
             last_entry = self.batches[0].end_entry - 1
             if last_entry > retained_after:
@@ -115,7 +116,7 @@ class PendingEntries:
             self._added_ns.popleft()
 
     def sends(self, slot: Slot, entry_ids: np.ndarray) -> list[effects.SendAdds]:
-        """Return sends of those of the entries that are retained to a slot, in which they are counted already."""
+        """Return sends of the retained ones of the entries to a slot, which counts them already."""
         found = []
         for entries in self.batches:
             positions = entry_ids - entries.first_entry
@@ -129,7 +130,7 @@ class PendingEntries:
         return max(lac + 1, self.batches[0].first_entry if self.batches else self.next_entry)
 
     def added_ns(self, entry_id: int, now_ns: int) -> int:
-        """Return when an entry that is retained was added; of another one, now."""
+        """Return when a retained entry was added; for another entry, now."""
         for batch, added_ns in zip(self.batches, self._added_ns):
             if entry_id < batch.first_entry + len(batch):
                 return added_ns

@@ -65,11 +65,11 @@ class Pipeline:
         self.durability: Durability = (
             Synced(self.pending) if relaxed is None else Relaxed(self.slots, self.pending, relaxed)
         )
-        """What is durable. Chosen once."""
+        """The kind of durability. Chosen once."""
         self.change = EnsembleChange(self.slots, metadata.fragments, random, is_published=not is_recovery)
-        """The change that is under way while CHANGING, and look-ups of bookies."""
+        """The current change while CHANGING, and look-ups of bookies."""
         self.left_out = LeftOutBookies(self.slots, self.pending, limits)
-        """Who is too slow, and who comes back."""
+        """Which bookies are too slow, and which come back."""
 
     @property
     def lac(self) -> int:
@@ -79,7 +79,7 @@ class Pipeline:
     # ---- acknowledging, confirming ----
 
     def release(self) -> list[effects.WriterEffect]:
-        """Acknowledge and confirm what may be; nothing while the ensemble changes."""
+        """Acknowledge and confirm as many entries as possible; nothing while the ensemble changes."""
         if self.state is WriterState.CHANGING:
             return []
         done: list[effects.WriterEffect] = []
@@ -104,7 +104,7 @@ class Pipeline:
         return not is_over and self.durability.takes(force)
 
     def force_again(self) -> list[effects.WriterEffect]:
-        """A force is over: ask for more, wait for adds on their way, or give up where neither would be enough."""
+        """A force is over: send another, wait for adds in flight, or give up if neither suffices."""
         if self.state is not WriterState.ACTIVE:
             return []
         if not self.durability.is_lost():
@@ -144,7 +144,7 @@ class Pipeline:
         return self.resume(back)
 
     def adopt(self, fragments: tuple[Fragment, ...]) -> list[effects.WriterEffect]:
-        """The new ensemble is in force: withdraw votes of replaced slots everywhere, then resend, then release."""
+        """The new ensemble takes effect: withdraw votes of replaced slots everywhere, then resend, then release."""
         lac = self.lac
         first_entry = self.pending.first_retained(lac)
         replaced = self.change.adopt(fragments)
@@ -155,7 +155,7 @@ class Pipeline:
         return self.resume({slot.number for slot, _ in replaced})
 
     def resume(self, resend_to: set[int]) -> list[effects.WriterEffect]:
-        """Send all that is retained to the given slots; then go on changing (more failed meanwhile) or release."""
+        """Send all retained entries to the given slots; then continue changing (more failed meanwhile) or release."""
         done: list[effects.WriterEffect] = []
         for slot in self.slots.all:
             if slot.number in resend_to:
@@ -170,7 +170,7 @@ class Pipeline:
         return done + self.release() + self.force()
 
     def take_back(self, slot: Slot) -> None:
-        """A bookie that was left out takes part again: its votes count from what it gets now on."""
+        """A bookie that was left out takes part again: its votes count for entries that it gets from now on."""
         self.pending.withdraw(slot.bit)
         slot.take_back(self.pending.first_retained(self.lac), self.now_ns)
         self.left_out.on_taken_back()

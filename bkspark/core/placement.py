@@ -1,12 +1,13 @@
-"""Choosing bookies for an ensemble: at random, over racks, around bookies that had better be left alone.
+"""Chooses bookies for an ensemble: at random, across racks, preferably without avoided bookies.
 
-A write set is Qw slots in a row of the ensemble (`striping`), the ensemble taken as a ring. Each should stand in
-`Topology.racks_min` racks, or in as many as Qw and the cluster allow: then no rack takes all copies of an entry with
-it. `choose_ensemble` gives every write set that many where any ensemble does, and else as many as it can;
-`choose_replacements` keeps as many write sets so as any choice does. Both are searches with a named limit, exact for
-all but large ensembles over many unequal racks.
+A write set is Qw slots in a row of the ensemble (`striping`), the ensemble taken as a ring. Each should span
+`Topology.racks_min` racks, or as many as Qw and the cluster allow: then the loss of one rack never loses all copies of
+an entry. `choose_ensemble` gives every write set that many racks if any ensemble does, otherwise as many as it can;
+`choose_replacements` keeps this for as many write sets as any choice can. Both are searches with a named limit, exact
+for all but large ensembles over many unequal racks.
 
-The random source is an argument, so that a seed decides. Without racks every bookie is as likely as any other.
+The random source is an argument, so that a seed determines the result. Without racks every bookie is as likely as any
+other.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ from bkspark.core.striping import write_set
 from bkspark.errors import NotEnoughBookies
 
 RACK_DEFAULT = "/default-rack"
-"""Where a bookie stands that the rack map does not name; Apache's default."""
+"""The rack of a bookie that is not in the rack map; Apache's default."""
 
 SEARCH_STEPS_MAX = 10_000
 """Slots tried before a search for an arrangement of racks gives up."""
 
 COMBINATIONS_MAX = 4096
-"""Ways to replace some slots that are compared; slots of more are replaced group by group."""
+"""Limit of the combinations of replacements that are compared; if there are more, slots are replaced group by group."""
 
 
 class RandomSource(Protocol):
-    """What placement asks of a random source; `random.Random` is one."""
+    """The random source of placement; `random.Random` is one."""
 
     def sample(self, population: Sequence[str], k: int) -> list[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Where bookies stand, and which to avoid.
+    """The racks of bookies, and which bookies to avoid.
 
-    `racks` names the rack of bookies (others stand in RACK_DEFAULT); `avoided` are taken only where no others are left;
+    `racks` maps bookies to racks (others are in RACK_DEFAULT); `avoided` bookies are chosen only if no others are left;
     `racks_min` is Apache's minNumRacksPerWriteQuorum, 1 for a choice at random.
     """
 
@@ -53,7 +54,7 @@ class Topology:
 
 
 FLAT = Topology()
-"""One rack, nobody avoided."""
+"""One rack, no bookie avoided."""
 
 
 def choose_ensemble(
@@ -63,7 +64,7 @@ def choose_ensemble(
     random: RandomSource,
     topology: Topology = FLAT,
 ) -> tuple[str, ...]:
-    """Return E distinct bookies out of the writable ones; avoided ones only where the others do not suffice.
+    """Return E distinct bookies out of the writable ones; avoided ones only if the others do not suffice.
 
     Raises:
         NotEnoughBookies: fewer than E are writable.
@@ -91,7 +92,7 @@ def choose_replacements(
     random: RandomSource,
     topology: Topology = FLAT,
 ) -> Mapping[int, str]:
-    """Return a new bookie for as many failed slots as there are spare ones; none is in the ensemble yet."""
+    """Return a new bookie for as many failed slots as spares exist; no new bookie is in the ensemble yet."""
     spare = set(writable) - set(ensemble)
     slots = sorted(failed_slots)[: len(spare)]
     if not slots:
@@ -105,7 +106,7 @@ def choose_replacements(
         None if slot in failed_slots else topology.rack_of(bookie) for slot, bookie in enumerate(ensemble)
     ]
     chosen: list[str] = []
-    # As many slots at once as there are not too many ways for.
+    # As many slots at once as the number of combinations allows.
     group = max(1, int(math.log(COMBINATIONS_MAX, len(racks))))
     for begin in range(0, len(slots), group):
         some = slots[begin : begin + group]
@@ -118,7 +119,7 @@ def choose_replacements(
 
 
 def _preferred(bookies: Collection[str], count: int, random: RandomSource, topology: Topology) -> list[str]:
-    """Return those not to be avoided, and as many of the others as `count` lacks."""
+    """Return the bookies that are not avoided, and as many avoided ones as `count` requires."""
     good = sorted(bookie for bookie in bookies if bookie not in topology.avoided)
     if len(good) >= count:
         return good
@@ -147,7 +148,7 @@ def _best_racks(
     wanted: int,
     random: RandomSource,
 ) -> tuple[str, ...]:
-    """Return racks for `slots` with which the most write sets stand in `wanted` racks; of equal ones, any."""
+    """Return racks for `slots` with which the most write sets span `wanted` racks; among equal choices, any."""
     size = len(standing)
     touched = [sets for sets in _write_sets(size, write_quorum) if any(slot in slots for slot in sets)]
     best: tuple[int, int] = (-1, -1)
@@ -168,12 +169,12 @@ def _best_racks(
 
 
 def _write_sets(size: int, write_quorum: int) -> list[tuple[int, ...]]:
-    # All the same where every bookie has every entry.
+    # All choices are equal if every bookie has every entry.
     return [write_set(first, size, write_quorum) for first in range(size if write_quorum < size else 1)]
 
 
 class _Arrangement:
-    """The search for an order of racks in which every write set stands in enough of them."""
+    """The search for an order of racks in which every write set spans enough of them."""
 
     def __init__(self, counts: Mapping[str, int], size: int, write_quorum: int) -> None:
         self._counts = counts
@@ -184,14 +185,14 @@ class _Arrangement:
         self._sets_of = [[slots for slots in sets if slot in slots] for slot in range(size)]
 
     def find(self, wanted: int, random: RandomSource) -> list[str] | None:
-        """Return a rack for each slot, no rack more often than it has bookies; None where there is no such order."""
+        """Return a rack for each slot, no rack more often than it has bookies; None if there is no such order."""
         # A rack fills at most Qw - wanted + 1 slots of any Qw in a row, hence this share of the ring.
         share = self._size * (self._write_quorum - wanted + 1) // self._write_quorum
         if sum(min(count, share) for count in self._counts.values()) < self._size:
             return None
 
         def at_random(left: dict[str, int]) -> list[str]:
-            # Every bookie as likely: a rack comes as early as the first of its bookies in random order.
+            # Every bookie is equally likely: a rack comes as early as the first of its bookies in random order.
             bookies = [rack for rack, count in left.items() for _ in range(count)]
             return list(dict.fromkeys(random.sample(bookies, len(bookies))))
 

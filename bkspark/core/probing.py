@@ -1,7 +1,7 @@
 """How a bookie that a writer left out comes back: a probe of one entry after a pause that doubles, then a trial.
 
-On trial a bookie gets some of the entries, as many as it answers for: never more than a window is on its way to it, so
-it costs as much memory as the window, whatever it does.
+On trial a bookie gets some of the entries, as many as it answers for: at most a window is in flight to it, so it costs
+at most the window's memory, whatever it does.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 NOT_SENT = -1
 TRIAL_ENTRIES_MAX = 1024
 TRIAL_BYTES_MAX = 4 * 1024 * 1024
-"""What may be on its way to a bookie on trial."""
+"""Limits of what may be in flight to a bookie on trial."""
 TRIAL_PACE_MIN = 4
-"""A bookie passes when it has answered for one of so many entries that it was to store: all, if it had been asked."""
+"""A bookie passes when it has answered for at least one in this many of the entries that its slot stores."""
 FORGIVEN_PAUSES = 4
-"""After so many of the longest pauses in which a bookie took part, the next pause is the shortest again."""
+"""After a bookie took part for this many of the longest pauses, its next pause is the shortest again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Probe:
         return Probe(pause_ns, now_ns + pause_ns)
 
     def due(self, now_ns: int) -> Probe:
-        """The next probe goes out at once: there is news of the bookie."""
+        """The next probe goes out at once: the bookie has registered again."""
         return self if self.is_under_way else replace(self, due_ns=now_ns)
 
     def answered(self, now_ns: int) -> Probe:
@@ -79,12 +79,12 @@ class Trial:
     sent: int = 0
 
     def has_room(self, outstanding: int, count: int, size_bytes: int) -> bool:
-        """Return whether a batch of so many entries and bytes may be sent, too."""
+        """Return whether a further batch of this many entries and bytes may be sent."""
         entries_max = min(TRIAL_ENTRIES_MAX, TRIAL_BYTES_MAX * count // max(1, size_bytes))
         return outstanding == 0 or outstanding + count <= entries_max
 
     def with_sent(self, count: int) -> Trial:
-        """So many entries were sent."""
+        """Count entries that were sent."""
         return replace(self, sent=self.sent + count)
 
     def has_kept_up(self, rank: int, outstanding: int) -> bool:

@@ -1,8 +1,8 @@
-"""Which bookies have failed too often of late to be given new entries.
+"""Which bookies have failed too often recently to receive new entries.
 
-A failure is what makes a writer replace a bookie: it cannot be reached, drops its connection, answers with an error,
-stays silent past the add time-out, refuses load for as long, or lags behind past the limit. `failures_max` of them
-within `window_ns` put a bookie into quarantine for `quarantine_ns`; it then begins anew.
+A failure is any reason for which a writer replaces a bookie: it is unreachable, drops its connection, answers with an
+error, stays silent past the add time-out, refuses load for as long, or lags beyond the limit. `failures_max` of them
+within `window_ns` put a bookie into quarantine for `quarantine_ns`; afterwards it starts at zero.
 
 Failures within INCIDENT_NS of each other are one: a thousand writers lose one connection at the same moment, and that
 says no more than one of them.

@@ -1,11 +1,11 @@
-"""Reading ranges of entries: which bookie to ask, whom to ask next, and what a failure means. Decisions only.
+"""Reading ranges of entries: which bookie to ask first, which one next, and what a failure means. Decisions only.
 
-A range inside one fragment falls into groups of entries that share a write set: one group where E = Qw (those are
-read in batches), else E groups of every E-th entry. A group asks one replica at a time and moves to the next on any
-error, or asks it beside the first where that is slow.
+A range inside one fragment falls into groups of entries that share a write set: one group if E = Qw (such groups are
+read in batches), otherwise E groups of every E-th entry. A group asks one replica at a time and moves to the next on
+any error; if the first is slow, it also asks the next one.
 
-A negative answer is certain only from all who could have the entry: `GroupRead.error` is NoSuchEntry when every replica
-said so explicitly, and otherwise the first real error.
+A negative answer is certain only from all bookies that could have the entry: `GroupRead.error` is NoSuchEntry when
+every replica said so explicitly, and otherwise the first real error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bkspark.errors import BookKeeperError, NoSuchEntry, ProtocolError, ReadFail
 
 @dataclass(frozen=True, slots=True)
 class EntrySpan:
-    """Entries [first_entry, end_entry) that lie in one fragment."""
+    """Entries [first_entry, end_entry) of one fragment."""
 
     first_entry: int
     end_entry: int
@@ -46,7 +46,7 @@ def groups(
     """Return the reads that together cover a span.
 
     Args:
-        preferred: where the bookie is a replica, it is asked first (the sticky replica).
+        preferred: if this bookie is a replica, it is asked first (the sticky replica).
         avoided: bookies that failed lately; asked last.
     """
     size = len(span.bookies)
@@ -70,8 +70,8 @@ READ_ENTRIES_FIRST = 8
 class ReadPace:
     """How many entries to ask for at once, `entries`, so that they have about `bytes_max`.
 
-    What the metadata tell is an average, and nothing of an open ledger: it begins with few, and goes by those that
-    came, never to more than twice as many as before.
+    The metadata contain only an average, and nothing for an open ledger. So the size begins small and follows the
+    received entries, and at most doubles each time.
     """
 
     def __init__(self, bytes_max: int, entries_max: int, entries_first: int = READ_ENTRIES_FIRST) -> None:
@@ -80,16 +80,16 @@ class ReadPace:
         self._entries_max = entries_max
 
     def on_entries(self, largest_bytes: int) -> None:
-        """An answer has come; the largest entry in it has so many bytes."""
+        """An answer arrived; the largest entry in it has this many bytes."""
         fitting = self.bytes_max // max(1, largest_bytes)
         self.entries = max(1, min(self._entries_max, 2 * self.entries, fitting))
 
 
 class GroupRead:
-    """Entries that share a write set, their replicas in the order of asking, and what has come back.
+    """Entries that share a write set, their replicas in the order of asking, and the received entries.
 
-    One replica is asked at a time; where it does not answer within a delay, the caller asks `next_replica` again and
-    takes what comes first. The answers of the others to the same `missing` are to be ignored then.
+    One replica is asked at a time; if it does not answer within a delay, the caller asks `next_replica` and uses the
+    first answer. It must ignore the others' answers to the same `missing` then.
     """
 
     def __init__(self, ledger_id: int, entry_ids: np.ndarray, replicas: Sequence[str]) -> None:
@@ -122,10 +122,10 @@ class GroupRead:
         """The first `count` of `missing` arrived from a bookie and passed their check.
 
         Args:
-            error: why the bookie did not give the one behind them, where it was asked for that, too.
+            error: why the bookie did not return the next one, if that was requested, too.
 
         Raises:
-            ProtocolError: there are more than were asked for: to hand them out would repeat or invent entries.
+            ProtocolError: there are more than requested: returning them would repeat or invent entries.
         """
         if count > len(self.missing):
             raise ProtocolError(
@@ -135,8 +135,8 @@ class GroupRead:
                 bookie=bookie,
             )
         self.missing = self.missing[count:]
-        # The next entry is another one, and nobody has been asked for it: whoever failed for the last may well be the
-        # only one that has it. The replica that just answered stays the first to ask, and who was slower the last.
+        # No replica has been asked for the next entry yet: a replica that failed for the last one may be the only one
+        # that has it. The replica that just answered stays the first to ask, and slower ones come last.
         at = self._replicas.index(bookie)
         self._replicas = [*self._replicas[at:], *self._replicas[:at]]
         self._asked = self._negatives = 0
@@ -146,7 +146,7 @@ class GroupRead:
             self.on_failure(error)
 
     def on_failure(self, error: BookKeeperError) -> None:
-        """A replica that was asked did not give missing[0]."""
+        """A replica did not return missing[0]."""
         if isinstance(error, NoSuchEntry):
             self._negatives += 1
         elif self._first_error is None:

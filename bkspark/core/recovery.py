@@ -1,24 +1,24 @@
 """RecoveryCore: find the end of a ledger whose writer is gone, and close it there. Decisions only.
 
     CLAIMING  store IN_RECOVERY
-    FENCING   fence every bookie of the last fragment and hear their LACs, until coverage
+    FENCING   fence every bookie of the last fragment and collect their LACs, until coverage
     READING   read forward from LAC + 1, every read with the fencing flag, window by window
     REWRITING the entries found go to their full write sets (through a WriterCore in recovery mode)
     CLOSING   store CLOSED
     DONE, FAILED
 
 Rules (BookKeeper protocol.md, "Closing a ledger as a reader"):
-* The recovery LAC is max(highest valid LAC heard, first entry of the last fragment - 1), frozen for the whole
-  recovery: rewritten entries carry it. A moving one would let a second recoverer start above entries that too few
+* The recovery LAC is max(highest valid LAC received, first entry of the last fragment - 1), frozen for the whole
+  recovery: rewritten entries carry it. A moving LAC would let a second recovery start above entries that too few
   published bookies hold.
 * Reads go to the fragment as it was when recovery began, whatever ensemble changes the rewriting makes.
-* An entry exists when one bookie returns it with a valid digest; it does not when (Qw - Qa) + 1 said so explicitly.
-  Anything else counts for neither side: with neither reached, recovery fails and the ledger stays IN_RECOVERY.
+* An entry exists when one bookie returns it with a valid digest; it does not when (Qw - Qa) + 1 bookies say so
+  explicitly. Other answers count for neither; if neither is reached, recovery fails and the ledger stays IN_RECOVERY.
 * A bookie that failed once is not asked again, and the rewriting does not wait for one that was silent: a dead one
   costs one time-out, not one per entry.
-* A bookie that refuses load (TOOMANYREQUESTS) has said nothing: it is asked again after a pause that doubles up to a
-  limit, as often as it takes; meanwhile other replicas may decide. No recovery fails because of it.
-* A failed rewrite is a failed recovery, never the end of the ledger.
+* A bookie that refuses load (TOOMANYREQUESTS) has not answered: it is asked again after a pause that doubles up to a
+  limit, without a limit of attempts; meanwhile other replicas may decide. No recovery fails because of it.
+* A failed rewrite fails the recovery; it is never taken for the end of the ledger.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ WINDOW_FIRST = 4
 WINDOW_GROWTH = 4
 WINDOW_ENTRIES_MAX = 4096
 WINDOW_BYTES_MAX = 8 * 1024 * 1024
-"""What is read forward at once, and kept until it is rewritten.
+"""Number of entries that are read forward at once, and kept until they are rewritten.
 
-Where the fences told how far the ledger reaches and how long it is, all of that, and one entry more for the end. Else
-few entries first, as most ledgers end soon after their LAC, then more and more. Never more than a window's bytes hold
-of the largest entry seen; one larger than all before it may exceed that, by a frame for each entry of its window.
+If the fence responses revealed the last entry and length, it covers everything up to it plus one entry. Otherwise it
+starts small, as most ledgers end soon after their LAC, and grows. It never exceeds the window's bytes, counted with the
+largest entry seen; an entry larger than all before it may exceed that, by a frame for each entry of its window.
 """
 
 REST_NS_MIN = 5_000_000
 REST_NS_MAX = 500_000_000
-"""How long a bookie that refuses load is left alone: first, and at most."""
+"""Shortest and longest pause for a bookie that refuses load."""
 
 _NO_LENGTHS = np.empty(0, np.int64)
 
@@ -81,7 +81,7 @@ class RecoveryCore:
         self._begin(metadata, version)
 
     def _begin(self, metadata: LedgerMetadata, version: int) -> None:
-        """Begin, or begin again with what is stored now: every field is as new."""
+        """Begin, or restart with the metadata stored now: every field is reset."""
         self.metadata = metadata
         """The metadata as they were last stored or read. Changed when a compare-and-set is decided."""
         self.version = version
@@ -91,35 +91,36 @@ class RecoveryCore:
         self.lac = metadata.last_fragment.first_entry - 1
         """The recovery LAC: grows with answers to fences while FENCING, and is frozen from then on."""
         self.length = 0
-        """Payload bytes up to the last entry that was given out for rewriting; while CLOSING, those of the ledger."""
+        """Payload bytes up to the last entry that was sent for rewriting; while CLOSING, those of the ledger."""
         self._ensemble = metadata.last_fragment.bookies
-        """The last fragment's bookies when recovery began: those that are asked, whatever rewriting changes."""
+        """The last fragment's bookies when recovery began: the reads go to them, even if rewriting changes the
+        ensemble."""
         self._fragments: tuple[Fragment, ...] = metadata.fragments
-        """What the close publishes. Changed by `on_ensemble_changed` alone."""
+        """The fragments that the close publishes. Changed by `on_ensemble_changed` alone."""
         self._known: set[int] = set()
-        """Slots that gave a certain answer to their fence. Grows while FENCING, until coverage."""
+        """Slots with a certain answer to their fence. Grows while FENCING, until coverage."""
         self._fences_waiting: set[int] = set()
-        """Slots that owe the answer to a fence, those that refuse load included."""
+        """Slots that have not answered a fence, including those that refuse load."""
         self._dead: set[int] = set()
-        """Slots that are not asked again: they could not be reached, or were silent. Grows, by `_bury` alone."""
+        """Slots that are not asked again: they were unreachable or silent. Grows, by `_bury` alone."""
         self._silent: dict[int, str] = {}
-        """Those of the dead, with their bookies, that a time-out was spent on. The rewriting does not wait for them."""
+        """Dead slots, with their bookies, that cost a time-out. The rewriting does not wait for them."""
         self._resting: set[int] = set()
-        """Slots that refuse load and are left alone now. `_rest` adds, `on_rested` takes away."""
+        """Slots that refuse load and are in a pause. `_rest` adds, `on_rested` removes."""
         self._rest_ns: dict[int, int] = {}
-        """How long each slot was left alone when it last refused; gone once it answers."""
+        """The last pause of each slot that refused; removed once it answers."""
         self._first_error: BookKeeperError | None = None
         """The first error of a bookie, to explain a failure. Set once."""
         self._heard_length = 0
         """The cumulative length that the entry with the highest LAC carries. Informative only."""
         self._reaches = (-1, 0)
-        """The highest entry that an answer to a fence named, and the cumulative length that it carries."""
+        """The highest entry in an answer to a fence, and the cumulative length that it carries."""
         self._next_entry = 0
-        """The entry that is read next, once FENCING is over; all before it exist."""
+        """The next entry to read, once FENCING is over; all entries before it exist."""
         self._window: RecoveryWindow | None = None
         """The entries that are being read. Not None exactly while READING."""
         self._window_entries = WINDOW_FIRST
-        """How many the next window has where it is not known how far the ledger reaches. See WINDOW_FIRST."""
+        """Size of the next window if the ledger's last entry is unknown. See WINDOW_FIRST."""
         self._at_end = False
         """Whether the last window ended with an entry that does not exist."""
 
@@ -131,7 +132,7 @@ class RecoveryCore:
     # ---- events ----
 
     def start(self) -> list[effects.RecoveryEffect]:
-        """Begin: claim the ledger, or go straight to fencing where an earlier recovery claimed it."""
+        """Begin: claim the ledger, or go straight to fencing if an earlier recovery claimed it."""
         if self.metadata.is_closed:
             self.state = RecoveryState.DONE
             return [effects.Recovered(self.metadata)]
@@ -162,9 +163,10 @@ class RecoveryCore:
         return [effects.Recovered(metadata)]
 
     def on_metadata_conflict(self, current: LedgerMetadata, version: int) -> list[effects.RecoveryEffect]:
-        """The compare-and-set lost. Closed by somebody: take that. Otherwise begin again from what is stored now.
+        """The compare-and-set lost. If the ledger is closed now, accept that. Otherwise restart from the stored
+        metadata.
 
-        Beginning again is always right: what was rewritten so far only adds copies of entries that exist.
+        A restart is always right: rewriting so far only added copies of existing entries.
         """
         if self.state is RecoveryState.FAILED:
             return []
@@ -175,7 +177,7 @@ class RecoveryCore:
         return [effects.AbandonRewriting(), *self.start()]
 
     def on_metadata_failed(self, error: BookKeeperError) -> list[effects.RecoveryEffect]:
-        """The metadata store could not be asked."""
+        """The metadata store failed."""
         return self._fail(error)
 
     def on_fence_answer(
@@ -201,7 +203,8 @@ class RecoveryCore:
             return self._fail(error)
         bounds = self.metadata.lac_bounds
         if answer is Answer.FOUND and last_entry > bounds.copies_to and not bounds.admits(last_entry, lac):
-            # Believed, it would be the end of the ledger: bookies say truthfully that they hold nothing above it.
+            # If accepted, it would become the end of the ledger: bookies truthfully answer that they hold nothing above
+            # it.
             answer, error = Answer.FAILED, wrong_lac(self.ledger_id, last_entry, lac, self._ensemble[slot])
         if answer is Answer.FAILED:
             self._bury(slot, error)
@@ -236,8 +239,8 @@ class RecoveryCore:
 
         Args:
             answers: an `Answer` for each of `entry_ids`, uint8; FOUND only with a valid digest.
-            payloads, lengths: where one was found, in step with `entry_ids`; else not looked at, and left out where
-                none was. Lengths are cumulative.
+            payloads, lengths: of found entries, in step with `entry_ids`; ignored elsewhere, and omitted if no entry
+                was found. Lengths are cumulative.
             error: the first one, where one FAILED. Unauthorised is decisive.
         """
         if isinstance(error, UnauthorizedAccess):
@@ -255,7 +258,7 @@ class RecoveryCore:
         return (self._rest(slot) if refused.any() else []) + self._decide()
 
     def on_rested(self, slot: int) -> list[effects.RecoveryEffect]:
-        """The bookie in `slot` was left alone for long enough: ask it again what it refused."""
+        """The pause of the bookie in `slot` is over: repeat the request that it refused."""
         if slot not in self._resting:
             return []
         self._resting.discard(slot)
@@ -264,7 +267,7 @@ class RecoveryCore:
         return self._decide() if self.state is RecoveryState.READING else []
 
     def on_rewritten(self) -> list[effects.RecoveryEffect]:
-        """Every entry given out for rewriting is acknowledged by Qa bookies."""
+        """Every entry sent for rewriting is acknowledged by Qa bookies."""
         assert self.state is RecoveryState.REWRITING
         return self._finish() if self._at_end else self._read_window()
 
@@ -277,11 +280,11 @@ class RecoveryCore:
         self._fragments = fragments
 
     def on_length(self, length: int | None, error: BookKeeperError | None = None) -> list[effects.RecoveryEffect]:
-        """Answer to ReadLength; None: no bookie gave the entry.
+        """Answer to ReadLength; None: no bookie returned the entry.
 
         Args:
-            error: why a bookie that may hold the entry was not heard. Then recovery fails: a later one learns the
-                length. Where all answered and none gave the entry, the highest length heard has to do.
+            error: why a bookie that may hold the entry did not answer. Then recovery fails: a later one finds the
+                length. If all answered and no bookie returned the entry, the highest length received is used.
         """
         assert self.state is RecoveryState.MEASURING
         if length is None and error is not None:
@@ -298,7 +301,7 @@ class RecoveryCore:
         return [effects.Fence(slot, bookie) for slot, bookie in enumerate(self._ensemble)]
 
     def _bury(self, slot: int, error: BookKeeperError | None) -> None:
-        # One damaged entry says nothing of the others; a bookie that cannot be reached is not asked again.
+        # One damaged entry does not affect the others; an unreachable bookie is not asked again.
         if isinstance(error, (BookieUnavailable, RequestTimeout)):
             self._dead.add(slot)
         if isinstance(error, RequestTimeout):
@@ -313,7 +316,7 @@ class RecoveryCore:
         return [effects.Rest(slot, delay_ns)]
 
     def _read_window(self) -> list[effects.RecoveryEffect]:
-        """Ask one replica for each entry of the next window; the first one alive."""
+        """Ask one replica for each entry of the next window: the first live one."""
         self.state = RecoveryState.READING
         size, quorum = len(self._ensemble), self.metadata.write_quorum
         self._window = RecoveryWindow(self._next_entry, self._window_size(), size, quorum)
@@ -322,7 +325,7 @@ class RecoveryCore:
     def _window_size(self) -> int:
         last_entry, length = self._reaches
         known = last_entry - self._next_entry + 2
-        # Entries up to the last one heard of are `length` bytes in all, those read already included.
+        # Entries up to the last known one have `length` bytes in all, including those read already.
         is_known = 1 < known <= WINDOW_ENTRIES_MAX and length - self.length <= WINDOW_BYTES_MAX
         # No entry can follow the highest id.
         return min(known if is_known else self._window_entries, LAST_ENTRY_MAX + 1 - self._next_entry)
@@ -334,10 +337,11 @@ class RecoveryCore:
         return [effects.RecoveryRead(slot, self._ensemble[slot], ids) for slot, ids in chosen.items()]
 
     def _decide(self) -> list[effects.RecoveryEffect]:
-        """Take the window once every entry up to the first missing one is decided; ask on where one replica did not do.
+        """Accept the window once every entry up to the first missing one is decided; ask further replicas for the
+        others.
 
-        An entry is asked on as soon as whoever was asked has answered: a bookie that is silent about a later one holds
-        up neither the end of the ledger nor the entries in front.
+        The next replica is asked for an entry as soon as the asked ones have answered: a bookie that is silent about a
+        later entry delays neither the end of the ledger nor the entries before it.
         """
         window = self._window
         assert window is not None
@@ -361,7 +365,7 @@ class RecoveryCore:
             return self._finish()
         payloads = window.batch(count, self.ledger_id)
         sizes = np.diff(payloads.offsets)
-        # What a writer counted is informative; an impossible number must not end the recovery.
+        # The writer's length is informative; an impossible number must not end the recovery.
         length_before = min(max(0, int(window.lengths[0]) - int(sizes[0])), LENGTH_MAX - payloads.payload_bytes)
         self.length = length_before + payloads.payload_bytes
         self._next_entry += count
@@ -372,7 +376,7 @@ class RecoveryCore:
 
     def _finish(self) -> list[effects.RecoveryEffect]:
         if self.length == 0 and self.last_entry >= 0:
-            # Nothing was rewritten, so no entry at hand carries the length at the end.
+            # Nothing was rewritten, so no entry in memory carries the length at the end.
             self.state = RecoveryState.MEASURING
             return [effects.ReadLength(self.last_entry)]
         return self._close()

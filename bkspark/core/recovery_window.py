@@ -1,4 +1,4 @@
-"""RecoveryWindow: the entries that a recovery reads at once: who was asked, who has one, who has not.
+"""RecoveryWindow: the entries that a recovery reads at once: which bookies were asked, and which have each entry.
 
 Everything is an array over the entries of the window; sets of slots are bit masks, as in `striping`.
 """
@@ -15,7 +15,7 @@ from bkspark.entries import EntryBatch
 
 
 class Answer(enum.IntEnum):
-    """What one bookie said about one entry; in arrays, uint8."""
+    """The answer of one bookie for one entry; in arrays, uint8."""
 
     FOUND = 1
     NEGATIVE = 2
@@ -32,17 +32,17 @@ class RecoveryWindow:
         self.entry_ids = np.arange(first_entry, first_entry + count)
         """Constant; the other arrays are in step with it."""
         self.waiting = np.zeros(count, np.uint64)
-        """The slots that owe an answer for each entry. `choose` adds, `take` takes away."""
+        """The slots that have not answered for each entry. `choose` adds, `take` removes."""
         self.unasked = write_set_masks(self.entry_ids, ensemble_size, write_quorum)
-        """The slots that may yet be asked for each entry. `choose` takes away, `take` gives back those that refuse."""
+        """The slots that may still be asked for each entry. `choose` removes, `take` returns those that refuse."""
         self.negatives = np.zeros(count, np.uint8)
-        """How many slots said of each entry that they do not have it. Grows, by `take` alone."""
+        """How many slots answered that they do not have each entry. Grows, by `take` alone."""
         self.found = np.zeros(count, bool)
         """Whether a slot returned the entry. Set by `take` alone, once."""
         self.lengths = np.zeros(count, np.int64)
-        """The cumulative length of each entry that was found, else 0."""
+        """The cumulative length of each found entry, otherwise 0."""
         self.payloads: list[bytes | memoryview] = [b""] * count
-        """The payload of each entry that was found, else empty."""
+        """The payload of each found entry, otherwise empty."""
         self._ensemble_size = ensemble_size
         """Constant."""
         self._write_quorum = write_quorum
@@ -52,7 +52,7 @@ class RecoveryWindow:
         return len(self.entry_ids)
 
     def choose(self, rows: np.ndarray | slice, replicas: int, dead: int, resting: int) -> dict[int, np.ndarray]:
-        """Return the entries to read from each slot: each of `rows` from up to `replicas` of those not asked yet.
+        """Return the entries to read from each slot: each of `rows` from up to `replicas` slots not asked yet.
 
         A slot that is asked owes an answer from now on. Those in `dead` are never asked again, those in `resting`
         later; both are masks.
@@ -85,7 +85,7 @@ class RecoveryWindow:
         payloads: Sequence[bytes | memoryview | None],
         lengths: np.ndarray,
     ) -> np.ndarray:
-        """Note what the bookie in `slot` answered; return those answers that were waited for."""
+        """Record the answers of the bookie in `slot`; return the answers that were due."""
         bit = np.uint64(1 << slot)
         rows = entry_ids - self.first_entry
         places = np.flatnonzero((rows >= 0) & (rows < len(self)))
@@ -105,14 +105,14 @@ class RecoveryWindow:
         return answers
 
     def found_ahead(self) -> int:
-        """Return how many entries were found in front of the first that was not."""
+        """Return how many entries were found before the first missing one."""
         return len(self) if self.found.all() else int(np.argmin(self.found))
 
     def undecided(self, negatives_needed: int) -> tuple[np.ndarray, bool]:
-        """Return the rows that need another bookie, and whether one in front of the end still waits for an answer.
+        """Return the rows that need another bookie, and whether one before the end still waits for an answer.
 
-        Entries above the first missing one are not part of the ledger, whoever may hold them. Rows behind one that
-        waits are left for later.
+        Entries above the first missing one are not part of the ledger, even if a bookie holds them. Rows after a
+        waiting one are left for later.
         """
         missing = ~self.found & (self.negatives >= negatives_needed)
         end = int(np.argmax(missing)) if missing.any() else len(self)

@@ -1,8 +1,8 @@
-"""Relaxed durability at the writer: which entries are synced, as far as bookies said so. Decisions only.
+"""Relaxed durability at the writer: which entries are synced according to the bookies. Decisions only.
 
-An add of such a ledger is acknowledged from the page cache of Qa bookies. The LAC counts only what is synced: a bookie
-tells with each answer its LastAddSynced, "of what you send me, all up to here is durable", and says the same of all
-that it has acknowledged when it answers a force. What follows from that is `confirmed_up_to`.
+An add of such a ledger is acknowledged from the page cache of Qa bookies. The LAC counts only what is synced: each
+response of a bookie carries its LastAddSynced, "every add that you sent me up to here is durable", and a response to a
+force says the same of everything it has acknowledged. `confirmed_up_to` derives the LAC from these.
 
 docs/relaxed-durability.md has the whole protocol, and the proof for striped ledgers.
 """
@@ -17,13 +17,13 @@ from bkspark.core.striping import write_set
 
 @dataclass(frozen=True, slots=True)
 class RelaxedDurability:
-    """How a writer of a ledger with relaxed durability behaves; what goes beyond the proposal is off.
+    """Options of a writer with relaxed durability; extensions of the proposal are off by default.
 
     striped: E > Qw is allowed.
     changes_ensemble: a lost bookie is replaced. Entries are kept until they are synced, and sent again to the new one;
-        `unsynced_bytes_max` bounds what is kept, before callers wait.
-    force_interval_ns: bookies are asked to sync when the LAC has not moved for so long though there is what it could
-        move to; readers see no further than it. 0: only `sync` asks.
+        callers wait when the kept bytes reach `unsynced_bytes_max`.
+    force_interval_ns: a force is sent when the LAC has not moved for this time although there are later acknowledged
+        entries; readers see entries only up to the LAC. 0: only `sync` sends one.
 
     Raises:
         ValueError: a number is out of range, or a switch neither True nor False.
@@ -50,11 +50,11 @@ def confirmed_up_to(last_synced: Sequence[int], write_quorum: int, ack_quorum: i
     """Return the highest id up to which every entry is synced by Qa bookies of its write set.
 
     Args:
-        last_synced: per slot, all entries up to this one that the slot stores are synced there; -1: none is.
+        last_synced: per slot, all entries up to this one that the slot stores are synced there; -1: no entry is.
 
     The proposal's rule for E = Qw, max(ascending LastAddSynced[0 .. Qw - Qa]), and for striped ledgers the same for
-    each of the E write sets: entries of one write set are synced up to its bound, and the first that lies above its
-    own bound ends the prefix.
+    each of the E write sets: entries of one write set are synced up to its bound, and the first entry above its own
+    bound ends the prefix.
 
     >>> confirmed_up_to([7, 3, 5], write_quorum=3, ack_quorum=2)
     5

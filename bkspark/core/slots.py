@@ -1,8 +1,8 @@
-"""Slots: the places of an ensemble, each with its bookie, what that owes, and how it takes part.
+"""Slots: the positions of an ensemble, each with its bookie, the answers that it owes, and its phase.
 
-What a bookie owes answers for follows from the ids that were sent to it since it began to take part, and were not
-answered: late answers to what was sent before count as votes, and settle nothing else. The entries of a slot are
-counted by rank (`Stripe`): what is sent to it is then one run, also where a ledger is striped. Runs are tuples,
+The answers that a bookie owes are derived from the ids that were sent to it since it began to take part, and were not
+answered: late answers to earlier requests count as votes and for nothing else. The entries of a slot are counted by
+rank (`Stripe`): the entries sent to it are then one run, also in a striped ledger. Runs are tuples,
 replaced as a whole: a bookie that answers in order has one run, and one that answers every second request has as many
 as the limits of a writer let it owe.
 """
@@ -32,31 +32,31 @@ class Phase(enum.Enum):
     """How the bookie in a slot takes part."""
 
     SERVING = enum.auto()
-    """It gets every entry that the slot stores, and callers wait for it when it owes too much."""
+    """It gets every entry that the slot stores, and callers wait for it when it owes too many answers."""
     REFUSING = enum.auto()
-    """As SERVING, but it refuses load: what comes for it is held until it takes a probe of that (`Refusal`)."""
+    """As SERVING, but it refuses load: its entries are held until it accepts one piece as a probe (`Refusal`)."""
     ON_TRIAL = enum.auto()
-    """It answered a probe after it was left out: it gets some entries and holds no caller back (`Trial`)."""
+    """It answered a probe after it was left out: it gets some entries and delays no caller (`Trial`)."""
     LEFT_OUT = enum.auto()
-    """It gets nothing but probes (`Probe`)."""
+    """It gets only probes (`Probe`)."""
     FAILED = enum.auto()
-    """It failed, and gets nothing: the ensemble change that is under way replaces it, or leaves it out."""
+    """It failed, and gets nothing: the current ensemble change replaces it, or leaves it out."""
 
 
 @dataclass(slots=True)
 class Refusal:
-    """A bookie refuses load (TOOMANYREQUESTS): what is held for it, and when it is tried again."""
+    """A bookie refuses load (TOOMANYREQUESTS): the sends held for it, and when it is tried again."""
 
     since_ns: int
-    """When it began to refuse, or was last kept for want of a spare one. Set by `Slot.hold` and ensemble changes."""
+    """When it began to refuse, or was last kept because there was no spare. Set by `Slot.hold` and ensemble changes."""
     pause_ns: int
-    """The pause that is on; doubles with each probe that is refused, up to `refusal_pause_ns_max`."""
+    """The present pause; doubles with each refused probe, up to `refusal_pause_ns_max`."""
     retry_at_ns: int
     """When the pause is over."""
     probed: int = NO_ENTRY
-    """The last entry of the piece that was sent to see whether it is taken; NO_ENTRY while none is on its way."""
+    """The last entry of the piece that was sent as a probe; NO_ENTRY while no probe is in flight."""
     held: list[effects.SendAdds] = field(default_factory=list)
-    """What is to be sent when the probe is taken, in entry order."""
+    """The sends to repeat when the probe is accepted, in entry order."""
 
 
 @dataclass(slots=True)
@@ -72,28 +72,30 @@ class Slot:
     bookie: str
     """The bookie that the ensemble names here. Changed by `replace` alone."""
     answered_to: int
-    """The highest entry that the bookie answered for since it began to take part; before, the entry below its first."""
+    """The highest entry that the bookie answered for since it began to take part; initially the entry below its
+    first."""
     phase: Phase = Phase.SERVING
     """How the bookie takes part. Changed by this class's methods alone."""
     owed: Runs = ()
-    """What the bookie was sent since it began to take part, and has not answered: runs of ranks of `stripe`.
+    """The entries sent since the bookie began to take part and not answered: runs of ranks of `stripe`.
 
-    Probes of a bookie that is left out are not in it. `send` adds to it, `count_answers` takes from it; empty when the
-    bookie is replaced, left out, taken back or fails.
+    Probes of a bookie that is left out are not in it. `send` adds to it, `count_answers` removes from it; cleared when
+    the bookie is replaced, left out, taken back or fails.
     """
     progress_ns: int = 0
     """When the bookie last answered anything, or began to owe something."""
     resent_ns: int = 0
-    """When entries older than the newest were last sent to it: waiting times of these begin then."""
+    """When entries older than the newest were last sent to it: their waiting times begin then."""
     is_congested: bool = False
     """Whether its connection takes no more bytes for now, as the last tick said."""
     lag_since_ns: int | None = None
-    """Since when it lags at every tick; None: it does not. Set by ticks, None unless it is SERVING or REFUSING."""
+    """Since when it has lagged at every tick; None: it does not lag. Set by ticks, None unless it is SERVING or
+    REFUSING."""
     needs_replacement: bool = False
-    """Whether the ensemble change that is under way looks for another bookie for it; False while none is.
+    """Whether the current ensemble change seeks another bookie for it; False while there is no change.
 
-    FAILED implies it, until the writer has ended. A bookie that only lags or refuses is served on meanwhile, one that
-    is left out stays so.
+    FAILED implies it, until the writer has ended. A bookie that only lags or refuses still gets entries meanwhile; one
+    that is left out stays so.
     """
     is_reported: bool = False
     """Whether a `FindBookies` named the bookie as failed since it began to take part."""
@@ -104,21 +106,22 @@ class Slot:
     probe: Probe | None = None
     """The probes of the bookie while LEFT_OUT, and the pause before the next one. None: it was never left out."""
     sought_from_ns: int = 0
-    """While LEFT_OUT, from when on a spare one is looked for in its place; else 0."""
+    """While LEFT_OUT, the time from which a spare is sought in its place; otherwise 0."""
     was_unregistered: bool = False
     """Whether it was LEFT_OUT and not registered when bookies were last looked up."""
     last_synced: int = NO_ENTRY
-    """Relaxed durability: all that it stores up to this entry is synced. Grows, but for `replace`."""
+    """Relaxed durability: all its entries up to this one are synced. Grows, except in `replace`."""
     complete_from: int = 0
     """Relaxed durability: it was sent every entry that it stores from this one on, on one connection."""
     asked_to_sync: int | None = None
-    """Relaxed durability: it owes the answer to a force, before which it had answered up to this entry. Else None."""
+    """Relaxed durability: it has not answered a force, before which it had answered up to this entry. Otherwise
+    None."""
 
     # ---- what is known of it ----
 
     @property
     def takes_part(self) -> bool:
-        """Whether callers wait for the bookie when it owes too much: it is neither left out nor on trial."""
+        """Whether callers wait for the bookie when it owes too many answers: it is neither left out nor on trial."""
         return self.phase is not Phase.LEFT_OUT and self.phase is not Phase.ON_TRIAL
 
     @property
@@ -152,7 +155,7 @@ class Slot:
 
     @property
     def is_excused(self) -> bool:
-        """Whether the bookie lives, although a replacement is looked for: it refuses load or lags."""
+        """Whether the bookie is alive although a replacement is sought: it refuses load or lags."""
         return self.phase is Phase.REFUSING or self.lag_since_ns is not None
 
     def has_skipped(self, entry_id: int) -> bool:
@@ -160,7 +163,7 @@ class Slot:
         return self.phase is not Phase.REFUSING and entry_id <= self.answered_to
 
     def retains(self, last_entry: int) -> bool:
-        """Return whether the bookie may yet refuse an entry of the batch that ends at `last_entry`."""
+        """Return whether the bookie may still refuse an entry of the batch that ends at `last_entry`."""
         # A rank is at most the entry's id.
         if not self.owed or self.owed[0][0] > last_entry or self.phase is Phase.ON_TRIAL:
             return False
@@ -169,9 +172,10 @@ class Slot:
     # ---- sending and answers ----
 
     def send(self, entries: SealedEntries, first_entry: int, now_ns: int) -> list[effects.SendAdds]:
-        """Return the send of what the slot stores of `entries` from `first_entry` on; the bookie owes answers for it.
+        """Return the send of the slot's entries among `entries`, from `first_entry` on; the bookie then owes answers
+        for them.
 
-        Nothing where the slot stores none of it.
+        Empty if the slot stores none of them.
         """
         begin = max(0, first_entry - entries.first_entry)
         first_rank, positions, count = entries.first_entry, None, entries.end_entry - entries.first_entry
@@ -191,7 +195,7 @@ class Slot:
         self.refusal.held += self.send(entries, first_entry, now_ns)
 
     def send_on_trial(self, entries: SealedEntries, first_entry: int, now_ns: int) -> list[effects.SendAdds]:
-        """As `send`, if there is room for the entries on their way to a bookie that is on trial."""
+        """As `send`, if the window of a bookie on trial has room for the entries."""
         assert self.trial is not None
         before = self.outstanding
         if not self.trial.has_room(before, len(entries), len(entries.buffer)):
@@ -201,7 +205,7 @@ class Slot:
         return sends
 
     def count_answers(self, entry_ids: np.ndarray, span: tuple[int, int] | None) -> None:
-        """The bookie has these entries, at least one: it owes them no more. `span` as `consecutive` has it."""
+        """The bookie answered for these entries, at least one. `span`: as `consecutive` returns it."""
         self.answered_to = max(self.answered_to, entry_ids.item(-1))
         run = span if self.stripe.is_whole else self.stripe.run(entry_ids)
         if run is not None:
@@ -214,14 +218,14 @@ class Slot:
     def hold(
         self, entry_ids: np.ndarray, sends: Collection[effects.SendAdds], limits: WriterLimits, now_ns: int
     ) -> Refusal:
-        """The bookie refused these entries: hold the sends of those that are kept until a pause is over."""
+        """The bookie refused these entries: hold the sends of the retained ones until a pause is over."""
         refusal = self.refusal
         if refusal is None:
             pause_ns = limits.refusal_pause_ns_min
             refusal = self.refusal = Refusal(now_ns, pause_ns, now_ns + pause_ns)
             self.phase = Phase.REFUSING
         elif (entry_ids == refusal.probed).any():
-            # A refusal of entries that were sent before the probe says nothing of the probe.
+            # A refusal of entries that were sent before the probe does not refuse the probe.
             refusal.probed = NO_ENTRY
             refusal.pause_ns = min(2 * refusal.pause_ns, limits.refusal_pause_ns_max)
             refusal.retry_at_ns = now_ns + refusal.pause_ns
@@ -231,7 +235,7 @@ class Slot:
         return refusal
 
     def probe_refusal(self, now_ns: int) -> list[effects.SendAdds]:
-        """Send one piece of what is held, if it is time to see whether that is taken; the rest waits for the answer."""
+        """Send one held piece as a probe, if it is due; the rest waits for the answer."""
         refusal = self.refusal
         if refusal is None or not refusal.held or refusal.probed != NO_ENTRY or refusal.retry_at_ns > now_ns:
             return []
@@ -241,7 +245,7 @@ class Slot:
         return [probe]
 
     def take_again(self, entry_ids: np.ndarray, now_ns: int) -> list[effects.SendAdds]:
-        """Where the probe is among these answers the bookie refuses no more: return what was held for it."""
+        """If the probe is among these answers, the bookie no longer refuses: return the held sends."""
         refusal = self.refusal
         if refusal is None or not (entry_ids == refusal.probed).any():
             return []
@@ -254,18 +258,18 @@ class Slot:
     # ---- how the bookie takes part ----
 
     def fail(self) -> None:
-        """The bookie is of no use any more."""
+        """The bookie failed."""
         self._begin(Phase.FAILED)
         self.needs_replacement = True
         self.owed = ()
 
     def leave_out(self) -> None:
-        """Go on without the bookie; it gets probes."""
+        """Continue without the bookie; it gets probes."""
         self._begin(Phase.LEFT_OUT)
         self.owed = ()
 
     def take_back(self, first_entry: int, now_ns: int) -> None:
-        """The bookie takes part again; it will be sent what it stores from `first_entry` on."""
+        """The bookie takes part again; it will get its entries from `first_entry` on."""
         self._begin(Phase.SERVING)
         self._begin_at(first_entry, now_ns)
 
@@ -275,7 +279,7 @@ class Slot:
         self.trial = Trial(now_ns, self.stripe.rank(next_entry))
 
     def replace(self, bookie: str, first_entry: int, lac: int, now_ns: int) -> None:
-        """Another bookie takes the place; it will be sent what the slot stores from `first_entry` on."""
+        """Another bookie takes the slot; it will get the slot's entries from `first_entry` on."""
         self.bookie = bookie
         self.probe = None
         self.was_unregistered = self.is_congested = False
@@ -284,7 +288,7 @@ class Slot:
         self._begin_at(first_entry, now_ns)
 
     def keep(self, now_ns: int) -> None:
-        """The bookie lives, and there is none to take its place: wait for it, whatever that takes."""
+        """The bookie is alive, and there is no spare: wait for it without a limit."""
         if self.refusal is not None:
             self.refusal.since_ns = now_ns
         self.lag_since_ns = None
@@ -296,7 +300,7 @@ class Slot:
             self._begin(Phase.FAILED)
 
     def _begin(self, phase: Phase) -> None:
-        """The bookie takes part in another way: what belongs to the way before is over."""
+        """Enter another phase: clear the state of the previous one."""
         self.phase = phase
         self.refusal = self.trial = self.lag_since_ns = None
         self.needs_replacement = False
@@ -311,7 +315,7 @@ class Slot:
 
 
 class Slots:
-    """The slots of an ensemble, in order, and what follows from all of them."""
+    """The slots of an ensemble, in order, and values derived from all of them."""
 
     def __init__(self, metadata: LedgerMetadata, lac: int) -> None:
         size, quorum = metadata.ensemble_size, metadata.write_quorum
@@ -338,7 +342,7 @@ class Slots:
 
     @property
     def outstanding_max(self) -> int:
-        """Entries unanswered at the slowest bookie that may hold callers back."""
+        """Unanswered entries at the slowest bookie that may delay callers."""
         most = 0
         for slot in self.all:
             if slot.owed and slot.takes_part:
@@ -351,12 +355,12 @@ class Slots:
 
     @property
     def left_out(self) -> list[Slot]:
-        """Those whose bookie is left out."""
+        """The slots whose bookie is left out."""
         return [slot for slot in self.all if slot.phase is Phase.LEFT_OUT]
 
     @property
     def to_replace(self) -> list[Slot]:
-        """Those that the ensemble change under way looks for a bookie for."""
+        """The slots for which the current ensemble change seeks a bookie."""
         return [slot for slot in self.all if slot.needs_replacement]
 
     def leave_too_few(self, missing: Collection[int]) -> bool:
@@ -366,12 +370,12 @@ class Slots:
         return bool((np.bitwise_count(gone) > self.write_quorum - self.ack_quorum).any())
 
     def can_do_without(self, slot: Slot) -> bool:
-        """Return whether every write set has Qa bookies besides this one and those that are missing already."""
+        """Return whether every write set has Qa bookies without this one and those that are missing already."""
         missing = self.numbers(lambda it: it.phase is Phase.LEFT_OUT or it.needs_replacement)
         return not self.leave_too_few({*missing, slot.number})
 
     def probe_refusals(self, now_ns: int) -> list[effects.WriterEffect]:
-        """Send bookies that refuse load what is due, to see whether it is taken; ask for a call when more will be."""
+        """Send due probes to bookies that refuse load; request a call when more will be due."""
         done: list[effects.WriterEffect] = []
         waits = []
         for slot in self.all:
@@ -391,7 +395,7 @@ def _last_sent(send: effects.SendAdds) -> int:
 
 
 def consecutive(entry_ids: np.ndarray) -> tuple[int, int] | None:
-    """Return (first, after the last) of entries that follow each other, at least one; None where they do not."""
+    """Return (first, after the last) of consecutive entries, at least one; None if they are not consecutive."""
     first, end = entry_ids.item(0), entry_ids.item(-1) + 1
     count = end - first
     is_span = count == len(entry_ids) and (count < 2 or bool((entry_ids[1:] > entry_ids[:-1]).all()))
@@ -399,14 +403,15 @@ def consecutive(entry_ids: np.ndarray) -> tuple[int, int] | None:
 
 
 def with_sent(runs: Runs, first: int, end: int) -> Runs:
-    """Return the runs with ranks [first, end), which lie above all of them."""
+    """Return the runs with ranks [first, end) added, which are above all of them."""
     if runs and runs[-1][1] == first:
         return (*runs[:-1], (runs[-1][0], end))
     return (*runs, (first, end))
 
 
 def without_answered(runs: Runs, ranks: np.ndarray) -> tuple[Runs, int]:
-    """Return the runs without these ranks, and how many of these were owed: one that is answered twice counts once."""
+    """Return the runs without these ranks, and how many of these were owed: an entry that is answered twice counts
+    once."""
     if not len(ranks):
         return runs, 0
     span = consecutive(ranks)
@@ -428,7 +433,7 @@ def without_run(runs: Runs, first: int, end: int) -> tuple[Runs, int]:
         return runs, 0
     begin, stop = runs[0]
     if first == begin and end <= stop:
-        # What a bookie that answers in order takes away.
+        # The case of a bookie that answers in order.
         return (((end, stop), *runs[1:]) if end < stop else runs[1:]), end - first
     low = bisect.bisect_right(runs, first, key=_stop_of)
     high = bisect.bisect_left(runs, end, key=_begin_of)

@@ -41,7 +41,7 @@ def _masks_by_residue(ensemble_size: int, write_quorum: int) -> np.ndarray:
 
 
 def mask_of(slots: tuple[int, ...]) -> int:
-    """Return the bit mask of some slots."""
+    """Return the bit mask of slots."""
     mask = 0
     for slot in slots:
         mask |= 1 << slot
@@ -77,7 +77,7 @@ class Stripe:
         return rank // self._quorum * self._size + self._residues[rank % self._quorum]
 
     def part(self, first_entry: int, begin: int, end: int) -> tuple[int, np.ndarray]:
-        """Return what the slot stores of the entries `first_entry` + [begin, end).
+        """Return the entries among `first_entry` + [begin, end) that the slot stores.
 
         Returns:
             The rank of the first of them, and where they are, counted from `first_entry` on.
@@ -90,7 +90,7 @@ class Stripe:
     def run(self, entry_ids: np.ndarray) -> tuple[int, int] | None:
         """Return (first rank, after the last) of ascending entries that are all that the slot stores in their range.
 
-        None: they are not. Ids that the slot does not store count as stored: no bookie answers for them.
+        None otherwise. Ids that the slot does not store count as stored: no bookie answers for them.
         """
         first, end = self.rank(entry_ids.item(0)), self.rank(entry_ids.item(-1) + 1)
         is_whole = end - first == len(entry_ids) and bool((entry_ids[1:] > entry_ids[:-1]).all())

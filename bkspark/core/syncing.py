@@ -1,11 +1,11 @@
 """Relaxed durability of a writer's entries: what is synced, and when bookies are asked to. Decisions only.
 
-With relaxed durability an add is acknowledged from the page caches of Qa bookies, and the LAC follows with what is
-synced. Entries carry that LAC, ensembles change after it, and the ledger is closed at it. What a bookie says is synced
-it says with each answer (LastAddSynced), and of all that it had acknowledged when it answers a force.
+With relaxed durability an add is acknowledged from the page caches of Qa bookies, and the LAC follows when entries are
+synced. Entries carry that LAC, ensembles change after it, and the ledger is closed at it. A bookie reports synced
+entries with each response (LastAddSynced); its response to a force means that everything it had acknowledged is synced.
 
-A bookie that goes away may have lost what it had acknowledged and not synced. It is never replaced unless
-`changes_ensemble`, but left out while every write set has Qa others, as one without a spare is. With
+A bookie that disconnects may have lost entries that it had acknowledged and not synced. Without `changes_ensemble` it
+is never replaced, but left out while every write set has Qa others, like a bookie for which no spare exists. With
 `changes_ensemble` entries are retained until they are synced, and a new bookie gets all of them.
 """
 
@@ -19,11 +19,11 @@ from bkspark.ids import NO_ENTRY
 
 
 class Relaxed:
-    """The LAC is what is synced.
+    """The LAC is the last synced entry.
 
-    A force asks every bookie that takes part; once one has answered, what it had answered for when it was asked is
-    synced there. That counts only as far as it has had everything since the LAC on one connection: one that went away
-    may have lost what it had acknowledged.
+    A force goes to every participating bookie; the response of a bookie means that everything it had acknowledged
+    before the force is synced there. This counts only if the bookie received everything since the LAC on one
+    connection: after a disconnect it may have lost acknowledged entries.
     """
 
     def __init__(self, slots: Slots, pending: PendingEntries, options: RelaxedDurability) -> None:
@@ -38,7 +38,7 @@ class Relaxed:
         self._target = NO_ENTRY
         """The entry up to which a caller wants all synced. Grows, by `want` alone."""
         self._forced_to = NO_ENTRY
-        """What was acknowledged when the last force began; NO_ENTRY where one of those asked went away since."""
+        """The last acknowledged entry when the last force began; NO_ENTRY if one of its bookies disconnected since."""
         self._round = 0
         """How many forces were begun; answers to earlier ones than the last count for nothing."""
         self._confirmed_ns = 0
@@ -66,7 +66,7 @@ class Relaxed:
     def on_gone(self, slot: Slot) -> None:
         if slot.asked_to_sync is not None:
             slot.asked_to_sync = None
-            # It takes another force to have asked all.
+            # Another force is needed to reach all of them.
             self._forced_to = NO_ENTRY
 
     def confirm(self, now_ns: int) -> list[effects.WriterEffect]:
@@ -98,7 +98,7 @@ class Relaxed:
         self._forced_to = self._pending.acknowledged
         asked = [slot for slot in self._slots.all if slot.takes_part]
         for slot in asked:
-            # A bookie that refuses some adds may have taken others that are above these.
+            # A bookie that refuses some adds may have accepted later ones.
             slot.asked_to_sync = NO_ENTRY if slot.phase is Phase.REFUSING else slot.reached
         return [effects.Force(slot.number, slot.bookie, self._round) for slot in asked]
 
@@ -114,7 +114,8 @@ class Relaxed:
     def is_lost(self) -> bool:
         if self._is_forcing() or self._target <= self._lac or self._forced_to < self._target:
             return False
-        # What a slow bookie has yet to take may make up for what another lost; the next tick asks again.
+        # Entries that a slow bookie has yet to acknowledge may replace those that another lost; the next tick tries
+        # again.
         return not any(slot.owed for slot in self._slots.all if slot.phase is not Phase.LEFT_OUT)
 
     def _is_forcing(self) -> bool:

@@ -1,23 +1,23 @@
 """Waiting for an open ledger to grow, without fencing it. Decisions only.
 
-Bookies are asked by long polls: each answers when it learns of a LAC above the one named, or after a while. Polls are
-kept at so many bookies of the last fragment that every write set has (Qw - Qa) + 1 of them: whatever an acknowledged
-entry says of the LAC, one of them has it. There is never more than one poll at a bookie, however often callers wait.
+Bookies get long polls: each answers when it knows a LAC above the given one, or after a while. Polls are kept at enough
+bookies of the last fragment that every write set has (Qw - Qa) + 1 of them: so one of them has every LAC in an
+acknowledged entry. There is at most one poll at a bookie, however often callers wait.
 
-No digest covers the LAC in the answer to a poll, so it is a hint: the bookie is asked for its last entry and its
-explicit LAC, and what these prove is learned. A bookie whose hint proves wrong is left alone for a while.
+No digest covers the LAC in the answer to a poll, so it is only a hint: the reader then reads the bookie's last entry
+and explicit LAC, and uses the LAC that these prove. A bookie with a wrong hint is not polled for a while.
 
-Everything else is found by looking again, at the metadata and at all bookies' LACs: after the metadata may have
-changed, when a poll fails, when a hint was not proven, and every now and then in any case. Where too few bookies take
-polls (they have none, or are away) looking again is all there is, with pauses that double up to a limit.
+A refresh reads the metadata and all bookies' LACs, and finds everything else: after the metadata may have changed, when
+a poll fails, when a hint was not proven, and at intervals in any case. If too few bookies accept polls (they do not
+support them, or are unreachable), there are only refreshes, with pauses that double up to a limit.
 
-A look may fail because the metadata store or too many bookies are away, as they are while they restart. It is repeated
-with the same pauses. The tail fails when looks fail and nobody has answered anything, look or poll, for
-`TailLimits.patience_ns`: a writer that has nothing to ask the metadata store does not notice that it is away, and its
-readers get its entries.
+A refresh may fail because the metadata store or too many bookies are unreachable, as during their restart. It is
+repeated with the same pauses. The tail fails when refreshes fail and neither a refresh nor a poll was answered for
+`TailLimits.patience_ns`: a writer that does not use the metadata store meanwhile does not notice its failure, and its
+readers still get its entries.
 
-An answer that tells nothing new and comes early is no reason to ask again at once: a fenced ledger that is not closed
-is answered so by some bookies, for ever.
+An early answer without news is no reason to poll again at once: some bookies answer like that for ever when a ledger is
+fenced and not closed.
 
 Events: `wait`, `on_polled`, `on_poll_failed`, `on_proven`, `on_metadata_changed`, `on_looked`, `on_look_failed`,
 `on_tick`. Each returns effects. After each of them `lac` and `is_closed` say what is known.
@@ -38,10 +38,10 @@ from bkspark.wire.lac import is_lac
 class TailLimits:
     """Times of a tailing reader, in nanoseconds of the clock that its events carry.
 
-    `poll_ns`: how long a bookie may wait before it answers. `look_ns`: how often to look again while polls are out.
-    `pause_ns_min`, `pause_ns_max`: how long to wait before looking again where they are not, and before asking a bookie
-    again that had nothing to say. `retry_ns`: how long a bookie is left alone whose poll failed or whose hint was not
-    proven. `patience_ns`: how long looks may fail while nobody answers anything.
+    `poll_ns`: how long a bookie may wait before it answers. `look_ns`: interval of refreshes while polls are in flight.
+    `pause_ns_min`, `pause_ns_max`: pause before a refresh without polls, and before the next poll of a bookie that had
+    no news. `retry_ns`: pause for a bookie whose poll failed or whose hint was not proven. `patience_ns`: how long
+    refreshes may fail while no bookie answers.
     """
 
     poll_ns: int = 5_000_000_000
@@ -53,18 +53,19 @@ class TailLimits:
 
 
 class Tail:
-    """Decides whom to ask for the LAC of an open ledger, and when; bookies of the last fragment are named by id."""
+    """Decides which bookies to ask for the LAC of an open ledger, and when; bookies of the last fragment are named by
+    id."""
 
     def __init__(
         self, metadata: LedgerMetadata, lac: int, first_slot: int = 0, limits: TailLimits = TailLimits()
     ) -> None:
-        """Begin with what is known.
+        """Begin with the known state.
 
         Args:
             first_slot: where the search for bookies to ask begins, so that readers spread over an ensemble.
         """
         self.metadata = metadata
-        """The ledger's metadata, as the last look found them. Changed by `on_looked` alone."""
+        """The ledger's metadata as of the last refresh. Changed by `on_looked` alone."""
         self.lac = lac
         """The highest LAC that was proven. Grows."""
         self._first_slot = first_slot
@@ -74,23 +75,23 @@ class Tail:
         self._is_waiting = False
         """Whether `wait` was called and the LAC has not grown since."""
         self._is_looking = False
-        """Whether a `LookAgain` is not answered."""
+        """Whether a `LookAgain` is unanswered."""
         self._is_stale = False
-        """Whether the metadata may have changed since they were last asked for."""
+        """Whether the metadata may have changed since they were last read."""
         self._polls: dict[str, tuple[int, int]] = {}
-        """Long polls that owe an answer, by bookie: when each was sent, and the LAC that it named. One a bookie."""
+        """Unanswered long polls, by bookie: when each was sent, and the LAC that it named. One per bookie."""
         self._proving: set[str] = set()
-        """Bookies that were asked to prove a hint and owe the answer. They get no poll meanwhile."""
+        """Bookies that were asked to prove a hint and have not answered. They get no poll meanwhile."""
         self._resting: dict[str, int] = {}
         """Bookies that are not asked before a time."""
         self._pause_ns = limits.pause_ns_min
         """The next pause, between the limits: doubles each time, and is the shortest again when the LAC grows."""
         self._looked_ns: int | None = None
-        """When the last look ended, or the first caller began to wait; None before that."""
+        """When the last refresh ended, or the first caller began to wait; None before that."""
         self._heard_ns = 0
-        """When anything last answered, a look or a poll."""
+        """When a refresh or a poll was last answered."""
         self._is_failing = False
-        """Whether the last look failed."""
+        """Whether the last refresh failed."""
 
     @property
     def is_closed(self) -> bool:
@@ -103,17 +104,17 @@ class Tail:
         return self._is_waiting and not self.is_closed
 
     def wait(self, now_ns: int) -> list[effects.TailEffect]:
-        """Somebody waits for the LAC to grow."""
+        """A caller waits for the LAC to grow."""
         self._is_waiting = True
         if self._looked_ns is None:
             self._looked_ns = self._heard_ns = now_ns
         return self._ask(now_ns)
 
     def on_polled(self, bookie: str, hint: int | None, now_ns: int) -> list[effects.TailEffect]:
-        """A bookie answered a long poll; `hint` is the LAC that it told, None where it told none."""
+        """A bookie answered a long poll; `hint` is the LAC in the answer, or None."""
         sent_ns, named = self._polls.pop(bookie, (now_ns, self.lac))
         self._heard_ns = now_ns
-        # Some bookies say "infinite" when a ledger is fenced: that confirms nothing.
+        # Some bookies answer "infinite" when a ledger is fenced: that confirms nothing.
         if hint is not None and named < hint and is_lac(hint):
             if hint > self.lac and bookie not in self._proving:
                 self._proving.add(bookie)
@@ -123,7 +124,7 @@ class Tail:
         return self._ask(now_ns)
 
     def on_proven(self, bookie: str, lac: int | None, now_ns: int) -> list[effects.TailEffect]:
-        """A bookie was asked to prove its hint; `lac` is what digests prove, None where it proved nothing."""
+        """A bookie was asked to prove its hint; `lac` is the LAC that digests prove, or None."""
         self._proving.discard(bookie)
         if lac is not None and lac > self.lac:
             self._learn(lac)
@@ -133,7 +134,7 @@ class Tail:
         return self._ask(now_ns)
 
     def on_poll_failed(self, bookie: str, now_ns: int) -> list[effects.TailEffect]:
-        """A long poll came to nothing: the bookie is away, refused it, or knows no such thing."""
+        """A long poll failed: the bookie is unreachable, refused it, or does not support it."""
         self._polls.pop(bookie, None)
         self._resting[bookie] = now_ns + self._limits.retry_ns
         return self._ask(now_ns)
@@ -153,7 +154,7 @@ class Tail:
         return self._ask(now_ns)
 
     def on_look_failed(self, error: BookKeeperError, now_ns: int, *, may_pass: bool) -> list[effects.TailEffect]:
-        """`LookAgain` came to nothing; `may_pass`: because somebody is away, and not for a reason that stays."""
+        """`LookAgain` failed; `may_pass`: because a peer is unreachable, not for a permanent reason."""
         self._is_looking = False
         self._looked_ns = now_ns
         if not may_pass or now_ns - self._heard_ns > self._limits.patience_ns:
@@ -183,7 +184,7 @@ class Tail:
         return [effects.LookAgain()]
 
     def _ask(self, now_ns: int) -> list[effects.TailEffect]:
-        """Send the polls that are missing, look again if it is time, and ask for a tick at the next such time."""
+        """Send missing polls, refresh if it is due, and request a tick for the next due time."""
         if not self.is_waiting:
             return []
         self._resting = {bookie: until for bookie, until in self._resting.items() if until > now_ns}
@@ -225,7 +226,7 @@ class Tail:
         return [bookies[slot] for slot in chosen], False
 
     def _needed(self, chosen: list[int]) -> list[int]:
-        """Return slots that cover, without those that others make superfluous."""
+        """Return covering slots, without superfluous ones."""
         metadata = self.metadata
         for slot in tuple(chosen):
             rest = [other for other in chosen if other != slot]

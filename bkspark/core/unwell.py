@@ -57,11 +57,11 @@ class UnwellBookies:
             return [effects.CallAfter(max(0, refusal.retry_at_ns - self._pipeline.now_ns))]
         if self._slots.can_do_without(slot):
             return self.leave_out(slot)
-        # It is needed: it gets all that is pending, or will when the change of the ensemble is over.
+        # It is needed: it gets all pending entries, now or when the ensemble change is over.
         return self.end_trials()
 
     def replace_refusing(self) -> list[effects.WriterEffect]:
-        """Look for a spare in place of a bookie that has done nothing but refuse for too long."""
+        """Look for a spare to replace a bookie that has only refused for too long."""
         if self._pipeline.state is not WriterState.ACTIVE:
             return []
         for slot in self._slots.all:
@@ -73,7 +73,7 @@ class UnwellBookies:
     # ---- those that lag, are left out, or come back ----
 
     def leave_out_lagging(self) -> list[effects.WriterEffect]:
-        """Go on without bookies that hold callers back for too long."""
+        """Continue without bookies that delay callers for too long."""
         done: list[effects.WriterEffect] = []
         pipeline = self._pipeline
         if pipeline.state is WriterState.ACTIVE:
@@ -84,7 +84,7 @@ class UnwellBookies:
         return done
 
     def leave_out(self, slot: Slot) -> list[effects.WriterEffect]:
-        """Go on without a bookie that has not failed; a spare is looked for when it stays away for `slow_lag_ns`."""
+        """Continue without a bookie that has not failed; look for a spare if it stays left out for `slow_lag_ns`."""
         self._pipeline.durability.on_gone(slot)
         self._left_out.on_left_out(slot)
         slot.sought_from_ns = self._pipeline.now_ns + self._limits.slow_lag_ns
@@ -92,7 +92,7 @@ class UnwellBookies:
         return [effects.DropIfSilent(slot.bookie), *self._pipeline.release()]
 
     def leave_out_failed(self) -> list[effects.WriterEffect]:
-        """Go on without the failed bookies for now, and without a change."""
+        """Continue without the failed bookies for now, and without a change."""
         if not self._slots.left_out:
             self._left_out.begin_delay(self._pipeline.now_ns)
         for slot in self._slots.to_replace:
@@ -101,7 +101,7 @@ class UnwellBookies:
         return self._pipeline.release()
 
     def replace_lagging(self) -> list[effects.WriterEffect]:
-        """Look for a spare in place of bookies that have lagged after the others for too long."""
+        """Look for spares to replace bookies that have lagged for too long."""
         if self._pipeline.state is not WriterState.ACTIVE:
             return []
         now_ns, lac = self._pipeline.now_ns, self._pipeline.lac
@@ -115,7 +115,8 @@ class UnwellBookies:
         return self._pipeline.begin_change() if self._slots.to_replace else []
 
     def end_trials(self) -> list[effects.WriterEffect]:
-        """Judge the bookies on trial: those that pass, or are needed, get all that is pending; others are left out."""
+        """Decide about the bookies on trial: those that pass, or are needed, get all pending entries; others may be
+        left out."""
         done: list[effects.WriterEffect] = []
         for slot in self._slots.all:
             if slot.trial is None or self._pipeline.state is not WriterState.ACTIVE:
@@ -138,7 +139,7 @@ class UnwellBookies:
             slot.begin_trial(self._pending.next_entry, self._pipeline.now_ns)
 
     def look_after_left_out(self) -> list[effects.WriterEffect]:
-        """Probe the bookies that are left out, and look for spare ones every now and then."""
+        """Probe the bookies that are left out, and look for spares at intervals."""
         left_out, now_ns = self._slots.left_out, self._pipeline.now_ns
         if not left_out or self._pipeline.state not in (WriterState.ACTIVE, WriterState.CHANGING):
             return []
@@ -147,7 +148,7 @@ class UnwellBookies:
         if not is_due or self._pipeline.change.is_finding:
             return done
         if self._slots.leave_too_few([slot.number for slot in left_out]):
-            # Others have failed since: those that are registered are needed, whether or not they answer probes.
+            # Others have failed since: the registered ones are needed, whether or not they answer probes.
             self._left_out.begin_search(now_ns)
             for slot in left_out:
                 slot.needs_replacement = True

@@ -16,21 +16,21 @@ Invariants:
   have it. Which bookies have an entry is one bit mask per pending entry; "may be acknowledged" is derived from it and
   never stored, so that withdrawing the votes of a replaced bookie needs no flag to be undone.
 * An ensemble change begins at LAC + 1. From the decision until the compare-and-set succeeded nothing is released (LAC
-  cannot move), and no entry goes to a new bookie. After it all votes of replaced slots are withdrawn from every
-  pending entry, then what is missing is resent, and only then ripe entries are released.
-* A bookie that cannot be replaced because no spare one exists is left out while every write set still has Qa others:
-  the ledger goes on with fewer copies rather than fail. A replacement is looked for again on later ticks; adds are
-  acknowledged meanwhile.
-* A bookie that is left out is probed, and on trial when it has answered; one that lags holds callers back only for so
-  long (`core.left_out`).
+  cannot move), and no entry goes to a new bookie. After it all votes of replaced slots are withdrawn from every pending
+  entry, then missing entries are resent, and only then complete entries are released.
+* A bookie that cannot be replaced because no spare exists is left out while every write set still has Qa others: the
+  ledger continues with fewer copies instead of failing. Later ticks look for a replacement again; adds are acknowledged
+  meanwhile.
+* A bookie that is left out is probed, and on trial when it has answered; a bookie that lags delays callers only for a
+  limited time (`core.left_out`).
 * A bookie that stays silent for `add_timeout_ns`, or answers for later entries and not for an earlier one for as long,
   has failed.
-* A bookie that refuses load (TOOMANYREQUESTS) has not failed: what it refused, and what comes for it meanwhile, is held
-  back and sent again after a pause that doubles up to a limit. The bytes of an entry are kept until every bookie that
-  takes part has answered for it; the lag counts towards the caller's limits. A bookie that does nothing but refuse for
-  longer than the add time-out is replaced where a spare one exists, and else stays or is left out as above.
-* A bookie that lags (it owes answers for many entries that the others have acknowledged) for long is replaced where a
-  spare one exists, and else stays or is left out as above.
+* A bookie that refuses load (TOOMANYREQUESTS) has not failed: the refused entries, and new entries for it, are held and
+  sent again after a pause that doubles up to a limit. The bytes of an entry are kept until every bookie that takes part
+  has answered for it; the lag counts towards the caller's limits. A bookie that only refuses for longer than the add
+  time-out is replaced if a spare exists, otherwise it stays or is left out as above.
+* A bookie that lags (it owes answers for many entries that the others have acknowledged) for long is replaced if a
+  spare exists, otherwise it stays or is left out as above.
 * With `delay_ensemble_change` a failed bookie is left out, and replaced only when a write set would have less than Qa
   others, or after `ensemble_change_delay_ns_max`.
 * Fenced, unauthorised or metadata not OPEN: every pending add ends with "outcome unknown"; the core is FAILED.
@@ -78,8 +78,8 @@ class WriterCore:
         """Begin at the end of a ledger.
 
         Args:
-            lac: the last entry there is.
-            relaxed: how acknowledged entries become durable; None: they are.
+            lac: the last existing entry.
+            relaxed: how acknowledged entries become durable; None: they are durable.
         """
         if metadata.ensemble_size > ENSEMBLE_SIZE_MAX:
             raise ValueError(f"an ensemble of {metadata.ensemble_size} is above the limit of {ENSEMBLE_SIZE_MAX}")
@@ -104,7 +104,7 @@ class WriterCore:
         self.change = pipeline.change
         """The fragments as this writer knows them; in recovery they may be ahead of the stored ones."""
 
-    # ---- what drivers and callers may look at ----
+    # ---- what drivers and callers may read ----
 
     @property
     def state(self) -> WriterState:
@@ -131,12 +131,12 @@ class WriterCore:
         return self.durability.lac
 
     def has_outstanding(self, slot: int) -> bool:
-        """Return whether the bookie in `slot` owes an answer, or may lose what it acknowledged when it goes away."""
+        """Return whether the bookie in `slot` owes an answer, or may lose acknowledged entries when it disconnects."""
         place = self.slots.all[slot]
         return bool(place.owed) or place.is_probed or self.durability.may_lose(place)
 
     def check_open(self) -> None:
-        """Raise why the writer takes no more entries, if it does not."""
+        """Raise an error if the writer takes no more entries."""
         if self._pipeline.error is not None:
             raise self._pipeline.error
         if self._pipeline.state in (WriterState.CLOSING, WriterState.CLOSED):
@@ -176,7 +176,7 @@ class WriterCore:
         now_ns: int,
         last_synced: int | None = None,
     ) -> list[effects.WriterEffect]:
-        """Count the answers of the bookie in `slot`; answers of a bookie no longer there are ignored.
+        """Count the answers of the bookie in `slot`; answers of a replaced bookie are ignored.
 
         `last_synced`: the LastAddSynced in the newest of them, which counts where durability is relaxed.
         """
@@ -212,12 +212,12 @@ class WriterCore:
         return done + self.on_bookie_failed(slot, bookie, now_ns) if has_failed else done
 
     def sync(self) -> list[effects.WriterEffect]:
-        """Have all that is acknowledged synced; with relaxed durability `Confirm`s tell how far it is."""
+        """Sync everything acknowledged; with relaxed durability `Confirm` reports the progress."""
         self.durability.want()
         return self._pipeline.force()
 
     def on_forced(self, force: effects.Force, now_ns: int) -> list[effects.WriterEffect]:
-        """A bookie carried out a `Force`; a failure to is `on_bookie_failed`."""
+        """A bookie carried out a `Force`; a failure calls `on_bookie_failed` instead."""
         self._pipeline.now_ns = now_ns
         if not self._pipeline.takes(force):
             return []
@@ -225,7 +225,7 @@ class WriterCore:
         return self._pipeline.release() + self._pipeline.force_again()
 
     def on_force_lost(self, force: effects.Force, now_ns: int) -> list[effects.WriterEffect]:
-        """The connection that a `Force` went on is gone, and the bookie counts as failed only if that matters."""
+        """The connection of a `Force` is lost; the bookie counts as failed only if that matters."""
         self._pipeline.now_ns = now_ns
         if not self._pipeline.takes(force):
             return []
@@ -257,7 +257,7 @@ class WriterCore:
         return self._pipeline.begin_change()
 
     def on_silent(self, bookies: Mapping[int, str], now_ns: int) -> list[effects.WriterEffect]:
-        """Bookies, by slot, did not answer other requests in time: do not wait for them where Qa needs one of them."""
+        """Bookies, by slot, did not answer other requests in time: do not wait for them if Qa needs one of them."""
         missing = [slot for slot, bookie in bookies.items() if self.slots.all[slot].bookie == bookie]
         if not self.slots.leave_too_few({*missing, *(slot.number for slot in self.slots.left_out)}):
             return []
@@ -267,7 +267,7 @@ class WriterCore:
         """Notice bookies that fail, lag or hang, probe those that are left out, and look for spare ones.
 
         Args:
-            congested: slots whose connection has taken so few bytes that callers wait for it.
+            congested: slots whose connection has so many unsent bytes that callers wait for it.
         """
         self._pipeline.now_ns = now_ns
         for slot in self.slots.all:
@@ -287,7 +287,7 @@ class WriterCore:
         return done + self._pipeline.force()
 
     def on_writable_bookies(self, writable: Collection[str], topology: Topology = FLAT) -> list[effects.WriterEffect]:
-        """Choose replacements for the failed bookies and store them, or go on without."""
+        """Choose replacements for the failed bookies and store them, or continue without them."""
         is_seeking = self.change.end_search()
         self._pipeline.left_out.note_registered(writable, self._pipeline.now_ns)
         if is_seeking and self._pipeline.state is WriterState.ACTIVE:
@@ -333,7 +333,7 @@ class WriterCore:
         return self._pipeline.fail(writer_errors.lost_to(current, self.ledger_id, self.lac))
 
     def on_metadata_seen(self, current: LedgerMetadata) -> list[effects.WriterEffect]:
-        """`current` is stored, looked at because a bookie may not be the one it was: not OPEN, the writer is fenced."""
+        """`current` was read because a bookie may be a different one now; if it is not OPEN, the writer is fenced."""
         is_over = self._pipeline.state in (WriterState.CLOSING, WriterState.CLOSED, WriterState.FAILED)
         return (
             []
@@ -342,14 +342,14 @@ class WriterCore:
         )
 
     def on_metadata_failed(self, error: BookKeeperError) -> list[effects.WriterEffect]:
-        """The metadata store could not be asked; whether the write took effect is unknown."""
+        """The metadata store failed; it is unknown whether the write took effect."""
         self.change.end_search()
         return self._pipeline.fail(error) if self._pipeline.state in (WriterState.CHANGING, WriterState.CLOSING) else []
 
     # ---- events: the end ----
 
     def close(self) -> list[effects.WriterEffect]:
-        """Close the ledger at the LAC. The caller has drained what is pending, synced, and waited for ACTIVE.
+        """Close the ledger at the LAC. The caller has drained pending entries, synced, and waited for ACTIVE.
 
         Raises:
             BookKeeperError: the writer is closed or failed already.
@@ -362,7 +362,7 @@ class WriterCore:
         return [effects.WriteMetadata(self._pipeline.metadata.closed(self.lac, self.length), self._pipeline.version)]
 
     def give_up(self, error: BookKeeperError) -> list[effects.WriterEffect]:
-        """End the writer without closing the ledger (its owner goes away)."""
+        """End the writer without closing the ledger (its owner ends)."""
         return [] if self._pipeline.state in (WriterState.FAILED, WriterState.CLOSED) else self._pipeline.fail(error)
 
     def _close_conflict(self, current: LedgerMetadata, version: int) -> list[effects.WriterEffect]:

@@ -1,4 +1,4 @@
-"""The errors that end a writer; each says what is known of the adds that were not acknowledged."""
+"""The errors that end a writer; each says what is known about unacknowledged adds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def closed(ledger_id: int) -> LedgerClosed:
 
 
 def decisive(status: int, ledger_id: int, lac: int, bookie: str) -> BookKeeperError | None:
-    """Return the error where a bookie's answer to an add ends the writer, None where only the bookie failed."""
+    """Return the error if a bookie's answer to an add ends the writer, None if only the bookie failed."""
     if status == Status.EFENCED:
         return fenced(ledger_id, lac, bookie)
     if status == Status.EUA:
@@ -36,7 +36,7 @@ def decisive(status: int, ledger_id: int, lac: int, bookie: str) -> BookKeeperEr
 
 
 def fenced(ledger_id: int, lac: int, bookie: str | None = None) -> LedgerFenced:
-    """Another client recovers the ledger; `bookie` is the one that said so, None: the metadata do."""
+    """Another client recovers the ledger, according to `bookie`, or for None to the metadata."""
     return LedgerFenced(
         f"ledger {ledger_id} is being recovered by another client, or has been: the outcome of adds above "
         f"entry {lac} is unknown",
@@ -59,7 +59,7 @@ def lost_to(current: LedgerMetadata, ledger_id: int, lac: int) -> BookKeeperErro
 
 
 def not_enough(ledger_id: int, lac: int, missing: Collection[str]) -> NotEnoughBookies:
-    """Bookies are missing without which a write set has less than Qa."""
+    """Missing bookies leave a write set with less than Qa."""
     return NotEnoughBookies(
         f"ledger {ledger_id} lost bookies {', '.join(sorted(missing))} and there is none to "
         f"take their place; the outcome of adds above entry {lac} is unknown",
@@ -70,7 +70,7 @@ def not_enough(ledger_id: int, lac: int, missing: Collection[str]) -> NotEnoughB
 
 
 def cannot_be_synced(ledger_id: int, lac: int, ensemble: Collection[str]) -> NotEnoughBookies:
-    """Relaxed durability: what was acknowledged may be lost."""
+    """Relaxed durability: acknowledged entries may be lost."""
     return NotEnoughBookies(
         f"entries of ledger {ledger_id} above {lac} were acknowledged and cannot be synced: too many "
         f"of the bookies {', '.join(ensemble)} went away since and may have lost them; open the ledger "
@@ -80,6 +80,6 @@ def cannot_be_synced(ledger_id: int, lac: int, ensemble: Collection[str]) -> Not
 
 
 def client_closed(ledger_id: int, lac: int, why: str) -> ClientClosed:
-    """The writer's owner goes away."""
+    """The writer's owner ends."""
     message = f"{why}; the outcome of pending adds is unknown"
     return ClientClosed(message, ledger_id=ledger_id, entry_id=lac + 1)

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 
 import numpy as np
@@ -238,7 +238,7 @@ class RangeReader:
 
     async def batches(
         self, first_entry: int, end_entry: int, batch_bytes: int = BATCH_BYTES
-    ) -> AsyncIterator[EntryBatch]:
+    ) -> AsyncGenerator[EntryBatch]:
         """Yield [first_entry, end_entry) in batches of roughly `batch_bytes`; reads run ahead of the caller.
 
         Spans have as many entries as went by the sizes of those before: where later ones are larger, a span comes in

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -353,7 +353,7 @@ class SnapshotReader:
 
     async def batches(
         self, first_entry: int, end_entry: int, *, batch_bytes: int = BATCH_BYTES
-    ) -> AsyncIterator[EntryBatch]:
+    ) -> AsyncGenerator[EntryBatch]:
         """Yield [first_entry, end_entry) in batches of roughly `batch_bytes`. Raises as `LedgerReader.read`."""
         first_entry = arguments.whole_number("first_entry", first_entry)
         end_entry = arguments.whole_number("end_entry", end_entry)

@@ -1,12 +1,12 @@
-"""AttemptStore: ledgers on their way into a log, and ledgers on their way out.
+"""AttemptStore: ledgers that will enter a log, and ledgers that leave it.
 
-An attempt registers its ledger as *pending* before it writes to it. Publishing demands that the ledger still is; who
-wants to get rid of it *condemns* it: one transaction changes the head, which lists it as condemned, and removes it from
-the pending ones. Both go through the head's version, so a ledger is either published or condemned, never both, however
-late a publisher comes. No clock decides about that; age only chooses which attempts are taken for dead.
+An attempt registers its ledger as *pending* before it writes to it. Only a pending ledger can be published. To delete
+it, a process *condemns* it: one transaction changes the head, which lists it as condemned, and removes it from the
+pending ones. Both go through the head's version, so a ledger is either published or condemned, never both, however late
+a publisher comes. No clock decides this; age only selects the attempts that are taken for dead.
 
-Condemned ledgers are deleted afterwards, and taken off the head then. A crash in between leaves them listed, for the
-next sweep. A ledger whose writer is still alive needs no fence for that: what is condemned cannot be published any
+Condemned ledgers are deleted afterwards, and then removed from the head. A crash in between leaves them listed, for the
+next sweep. A ledger whose writer is still alive needs no fence for that: a condemned ledger cannot be published any
 more, and the writer's close fails because the ledger is gone.
 """
 
@@ -72,7 +72,7 @@ class AttemptStore:
         except NoSuchNode:
             raise NoSuchLog(f"log {name} was deleted meanwhile") from None
         except MetadataError:
-            # Possibly our own node: the answer was lost, or a call below us was made twice.
+            # Possibly our own node: the answer was lost, or a lower layer repeated the call.
             if await self._stored(path) != data:
                 raise
 
@@ -109,7 +109,7 @@ class AttemptStore:
         return decode_pending(data, path, ledger_id, stat.ctime_ms)
 
     async def check(self, name: str, ledger_ids: Sequence[int]) -> None:
-        """Raise DataLoss if one of these ledgers is not pending (any more)."""
+        """Raise DataLoss if one of these ledgers is not, or no longer, pending."""
         missing = set(ledger_ids) - await self.pending_ids(name)
         if missing:
             # They were registered by other processes, possibly just now.
@@ -126,8 +126,8 @@ class AttemptStore:
     async def forget_published(self, name: str, ledger_ids: Sequence[int]) -> None:
         """Remove published ledgers from the pending ones, unless the store is away.
 
-        They are published whether or not this succeeds, and their publisher must not hear otherwise. A registration
-        that stays is recognised by the next vacuum, which finds its ledger in the list.
+        They are published whether or not this succeeds, so their publisher must not get an error. The next vacuum
+        recognises a remaining registration, because it finds its ledger in the list.
         """
         try:
             await self._forget(name, ledger_ids)
@@ -141,13 +141,13 @@ class AttemptStore:
     # ---- condemned ----
 
     async def condemn(self, name: str, select: Callable[[PendingLedger, LogHead], bool]) -> list[int]:
-        """Condemn the pending ledgers that `select` picks, but none that is published; return their ids."""
+        """Condemn the pending ledgers that `select` picks, except published ones; return their ids."""
         return await self._condemn_all(name, (await self._choose(name, select))[1])
 
     async def discard(
         self, name: str, select: Callable[[PendingLedger, LogHead], bool], delete_ledger: DeleteLedger
     ) -> int:
-        """`condemn` and `sweep`; return how many ledgers `select` picked. Two reads where there is nothing to do."""
+        """`condemn` and `sweep`; return how many ledgers `select` picked. Two reads if there is nothing to do."""
         head, chosen = await self._choose(name, select)
         condemned = await self._condemn_all(name, chosen)
         if condemned or head.condemned:
@@ -170,12 +170,12 @@ class AttemptStore:
         return condemned
 
     async def _condemn(self, name: str, chosen: Sequence[PendingLedger], head: LogHead) -> Change[list[int]]:
-        # Read after the head: whoever publishes one of them in between changes the head, and we start again.
+        # Read after the head: a process that publishes one of them in between changes the head, and we start again.
         still = await self.pending_ids(name)
         chosen = [pending for pending in chosen if pending.ledger_id in still]
         since = min((pending.since for pending in chosen), default=head.end_ordinal)
         listed: set[int] = set()
-        # The version is of no interest to a snapshot that only this decision uses.
+        # The version does not matter for a snapshot that only this decision uses.
         async for run in LogSnapshot(self._heads, name, StoredHead(head, 0)).runs(since):
             listed.update(ledger.ledger_id for ledger in run)
         doomed = [pending.ledger_id for pending in chosen if pending.ledger_id not in listed]
@@ -185,14 +185,14 @@ class AttemptStore:
         return Change(changed, doomed, nodes, [Delete(pending_path(name, ledger_id)) for ledger_id in doomed])
 
     async def sweep(self, name: str, delete_ledger: DeleteLedger) -> int:
-        """Delete every condemned ledger; return how many there were. What fails is left for the next sweep."""
+        """Delete every condemned ledger; return their number. Failed deletions are left for the next sweep."""
         lists = (await self._heads.read(name, even_if_deleted=True)).head.condemned
         count = 0
         for list_name in lists:
             path = f"{log_path(name)}/{CONDEMNED}/{list_name}"
             data = await self._stored(path)
             if data is None:
-                continue  # somebody else's sweep was faster
+                continue  # another process's sweep was faster
             ids = decode_condemned(data, path)
             for some in chunks(ids, CALLS_AT_ONCE):
                 await asyncio.gather(*(delete_ledger(ledger_id) for ledger_id in some))
@@ -208,11 +208,11 @@ class AttemptStore:
         return count
 
     async def vacuum(self, name: str, delete_ledger: DeleteLedger, *, created_before_ms: int) -> int:
-        """Delete what dead attempts and interrupted changes left behind; return how many ledgers that were.
+        """Delete what dead attempts and interrupted changes left; return the number of ledgers.
 
         An attempt is dead if its streaming query has published its epoch or a later one, or if it was registered before
-        `created_before_ms` (the metadata store's clock). If it lives after all, it can publish nothing any more: its
-        publisher gets DataLoss, and the job is run again.
+        `created_before_ms` (the metadata store's clock). If it is alive after all, it cannot publish any more: its
+        publisher gets DataLoss, and the job must be run again.
         """
 
         def is_dead(pending: PendingLedger, head: LogHead) -> bool:
@@ -259,7 +259,7 @@ def condemned(head: LogHead, name: str, ledger_ids: Collection[int]) -> tuple[Lo
     """Return the head with ledgers condemned, and the nodes to write first.
 
     Raises:
-        MetadataError: too many lists wait to be worked off.
+        MetadataError: too many lists wait for a sweep.
     """
     nodes, names = [], []
     for some in chunks(list(ledger_ids), CONDEMNED_LEDGERS_MAX):

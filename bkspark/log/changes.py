@@ -1,7 +1,8 @@
 """Changes of a log's list of ledgers: a head in, a head and new pages out. PURE.
 
-The latest ledgers stand in the head itself (`tail`). When there are too many of them they move to a page: the last one,
-written anew under another name while it has room, then new ones. Full pages are neither read nor written again.
+The latest ledgers are in the head itself (`tail`). When there are too many of them they move to a page: first to the
+last page, which is rewritten under another name while it has room, then to new ones. Full pages are neither read nor
+written again.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ def appended(
     """Return the head with ledgers at the end of the list, and the pages to write first.
 
     Args:
-        extended: the ledgers of `page_to_extend(head, len(added))`, None if it named none.
-        token: part of the names of new pages, so that they are nobody else's.
+        extended: the ledgers of `page_to_extend(head, len(added))`, None if it returned None.
+        token: part of the names of new pages, so that they are unique.
     """
     ledgers = _joined((*head.tail, *added), len(head.tail) - 1)
     if len(ledgers) <= TAIL_LEDGERS_MAX:
         return replace(head, tail=ledgers), []
-    # Ledgers not known to be closed stay in the tail if they are few: how they ended can still be noted there.
+    # Few ledgers that are not known to be closed stay in the tail: their ends can still be recorded there.
     end = head.tail_ordinal + len(ledgers)
     kept = end - min((ordinal for ordinal in head.open_ordinals if ordinal >= head.tail_ordinal), default=end)
     cut = len(ledgers) - (kept if kept <= TAIL_LEDGERS_MAX else 0)
@@ -68,7 +69,7 @@ def appended(
 
 
 def _joined(ledgers: tuple[LedgerFacts, ...], first: int) -> tuple[LedgerFacts, ...]:
-    """Return the ledgers with slices that lie together made one; those before `first` stay as they are."""
+    """Return the ledgers with adjacent slices merged; those before `first` stay as they are."""
     done = list(ledgers[: max(0, first)])
     for facts in ledgers[len(done) :]:
         one = done[-1].joined(facts) if len(done) > max(0, first) else None
@@ -80,7 +81,7 @@ def _joined(ledgers: tuple[LedgerFacts, ...], first: int) -> tuple[LedgerFacts, 
 
 
 def settled(head: LogHead, closed: Iterable[tuple[int, LedgerFacts]]) -> LogHead:
-    """Return the head knowing that the ledgers at some ordinals are closed, and how if they stand in the tail."""
+    """Return the head with the ledgers at some ordinals recorded as closed, with their ends if they are in the tail."""
     tail, open_ordinals = list(head.tail), set(head.open_ordinals)
     for ordinal, facts in closed:
         open_ordinals.discard(ordinal)
@@ -91,18 +92,18 @@ def settled(head: LogHead, closed: Iterable[tuple[int, LedgerFacts]]) -> LogHead
 
 
 def last_version(head: LogHead, name: str) -> int | None:
-    """Return the last version that was published under a name (of a query: its last epoch), None if none is known."""
+    """Return the last version that was published under a name (for a query: its last epoch), or None."""
     return max((item[1] for item in head.last_epochs if item[0] == name), default=None)
 
 
 def is_repeated(head: LogHead, log: str, publisher: Publisher) -> bool:
     """Return whether a publisher has published its version, or a later one, so that publishing it changes nothing.
 
-    A query begins again with its last epoch after a crash; a job without a query may be run again at any time. Another
-    query has other rows in the same version: to take those for a repetition would lose them.
+    A query repeats its last epoch after a crash; a job without a query may be run again at any time. Another query has
+    other rows in the same version: treating them as a repetition would lose them.
 
     Raises:
-        VersionPublished: the version, or a later one, was published under the name by somebody else.
+        VersionPublished: another publisher published the version, or a later one, under the name.
     """
     of_name = [Publisher(*item) for item in head.last_epochs if item[0] == publisher.name]
     if not of_name or publisher.version > of_name[-1].version:
@@ -122,7 +123,7 @@ def is_repeated(head: LogHead, log: str, publisher: Publisher) -> bool:
 def published(head: LogHead, publisher: Publisher) -> LogHead:
     """Return the head remembering a version as the last one of its publisher.
 
-    LAST_EPOCHS_MAX publishers are remembered, those that published most recently; of one name QUERIES_OF_A_NAME_MAX.
+    The LAST_EPOCHS_MAX most recent publishers are remembered; QUERIES_OF_A_NAME_MAX of one name.
     """
     name, version, query = publisher
     item: LastEpoch = (name, version) if query is None else (name, version, query)
@@ -130,7 +131,7 @@ def published(head: LogHead, publisher: Publisher) -> LogHead:
     of_name = [each for each in others if each[0] == name]
     dropped = set(of_name[: max(0, len(of_name) + 1 - QUERIES_OF_A_NAME_MAX)])
     kept = (*(each for each in others if each not in dropped), item)[-LAST_EPOCHS_MAX:]
-    # A head that names a query has the format version of one with slices, and more.
+    # A head that names a query has a higher format version than one with slices.
     return replace(head, last_epochs=kept, has_slices=head.has_slices or query is not None)
 
 
@@ -138,7 +139,7 @@ def truncated(head: LogHead, before: Position, first_ordinal: int) -> LogHead:
     """Return the head without the ledgers before `first_ordinal`, beginning at the position `before`.
 
     Args:
-        before: in ledger `first_ordinal`, or at the end of the ledger in front of it.
+        before: in ledger `first_ordinal`, or at the end of the ledger before it.
     """
     assert head.first_ordinal <= first_ordinal <= head.end_ordinal
     pages = tuple(ref for index, ref in enumerate(head.pages) if head.page_end(index) > first_ordinal)
@@ -155,7 +156,7 @@ def truncated(head: LogHead, before: Position, first_ordinal: int) -> LogHead:
 
 
 def emptied(head: LogHead) -> LogHead:
-    """Return the head with an empty list. Whoever writes loses the log; every position before is one of lost data."""
+    """Return the head with an empty list. The writer loses the log; every earlier position refers to lost data."""
     end = head.end_ordinal
     return replace(
         head,
@@ -173,7 +174,7 @@ def first_to_read(head: LogHead, name: str, position: Position) -> tuple[int, in
     """Return (ordinal, entry) to read first for a position: the end ordinal and 0 if no ledger is left to read.
 
     Raises:
-        DataLoss: the position lies before the log's start, or behind its end.
+        DataLoss: the position is before the log's start, or after its end.
     """
     if position < head.start:
         raise DataLoss(
@@ -187,5 +188,5 @@ def first_to_read(head: LogHead, name: str, position: Position) -> tuple[int, in
             f"log {name} ends before ordinal {head.end_ordinal}; {position} lies beyond that: it belongs to another "
             f"log, or the log was deleted and created again"
         )
-    # A position in front of the first ordinal, yet not before the start, is the end of a ledger that is gone.
+    # A position below the first ordinal, but not before the start, is the end of a ledger that is gone.
     return max((position.ordinal, position.entry_id), (head.first_ordinal, 0))

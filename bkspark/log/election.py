@@ -1,12 +1,13 @@
 """Election: which of several processes leads, by the recipe of kazoo's `Election` and `Lock`. Optional.
 
-A log needs none: whoever opens it for writing fences who wrote before, so two leaders never interleave. But processes
-that open it in turn take it from each other; where they elect a leader first, the others wait.
+A log does not need an election: a process that opens it for writing fences the previous writer, so the entries of two
+leaders never interleave. But processes that open it by turns take it from each other; if they elect a leader first, the
+others wait.
 
 A contender is an ephemeral sequential node below the election's path, named `<32 hexadecimal digits>__lock__<number>`,
 its data the contender's identity: as kazoo names and fills them, so its contenders take part. The lowest number leads;
-each other one watches the node in front of its own. Leadership ends with the session (`lost`), which a process may
-notice late: only the log's own fence keeps a late leader out.
+every other contender watches the node before its own. Leadership ends with the session (`lost`), which a process may
+notice late: only the log's own fence stops a late leader.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ ELECTIONS_ROOT = "/bkspark/elections"
 _MARK = "__lock__"
 _SEQUENCE_DIGITS = 10
 RETRY_PAUSE_S = 0.5
-"""Before a store that is away is asked again."""
+"""Pause before an unreachable store is tried again."""
 RESIGN_TRIES_MAX = 4
-"""How often a store that is away is told of a resignation; then the end of the session tells."""
+"""Attempts of a resignation at an unreachable store; afterwards the end of the session removes the node."""
 
 
 class Election:
@@ -59,7 +60,7 @@ class Election:
         await self.resign()
 
     async def win(self) -> None:
-        """Return when this contender leads. A store that is away is asked again; cancelling the call resigns."""
+        """Return when this contender leads. An unreachable store is retried; cancelling the call resigns."""
         try:
             while not await self._leads():
                 pass
@@ -68,12 +69,13 @@ class Election:
             raise
 
     async def _leads(self) -> bool:
-        """Look once: join the queue, and wait until the contender in front may be gone. True when there is none."""
+        """One round: join the queue, and wait until the contender before this one may be gone. True when there is
+        none."""
         try:
             names = await self._queue()
             own = next((name for name in names if name.startswith(self._token)), None)
             if own is not None and self.lost.is_set():
-                # What was lost is not taken up again: a new place, at the end of the queue.
+                # A lost place is not resumed: the contender gets a new place, at the end of the queue.
                 await self._tree.delete(f"{self._path}/{own}")
                 own = None
             if own is None:
@@ -85,7 +87,7 @@ class Election:
                 return await self._is_first(own)
             await self._wait_for(f"{self._path}/{names[names.index(own) - 1]}")
         except MetadataError:
-            # Away, or the session ended meanwhile: our node tells, by its token, whether it was made.
+            # Unreachable, or the session ended meanwhile: the token shows whether our node was created.
             await asyncio.sleep(RETRY_PAUSE_S)
         return False
 
@@ -99,7 +101,7 @@ class Election:
         await self._tree.create(prefix, self._identity, ephemeral=True, sequential=True, make_parents=True)
 
     async def _queue(self) -> list[str]:
-        """Return the names of the contenders' nodes, whoever is next first."""
+        """Return the names of the contenders' nodes, the next leader first."""
         try:
             names = await self._tree.children(self._path)
         except NoSuchNode:
@@ -118,7 +120,7 @@ class Election:
             stop()
 
     async def _watch_own(self) -> None:
-        """Have `lost` set when our node goes: somebody removed it, or the session ended."""
+        """Set `lost` when our node vanishes: it was deleted, or the session ended."""
         assert self._node is not None
         if self._stop_watching is not None:
             self._stop_watching()
@@ -138,7 +140,8 @@ class Election:
                     self.lost.set()
                 return
             except MetadataError:
-                # Away. The watch has told once and does not do so again; a session that ended meanwhile tells itself.
+                # Unreachable. The watch has fired and does not fire again; the end of the session is reported
+                # separately.
                 await asyncio.sleep(RETRY_PAUSE_S)
 
     async def resign(self) -> None:

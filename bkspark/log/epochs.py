@@ -1,17 +1,18 @@
-"""EpochCommitter: what the driver of a job or of a streaming query does once all tasks have reported.
+"""EpochCommitter: commits an epoch on the driver of a job or streaming query, once all tasks have reported.
 
-A task attempt reports ledgers of its own, which it has closed, or, where it has only a few rows, the rows themselves:
-these travel with its report, and the committer appends them to a shared ledger (sharing.py). Then one compare-and-set
-puts all of it into the log's list, in partition order, and notes the epoch: readers see all of an epoch or none of it,
-and an epoch is published once. Everything before that change is invisible, everything after it is tidying up.
+A task attempt reports its own ledgers, which it has closed, or, if it has only a few rows, the rows themselves: these
+are part of its report, and the committer appends them to a shared ledger (sharing.py). Then one compare-and-set puts
+all of it into the log's list, in partition order, and records the epoch: readers see either all of an epoch or none of
+it, and an epoch is published once. Everything before that change is invisible, everything after it is clean-up.
 
-    driver dies before the change      the epoch is written and committed again; what was appended is nobody's
-    driver dies after the change       the epoch is committed again, with other ledgers: the log knows it, nothing is
+    driver dies before the change      the epoch is written and committed again; the appended rows are not part of the
+    log driver dies after the change       the epoch is committed again, with other ledgers: the log knows it, nothing
+    is
                                        published; the other ledgers are deleted
     another query has its name         that query's epochs have other rows: the commit fails, nothing is published
-    the change's answer is lost        the head is read back, and tells (heads.py). If it cannot, the commit fails, and
-                                       comes again
-    abort after such a commit          deletes what is pending, and nothing that is listed
+    the change's answer is lost        the head is read back and shows the result (heads.py). If it cannot, the commit
+                                       fails, and is repeated
+    abort after such a commit          deletes pending ledgers, and no listed one
 """
 
 from __future__ import annotations
@@ -29,23 +30,23 @@ from bkspark.log.writer import LedgerOptions, RollLimits
 from bkspark.stages import reach
 
 LEDGERS_TRIED_MAX = 3
-"""Shared ledgers that a commit appends to, one after the other, when others take them away meanwhile."""
+"""Attempts of a commit with new shared ledgers, when other processes remove them meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What one task attempt has for the log: closed ledgers, or else entries to append; both empty if it had no row."""
+    """The output of one task attempt: closed ledgers, or entries to append; both empty if it had no row."""
 
     ledgers: tuple[LedgerFacts, ...] = ()
     entries: tuple[EntryBatch, ...] = ()
 
 
 class EpochCommitter:
-    """Publishes epochs of one owner to a log. Kept from epoch to epoch, it appends to one ledger all the time.
+    """Publishes epochs of one owner to a log. If it is kept from epoch to epoch, it appends to the same ledger.
 
     Args:
         owner_id: id of the streaming query or the application.
-        options, limits: of the ledgers that are made here.
+        options, limits: for the ledgers that are made here.
     """
 
     def __init__(self, log: Log, owner_id: str, options: LedgerOptions, limits: RollLimits) -> None:
@@ -58,14 +59,14 @@ class EpochCommitter:
     async def append(self, outputs: Sequence[Output], publisher: AnyPublisher) -> bool:
         """Publish an epoch at the log's end; return False if its publisher had published it, or a later one, before.
 
-        An epoch without rows publishes nothing, and is not noted.
+        An epoch without rows publishes nothing, and is not recorded.
 
         Args:
             outputs: in partition order.
 
         Raises:
             VersionPublished: another query or job has published the epoch's number, or a later one, under the name.
-            DataLoss: an attempt's ledger is not pending any more: it was taken for dead.
+            DataLoss: an attempt's ledger is no longer pending: the attempt was taken for dead.
             BookKeeperError: nothing was published, or the message says that the outcome is unknown.
         """
         if not any(output.ledgers or output.entries for output in outputs):
@@ -79,13 +80,14 @@ class EpochCommitter:
                 is_new = await self._append_once(outputs, publisher)
             except BaseException as error:
                 await self._shared.drop()
-                # The rows are at hand: another ledger will do, if it was ours that was lost.
+                # The rows are in memory: if our own shared ledger was lost, another one can take them.
                 is_lost = isinstance(error, (LedgerFenced, LedgerClosed, DataLoss)) and error.ledger_id not in own
                 if not is_lost or not left:
                     raise
                 continue
             if not is_new:
-                # Published by somebody else since we looked: what we appended is nobody's, so nothing may join it.
+                # Another process published it since our check: our appended entries are not part of the log, so nothing
+                # may continue them.
                 await self._shared.drop()
             return is_new
         raise AssertionError("the last try raises")
@@ -120,12 +122,12 @@ class EpochCommitter:
             await self._log.retire(made)
             raise
         if not outcome.is_new:
-            # Published by another process since we looked: nothing but this can tell that the ledger is not needed.
+            # Another process published it since our check: only this code knows that the ledger is not needed.
             await self._log.retire(made)
         return outcome.is_new
 
     async def discard(self, up_to_epoch: int) -> int:
-        """Delete what attempts of epochs up to this one left and is not published; return how many ledgers."""
+        """Delete unpublished ledgers of attempts of epochs up to this one; return their number."""
         return await self._log.discard(self._owner_id, up_to_epoch=up_to_epoch)
 
     async def close(self) -> None:
@@ -134,7 +136,7 @@ class EpochCommitter:
 
 
 async def _listed(outputs: Sequence[Output], shared: SharedLedger) -> list[LedgerFacts]:
-    """Return what to put into the list, in order; entries are appended to the shared ledger, as few slices."""
+    """Return the ledgers and slices for the list, in order; entries are appended to the shared ledger as few slices."""
     ledgers: list[LedgerFacts] = []
     waiting: list[EntryBatch] = []
     for output in outputs:

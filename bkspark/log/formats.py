@@ -1,42 +1,42 @@
-"""What the metadata store holds of a log. PURE.
+"""The nodes of a log in the metadata store. PURE.
 
     /bkspark/logs/<name>                    the head: everything that decides; changed only by compare-and-set
     /bkspark/logs/<name>/pages/<page>       a run of the list of ledgers; never changed once written
     /bkspark/logs/<name>/pending/<ledger>   a ledger that an attempt writes and the list does not hold (yet)
     /bkspark/logs/<name>/condemned/<list>   ledgers to delete: taken from the list, or never put into it
 
-A node is JSON text, ASCII, keys sorted, no spaces, every key present and no other. `version` is 1, of a head with
-slices 2, of one that names queries 3. Numbers are whole, below 2^63. A *ledger* in a list is `[id]` where its end was
-not known when it was listed, `[id, last entry, bytes]` where it was closed. Its *ordinal* is its place in the log's
-list, counted from 0 and never used again. A *token* is 16 hexadecimal digits chosen at random.
+A node is JSON text, ASCII, keys sorted, no spaces, every key present and no other. `version` is 1, or 2 for a head with
+slices, or 3 for one that names queries. Numbers are whole, below 2^63. A *ledger* in a list is `[id]` if its end was
+unknown when it was listed, `[id, last entry, bytes]` if it was closed. Its *ordinal* is its index in the log's list,
+counted from 0 and never reused. A *token* is 16 hexadecimal digits chosen at random.
 
 A *slice* is part of a shared ledger, into which one process writes epoch after epoch: `[id, last entry, bytes, first
-entry]`, the last left out where it is 0. The ledger may hold other entries in front of it and behind it, of other
-slices or of attempts that failed; they are not the log's. The last item of `tail` grows in place where the entries
-behind it, in the same ledger, are published next: its ordinal stays, its last entry and bytes rise. A reader therefore
-never reads a listed ledger beyond its listed last entry, whatever the ledger itself says.
+entry]`, the last omitted if it is 0. The ledger may hold other entries before and after it, of other slices or of
+failed attempts; they are not part of the log. The last item of `tail` grows in place if the entries after it, in the
+same ledger, are published next: its ordinal stays, its last entry and bytes rise. A reader therefore never reads a
+listed ledger beyond its listed last entry, whatever the ledger itself says.
 
 Head:
 
-    version        1, or 2 once the log was given a slice: an older bkspark would read beyond the ends of slices. 3
-                   while `last_epochs` names a query: an older one would drop the rows of another query as a repetition
-    id             token of the log: another one when a log of that name is deleted and created again
+    version        1, or 2 once the log has had a slice: an older bkspark would read beyond the ends of slices. 3 while
+                   `last_epochs` names a query: an older one would drop the rows of another query as a repetition
+    id             token of the log: it differs when a log of that name is deleted and created again
     root           the ledgers root of the cluster that holds the ledgers: `/ledgers`
     first_ordinal  ordinal of the first ledger that is still in the log
     start          [ordinal, ledger, entry]: the position (positions.py) of the first entry still in the log
     pages          names of pages in order; `<first ordinal>-<token>`. A page ends where the next begins
     tail_ordinal   ordinal of the first ledger of `tail`; the last page ends there
-    tail           ledgers behind the last page
+    tail           ledgers after the last page
     open           ordinals of ledgers that were not known to be closed when the head was written; at most a few
-    writer         token of whoever opened the log for writing last; null after its close
+    writer         token of the process that last opened the log for writing; null after its close
     last_epochs    [name, version] or [name, version, query], in order of publishing, the latest last: the last version
                    that was published under a name. A streaming query's name is its id, the version its epoch. Where a
                    query publishes under a name of the user's (txnAppId), its id is the third member, and the name has
                    an item for each of its last 8 queries. Each of these may repeat versions up to its own last one,
-                   which changes nothing; versions up to the highest of the name are refused to everybody else
+                   which changes nothing; others may not publish versions up to the highest of the name
     changes        tokens of the latest changes, the newest last: the head's node version counts them. A change whose
                    answer was lost is recognised here
-    condemned      names of the lists of condemned ledgers that still have to be worked off
+    condemned      names of the lists of condemned ledgers that still have to be deleted
     deleted        true while the log is being deleted
 
 `{"changes":["00000000000000aa"],"condemned":[],"deleted":false,"first_ordinal":0,"id":"00000000000000aa",
@@ -46,15 +46,15 @@ Head:
 Page: `{"first_ordinal":0,"ledgers":[[12,99,102400]],"version":1}`. It may begin before the log's first ordinal.
 
 Pending: `{"attempt":0,"epoch":7,"kind":"query","owner":"q1","partition":3,"since":40,"version":1}`: whose attempt
-(`query`, `job` or `writer`, and its id; epoch, partition and attempt are null where there is none) and the log's end
-ordinal at that time: before it the ledger cannot be listed.
+(`query`, `job` or `writer`, and its id; epoch, partition and attempt may be null) and the log's end ordinal at that
+time: the ledger cannot be listed before it.
 
 A shared ledger stays pending as long as its process may publish slices of it; `epoch`, `partition` and `attempt` are
 null then.
 
 Condemned: `{"ledgers":[12,13],"version":1}`.
 
-Nothing here grows with the log but `pages`, by some 30 bytes for 2,000 ledgers: 15 KiB for a million.
+Only `pages` grows with the log, by some 30 bytes for 2,000 ledgers: 15 KiB for a million.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ CHANGES_MAX = 32
 CONDEMNED_LEDGERS_MAX = 10_000
 CONDEMNED_LISTS_MAX = 2_000
 HEADS_CACHED_MAX = 16
-"""Decoded heads that a process keeps: a commit reads the head several times, and mostly finds the same bytes."""
+"""Decoded heads that a process keeps: a commit reads the head several times, and usually finds the same bytes."""
 
 _TOKEN = re.compile(r"[0-9a-f]{16}")
 _PAGE_NAME = re.compile(r"(0|[1-9][0-9]{0,18})-[0-9a-f]{16}")
@@ -107,7 +107,7 @@ def check_log_name(name: str) -> str:
     """Return `name` unchanged when a log can have it.
 
     Raises:
-        ConfigurationError: it is empty, too long, `.` or `..`, or holds another character than the allowed ones.
+        ConfigurationError: it is empty, too long, `.` or `..`, or contains a character that is not allowed.
     """
     if not is_log_name(name):
         raise ConfigurationError(f"log name {str(name)[: NAME_LENGTH_MAX + 1]!r} is not usable: {LOG_NAME_RULE}")
@@ -121,7 +121,7 @@ def log_path(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LedgerFacts:
-    """A ledger, or a slice of one, as a log lists it; both facts are None where its end was not known then.
+    """A ledger, or a slice of one, as a log lists it; both fields are None if its end was unknown then.
 
     `length`: payload bytes of the entries from `first_entry` to `last_entry`.
     """
@@ -148,7 +148,7 @@ class LedgerFacts:
         return self.last_entry is not None
 
     def joined(self, after: LedgerFacts) -> LedgerFacts | None:
-        """Return this and what comes after it as one slice; None where they do not lie together in one ledger."""
+        """Return this and the next one as one slice; None if they are not adjacent in one ledger."""
         if self.ledger_id != after.ledger_id or self.last_entry is None or after.last_entry is None:
             return None
         if self.last_entry + 1 != after.first_entry or self.length is None or after.length is None:
@@ -158,7 +158,8 @@ class LedgerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose attempt writes a pending ledger. `owner_id` is the id of a streaming query, a batch job or a log writer."""
+    """The owner of the attempt that writes a pending ledger. `owner_id` is the id of a streaming query, a batch job or
+    a log writer."""
 
     kind: str
     owner_id: str
@@ -179,7 +180,8 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class PendingLedger:
-    """A ledger that an attempt writes. `since`: the log's end ordinal when it was made; `ctime_ms`: the node's age."""
+    """A ledger that an attempt writes. `since`: the log's end ordinal at its creation; `ctime_ms`: the node's creation
+    time."""
 
     ledger_id: int
     owner: Owner
@@ -188,9 +190,9 @@ class PendingLedger:
 
 
 class Publisher(NamedTuple):
-    """Who publishes, and as what: a streaming query's id and its epoch, or an application's name and its version.
+    """A publisher: a streaming query's id and its epoch, or an application's name and its version.
 
-    `query` is the id of the streaming query that publishes under an application's name, None where there is none.
+    `query` is the id of the streaming query that publishes under an application's name, or None.
     """
 
     name: str
@@ -248,13 +250,13 @@ class LogHead:
 
     @property
     def version(self) -> int:
-        """The lowest format version that says all of this."""
+        """The lowest format version that can represent this head."""
         if any(len(item) == 3 for item in self.last_epochs):
             return QUERIES_VERSION
         return SLICES_VERSION if self.has_slices else VERSION
 
     def page_end(self, index: int) -> int:
-        """Return the ordinal behind the last ledger of pages[index]."""
+        """Return the ordinal after the last ledger of pages[index]."""
         return self.pages[index + 1].first_ordinal if index + 1 < len(self.pages) else self.tail_ordinal
 
     def with_change(self, token: str) -> LogHead:
@@ -414,7 +416,7 @@ def parse_pending_name(name: str, path: str) -> int:
 
 
 class _Node:
-    """The members of a node's JSON object, taken one by one and checked; `end` checks that none is left."""
+    """The members of a node's JSON object, taken one by one and checked; `end` checks that no member is left."""
 
     def __init__(self, data: bytes, path: str, what: str, *, version_max: int = VERSION) -> None:
         self._path = path

@@ -1,9 +1,9 @@
 """HeadStore: heads and pages of logs in the metadata tree; the compare-and-set that every change of a log goes through.
 
 A change is one transaction on the head, if that still has the version that was read; nodes that the new head names are
-written beforehand, and whoever tidies them up moves the head's version with it. Losing the transaction means that
-somebody else changed the log; the change is then decided anew on what stands there now. Where the answer is lost, the
-head is read back: the change's token in it says that it took effect, and its place among the tokens in which version.
+written beforehand, and a process that removes them moves the head's version with it. A lost transaction means that
+another process changed the log; the change is then decided again on the present head. If the answer is lost, the head
+is read back: the change's token in it shows that it took effect, and its place among the tokens shows in which version.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class NewNode:
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[T]):
-    """What was decided on a head: the next one (None: leave it), what to write with it, what to tell the caller.
+    """A decision on a head: the next one (None: no change), the nodes to write with it, and the caller's result.
 
     `also` holds operations that take effect with the head or not at all.
     """
@@ -103,9 +103,9 @@ class HeadStore:
         """Return a log's head.
 
         Raises:
-            NoSuchLog: there is none, or it is being deleted.
+            NoSuchLog: it does not exist, or it is being deleted.
             ConfigurationError: the name is unusable, or the log belongs to another ledgers root.
-            MetadataFormat: what is stored is no head.
+            MetadataFormat: the stored node is not a head.
         """
         path = log_path(name)
         try:
@@ -167,14 +167,15 @@ class HeadStore:
             return False
 
     async def change(self, name: str, decide: Decide[T], *, even_if_deleted: bool = False) -> T:
-        """Change a log's head by what `decide` says of the stored one, deciding anew until it is stored.
+        """Change a log's head as `decide` returns for the stored one; repeat the decision until it is stored.
 
-        `decide` may read pages and other nodes of the log; what it raises ends the change, except NoSuchNode and a lost
-        connection. The result is that of the decision which took effect.
+        `decide` may read pages and other nodes of the log; its errors end the change, except NoSuchNode and a lost
+        connection. The result is that of the decision that took effect.
 
         Raises:
             NoSuchLog, ConfigurationError, MetadataFormat: as `read`.
-            MetadataError: the store is away; whether the change took effect is unknown then, and the message says so.
+            MetadataError: the store is unreachable; it is unknown whether the change took effect, and the message says
+            so.
         """
         attempt = _Attempt(self, name, decide, even_if_deleted)
         losses = races = 0
@@ -201,7 +202,7 @@ class HeadStore:
                     raise MetadataError(f"log {name}: {known}: {error}") from None
 
     async def page(self, name: str, ref: PageRef) -> tuple[LedgerFacts, ...]:
-        """Return a page's ledgers. Raises NoSuchNode where the page is gone, MetadataFormat as `read`."""
+        """Return a page's ledgers. Raises NoSuchNode if the page is gone, MetadataFormat as `read`."""
         ledgers = self._pages.get(ref.name)
         if ledgers is None:
             path = f"{log_path(name)}/{PAGES}/{ref.name}"
@@ -214,7 +215,7 @@ class HeadStore:
         return ledgers
 
     async def remove(self, paths: Sequence[str]) -> None:
-        """Delete nodes that nothing names any more, if they are there."""
+        """Delete nodes without references, if they exist."""
         for path in paths:
             try:
                 await self.tree.delete(path)
@@ -223,11 +224,11 @@ class HeadStore:
 
 
 class _Forgotten(Exception):
-    """The head no longer tells whether a write whose answer was lost took effect."""
+    """The head no longer shows whether a write with a lost answer took effect."""
 
 
 class _Attempt(Generic[T]):
-    """One change on its way: `run` reads, decides and writes once.
+    """One change in progress: `run` reads, decides and writes once.
 
     `results` are those of the writes whose answer was lost, by the version they were made on. One token serves all
     writes of the change: on one version only one of them can take effect, and a late one is recognised.

@@ -36,9 +36,9 @@ from bkspark.metadata.tree import milliseconds_of
 
 VACUUM_AGE_S = 24 * 3600.0
 AGE_S_MAX = 1e10
-"""Three hundred years: more than there can be."""
+"""Three hundred years: more than any real age."""
 FOLLOW_POLL_S = 1.0
-"""`follow` is told of changes by a watch; it looks this often all the same, as a watch may be lost."""
+"""A watch reports changes to `follow`; it also checks at this interval, as a watch may be lost."""
 
 
 class Log:
@@ -71,18 +71,18 @@ class Log:
         await (await self.store()).create(self._name, exist_ok=exist_ok)
 
     async def snapshot(self) -> LogSnapshot:
-        """Return the list of ledgers as it stands now. Raises NoSuchLog."""
+        """Return the current list of ledgers. Raises NoSuchLog."""
         return await (await self.store()).snapshot(self._name)
 
     async def show(self) -> dict[str, Any]:
         """Return the facts of the log: `{"log", "ledgers": [{"ledger", "first_entry", "last_entry", "state",
         "length"}], "published": [{"name", "version", "query"}], "version"}`.
 
-        `published` has the last version of each name that published in the log and is remembered, the latest last: of
-        a streaming query without a name its id and last epoch. `query` is the query that published under a name, None
-        where there was none, or where it is not known. An open ledger has last entry -1 and length 0, as its metadata
-        says; the state of one that is gone is MISSING. A slice of a shared ledger has its own first and last entry, and
-        is OPEN while more of the ledger may follow.
+        `published` has the last version of each remembered name that published in the log, the latest last: for a
+        streaming query without a name its id and last epoch. `query` is the query that published under a name; None if
+        there was no query, or if it is unknown. An open ledger has last entry -1 and length 0, as its metadata says;
+        the state of one that is gone is MISSING. A slice of a shared ledger has its own first and last entry, and is
+        OPEN while more of the ledger may follow.
         """
         snapshot = await self.snapshot()
         pending = await (await self.store()).attempts.pending_ids(self._name) if snapshot.head.has_slices else set()
@@ -113,13 +113,13 @@ class Log:
         }
 
     async def delete(self) -> None:
-        """Delete the log and all its ledgers, pending ones too; who writes to it is fenced first. Raises NoSuchLog."""
+        """Delete the log and all its ledgers, pending ones too; its writer is fenced first. Raises NoSuchLog."""
         store = await self.store()
         for _ in range(OPEN_TRIES_MAX):
             try:
                 closed = await fence(self._cluster, await self.snapshot())
             except NoSuchLog:
-                closed = []  # there is none, or its deletion was interrupted; the store knows
+                closed = []  # it does not exist, or its deletion was interrupted; the store decides
             if await store.delete(self._name, self._delete_ledger, closed=[ordinal for ordinal, _ in closed]):
                 return
         raise self._contended()
@@ -133,11 +133,11 @@ class Log:
         return [facts.ledger_id for _, facts in closed]
 
     async def truncate(self, before: Place) -> int:
-        """Let the log begin at a position; delete the ledgers in front of it and return how many they were.
+        """Let the log begin at a position; delete the ledgers before it and return their number.
 
         Raises:
-            ConfigurationError: a ledger in front of the position is being written, or the position is none of this log.
-            DataLoss: the position lies in front of the log's start, or behind its end.
+            ConfigurationError: a ledger before the position is being written, or the position is not one of this log.
+            DataLoss: the position is before the log's start, or after its end.
         """
         before = check_place("before", before)
         store, snapshot = await self.store(), await self.snapshot()
@@ -177,11 +177,11 @@ class Log:
         return is_closed and position.entry_id == last_entry + 1
 
     async def vacuum(self, *, older_than_s: float = VACUUM_AGE_S) -> int:
-        """Delete the ledgers of attempts that died, and what interrupted changes left; return how many ledgers.
+        """Delete the ledgers of dead attempts, and what interrupted changes left; return the number of ledgers.
 
         Args:
-            older_than_s: attempts that began before that are taken for dead. One that lives longer loses its work: its
-                publication fails, and the job must be run again. No published ledger is ever deleted.
+            older_than_s: attempts that began before that are taken for dead. An attempt that is still alive loses its
+                work: its publication fails, and the job must be run again. No published ledger is ever deleted.
         """
         older_than_s = arguments.seconds("older_than_s", older_than_s, 0.0, AGE_S_MAX)
         return await self._vacuum(max(0, int((time.time() - older_than_s) * 1000)))
@@ -193,15 +193,15 @@ class Log:
         return retired + await store.attempts.vacuum(self._name, self._delete_ledger, created_before_ms=begun_before_ms)
 
     async def retire_shared(self, *, created_before_ms: int) -> int:
-        """Close shared ledgers that were registered before a time (ms since 1970); delete those of which nothing is
-        published, and return how many these were. A process that still writes to one takes another. Raises NoSuchLog.
+        """Close shared ledgers that were registered before a time (ms since 1970); delete those without published
+        entries, and return their number. A process that still writes to one takes another. Raises NoSuchLog.
         """
         created_before_ms = arguments.whole_number("created_before_ms", created_before_ms)
         pending = await (await self.store()).attempts.pending(self._name)
         return await self.retire(_shared_before(pending, created_before_ms))
 
     async def retire_older(self, ledger_id: int, age_s: float) -> int:
-        """`retire_shared` for those registered so long before a pending ledger, by the metadata store's clock."""
+        """`retire_shared` for those registered this long before a pending ledger, by the metadata store's clock."""
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
         age_s = arguments.seconds("age_s", age_s, 0.0, AGE_S_MAX)
         pending = await (await self.store()).attempts.pending(self._name)
@@ -210,7 +210,7 @@ class Log:
 
     async def retire(self, ledger_ids: Sequence[int]) -> int:
         """Close pending ledgers, end their registration, and delete those that the list does not hold; return their
-        number. One whose bookies are away stays registered.
+        number. A ledger whose bookies are unreachable stays registered.
         """
         arguments.instance("ledger_ids", ledger_ids, Sequence)
         ledger_ids = [arguments.whole_number("ledger_ids", ledger_id) for ledger_id in ledger_ids]
@@ -247,16 +247,16 @@ class Log:
         roll_bytes: int = ROLL_BYTES,
         roll_seconds: float | None = None,
     ) -> LogWriter:
-        """Take the log for writing, creating it if it does not exist. Whoever wrote before gets LedgerFenced.
+        """Take the log for writing, creating it if it does not exist. The previous writer gets LedgerFenced.
 
         Args:
             ensemble, write_quorum, ack_quorum, ledger_type, metadata: of its ledgers, as `Client.create` takes them.
             roll_bytes: payload bytes after which the writer takes the next ledger.
-            roll_seconds: age of a ledger from which on the next append goes to another; None: no age is too high.
+            roll_seconds: age of a ledger after which the next append goes to another; None: no limit.
 
         Raises:
             ConfigurationError: an argument is wrong.
-            NotEnoughBookies: fewer writable bookies than `ensemble`; nothing was created, nobody fenced.
+            NotEnoughBookies: fewer writable bookies than `ensemble`; nothing was created and no writer fenced.
             LedgerRecoveryFailed, ReadFailed: too few bookies of an open ledger answered to close it.
         """
         options = LedgerOptions(ensemble, write_quorum, ack_quorum, ledger_type, metadata)
@@ -264,8 +264,8 @@ class Log:
         return await LogWriter(self._cluster, await self.store(), self._name, options, limits).open()
 
     async def election(self, identity: str) -> Election:
-        """Return a contender for the log's leadership; `async with` waits until it leads. Nobody has to elect one:
-        opening for writing fences the writer before. `identity` is shown to the others, as "host:pid".
+        """Return a contender for the log's leadership; `async with` waits until it leads. An election is optional:
+        opening for writing fences the previous writer. `identity` is shown to the others, as "host:pid".
         """
         if not isinstance(identity, str) or not identity:
             raise ConfigurationError(f"identity must be text that shows others who this is, not {identity!r}")
@@ -299,20 +299,20 @@ class Log:
 
         Raises:
             NoSuchLog: there is no such log.
-            VersionPublished: the version, or a later one, was published under the name by another query or job.
+            VersionPublished: another query or job published the version, or a later one, under the name.
         """
         check_publisher_argument(publisher)
         return is_repeated((await self.snapshot()).head, self._name, Publisher(*publisher))
 
     async def forget_published(self, ledger_id: int) -> None:
-        """End the registration of a ledger that is in the list, and of which no more is published."""
+        """End the registration of a listed ledger of which no more will be published."""
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
         await (await self.store()).attempts.forget_published(self._name, [ledger_id])
 
     async def overwrite(
         self, ledgers: Sequence[LedgerFacts], *, publisher: AnyPublisher | None = None
     ) -> AppendOutcome:
-        """Swap the list for closed, pending ledgers at once; fence who writes, and delete the old ledgers."""
+        """Replace the list by closed, pending ledgers in one change; fence the writer, and delete the old ledgers."""
         check_ledgers(ledgers, publisher)
         store = await self.store()
         for _ in range(OPEN_TRIES_MAX):
@@ -324,8 +324,8 @@ class Log:
         raise self._contended()
 
     async def _sweep_after(self, store: LogStore) -> None:
-        """Delete what a change has condemned. The change stands, and its caller must not hear otherwise if this fails:
-        the ledgers are listed as condemned until the next sweep.
+        """Delete ledgers that a change has condemned. The change is done, so a failure here must not reach its caller:
+        the ledgers stay listed as condemned until the next sweep.
         """
         try:
             await store.attempts.sweep(self._name, self._delete_ledger)
@@ -333,7 +333,7 @@ class Log:
             return
 
     async def discard(self, owner_id: str, *, up_to_epoch: int | None = None) -> int:
-        """Delete the ledgers of a job's or query's attempts that are not published; return how many.
+        """Delete the unpublished ledgers of a job's or query's attempts; return their number.
 
         Args:
             up_to_epoch: only those of a query's epochs up to this one.
@@ -356,13 +356,13 @@ class Log:
         return (await self.snapshot()).start
 
     async def latest(self) -> Position:
-        """Return the position behind the last entry that can be read now, in normal form. Nothing is fenced."""
+        """Return the position after the last entry that can be read now, in normal form. Nothing is fenced."""
         return await reading.latest(self._open_listed, await self.snapshot())
 
     async def at_time(self, moment: datetime) -> Position:
-        """Return where the first ledger begins that was not closed before a time (UTC if it names no zone).
+        """Return the beginning of the first ledger that was not closed before a time (UTC if it names no zone).
 
-        From there on nothing that was appended later is missed; what its first ledger held before is read, too.
+        Reading from there misses no later entry; earlier entries of that ledger are read, too.
         """
         if not isinstance(moment, datetime):
             raise ConfigurationError(f"moment must be a datetime, not {moment!r}")
@@ -380,8 +380,8 @@ class Log:
             start, end: `earliest`, `latest`, a position or its text. `latest` is the log's end when reading begins.
 
         Raises:
-            ConfigurationError: a place is no place of this log, or `end` lies behind what can be read.
-            DataLoss: what follows `start`, or a ledger in between, is gone.
+            ConfigurationError: a place is not one of this log, or `end` is after the readable entries.
+            DataLoss: the entries after `start`, or a ledger in between, are gone.
         """
         start, end = check_place("start", start), check_place("end", end)
         batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
@@ -396,16 +396,16 @@ class Log:
     async def follow(
         self, start: Place = EARLIEST, *, batch_bytes: int = BATCH_BYTES, patience_s: float = PATIENCE_S
     ) -> AsyncIterator[LogBatch]:
-        """Yield the entries from `start` on, and go on as more are confirmed, without end.
+        """Yield the entries from `start` on, and continue as more are confirmed, without end.
 
-        Once it has begun it waits for a metadata store or bookies that are away.
+        Once it has begun, it waits for an unreachable metadata store or bookies.
 
         Args:
-            patience_s: how long nobody may answer before that is an error.
+            patience_s: how long no peer may answer before that is an error.
 
         Raises:
             ConfigurationError, DataLoss, NoSuchLog: as `read`.
-            ReadFailed, MetadataError: bookies, or the metadata store, were away for longer than `patience_s`.
+            ReadFailed, MetadataError: bookies, or the metadata store, were unreachable for longer than `patience_s`.
         """
         start = check_place("start", start)
         batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
@@ -432,7 +432,7 @@ class Log:
             unwatch()
 
     async def _readable(self, position: Position, batch_bytes: int, patience: Patience) -> AsyncIterator[LogBatch]:
-        """Yield what follows a position: of every ledger up to its listed end or its close, as far as the list goes."""
+        """Yield the entries after a position: every listed ledger up to its listed end or its close."""
         snapshot = await self.snapshot()
         ordinal, entry_id = await snapshot.locate(position)
         async for run in snapshot.runs(ordinal):
@@ -455,7 +455,7 @@ async def store_of(cluster: Cluster) -> LogStore:
     """Return the log store of a cluster.
 
     Raises:
-        MetadataError: there is no cluster at the URI's root, so that nothing can be said about its logs.
+        MetadataError: there is no cluster at the URI's root.
     """
     await (await cluster.services()).ledgers.manager()
     return LogStore(await cluster.tree(), cluster.uri.root)

@@ -1,18 +1,19 @@
 """Positions in a log: which entry is read next. PURE.
 
-A position is (ordinal, ledger id, entry id): the ledger's place in the log's list, counted from 0 and never used again,
-the ledger, and the entry to read next. As the ledger's last entry + 1 it stands at the ledger's end; what follows is
-then the next ledger that has an entry.
+A position is (ordinal, ledger id, entry id): the ledger's index in the log's list, counted from 0 and never reused, the
+ledger, and the entry to read next. The ledger's last entry + 1 is the position at the ledger's end; the next entry is
+then in the next ledger that has one.
 
-One text each: canonical JSON, keys sorted, no spaces, whole numbers only. Spark compares stream offsets as text.
+Each position has exactly one text: canonical JSON, keys sorted, no spaces, whole numbers only. Spark compares stream
+offsets as text.
 
     {"entry":5,"ledger":12,"ordinal":3,"version":1}
 
-One form each: the point between two entries is written with the ledger of the entry *before* it. So the end of ledger 3
-is never written as the beginning of ledger 4, and a position stays the same text when its ledger is closed, and when
-ledgers follow that have no entry yet. Only where no entry comes before (a new log, or one just overwritten) there is
-none to name: the ledger id is -1 and the ordinal that of the first ledger to come. A position at entry 0 of a ledger is
-readable too (positions of appended entries are such); what `Log` hands out as ends of reads is always in normal form.
+Each position has one normal form: the point between two entries is written with the ledger of the entry *before* it. So
+the end of ledger 3 is never written as the beginning of ledger 4, and a position stays the same text when its ledger is
+closed, and when ledgers follow that have no entry yet. Only if there is no entry before it (a new log, or one just
+overwritten), the ledger id is -1 and the ordinal is that of the first ledger to come. A position at entry 0 of a ledger
+is readable too (positions of appended entries have this form); `Log` always returns the ends of reads in normal form.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Position:
         """Return the position of its text, or of the JSON object already read from it.
 
         Raises:
-            ConfigurationError: it is no position; says why.
+            ConfigurationError: it is not a position; says why.
         """
         found = _parse_json(text) if isinstance(text, str) else text
         if not isinstance(found, Mapping) or set(found) != _KEYS:
@@ -76,7 +77,7 @@ class Position:
 
     @classmethod
     def beginning(cls, ordinal: int = 0) -> Position:
-        """Return the position before every entry of ledger `ordinal` and those behind it."""
+        """Return the position before every entry of ledger `ordinal` and later ledgers."""
         return cls(ordinal, NO_LEDGER, 0)
 
 
@@ -102,7 +103,7 @@ def check_place(name: str, place: object) -> Place:
     """Return the argument `name` as a place: a position, or what `parse_place` takes.
 
     Raises:
-        ConfigurationError: it is none; names the argument.
+        ConfigurationError: it is not a place; names the argument.
     """
     if isinstance(place, Position):
         return place
@@ -141,7 +142,7 @@ def _shown(text: object) -> str:
 
 
 class PositionRange(Sequence[Position]):
-    """Positions of the consecutive entries [first_entry, end_entry) of one ledger; item i is made when asked for."""
+    """Positions of the consecutive entries [first_entry, end_entry) of one ledger; item i is created on demand."""
 
     __slots__ = ("end_entry", "first_entry", "ledger_id", "ordinal")
 
@@ -153,7 +154,7 @@ class PositionRange(Sequence[Position]):
 
     @property
     def end(self) -> Position:
-        """The position behind the last of these entries: read on from here."""
+        """The position after the last of these entries: continue reading here."""
         return Position(self.ordinal, self.ledger_id, self.end_entry)
 
     def __len__(self) -> int:
@@ -195,5 +196,5 @@ class LogBatch(EntryBatch):
 
     @property
     def end(self) -> Position:
-        """The position behind the batch, in normal form."""
+        """The position after the batch, in normal form."""
         return Position(self.ordinal, self.ledger_id, self.end_entry)

@@ -1,7 +1,7 @@
-"""What of a log can be read: where it ends now, and which entries lie between two positions.
+"""The readable part of a log: where it ends now, and which entries are between two positions.
 
-A reader goes from one ledger to the next only when the first is closed: an open one can still grow. So a log can be
-read up to the first ledger that is open, and there up to its last confirmed entry; nothing is fenced for that.
+A reader moves from one ledger to the next only when the first is closed: an open one can still grow. So a log can be
+read up to its first open ledger, and there up to the last confirmed entry; nothing is fenced.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bkspark.log.positions import EARLIEST, LATEST, Place, Position, parse_place
 from bkspark.log.snapshot import ListedLedger, LogSnapshot
 
 OpenListed = Callable[[ListedLedger], Awaitable[LedgerReader | None]]
-"""Opens a ledger of a log; None where it is gone and that is allowed: it then counts as closed and empty."""
+"""Opens a ledger of a log; None if it is gone and that is allowed: it then counts as closed and empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class LedgerRange:
 
 
 async def open_listed(cluster: Cluster, name: str, listed: ListedLedger) -> LedgerReader:
-    """Return a reader of a log's ledger. Raises DataLoss where the ledger is gone."""
+    """Return a reader of a log's ledger. Raises DataLoss if the ledger is gone."""
     try:
         return await cluster.open(listed.ledger_id)
     except NoSuchLedger:
@@ -47,9 +47,9 @@ async def open_listed(cluster: Cluster, name: str, listed: ListedLedger) -> Ledg
 async def listed_batches(
     reader: LedgerReader, name: str, first_entry: int, end_entry: int, batch_bytes: int
 ) -> AsyncIterator[EntryBatch]:
-    """Yield entries [first_entry, end_entry) of a log's ledger, all of them: what the list holds was acknowledged.
+    """Yield all entries [first_entry, end_entry) of a log's ledger: listed entries were acknowledged.
 
-    The ledger may be open, as a shared one is, and its bookies may not have told readers so yet.
+    The ledger may be open, like a shared one, and its bookies may not report these entries as confirmed yet.
 
     Raises:
         DataLoss: an entry is gone. ReadFailed: it could not be read now.
@@ -73,7 +73,7 @@ async def followed_batches(
 
 
 def lost(reader: LedgerReader, name: str, error: BookKeeperError) -> DataLoss:
-    """Return the error of entries that a log's list promises and nobody has."""
+    """Return the error for listed entries that no bookie has."""
     return DataLoss(
         f"ledger {reader.ledger_id} of log {name} was deleted by itself, or entries of it are lost: {error}",
         ledger_id=reader.ledger_id,
@@ -82,7 +82,7 @@ def lost(reader: LedgerReader, name: str, error: BookKeeperError) -> DataLoss:
 
 
 async def end_entry_of(open_ledger: OpenListed, listed: ListedLedger) -> int:
-    """Return the entry id behind the last one of a closed ledger."""
+    """Return the entry id after the last one of a closed ledger."""
     if listed.last_entry is not None:
         return listed.last_entry + 1
     reader = await open_ledger(listed)
@@ -90,7 +90,7 @@ async def end_entry_of(open_ledger: OpenListed, listed: ListedLedger) -> int:
 
 
 async def end_before(open_ledger: OpenListed, snapshot: LogSnapshot, ordinal: int) -> Position:
-    """Return the position in front of ledger `ordinal`, in normal form. All ledgers before it are closed."""
+    """Return the position before ledger `ordinal`, in normal form. All ledgers before it are closed."""
     async for listed in snapshot.last_before(ordinal):
         end_entry = await end_entry_of(open_ledger, listed)
         if end_entry:
@@ -99,7 +99,7 @@ async def end_before(open_ledger: OpenListed, snapshot: LogSnapshot, ordinal: in
 
 
 async def latest(open_ledger: OpenListed, snapshot: LogSnapshot) -> Position:
-    """Return the position behind the last entry that can be read now."""
+    """Return the position after the last entry that can be read now."""
     for ordinal in snapshot.open_ordinals:
         listed = await snapshot.ledger(ordinal)
         reader = await open_ledger(listed)
@@ -111,7 +111,7 @@ async def latest(open_ledger: OpenListed, snapshot: LogSnapshot) -> Position:
 
 
 async def before(open_ledger: OpenListed, snapshot: LogSnapshot, end: Position, count: int) -> Position:
-    """Return the position `count` entries before `end`, in normal form; the log's start where there are fewer."""
+    """Return the position `count` entries before `end`, in normal form; the log's start if there are fewer."""
     start = snapshot.start
     async for listed in snapshot.last_before(end.ordinal + 1):
         held = end.entry_id if listed.ordinal == end.ordinal else await end_entry_of(open_ledger, listed)
@@ -125,10 +125,10 @@ async def before(open_ledger: OpenListed, snapshot: LogSnapshot, end: Position, 
 
 
 async def since(open_ledger: OpenListed, snapshot: LogSnapshot, moment_ms: int) -> Position:
-    """Return where the first ledger begins that was not closed before a time; the log's end if there is none.
+    """Return the beginning of the first ledger that was not closed before a time; the log's end if there is none.
 
-    Entries have no time of their own: what was appended to that ledger before the time is read, too. Ledgers that a job
-    publishes together need not be in the order of their times, so every ledger before it is looked at.
+    Entries have no time of their own: earlier entries of that ledger are read, too. Ledgers that a job publishes
+    together need not be in the order of their times, so every earlier ledger is checked.
 
     Args:
         moment_ms: ms since the epoch, by the metadata store's clock.
@@ -146,7 +146,7 @@ async def since(open_ledger: OpenListed, snapshot: LogSnapshot, moment_ms: int) 
 
 
 async def normal_form(open_ledger: OpenListed, snapshot: LogSnapshot, position: Position) -> Position:
-    """Return a position in its normal form, unless the ledgers in front of it are still open.
+    """Return a position in its normal form, unless the ledgers before it are still open.
 
     Raises:
         DataLoss, ConfigurationError: as `LogSnapshot.locate`.
@@ -164,8 +164,8 @@ async def position_of(open_ledger: OpenListed, snapshot: LogSnapshot, place: Pla
     """Return the position of a place: `earliest`, `latest`, or a position as it is (its text too).
 
     Raises:
-        ConfigurationError: the place is none of these, or names another log's ledger.
-        DataLoss: what follows it is gone.
+        ConfigurationError: the place is not one of these, or names another log's ledger.
+        DataLoss: the entries after it are gone.
     """
     if isinstance(place, str):
         place = parse_place(place)
@@ -181,16 +181,16 @@ async def position_of(open_ledger: OpenListed, snapshot: LogSnapshot, place: Pla
 async def ranges(
     cluster: Cluster, snapshot: LogSnapshot, start: Position, end: Position, *, is_latest: bool
 ) -> AsyncIterator[tuple[LedgerRange, LedgerReader]]:
-    """Yield the entries from `start` up to `end`, a range a ledger, with a reader of each; empty ranges are left out.
+    """Yield the entries from `start` up to `end`, a range per ledger, each with a reader; empty ranges are left out.
 
-    A shared ledger may be open, and its reader's last confirmed entry may lie in front of what was published.
+    A shared ledger may be open, and its reader's last confirmed entry may be below the published end.
 
     Args:
         is_latest: `end` is what `latest` returned. Then it is confirmed, even if slower bookies answer less now.
 
     Raises:
         DataLoss: the start or a ledger is gone.
-        ConfigurationError: `end` lies behind what can be read.
+        ConfigurationError: `end` is after the readable entries.
     """
     first_ordinal, first_entry = await snapshot.locate(start)
     async for run in snapshot.runs(first_ordinal, end.ordinal + 1):

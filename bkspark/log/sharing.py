@@ -1,14 +1,15 @@
-"""SharedLedger: a ledger that one process goes on writing to, epoch after epoch; the log lists slices of it.
+"""SharedLedger: a ledger to which one process keeps writing, epoch after epoch; the log lists slices of it.
 
-A ledger for each task of each epoch of a stream would make a million of tiny ledgers in a day. What is small goes into
-a ledger that stays open instead. Three rules keep that as safe as a ledger that is published whole:
+A ledger for each task of each epoch of a stream would create a million tiny ledgers a day. Small outputs go into a
+ledger that stays open instead. Three rules make that as safe as a ledger that is published whole:
 
-* It has one writer, as every ledger. A process that has lost it, or does not know what became of its last entries,
-  takes another one; nobody continues a ledger of somebody else.
-* The log ends where its list says. Entries behind the listed end of a slice (of an epoch that is not published yet, of
-  an attempt that failed, of a commit that came twice) are nobody's, and no reader looks at them.
-* It stays registered as pending while slices of it may still be published, so that nothing deletes it. Who truncates
-  or overwrites all of its slices away ends the registration in the same change; its process then takes another one.
+* It has one writer, like every ledger. A process that has lost it, or does not know the outcome of its last entries,
+  takes another one; no process continues another's ledger.
+* The log ends where its list says. Entries after the listed end of a slice (of an epoch that is not published yet, of a
+  failed attempt, of a repeated commit) are not part of the log, and no reader reads them.
+* It stays registered as pending while slices of it may still be published, so that nothing deletes it. A process that
+  removes all of its slices by truncating or overwriting ends the registration in the same change; the ledger's process
+  then takes another one.
 
 A process that is killed leaves its shared ledger open and registered: the next one closes those of a certain
 age, keeps them if the list holds slices of them, and deletes them otherwise.
@@ -30,19 +31,19 @@ if TYPE_CHECKING:
     from bkspark.log.log import Log
 
 SHARED_AGE_S = 3600.0
-"""Age from which on a shared ledger is not written to any more, unless its user says otherwise."""
+"""Age after which a shared ledger is no longer written to, unless its user sets another one."""
 
 RETIRE_MARGIN_S = 24 * 3600.0
-"""A registration that is older than the age of its ledger by so much is one of a process that died."""
+"""A registration that is older than its ledger's maximum age by this time belongs to a dead process."""
 
 
 class SharedLedger:
     """The shared ledger of one owner in one process; made when there is something to write, replaced when it is due.
 
     Args:
-        owner: whose slices these are. It is shared by epochs, so it names none, unless it is closed before it is
+        owner: the owner of the slices. Epochs share the ledger, so it names no epoch, unless it is closed before it is
             published.
-        limits: bytes and age from which on `roll_if_due` closes it.
+        limits: bytes and age after which `roll_if_due` closes it.
     """
 
     def __init__(self, log: Log, owner: Owner, options: LedgerOptions, limits: RollLimits) -> None:
@@ -60,7 +61,7 @@ class SharedLedger:
         return None if self._writer is None else self._writer.ledger_id
 
     async def append(self, batches: Sequence[EntryBatch]) -> LedgerFacts:
-        """Append entries, at least one; return the slice that they are, once all are acknowledged.
+        """Append entries, at least one; return their slice, once all are acknowledged.
 
         Raises:
             BookKeeperError: nothing of it may be published; `drop` it.
@@ -91,7 +92,7 @@ class SharedLedger:
                 await self._retire(writer)
 
     async def _retire_left(self, ledger_id: int) -> None:
-        """Tidy up after processes that died. That this fails is no reason not to write: the next one does it."""
+        """Clean up after dead processes. A failure must not prevent writing: the next process repeats it."""
         age_s = (self._limits.seconds or SHARED_AGE_S) + RETIRE_MARGIN_S
         try:
             await self._log.retire_older(ledger_id, age_s)
@@ -102,7 +103,7 @@ class SharedLedger:
         """Close the ledger; end its registration if all of it is published.
 
         Raises:
-            BookKeeperError: it was not closed; the next append goes to another ledger all the same.
+            BookKeeperError: it was not closed; the next append goes to another ledger nevertheless.
         """
         writer, self._writer = self._writer, None
         if writer is not None:
@@ -111,7 +112,7 @@ class SharedLedger:
                 await self._log.forget_published(writer.ledger_id)
 
     async def drop(self) -> None:
-        """Write no more to the ledger, whatever became of its last entries."""
+        """Write no more to the ledger, whatever the outcome of its last entries."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.abandon()
@@ -121,4 +122,4 @@ class SharedLedger:
         try:
             await self._log.retire([writer.ledger_id])
         except BookKeeperError:
-            return  # it stays registered, until its age tells that nobody publishes of it
+            return  # it stays registered, until its age shows that no process publishes from it

@@ -1,4 +1,4 @@
-"""LogSnapshot: a log's list of ledgers as it stood at one moment, its pages read when they are needed."""
+"""LogSnapshot: a log's list of ledgers at one moment; its pages are read on demand."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from bkspark.log.positions import NO_LEDGER, Position
 class ListedLedger:
     """A ledger, or a slice of one, and its place in the log.
 
-    Where `last_entry` and `length` are known the log holds the entries from `first_entry` to there, now and for this
-    snapshot for ever; what else the ledger holds is not the log's. They are None where the list does not tell them.
+    If `last_entry` and `length` are known, the log holds the entries from `first_entry` up to it, now and for ever in
+    this snapshot; other entries of the ledger are not part of the log. They are None if they are not in the list.
     """
 
     ordinal: int
@@ -31,8 +31,8 @@ class ListedLedger:
 class LogSnapshot:
     """The ledgers [first_ordinal, end_ordinal) of a log; `version` is that of its head.
 
-    Truncating, overwriting or deleting the log afterwards takes ledgers away from a snapshot too: reading their page
-    then raises DataLoss or NoSuchLog.
+    Truncating, overwriting or deleting the log afterwards removes ledgers from a snapshot too: reading their page then
+    raises DataLoss or NoSuchLog.
     """
 
     def __init__(self, heads: HeadStore, name: str, stored: StoredHead) -> None:
@@ -68,14 +68,14 @@ class LogSnapshot:
 
     @property
     def publishers(self) -> list[Publisher]:
-        """The last version of each name that published in the log and is remembered, the latest last."""
+        """The last version of each remembered name that published in the log, the latest last."""
         return [Publisher(*item) for item in self.head.last_epochs]
 
     async def runs(self, first_ordinal: int = 0, end_ordinal: int | None = None) -> AsyncIterator[list[ListedLedger]]:
         """Yield the ledgers in [first_ordinal, end_ordinal) that are in the log, in order, a page at a time.
 
         Raises:
-            DataLoss: a page went while it was still to be read, because the log was truncated or overwritten.
+            DataLoss: a page was removed before it was read, because the log was truncated or overwritten.
             NoSuchLog: the log was deleted meanwhile.
         """
         head = self.head
@@ -93,7 +93,7 @@ class LogSnapshot:
         return [ledger async for run in self.runs(first_ordinal, end_ordinal) for ledger in run]
 
     async def ledger(self, ordinal: int) -> ListedLedger:
-        """Return one ledger. Raises IndexError where the log has none of that ordinal, and as `runs`."""
+        """Return one ledger. Raises IndexError if the log has no ledger of that ordinal, and as `runs`."""
         found = await self.ledgers(ordinal, ordinal + 1) if ordinal >= 0 else []
         if not found:
             raise IndexError(f"log {self.name} holds ledgers [{self.first_ordinal}, {self.end_ordinal}), not {ordinal}")
@@ -103,7 +103,7 @@ class LogSnapshot:
         """Return (ordinal, entry) to read first for a position; the end ordinal and 0 if no ledger is left to read.
 
         Raises:
-            DataLoss: the position lies before the log's start, or behind its end.
+            DataLoss: the position is before the log's start, or after its end.
             ConfigurationError: it names another ledger than the log has at that ordinal.
         """
         ordinal, entry_id = first_to_read(self.head, self.name, position)
@@ -117,7 +117,7 @@ class LogSnapshot:
         return ordinal, entry_id
 
     async def last_before(self, ordinal: int) -> AsyncIterator[ListedLedger]:
-        """Yield the ledgers in front of `ordinal`, backwards. Raises as `runs`."""
+        """Yield the ledgers before `ordinal`, backwards. Raises as `runs`."""
         bounds = [*(ref.first_ordinal for ref in self.head.pages), self.head.tail_ordinal, self.head.end_ordinal]
         for first, end in reversed(list(pairwise(bounds))):
             if first < ordinal:
@@ -136,7 +136,7 @@ class LogSnapshot:
             return ledgers[:count]
 
     async def _successor(self, ref: PageRef) -> PageRef:
-        """Return the page that a page was written anew as."""
+        """Return the page that replaced a page."""
         newer = (await self._heads.read(self.name)).head
         for candidate in newer.pages if newer.log_id == self.head.log_id else ():
             if candidate.first_ordinal == ref.first_ordinal and candidate.name != ref.name:

@@ -2,11 +2,11 @@
 
 Three rules make a log's list safe to share:
 
-* A ledger gets into the list only while it is pending (attempts.py), so nothing condemned is ever published.
-* A version of a name (an epoch of a streaming query) is published once: the head remembers each name's last version,
-  and who published it. That publisher may repeat it, which changes nothing; everybody else is refused.
-* One writer holds the log at a time. Who opens it for writing must have fenced every ledger that the head calls open;
-  the head then names the new writer, and the one before can add no ledger any more.
+* A ledger enters the list only while it is pending (attempts.py), so no condemned ledger is ever published.
+* A version of a name (an epoch of a streaming query) is published once: the head remembers each name's last version and
+  its publisher. That publisher may repeat it, which changes nothing; all others are refused.
+* One writer holds the log at a time. A process that opens it for writing must first fence every ledger that is open
+  according to the head; the head then names the new writer, and the previous one can no longer add a ledger.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ AnyPublisher = Publisher | tuple[str, int] | tuple[str, int, str | None]
 
 @dataclass(frozen=True, slots=True)
 class AppendOutcome:
-    """What became of a publication.
+    """The outcome of a publication.
 
     `is_new` False: `publisher` had published this version or a later one (`last_epoch`), so nothing was changed; the
-    ledgers that were to be published are still pending, unless it was they that were published then.
+    given ledgers are still pending, unless they were the ones published then.
     """
 
     is_new: bool
@@ -96,7 +96,7 @@ class LogStore:
                 await self._heads.read(name)
                 return
             except NoSuchLog:
-                pass  # new, or being deleted: the creation tells
+                pass  # new, or being deleted: the creation decides
         try:
             await self._heads.create(name)
         except LogExists:
@@ -105,10 +105,10 @@ class LogStore:
                 raise
 
     async def snapshot(self, name: str) -> LogSnapshot:
-        """Return the log's list of ledgers as it stands now: one read, whatever its length.
+        """Return the log's current list of ledgers: one read, whatever its length.
 
         Raises:
-            NoSuchLog: there is none of that name.
+            NoSuchLog: there is no log of that name.
             ConfigurationError: the name is unusable, or the log belongs to another ledgers root.
         """
         return LogSnapshot(self._heads, name, await self._heads.read(name))
@@ -118,9 +118,9 @@ class LogStore:
         return await self._tree.watch(log_path(name), callback)
 
     async def delete(self, name: str, delete_ledger: DeleteLedger, *, closed: Sequence[int]) -> bool:
-        """Delete a log with all its ledgers, the pending ones too; False: a ledger may be open that is not in `closed`.
+        """Delete a log with all its ledgers, the pending ones too; False: a ledger that is not in `closed` may be open.
 
-        From the first step on the log is gone for everybody else. An interrupted deletion is finished by another call.
+        From the first step on the log is gone for all others. Another call finishes an interrupted deletion.
         """
         if not await self._replace(name, (), None, closed, is_deletion=True):
             return False
@@ -151,18 +151,18 @@ class LogStore:
         only_if_empty: bool = False,
         shared: Collection[int] = (),
     ) -> AppendOutcome:
-        """Put closed, pending ledgers, or slices of shared ones, at the end of the list: all of them at once, or none.
+        """Put closed, pending ledgers, or slices of shared ones, at the end of the list: all of them, or none.
 
-        A slice that goes on where the last one of the list ends makes that longer. Ledgers in `shared` stay pending:
-        more of them will be published. With a `publisher`, a version that it has published, or one before, changes
-        nothing, and the outcome says so.
+        A slice that continues the last one of the list extends it. Ledgers in `shared` stay pending: more of them will
+        be published. With a `publisher`, a version that it has published, or an earlier one, changes nothing, and the
+        outcome says so.
 
         Raises:
             NoSuchLog: there is no such log.
-            VersionPublished: the version, or a later one, was published under the name by another query or job.
-            LogExists: the log has a ledger already, and `only_if_empty` asks for none.
+            VersionPublished: another query or job published the version, or a later one, under the name.
+            LogExists: the log has a ledger already, and `only_if_empty` is set.
             DataLoss: a ledger is not pending: its attempt was taken for dead.
-            MetadataError: the store is away; the message tells whether the outcome is unknown.
+            MetadataError: the store is unreachable; the message says whether the outcome is unknown.
         """
         check_ledgers(ledgers, publisher)
 
@@ -192,10 +192,10 @@ class LogStore:
         closed: Sequence[int],
         publisher: AnyPublisher | None = None,
     ) -> AppendOutcome | None:
-        """Swap the whole list for closed, pending ledgers in one compare-and-set.
+        """Replace the whole list by closed, pending ledgers in one compare-and-set.
 
-        The old ledgers are condemned with it; `attempts.sweep` deletes them. Whoever writes to the log loses it. None:
-        the log has an open ledger whose ordinal is not in `closed`. Raises as `append_ledgers`.
+        The old ledgers are condemned with it; `attempts.sweep` deletes them. The writer loses the log. None: the log
+        has an open ledger whose ordinal is not in `closed`. Raises as `append_ledgers`.
         """
         check_ledgers(ledgers, publisher)
         return await self._replace(name, ledgers, publisher, closed, is_deletion=False)
@@ -233,19 +233,19 @@ class LogStore:
     # ---- truncating ----
 
     async def truncate(self, name: str, before: Position, *, at_ledger_end: bool, closed: Sequence[int]) -> int | None:
-        """Let the log begin at `before`; condemn the ledgers in front of it and return how many they are.
+        """Let the log begin at `before`; condemn the ledgers before it and return their number.
 
         Args:
-            before: in normal form. In front of the log's start already: nothing is done.
-            at_ledger_end: `before` is the end of its ledger, which is closed: that ledger goes too.
+            before: in normal form. If it is before the log's start already, nothing is done.
+            at_ledger_end: `before` is the end of its ledger, which is closed: that ledger is removed, too.
             closed: ordinals of ledgers known to be closed, as the head may not say so yet.
 
         Raises:
             ConfigurationError: the position names another ledger than the log has there.
-            DataLoss: the position lies behind the log's end.
+            DataLoss: the position is after the log's end.
 
         Returns:
-            None where a ledger to remove may be open: its writer would lose what it goes on to write.
+            None if a ledger to remove may be open: its writer would lose later entries.
         """
 
         async def decide(head: LogHead) -> Change[int | None]:
@@ -260,7 +260,7 @@ class LogStore:
             if any(ordinal < first_ordinal for ordinal in set(head.open_ordinals) - set(closed)):
                 return Change(None, None)
             dropped = {ledger.ledger_id for ledger in await snapshot.ledgers(0, first_ordinal)}
-            # Slices of one ledger may lie on both sides.
+            # Slices of one ledger may be on both sides.
             kept = {ledger.ledger_id for ledger in await snapshot.ledgers(first_ordinal)} if head.has_slices else set()
             gone = dropped - kept
             changed, lists = condemned(changes.truncated(head, before, first_ordinal), name, sorted(gone))
@@ -302,7 +302,7 @@ class LogStore:
             closed: ordinal and facts of ledgers that the writer has closed since.
 
         Raises:
-            LedgerFenced: somebody else has opened, overwritten or deleted the log.
+            LedgerFenced: another process has opened, overwritten or deleted the log.
         """
 
         async def decide(head: LogHead) -> Change[int | None]:
@@ -325,8 +325,8 @@ class LogStore:
     async def settle_writer(
         self, name: str, writer: str, closed: Sequence[tuple[int, LedgerFacts]], *, is_end: bool
     ) -> None:
-        """Note how the writer's ledgers were closed, and with `is_end` that it writes no more; nothing if it has lost
-        the log meanwhile.
+        """Record how the writer's ledgers were closed, and with `is_end` that it writes no more; does nothing if it has
+        lost the log meanwhile.
         """
 
         async def decide(head: LogHead) -> Change[None]:
@@ -356,10 +356,11 @@ class LogStore:
         return ledgers
 
     async def _unshared(self, name: str, gone: Collection[int]) -> list[Delete]:
-        """Return what ends the sharing of ledgers that are being condemned: no slice of them is published any more.
+        """Return the operations that end the sharing of ledgers that are being condemned: no slice of them will be
+        published.
 
         Raises:
-            MetadataError: they are too many for one transaction, which are more processes than could share them.
+            MetadataError: they are too many for one transaction, which is more than processes can share.
         """
         shared = sorted(await self.attempts.pending_ids(name) & set(gone))
         if len(shared) > SHARED_DROPPED_MAX:
@@ -375,7 +376,7 @@ class LogStore:
         nodes: Sequence[NewNode],
         also: Sequence[Delete] = (),
     ) -> Change[T]:
-        """Return the change, which removes the pages it drops; those beyond a transaction's size, a vacuum does."""
+        """Return the change, which removes the pages it drops; a vacuum removes those beyond a transaction's size."""
         kept = set(changed.pages)
         dropped = [ref for ref in head.pages if ref not in kept][:PAGES_DROPPED_MAX]
         pages = [Delete(f"{log_path(name)}/{PAGES}/{ref.name}") for ref in dropped]
@@ -395,7 +396,7 @@ def check_publisher_argument(publisher: object) -> None:
 
 
 def check_ledgers(ledgers: Sequence[LedgerFacts], publisher: AnyPublisher | None) -> None:
-    """Look at what is to be published.
+    """Check the items to publish.
 
     Raises:
         ConfigurationError: an argument is of another type.

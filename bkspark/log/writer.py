@@ -1,11 +1,12 @@
 """LogWriter: appends to a log, ledger after ledger.
 
-A writer has the log for itself: opening it fenced whoever wrote before, and whoever opens it next fences this one. The
-next ledger is in the list before the last one is closed, so a writer that dies in between leaves ledgers that the list
-knows, and no entry goes into the next ledger before the last one is closed, so acknowledged entries have no gap.
+A writer has exclusive use of the log: opening it fenced the previous writer, and the next process that opens it fences
+this one. The next ledger is in the list before the last one is closed, so a writer that dies in between leaves only
+listed ledgers. No entry goes into the next ledger before the last one is closed, so acknowledged entries have no gap.
 
-Jobs may publish ledgers while the log is open for writing. Readers do not pass an open ledger; so a writer that was
-overtaken closes its ledger, and takes a new one behind the published ones when there is something to append.
+Jobs may publish ledgers while the log is open for writing. Readers do not pass an open ledger. So when a job publishes
+after an open writer's ledger, the writer closes that ledger, and takes a new one after the published ones for the next
+append.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ OPEN_TRIES_MAX = 10
 
 @dataclass(frozen=True, slots=True)
 class LedgerOptions:
-    """How the ledgers of a log are made; as the arguments of `Client.create`.
+    """Options of a log's new ledgers, as the arguments of `Client.create`.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -83,7 +84,7 @@ class RollLimits:
 
 
 async def create_ledger(cluster: Cluster, name: str, options: LedgerOptions) -> LedgerWriter:
-    """Create a ledger whose custom metadata tells which log it was made for."""
+    """Create a ledger whose custom metadata names its log."""
     return await cluster.create(
         ensemble=options.ensemble,
         write_quorum=options.write_quorum,
@@ -98,7 +99,7 @@ async def delete_ledger(cluster: Cluster, ledger_id: int) -> None:
     try:
         await cluster.delete(ledger_id)
     except NoSuchLedger:
-        return  # somebody else deleted it first
+        return  # another process deleted it first
 
 
 async def create_pending(
@@ -106,7 +107,7 @@ async def create_pending(
 ) -> LedgerWriter:
     """Create a ledger and register it as pending, with `make_log` for a log that may not exist yet.
 
-    The ledger comes first: where there are too few bookies no log is made. Where the rest fails no ledger stays.
+    The ledger comes first: with too few bookies no log is created. If the rest fails, the ledger is deleted.
     """
     writer = await create_ledger(cluster, name, options)
     try:
@@ -121,7 +122,7 @@ async def create_pending(
 
 
 async def fence(cluster: Cluster, snapshot: LogSnapshot) -> list[tuple[int, LedgerFacts]]:
-    """Fence and close every ledger that the list calls open; return their ordinals and how they ended.
+    """Fence and close every ledger that is open in the list; return their ordinals and ends.
 
     Raises:
         LedgerRecoveryFailed, ReadFailed: too few bookies answered.
@@ -132,19 +133,19 @@ async def fence(cluster: Cluster, snapshot: LogSnapshot) -> list[tuple[int, Ledg
         try:
             closed.append((ordinal, facts_of(ledger_id, await cluster.recover(ledger_id))))
         except NoSuchLedger:
-            # Deleted by itself: nobody can write to it, and readers will say that it is missing.
+            # The ledger alone was deleted: no process can write to it, and readers will report that it is missing.
             closed.append((ordinal, LedgerFacts(ledger_id)))
     return closed
 
 
 def facts_of(ledger_id: int, metadata: LedgerMetadata) -> LedgerFacts:
-    """Return what the list says of a closed ledger."""
+    """Return the list's item of a closed ledger."""
     return LedgerFacts(ledger_id, metadata.last_entry, metadata.length)
 
 
 @dataclass(slots=True)
 class _Current:
-    """The ledger being written, its place, and when that was taken (the event loop's clock)."""
+    """The ledger being written, its place, and when it was taken (the event loop's clock)."""
 
     ordinal: int
     ledger: LedgerWriter
@@ -152,7 +153,7 @@ class _Current:
 
 
 class LogWriter:
-    """The log's writer until it is closed or somebody else opens the log. Get one by `Log.open_for_writing`."""
+    """The log's writer until it is closed or another process opens the log. Get one by `Log.open_for_writing`."""
 
     def __init__(
         self, cluster: Cluster, store: LogStore, name: str, options: LedgerOptions, limits: RollLimits
@@ -165,12 +166,12 @@ class LogWriter:
         self._token = new_token()
         self._current: _Current | None = None
         self._entry_bytes_max = 0
-        # Ledgers closed since the head was told last.
+        # Ledgers closed since they were last recorded in the head.
         self._closed: list[tuple[int, LedgerFacts]] = []
         self._error: BookKeeperError | None = None
         # Entries that `append` gathers, until something is submitted after them.
         self._singles: Singles[PositionRange] | None = None
-        # One submission, roll or look at the log at a time; acknowledgements are not waited for under it.
+        # One submission, roll or check of the log at a time; waiting for acknowledgements does not hold it.
         self._turns = Turns()
         # The last change of the ledger being written. It is not cancelled with the call that needed it.
         self._change: asyncio.Task[Any] | None = None
@@ -213,7 +214,7 @@ class LogWriter:
         return await create_pending(self._cluster, self._store, self._name, owner, self._options, make_log=make_log)
 
     async def _drop(self, ledger: LedgerWriter) -> None:
-        """Give up a ledger that is not in the list; where that is not certain it stays, for a vacuum to decide."""
+        """Give up a ledger that is not in the list; if that is uncertain it stays, and a vacuum decides."""
         ledger.abandon()
         try:
             await self._store.attempts.discard(
@@ -222,7 +223,7 @@ class LogWriter:
                 partial(delete_ledger, self._cluster),
             )
         except BookKeeperError:
-            return  # what raised before is told; the ledger is still registered as pending
+            return  # the earlier error is raised; the ledger is still registered as pending
 
     # ---- appending ----
 
@@ -256,11 +257,11 @@ class LogWriter:
         """Append entries (iterable of bytes, EntryBatch, Arrow binary array); return their positions once all are
         acknowledged.
 
-        They lie together in one ledger. Any number of calls may be under way, those of `append` too; their entries
-        come in the order of calls.
+        They are consecutive in one ledger. Any number of calls may be in progress, also of `append`; their entries are
+        in the order of calls.
 
         Raises:
-            LedgerFenced: somebody else opened, overwrote or deleted the log. Entries not acknowledged may be stored.
+            LedgerFenced: another process opened, overwrote or deleted the log. Unacknowledged entries may be stored.
             NotEnoughBookies, MetadataError, ...: the writer has ended, or the next ledger could not be made.
         """
         return await (await self.submit(entries))
@@ -293,23 +294,24 @@ class LogWriter:
         if current is None:
             return await self._to_its_end(self._roll(None))
         age_s = asyncio.get_running_loop().time() - current.since_s
-        # An empty ledger is not replaced by another, however old it is.
+        # An empty ledger is never replaced, however old it is.
         if current.ledger.core.pending.next_entry and self._limits.reached(current.ledger.length, age_s):
             return await self._to_its_end(self._roll(current))
         return current
 
     async def _to_its_end(self, change: Coroutine[Any, Any, _T]) -> _T:
-        """Change the ledger being written. Who is cancelled meanwhile leaves no ledger open that others lie behind."""
+        """Change the ledger being written. A cancelled caller leaves no open ledger before other ledgers."""
         self._change = start_shared(change)
         return await asyncio.shield(self._change)
 
     async def _change_over(self) -> None:
-        """Wait for a change whose caller was cancelled; how it failed is noted, or the next one fails likewise."""
+        """Wait for a change whose caller was cancelled; its failure is recorded, or the next one fails in the same
+        way."""
         if self._change is not None and not self._change.done():
             await asyncio.wait([self._change])
 
     async def roll(self) -> None:
-        """Go on in a new ledger; the old one is closed, and readers get past it. Raises as `append_many`."""
+        """Continue in a new ledger; the old one is closed, so readers can pass it. Raises as `append_many`."""
         async with self._take_turn():
             current = await self._ready()
             await self._to_its_end(self._roll(current))
@@ -336,7 +338,7 @@ class LogWriter:
             self._error = _overtaken(error)
             raise self._error from error
         except BookKeeperError as error:
-            # What was acknowledged is safe; what comes after must not be written behind a gap.
+            # Acknowledged entries are safe; later ones must not be written after a gap.
             self._error = error
             raise
         self._closed.append((current.ordinal, facts_of(current.ledger.ledger_id, metadata)))
@@ -357,10 +359,10 @@ class LogWriter:
                 if self._is_stale and self._error is None:
                     await self._to_its_end(self._look())
             except BookKeeperError:
-                return  # still stale: the next append or close looks again, and tells its caller
+                return  # still stale: the next append or close checks again, and raises to its caller
 
     async def _look(self) -> None:
-        """Close the ledger if others published behind it. Called in turn."""
+        """Close the ledger if others published after it. Called in turn."""
         self._is_stale = False
         try:
             snapshot = await self._store.snapshot(self._name)
@@ -381,10 +383,10 @@ class LogWriter:
     # ---- the end ----
 
     async def close(self) -> None:
-        """Wait for what is pending, close the ledger and give the log back. Closing twice is harmless.
+        """Wait for pending entries, close the ledger and release the log. Closing twice is harmless.
 
         Raises:
-            LedgerFenced, MetadataError, ...: as `LedgerWriter.close`; acknowledged entries are safe all the same.
+            LedgerFenced, MetadataError, ...: as `LedgerWriter.close`; acknowledged entries are safe nevertheless.
         """
         self._stop_watching()
         singles = self._singles
@@ -406,7 +408,7 @@ class LogWriter:
             await asyncio.wait([singles.sent])  # calls of `append` before this one return first
 
     def abandon(self) -> None:
-        """Stop without closing anything: whoever opens the log next finds the end."""
+        """Stop without closing anything: the next process that opens the log finds the end."""
         self._stop_watching()
         self._is_closed = True
         self._error = LedgerClosed(f"the writer of log {self._name} went away: open another")
@@ -441,7 +443,7 @@ def _pass_on(
         result.cancel()
     elif error is not None:
         result.set_exception(_overtaken(error) if isinstance(error, LedgerClosed) else error)
-        result.exception()  # a caller that went away is not a programming error worth a warning
+        result.exception()  # a cancelled caller is not a programming error and needs no warning
     else:
         end_entry = done.result() + 1
         result.set_result(PositionRange(ordinal, ledger_id, end_entry - count, end_entry))

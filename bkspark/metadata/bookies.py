@@ -1,4 +1,4 @@
-"""BookieRegistry: which bookies there are, where they serve, and whose directories are whose."""
+"""BookieRegistry: which bookies exist, where they serve, and to which bookie directories belong."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class BookieRegistry:
     # ---- what clients ask ----
 
     async def writable(self) -> dict[str, BookieAddress | None]:
-        """Return the bookies that take writes; the address is None where its registration cannot be read.
+        """Return the bookies that accept writes; the address is None if the registration cannot be read.
 
-        The list is fresh, an address the one last seen: `resolve` looks again.
+        The list is fresh, addresses are the last known ones: `resolve` reads them again.
 
         Raises:
             MetadataError: there is no cluster at the root, or the store failed.
@@ -56,11 +56,11 @@ class BookieRegistry:
         return await self._registered(paths.AVAILABLE)
 
     async def writable_ids(self) -> frozenset[str]:
-        """Return the ids of the bookies that take writes: one call, however many. Raises as `writable`."""
+        """Return the ids of the bookies that accept writes: one call, however many. Raises as `writable`."""
         return frozenset(await self._names(paths.AVAILABLE))
 
     async def read_only(self) -> dict[str, BookieAddress | None]:
-        """Return the bookies that only read, as `writable`."""
+        """Return the read-only bookies, as `writable`."""
         return await self._registered(paths.READ_ONLY)
 
     async def known(self) -> list[str]:
@@ -71,7 +71,7 @@ class BookieRegistry:
             return []
 
     async def states(self) -> dict[str, str]:
-        """Return what each known or registered bookie does, by id: takes writes (available), readonly, or is down."""
+        """Return the state of each known or registered bookie, by id: available (accepts writes), readonly, or down."""
         states = dict.fromkeys(await self.known(), "down")
         states |= dict.fromkeys(await self.read_only(), "readonly")
         states |= dict.fromkeys(await self.writable(), "available")
@@ -133,7 +133,7 @@ class BookieRegistry:
 
     @property
     def _rack_maps(self) -> tuple[str, str]:
-        """Where a rack map may stand; the first that exists is taken."""
+        """Paths of a rack map; the first that exists is used."""
         return f"{self._root}/{paths.RACKS}", f"{parent_of(self._root).rstrip('/')}/{paths.RACKS}"
 
     # ---- what a bookie does ----
@@ -141,11 +141,11 @@ class BookieRegistry:
     async def register(
         self, bookie_id: str, address: BookieAddress, *, read_only: bool = False, take_over: bool = False
     ) -> None:
-        """Make this session's bookie known, until the session ends. Registered so already: nothing happens.
+        """Register this session's bookie until the session ends. Does nothing if it is registered like this already.
 
-        A node left by an earlier session of the same bookie is waited for until that session has timed out. With
-        `take_over` it is replaced at once: the caller has proof that the earlier process is gone, because it holds the
-        lock and the cookie of that bookie's directories.
+        If an earlier session of the same bookie left a node, wait until that session has timed out. With `take_over`
+        the node is replaced at once: the caller has proof that the earlier process is dead, because it holds the lock
+        and the cookie of that bookie's directories.
 
         Raises:
             NodeExists: another process serves under this id.
@@ -160,7 +160,7 @@ class BookieRegistry:
                 await self._tree.create(path, registration.encode(address), ephemeral=True, make_parents=True)
                 return
             except MetadataError as error:
-                # An answer may have been lost: whose node stands there tells whether it was made.
+                # The answer may have been lost: the owner of the node shows whether it was created.
                 stat = await self._tree.exists(path)
                 if stat is not None and stat.session_owner == self._tree.session_id:
                     return
@@ -181,11 +181,11 @@ class BookieRegistry:
         try:
             await self._tree.delete(path, version)
         except (NoSuchNode, MetadataVersion):
-            # It went by itself, or changed hands; the next look tells.
+            # The node was deleted, or has another owner; the next attempt finds out.
             return
 
     async def unregister(self, bookie_id: str, *, read_only: bool = False) -> None:
-        """Take this session's registration back; nothing happens where there is none, or it is another session's."""
+        """Remove this session's registration; does nothing if there is none, or if it belongs to another session."""
         path = f"{self._root}/{paths.READ_ONLY if read_only else paths.AVAILABLE}/{bookie_id}"
         stat = await self._tree.exists(path)
         if stat is None or stat.session_owner != self._tree.session_id:
@@ -193,7 +193,7 @@ class BookieRegistry:
         await self._delete_surely(path)
 
     async def _delete_surely(self, path: str) -> None:
-        """Delete a node; that it is gone after a lost answer, or by itself, is as good."""
+        """Delete a node; a node that is already gone counts as deleted, also after a lost answer."""
         try:
             await self._tree.delete(path)
         except NoSuchNode:
@@ -215,7 +215,7 @@ class BookieRegistry:
         """Store a bookie's cookie: a new one (`version` None) or in place of the version read.
 
         Raises:
-            NodeExists, MetadataVersion: somebody else wrote it meanwhile.
+            NodeExists, MetadataVersion: another process wrote it meanwhile.
         """
         path = f"{self._root}/{paths.COOKIES}/{cookie.bookie_id}"
         data = cookies.encode(cookie)
@@ -227,7 +227,7 @@ class BookieRegistry:
         except (NodeExists, NoSuchNode, MetadataVersion):
             raise
         except MetadataError:
-            # The answer was lost; what stands there tells whether the write took effect.
+            # The answer was lost; the stored data shows whether the write took effect.
             expected = 0 if version is None else version + 1
             if await self.read_cookie(cookie.bookie_id) != StoredCookie(cookie, expected):
                 raise
@@ -240,7 +240,7 @@ class BookieRegistry:
         await self._delete_surely(path)
 
     async def instance_id(self) -> str | None:
-        """Return the cluster's instance id; None where Pulsar's or an old initialisation wrote none."""
+        """Return the cluster's instance id; None if Pulsar's or an old initialisation wrote no id."""
         try:
             return (await self._tree.get(f"{self._root}/{paths.INSTANCE_ID}"))[0].decode()
         except NoSuchNode:
@@ -269,7 +269,7 @@ class BookieRegistry:
         return is_new
 
     async def _create_root(self) -> bool:
-        """Create the root and what must stand below it, all or nothing; False where there is a cluster."""
+        """Create the root and the required nodes below it, all or nothing; False if there is a cluster."""
         nodes = [f"{self._root}/{name}" for name in (paths.AVAILABLE, paths.READ_ONLY)]
         try:
             names = await self._tree.children(self._root)
@@ -288,9 +288,9 @@ class BookieRegistry:
         try:
             await self._tree.transaction([*map(Create, nodes), Create(f"{self._root}/{paths.INSTANCE_ID}", identity)])
         except NodeExists:
-            return False  # somebody else makes the same cluster at this moment
+            return False  # another process creates the same cluster at this moment
         except MetadataError:
-            # The answer was lost; the identity that stands there tells whose cluster it is.
+            # The answer was lost; the stored identity shows whose cluster it is.
             if await self.instance_id() != identity.decode():
                 raise
         return True
@@ -308,7 +308,7 @@ class BookieRegistry:
         return await self._tree.watch_children(f"{self._root}/{paths.AVAILABLE}", callback)
 
     async def watch_racks(self, callback: Callback) -> Callback:
-        """Call `callback()` when the rack map may have changed, come or gone; return what ends that."""
+        """Call `callback()` when the rack map may have changed, appeared or vanished; return what ends that."""
         ends = [await self._tree.watch(path, callback) for path in self._rack_maps]
 
         def end() -> None:

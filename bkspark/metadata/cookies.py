@@ -1,10 +1,11 @@
-"""Cookies: whose directories these are. The same text stands in `VERSION` of every directory and in the bookie's
+"""Cookies: to which bookie directories belong. The same text is in `VERSION` of every directory and in the bookie's
 cookie node.
 
     line 1   layout version
     layout 3 three lines: bookie id, journal directories, ledger directories
     layout 4 CookieFormat (dataformats.proto) as protobuf text, without indexDirs
-    layout 5 the same with all fields; `indexDirs` only where index directories are configured apart. This is written.
+    layout 5 the same with all fields; `indexDirs` only if index directories are configured separately. This layout is
+    written.
 
 Journal directories are joined by commas; ledger and index directories are `<count>` and the paths, TAB between. Paths
 are the configured ones.
@@ -26,7 +27,7 @@ LAYOUT_VERSION_MIN = 3
 
 @dataclass(frozen=True, slots=True)
 class Cookie:
-    """The identity of a bookie's directories. `instance_id` None: the cluster has none."""
+    """The identity of a bookie's directories. `instance_id` None: the cluster has no id."""
 
     bookie_id: str
     journal_directories: tuple[str, ...]

@@ -1,10 +1,10 @@
-"""Who audits: an election among all autorecovery processes, with Apache's nodes.
+"""The auditor's election among all autorecovery processes, with Apache's nodes.
 
     underreplication/auditorelection                 text, AuditorVoteFormat: the auditor, written when it is elected
     underreplication/auditorelection/V_nnnnnnnnnn    ephemeral, sequential; AuditorVoteFormat of a candidate
 
 The candidate with the smallest number is the auditor, until its session ends. Numbers run as int32 and are compared as
-such. A session has one candidate: whichever vote is its own counts, also one that it never heard of.
+such. A session has one candidate: any vote of its own counts, even if the answer that created it was lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _VOTE = "V_"
 
 
 class AuditorElection:
-    """One candidate. `stand` puts it up; `is_elected` says what the store says now."""
+    """One candidate. `stand` enters it; `is_elected` returns the present state in the store."""
 
     def __init__(self, tree: Tree, uri: MetadataUri, candidate: str) -> None:
         self._tree = tree
@@ -45,9 +45,9 @@ class AuditorElection:
         self._vote = path.rpartition("/")[2]
 
     async def is_elected(self) -> bool:
-        """Return whether this candidate is the auditor; the first time that it is, write so.
+        """Return whether this candidate is the auditor; write it to the store the first time.
 
-        A session that has ended since `stand` makes it no candidate: False, until it stands again.
+        If the session has ended since `stand`, it is not a candidate: False, until `stand` is called again.
         """
         if self._vote is None or self._session != self._tree.session_id:
             return False
@@ -60,7 +60,7 @@ class AuditorElection:
         return True
 
     async def _is_ours(self, vote: str) -> bool:
-        """Whether a vote is this session's too: one that was made, while the answer that said so was lost."""
+        """Whether a vote also belongs to this session: it was created, but the answer was lost."""
         stat = await self._tree.exists(f"{self._root}/{vote}")
         return stat is not None and stat.session_owner == self._session
 

@@ -9,7 +9,7 @@ All versions begin with the line `BookieMetadataFormatVersion<TAB><version><LF>`
     3   varint length, then LedgerMetadataFormat as protobuf binary; what is written for new ledgers
 
 A ledger keeps the version it was created with. Fields of LedgerMetadataFormat, and of its fragments, that a later peer
-added (version 3) are kept as they came and written back; text with unknown fields is refused, as Apache's peers do.
+added (version 3) are kept unchanged and written back; text with unknown fields is refused, as by Apache's peers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def encode(metadata: LedgerMetadata) -> bytes:
     """Return the node's bytes in the metadata's own format version.
 
     Raises:
-        MetadataFormat: the version cannot hold what the metadata says.
+        MetadataFormat: the version cannot represent the metadata.
     """
     header = _HEADER + b"%d\n" % metadata.format_version
     if metadata.format_version == 1:
@@ -51,10 +51,10 @@ def encode(metadata: LedgerMetadata) -> bytes:
 
 
 def decode(data: bytes, ledger_id: int) -> LedgerMetadata:
-    """Return what a node's bytes say. `ledger_id` is for the message.
+    """Return the metadata in a node's bytes. `ledger_id` is for the message.
 
     Raises:
-        MetadataFormat: they are damaged, of a later version, or break a rule of LedgerMetadata.
+        MetadataFormat: they are damaged, of a later version, or violate a rule of LedgerMetadata.
     """
     try:
         header, _, body = data.partition(b"\n")
@@ -107,7 +107,7 @@ def _from_message(message: LedgerMetadataFormat, version: int) -> LedgerMetadata
     _check_text([bookie for segment in message.segment for bookie in segment.ensembleMember], "a bookie id")
     _check_text([entry.key for entry in message.customMetadata], "a custom metadata key")
     if any(unknown.field_number == _DIGEST_TYPE for unknown in UnknownFieldSet(message)):
-        # protobuf takes a value outside its enum for an unknown field; CRC32 would be a wrong guess.
+        # protobuf treats a value outside its enum as an unknown field; CRC32 would be a wrong guess.
         raise ValueError("its digest type is not known here")
     state = LedgerState(message.state)
     is_closed = state is LedgerState.CLOSED
@@ -120,7 +120,7 @@ def _from_message(message: LedgerMetadataFormat, version: int) -> LedgerMetadata
         state=state,
         last_entry=message.lastEntryId if is_closed and message.HasField("lastEntryId") else NO_ENTRY,
         length=message.length if is_closed else 0,
-        # The digest counts only beside a password (Apache's rule); CRC32 is what such ledgers were written with.
+        # The digest counts only together with a password (Apache's rule); other ledgers were written with CRC32.
         digest=DigestType(message.digestType) if has_password and message.HasField("digestType") else DigestType.CRC32,
         password=message.password if has_password else None,
         custom_metadata={entry.key: entry.value for entry in message.customMetadata},
@@ -143,7 +143,7 @@ def _check_text(values: list[str], what: str) -> None:
 
 
 def _unknown_fields(message: LedgerMetadataFormat | LedgerMetadataFormat.Segment) -> bytes:
-    """Return the bytes of the fields that the schema does not name; `message` is of no use afterwards."""
+    """Return the bytes of the fields that the schema does not name; `message` must not be used afterwards."""
     if not len(UnknownFieldSet(message)):
         return b""
     for known in message.DESCRIPTOR.fields:
@@ -161,7 +161,7 @@ def _varint(value: int) -> bytes:
 
 
 def _delimited(body: bytes) -> bytes:
-    """Return the message behind its varint length; it must fill the rest exactly."""
+    """Return the message after its varint length; it must fill the rest exactly."""
     length = 0
     for position, octet in enumerate(body[:_VARINT_BYTES_MAX]):
         length |= (octet & 0x7F) << 7 * position

@@ -1,8 +1,8 @@
 """The LAYOUT node: which ledger manager a cluster uses.
 
 Text, no newline at the end: `<layout format version>LF<factory class>:<manager version>`. Format 2 is written; format
-1, with a short name in the class's place, is read. Clusters that only Pulsar initialised have no LAYOUT: hierarchical
-is meant.
+1, with a short name in the class's place, is read. Clusters that only Pulsar initialised have no LAYOUT: they use the
+hierarchical manager.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _CTOKEN_BITS = 62
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """Metadata, the version of the node it stands in, and when that was created and last changed (ms since 1970)."""
+    """Metadata, the version of their node, and when that was created and last changed (ms since 1970)."""
 
     metadata: LedgerMetadata
     version: int
@@ -48,7 +48,7 @@ class LedgerStore:
         self._uri_manager = uri.manager
         self._manager: LedgerManager | None = None
         self._has_long_ids: bool | None = None
-        # In a flat cluster: ids below were given out by the counter that earlier versions of ours used.
+        # In a flat cluster: the counter of earlier versions of bkspark assigned the ids below this one.
         self._flat_ids_from: int | None = None
         self._deletions: set[asyncio.Task[None]] = set()
 
@@ -77,7 +77,7 @@ class LedgerStore:
 
         Raises:
             LedgerExists: the chosen id is taken.
-            ConfigurationError: the cluster's ledger manager has no place for such an id.
+            ConfigurationError: the cluster's ledger manager cannot store such an id.
             MetadataError: the store failed.
         """
         manager = await self.manager()
@@ -90,14 +90,14 @@ class LedgerStore:
             except ValueError as error:
                 raise ConfigurationError(f"a ledger cannot be created: {error}") from None
             if await self._create_node(path, data):
-                # A new node has version 0; its creation time is looked up when somebody reads it.
+                # A new node has version 0; its creation time is looked up on demand.
                 return chosen, Versioned(metadata, 0, 0, 0)
             if ledger_id is not None:
                 raise LedgerExists(f"ledger {ledger_id} exists already: choose another id", ledger_id=ledger_id)
         raise MetadataError(f"{CREATE_TRIES_MAX} generated ledger ids in a row were taken")
 
     async def _create_node(self, path: str, data: bytes) -> bool:
-        """Create the node; False when somebody else's stands there."""
+        """Create the node; False if another client's node exists."""
         try:
             await self._tree.create(path, data, make_parents=True)
         except NodeExists:
@@ -146,8 +146,9 @@ class LedgerStore:
     async def _generate_flat_id(self) -> int:
         """Return the next id of a flat cluster, from the counter of Apache's FlatLedgerManagerFactory: the root's own.
 
-        Earlier versions of ours took ids from `idgen`, as other clusters do. An id that they gave out is given out by
-        nobody again, as bookies may still hold a deleted ledger under it: the root's counter is taken beyond theirs.
+        Earlier versions of ours took ids from `idgen`, as other clusters do. An id that they assigned must never be
+        assigned again, as bookies may still hold a deleted ledger with it: the root's counter is advanced beyond
+        theirs.
         """
         if self._flat_ids_from is None:
             before = f"{self._root}/{paths.ID_GENERATOR}"
@@ -165,7 +166,7 @@ class LedgerStore:
 
     async def _next_number(self, prefix: str) -> int:
         path = await self._tree.create(prefix, ephemeral=True, sequential=True, make_parents=True)
-        # Only the counter is wanted; the node goes in the background, or with the session where that fails.
+        # Only the counter is needed; the node is deleted in the background, or ends with the session if that fails.
         deletion = asyncio.ensure_future(self._delete_quietly(path))
         self._deletions.add(deletion)
         deletion.add_done_callback(self._deletions.discard)
@@ -178,7 +179,7 @@ class LedgerStore:
             return
 
     async def _delete_quietly(self, path: str) -> None:
-        """Delete a node that nobody misses; what stays behind is harmless."""
+        """Delete a node that is not needed; a remaining node is harmless."""
         try:
             await self._tree.delete(path)
         except MetadataError:
@@ -205,21 +206,21 @@ class LedgerStore:
         return Versioned(metadata, stat.version, stat.ctime_ms, stat.mtime_ms)
 
     async def read_caught_up(self, ledger_id: int) -> Versioned:
-        """`read`, of what anybody had written before the call. Raises as `read`, and MetadataError."""
+        """`read`, including everything that any client wrote before the call. Raises as `read`, and MetadataError."""
         await self._tree.catch_up()
         return await self.read(ledger_id)
 
     async def write(self, ledger_id: int, metadata: LedgerMetadata, version: int) -> Versioned:
         """Store changed metadata if `version` is still the stored one; return it with its new version.
 
-        Where the connection is lost, the node is read back: our own bytes one version up mean that the write took
-        effect; where the version is the old one, the same bytes are written again. At most one of such writes takes
+        If the connection is lost, the node is read back: our own bytes with the next version mean that the write took
+        effect; if the version is the old one, the same bytes are written again. At most one of these writes takes
         effect, even if one arrives late.
 
         Raises:
-            MetadataVersion: somebody else changed it.
+            MetadataVersion: another client changed it.
             NoSuchLedger: it was deleted.
-            MetadataError: the store failed, and whether the write took effect could not be told.
+            MetadataError: the store failed, and it is unknown whether the write took effect.
         """
         path = await self._path(ledger_id)
         metadata = replace(metadata, ctoken=0)
@@ -239,13 +240,13 @@ class LedgerStore:
         )
 
     async def _write_once(self, path: str, data: bytes, version: int) -> Stat | None:
-        """Write a node; None where the connection was lost and the write has not taken effect."""
+        """Write a node; None if the connection was lost and the write has not taken effect."""
         try:
             return await self._tree.set(path, data, version)
         except NoSuchNode:
             raise
         except MetadataError:
-            # MetadataVersion, too, may be against ourselves: a write whose answer was lost, sent twice.
+            # MetadataVersion may also be caused by our own write: its answer was lost, and it was sent twice.
             stored, stat = await self._tree.get(path)
         if stat.version == version + 1 and stored == data:
             return stat
@@ -272,7 +273,7 @@ class LedgerStore:
             try:
                 await self._tree.delete(parent)
             except MetadataError:
-                return  # another ledger lives there, or somebody else removed it
+                return  # another ledger is there, or another client removed it
             parent = parent_of(parent)
 
     # ---- list, watch ----
@@ -281,7 +282,7 @@ class LedgerStore:
         """Yield the id of every ledger, ascending within each id scheme.
 
         Raises:
-            MetadataError: the listing could not be finished; what was yielded is then not all.
+            MetadataError: the listing could not be finished; the yielded ids are incomplete.
         """
         await self.manager()
         for first in await self._tree.children(self._root):
@@ -293,7 +294,7 @@ class LedgerStore:
                     yield ledger_id
 
     async def _ids_below(self, first: str) -> AsyncIterator[int]:
-        # Depth first with a stack: children vanish while we look, and that only means fewer ledgers.
+        # Depth first with a stack: children may vanish meanwhile, which only means fewer ledgers.
         stack = [first]
         while stack:
             path = stack.pop()
@@ -302,9 +303,10 @@ class LedgerStore:
             except NoSuchNode:
                 continue
             depth = path.count("/") + 1
-            for name in reversed(names):
-                if paths.is_level(name, depth, first):
-                    stack.append(f"{path}/{name}")
+            if depth < paths.tree_depth(first) - 1:
+                stack += [f"{path}/{name}" for name in reversed(names) if paths.is_level(name, depth, first)]
+                continue
+            # A leaf may have 10,000 names: each is parsed once, on demand.
             for name in names:
                 ledger_id = paths.parse_ledger_path(f"{path}/{name}")
                 if ledger_id is not None:

@@ -1,7 +1,7 @@
 """MemoryTree: the metadata tree in memory, with versions, sessions, sequences, transactions and watches.
 
-`MemoryStore` is the server; `MemoryStore.session()` gives a MemoryTree. Faults are asked for by the caller: `faults`
-maps the number of a write (counted from 0) to what happens to it, so that each can be tried at each write.
+`MemoryStore` is the server; `MemoryStore.session()` gives a MemoryTree. The caller injects faults: `faults` maps the
+number of a write (counted from 0) to its fault, so that each fault can be tried at each write.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bkspark.metadata.tree import ANY_VERSION, Callback, Check, Create, Delete, 
 
 
 class Fault(enum.Enum):
-    """What happens to one write."""
+    """The fault of one write."""
 
     LOST_BEFORE = enum.auto()
     """The connection is lost; the write has not taken effect."""
@@ -39,7 +39,7 @@ class _Node:
 
 
 class MemoryStore:
-    """The tree that sessions share. `now_ms` is the time that nodes get when made and changed."""
+    """The tree that sessions share. `now_ms` is the creation and change time of nodes."""
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -59,7 +59,7 @@ class MemoryStore:
         return tree
 
     def expire(self, tree: MemoryTree) -> None:
-        """End a session as the server does with one that fell silent; the tree goes on with a new one."""
+        """End a session as the server ends a silent one; the tree continues with a new one."""
         self._end(tree.session_id)
         tree._begin(self._next_session)
         self._sessions[self._next_session] = tree

@@ -4,7 +4,7 @@
     /dd/dddd/Ldddd                   2-4-4: ten digits; ids below 2^31 - 1 in the default (hybrid) scheme
     /ddd/dddd/dddd/dddd/Ldddd        3-4-4-4-4: nineteen digits; all other ids
 
-The first level tells the last two apart when listing: two digits or three.
+In a listing the first level distinguishes the last two: two digits or three.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def ledger_path(ledger_id: int, manager: LedgerManager) -> str:
 
 
 def parse_ledger_path(path: str) -> int | None:
-    """Return the ledger id of a path below the root (no slash in front), or None if it is no ledger's."""
+    """Return the ledger id of a path below the root (without a leading slash), or None if it is not a ledger's."""
     for pattern in (_SHORT, _LONG, _FLAT):
         match = pattern.fullmatch(path)
         if match:

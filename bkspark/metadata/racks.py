@@ -1,11 +1,11 @@
-"""The rack map: which bookie stands in which rack. JSON, as Apache Pulsar's brokers and tools keep it:
+"""The rack map: which bookie is in which rack. JSON, as Apache Pulsar's brokers and tools store it:
 
     {"group": {"bookie id": {"rack": "/rack1", "hostname": "node1.example.com"}, ...}, ...}
 
-It stands at `bookies` below the ledgers root; where there is none, beside the root (`/bookies` for `/ledgers`), where
-Pulsar has it. `rack` is a network location, one or more names with slashes (`/region/rack`); a leading slash may be
-missing. Groups are Pulsar's isolation groups and do not matter here; a bookie that two groups name stands where the
-last one says. Other fields are ignored; a bookie without a rack stands in the default one. Empty data is an empty map.
+It is the node `bookies` below the ledgers root; without that node, it is beside the root (`/bookies` for `/ledgers`),
+where Pulsar has it. `rack` is a network location, one or more names with slashes (`/region/rack`); a leading slash may
+be missing. Groups are Pulsar's isolation groups and do not matter here; if two groups name a bookie, the last one
+counts. Other fields are ignored; a bookie without a rack is in the default one. Empty data is an empty map.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bkspark.errors import MetadataFormat
 
 
 def decode(data: bytes, path: str) -> dict[str, str]:
-    """Return the rack of each bookie that the map gives one.
+    """Return the rack of each bookie that has one in the map.
 
     Raises:
         MetadataFormat: it is not such a map; names `path`.

@@ -1,7 +1,7 @@
 """Tree: the operations of a versioned znode tree that we use.
 
-`zookeeper.ZooKeeperTree` talks to ZooKeeper; `memory.MemoryTree` is its twin in memory. Everything above is written
-once. Paths are absolute. Errors are those of `bkspark.errors`: NoSuchNode, NodeExists, MetadataVersion,
+`zookeeper.ZooKeeperTree` talks to ZooKeeper; `memory.MemoryTree` is its equivalent in memory. All code above uses this
+interface. Paths are absolute. Errors are those of `bkspark.errors`: NoSuchNode, NodeExists, MetadataVersion,
 SessionExpired, and MetadataError for a store that cannot be reached, in which case a write may or may not have taken
 effect.
 """
@@ -127,18 +127,19 @@ class Tree(ABC):
         """Do all or nothing. Raises the error of the first operation that cannot be done."""
 
     async def catch_up(self) -> None:
-        """Return when this session sees everything that was written, by anybody, before the call.
+        """Return when this session sees everything that any client wrote before the call.
 
-        A ZooKeeper server answers reads from its own copy, which may lag: what another process has just written and
-        told us of may not be there yet. A write, even of nothing, is answered after all writes before it.
+        A ZooKeeper server answers reads from its own copy, which may lag: a write that another process has just
+        completed and reported to us may be missing. A write, even an empty one, is answered after all writes before it.
         """
         await self.transaction([Check("/", ANY_VERSION)])
 
     @abstractmethod
     async def watch(self, path: str, callback: Callback) -> Callback:
-        """Call `callback()` whenever the node's data may have changed, or it came or went; return what ends the watch.
+        """Call `callback()` whenever the node may have been changed, created or deleted; return what ends the watch.
 
-        A change may be told more than once, and several as one; after a reconnection it is called without a change.
+        It may be called more than once for a change, and once for several; after a reconnection it is called without a
+        change.
         """
 
     @abstractmethod

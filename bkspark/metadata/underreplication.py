@@ -1,4 +1,5 @@
-"""The under-replication tree, in Apache's layout: which ledgers lack copies, who repairs them, and whether anybody may.
+"""The under-replication tree, in Apache's layout: which ledgers lack copies, which process repairs them, and whether
+repairs are enabled.
 
     underreplication                            empty
     underreplication/LAYOUT                     text: `type: "BASIC"`, `version: 1`
@@ -6,13 +7,14 @@
                                                 text, UnderreplicatedLedgerFormat: a `replica` for each bookie whose
                                                 copies are missing, `ctime` in ms; the four levels are the id's bits
                                                 63-48, 47-32, 31-16 and 15-0
-    underreplication/locks/urL%010d             ephemeral; text, LockDataFormat: who repairs (or drops) this ledger
-    underreplication/disable                    empty; while it exists nobody audits or repairs
-    underreplication/lostBookieRecoveryDelay    text, decimal seconds; overrides everybody's configuration
+    underreplication/locks/urL%010d             ephemeral; text, LockDataFormat: the process that repairs (or drops)
+    this ledger
+    underreplication/disable                    empty; while it exists no process audits or repairs
+    underreplication/lostBookieRecoveryDelay    text, decimal seconds; overrides every process's configuration
     underreplication/checkallledgersctime       binary, CheckAllLedgersFormat: when all ledgers were checked last
 
-A ledger stays listed until somebody has found it complete: `finish` deletes the node in the version that was seen
-when the work began, so that a copy reported missing meanwhile is not forgotten.
+A ledger stays listed until a worker has found it complete: `finish` deletes the node in the version from the start of
+the work, so that a copy reported missing meanwhile is not forgotten.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from bkspark.metadata.uri import MetadataUri
 
 LAYOUT_TYPE, LAYOUT_VERSION = "BASIC", 1
 MARK_TRIES_MAX = 64
-"""How often a mark is tried again against others who change the same ledger's node."""
+"""Retries of a mark when others change the same ledger's node."""
 
 _LEVEL = re.compile("[0-9a-f]{4}")
 _LEAF = re.compile(r"urL(\d{10,19})")
@@ -60,7 +62,7 @@ class Underreplicated:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryDelay:
-    """The delay that an operator set; the version tells one writing from the next, of the same value too."""
+    """The delay that an operator set; the version distinguishes one write from the next, even with the same value."""
 
     seconds: int
     version: int
@@ -79,11 +81,11 @@ def encode(missing: Iterable[str], ctime_ms: int | None) -> bytes:
 
 
 def decode(data: bytes, ledger_id: int, version: int = 0) -> Underreplicated:
-    """Return what a node says. Raises MetadataFormat."""
+    """Return the contents of a node. Raises MetadataFormat."""
     try:
         message = text_format.Parse(data.decode(), UnderreplicatedLedgerFormat(), allow_unknown_field=True)
     except (ValueError, RecursionError, text_format.ParseError) as error:
-        # Unknown fields are passed over by recursion, as deep as they are nested.
+        # protobuf skips unknown fields by recursion, as deep as they are nested.
         raise MetadataFormat(
             f"the under-replication node of ledger {ledger_id} cannot be read: {error}", ledger_id=ledger_id
         ) from None
@@ -92,7 +94,7 @@ def decode(data: bytes, ledger_id: int, version: int = 0) -> Underreplicated:
 
 
 def lock_text(bookie_id: str) -> bytes:
-    """Return what stands in a lock's node."""
+    """Return the contents of a lock's node."""
     return text_format.MessageToString(LockDataFormat(bookieId=bookie_id)).encode()
 
 
@@ -106,7 +108,7 @@ class UnderreplicationStore:
         self._locked: set[int] = set()
 
     async def prepare(self) -> None:
-        """Make the nodes that stand above all others, as Apache's peers expect them.
+        """Create the top nodes, as Apache's peers expect them.
 
         Raises:
             MetadataError: there is no cluster at the root, or the tree is of another layout.
@@ -138,10 +140,10 @@ class UnderreplicationStore:
         return f"{self._root}/ledgers/{paths.underreplication_path(ledger_id)}"
 
     async def mark(self, ledger_id: int, missing: Sequence[str], now_ms: int) -> None:
-        """List a ledger, or add bookies to what is listed of it. What stands there and cannot be read is replaced.
+        """List a ledger, or add bookies to its listing. Unreadable contents are replaced.
 
         Raises:
-            MetadataError: the store failed, or others went on changing the node.
+            MetadataError: the store failed, or others kept changing the node.
         """
         path = self._leaf(ledger_id)
         for _ in range(MARK_TRIES_MAX):
@@ -151,7 +153,7 @@ class UnderreplicationStore:
             except NodeExists:
                 pass
             except NoSuchNode:
-                continue  # somebody removed an empty parent at this moment
+                continue  # another process removed an empty parent at this moment
             try:
                 data, stat = await self._tree.get(path)
                 try:
@@ -167,7 +169,7 @@ class UnderreplicationStore:
         raise MetadataError(f"ledger {ledger_id} could not be listed: its node {path} is being changed all the time")
 
     async def find(self, ledger_id: int) -> Underreplicated | None:
-        """Return what is listed of a ledger, or None."""
+        """Return the listing of a ledger, or None."""
         try:
             data, stat = await self._tree.get(self._leaf(ledger_id))
         except NoSuchNode:
@@ -192,7 +194,7 @@ class UnderreplicationStore:
                     yield int(leaf[1])
 
     async def watch(self, callback: Callback) -> Callback:
-        """Call `callback()` when the list may have become longer at its top; a deeper change is not told."""
+        """Call `callback()` when the top level of the list may have grown; deeper changes are not reported."""
         return await self._tree.watch_children(f"{self._root}/ledgers", callback)
 
     # ---- work ----
@@ -201,9 +203,9 @@ class UnderreplicationStore:
         return f"{self._root}/locks/urL{ledger_id:010d}"
 
     async def lock(self, ledger_id: int, who: str) -> bool:
-        """Take a ledger's lock until `unlock` or the end of the session; False when somebody has it.
+        """Take a ledger's lock until `unlock` or the end of the session; False when another session has it.
 
-        A lock of this session that this store does not know of is its own: the answer that told of it was lost.
+        A lock of this session that this object does not know is its own: the answer that created it was lost.
         """
         path = self._lock(ledger_id)
         try:
@@ -216,7 +218,7 @@ class UnderreplicationStore:
         return True
 
     async def locked(self) -> set[int]:
-        """Return the ledgers that somebody has locked."""
+        """Return the locked ledgers."""
         try:
             names = await self._tree.children(f"{self._root}/locks")
         except NoSuchNode:
@@ -224,7 +226,7 @@ class UnderreplicationStore:
         return {int(leaf[1]) for leaf in map(_LEAF.fullmatch, names) if leaf is not None}
 
     async def unlock(self, ledger_id: int) -> None:
-        """Give a lock back that this session holds; one that went with its session is nobody's to give back.
+        """Release a lock that this session holds; a lock that ended with its session needs no release.
 
         Raises:
             MetadataError: the store failed; the next `lock` here finds the lock its own.
@@ -238,7 +240,7 @@ class UnderreplicationStore:
             await self._tree.delete(path)
 
     async def finish(self, work: Underreplicated) -> bool:
-        """Take a ledger off the list; False when somebody reported more of it since `work` was read."""
+        """Remove a ledger from the list; False when more of it was reported since `work` was read."""
         path = self._leaf(work.ledger_id)
         try:
             await self._tree.delete(path, work.version)
@@ -251,7 +253,7 @@ class UnderreplicationStore:
             try:
                 await self._tree.delete(parent)
             except MetadataError:
-                break  # another ledger is listed there, or somebody else removed it
+                break  # another ledger is listed there, or another process removed it
             parent = parent_of(parent)
         return True
 
@@ -261,7 +263,7 @@ class UnderreplicationStore:
         return await self._tree.exists(f"{self._root}/disable") is None
 
     async def set_enabled(self, enabled: bool) -> None:
-        """Let everybody audit and repair, or nobody. Saying it twice is harmless."""
+        """Enable or disable audits and repairs for all processes. Repeating it is harmless."""
         path = f"{self._root}/disable"
         if enabled:
             with contextlib.suppress(NoSuchNode):
@@ -274,7 +276,7 @@ class UnderreplicationStore:
         return await self._tree.watch(f"{self._root}/disable", callback)
 
     async def lost_bookie_recovery_delay(self) -> RecoveryDelay | None:
-        """Return the delay that an operator set for everybody; None where none is set. Raises MetadataFormat."""
+        """Return the delay that an operator set for all processes, or None. Raises MetadataFormat."""
         path = f"{self._root}/lostBookieRecoveryDelay"
         try:
             data, stat = await self._tree.get(path)
@@ -285,7 +287,8 @@ class UnderreplicationStore:
         return RecoveryDelay(int(data), stat.version)
 
     async def set_lost_bookie_recovery_delay_s(self, seconds: int) -> None:
-        """Set the delay for everybody. The auditor, ours and Apache's, audits when it is written, whatever it says."""
+        """Set the delay for all processes. The auditor, ours and Apache's, audits when it is written, whatever its
+        value."""
         path, data = f"{self._root}/lostBookieRecoveryDelay", str(seconds).encode()
         try:
             await self._tree.create(path, data, make_parents=True)
@@ -293,7 +296,7 @@ class UnderreplicationStore:
             await self._tree.set(path, data, -1)
 
     async def offer_lost_bookie_recovery_delay_s(self, seconds: int) -> None:
-        """Set the delay where none is set."""
+        """Set the delay if it is not set."""
         with contextlib.suppress(NodeExists):
             path = f"{self._root}/lostBookieRecoveryDelay"
             await self._tree.create(path, str(seconds).encode(), make_parents=True)

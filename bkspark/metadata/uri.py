@@ -34,7 +34,7 @@ class LedgerManager(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class MetadataUri:
-    """A parsed metadata URI. `manager` None: whatever LAYOUT says."""
+    """A parsed metadata URI. `manager` None: the one in LAYOUT."""
 
     hosts: tuple[tuple[str, int], ...]
     root: str

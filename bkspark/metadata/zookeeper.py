@@ -1,8 +1,8 @@
-"""ZooKeeperTree: the metadata tree in ZooKeeper. The only module that knows kazoo.
+"""ZooKeeperTree: the metadata tree in ZooKeeper. The only module that imports kazoo.
 
-kazoo runs threads of its own; each call here is kazoo's asynchronous one, whose outcome comes back to the event loop.
-Every call has a time limit, and begins only while the session is connected: kazoo would queue it for as long as the
-server is away, and a write given up long ago would take effect then.
+kazoo runs its own threads; each call here uses kazoo's asynchronous call and returns its result to the event loop.
+Every call has a time limit, and begins only while the session is connected: kazoo would queue it while the server is
+unreachable, and an abandoned write would take effect later.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ CALL_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 2.0
 REARM_PAUSE_S = 0.1
 READ_TRIES_MAX = 5
-"""Times that a read is sent when connections are lost under it."""
-# For ever, and never more than a second apart: a session outlives its connection by seconds only.
+"""Attempts of a read whose connection is lost."""
+# For ever, and at most a second apart: a session outlives its connection only by seconds.
 _RECONNECTION = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 REQUEST_BYTES_MAX = 0xFFFFF
 """ZooKeeper's jute.maxbuffer unless configured otherwise; it drops the connection of a longer request."""
@@ -36,7 +36,7 @@ REQUEST_BYTES_MAX = 0xFFFFF
 Arm = Callable[[Callable[[Any], None]], Any]
 """Sends a look-up to kazoo that leaves the given function as its watch."""
 
-# Whoever configures logging sees what kazoo says; nobody else gets it on stderr, where our own one-line errors go.
+# Users who configure logging see kazoo's lines; others do not get them on stderr, where our own one-line errors go.
 _logger = logging.getLogger("bkspark.kazoo")
 for _name in ("bkspark.kazoo", "kazoo"):
     logging.getLogger(_name).addHandler(logging.NullHandler())
@@ -105,7 +105,7 @@ class ZooKeeperTree(Tree):
         self._on_loop(self._state_changed, state)
 
     def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function on the event loop, from a thread of kazoo's; when the loop has ended nobody listens."""
+        """Call a function on the event loop, from a thread of kazoo's; does nothing when the loop has ended."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *arguments)
 
@@ -115,7 +115,7 @@ class ZooKeeperTree(Tree):
         if state == KazooState.CONNECTED:
             self._connected.set()
             if self._was_disconnected:
-                # Watches set before are gone, and changes made meanwhile were not told.
+                # Earlier watches are gone, and changes made meanwhile were not reported.
                 self._was_disconnected = False
                 for watch in tuple(self._watches):
                     self._fired(watch)
@@ -131,7 +131,7 @@ class ZooKeeperTree(Tree):
         await asyncio.wait([stopped], timeout=CLOSE_TIMEOUT_S)
 
     def _stop(self) -> asyncio.Future[None]:
-        """End the session on a thread of its own: kazoo waits long for a server that stays mute."""
+        """End the session on a separate thread: kazoo waits long for a silent server."""
         stopped = self._loop.create_future()
         self._is_closed = True
         self._connected.set()  # calls that wait for the connection find out that it is closed
@@ -158,8 +158,8 @@ class ZooKeeperTree(Tree):
     ) -> Any:
         """Run one of kazoo's asynchronous calls, which sends `data_bytes` of data, and translate its outcome.
 
-        A read whose connection is lost is asked again, within the same time limit: it changes nothing. Of a write only
-        the caller knows how to find out whether it took effect.
+        A read whose connection is lost is repeated within the same time limit: it changes nothing. Only the caller
+        knows how to determine whether a write took effect.
         """
         try:
             async with asyncio.timeout(self._call_timeout_s):
@@ -267,7 +267,7 @@ class ZooKeeperTree(Tree):
         data_bytes = sum(len(operation.data) for operation in operations if isinstance(operation, Create | Set))
         results = await self._call("a transaction", operations[0].path, request.commit_async, data_bytes=data_bytes)
         for operation, result in zip(operations, results):
-            # Operations before and after the one that failed carry these two; they say nothing of their own.
+            # Operations before and after the failed one carry these two errors, which have no meaning of their own.
             uninformative = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
             if isinstance(result, Exception) and not isinstance(result, uninformative):
                 raise self._translated(result, "a transaction", operation.path)
@@ -281,7 +281,7 @@ class ZooKeeperTree(Tree):
         return await self._watch(path, callback, lambda on_event: self._client.get_children_async(path, watch=on_event))
 
     async def _watch(self, path: str, callback: Callback, arm: Arm) -> Callback:
-        """Keep a one-shot watch armed, telling `callback` each time it fires."""
+        """Keep a one-shot watch armed, and call `callback` each time it fires."""
 
         def on_event(_: Any) -> None:
             self._on_loop(self._fired, watch)
@@ -310,7 +310,7 @@ class ZooKeeperTree(Tree):
         while watch.has_fired and watch in self._watches:
             watch.has_fired = False
             try:
-                # Armed first and told then: a change in between fires the new watch.
+                # Armed before the call: a change in between fires the new watch.
                 await self._call("a watch", watch.path, watch.arm)
             except NoSuchNode:
                 self._watches.discard(watch)  # a list of children ends with its node
@@ -329,7 +329,7 @@ class ZooKeeperTree(Tree):
 
 
 class _Watch:
-    """One watch: what it looks at, whom it tells, and whether it is being armed."""
+    """One watch: its path, its callback, and whether it is being armed."""
 
     def __init__(self, path: str, callback: Callback, arm: Callable[[], Any]) -> None:
         self.path = path

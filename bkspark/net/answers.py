@@ -1,6 +1,6 @@
-"""What bookies answer to reads, whole groups of reads at a time; the same whichever protocol carried them.
+"""Answers of bookies to whole groups of reads; the same for both protocols.
 
-Statuses are `bkspark.wire.status`, and BAD_DIGEST. V3's codes are turned into them where a frame is taken apart.
+Statuses are `bkspark.wire.status`, and BAD_DIGEST. V3's codes are translated when a frame is decoded.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ BAD_DIGEST = -1
 
 @dataclass(frozen=True, slots=True)
 class EntryAnswers:
-    """What one bookie answered for each of some entries; arrays of equal length.
+    """One bookie's answers for some entries; arrays of equal length.
 
-    `statuses` holds `Status` numbers, or BAD_DIGEST. `pieces`: payloads as they came, each with the positions, in
-    order, of its entries; those of all whose status is EOK.
+    `statuses` holds `Status` numbers, or BAD_DIGEST. `pieces`: payloads as received, each with the positions, in order,
+    of its entries; together they have all entries with status EOK.
     """
 
     entry_ids: np.ndarray
@@ -39,7 +39,7 @@ class EntryAnswers:
 
     @property
     def payloads(self) -> list[memoryview | None]:
-        """An object for each entry; None where the status is not EOK."""
+        """An object for each entry; None if the status is not EOK."""
         found: list[memoryview | None] = [None] * len(self.entry_ids)
         for at, batch in self.pieces:
             view, offsets = memoryview(batch.buffer), batch.offsets.tolist()
@@ -49,7 +49,7 @@ class EntryAnswers:
 
     @property
     def largest_bytes(self) -> int:
-        """Size of the largest payload; 0 where there is none."""
+        """Size of the largest payload; 0 without payloads."""
         return max((int(np.diff(batch.offsets).max(initial=0)) for _, batch in self.pieces), default=0)
 
     def before(self, count: int) -> EntryBatch:
@@ -69,7 +69,7 @@ def joined(parts: Sequence[EntryBatch], ledger_id: int, first_entry: int) -> Ent
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswer:
-    """Consecutive entries from the first one asked for; `status` (a `Status` or BAD_DIGEST) tells why they end."""
+    """Consecutive entries from the first requested one; `status` (a `Status` or BAD_DIGEST) says why they end."""
 
     entries: EntryBatch
     status: int
@@ -77,7 +77,7 @@ class BatchAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LastEntryAnswer:
-    """The highest entry a bookie holds, or why there is none (`status` is a `Status` or BAD_DIGEST)."""
+    """The highest entry that a bookie holds, or why it is missing (`status` is a `Status` or BAD_DIGEST)."""
 
     status: int
     entry: OpenedEntry | None
@@ -104,7 +104,7 @@ class ReadGroup:
         self.future = future
         self.waiting = np.ones(len(entry_ids), bool)
         self.on_progress: Callable[[], None] | None = None
-        """Called when some of the answers have come, and others are to come yet."""
+        """Called when some answers have arrived and others are outstanding."""
         self._digest = digest
         self._statuses = np.zeros(len(entry_ids), np.int32)
         self._lengths = np.zeros(len(entry_ids), np.int64)
@@ -113,7 +113,7 @@ class ReadGroup:
     def settle(
         self, at: np.ndarray, statuses: np.ndarray, buffer: memoryview, starts: np.ndarray, ends: np.ndarray
     ) -> None:
-        """Take the answers to the reads at positions `at`; entries lie at buffer[starts[i]:ends[i]]."""
+        """Take the answers to the reads at positions `at`; entries are at buffer[starts[i]:ends[i]]."""
         self.waiting[at] = False
         self._statuses[at] = statuses
         found = statuses == EOK
@@ -133,7 +133,7 @@ class ReadGroup:
             good = len(opened)
             if good:
                 self._lengths[at[:good]] = opened.lengths
-                # The receive buffer is used again after this call: the entries move out of it in one copy.
+                # The receive buffer is reused after this call: the entries are moved out of it in one copy.
                 batch = opened.to_batch(self.ledger_id, int(self.entry_ids[at[0]]))
                 self._pieces.append((at[:good], batch))
             if opened.bad is None:

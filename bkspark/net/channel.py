@@ -23,7 +23,7 @@ from bkspark.wire.framing import FrameTable, split_items
 
 
 def _take_replies(group: ReadGroup, replies: v2.Replies, rows: np.ndarray, buffer: memoryview) -> np.ndarray:
-    """Give a group the replies that belong to it; return the rows that are left over."""
+    """Pass a group its replies; return the remaining rows."""
     ids = replies.entry_ids[rows]
     at = np.minimum(np.searchsorted(group.entry_ids, ids), len(group.entry_ids) - 1)
     mine = (group.entry_ids[at] == ids) & group.waiting[at]
@@ -106,11 +106,11 @@ class BookieChannel(BookieConnection):
     async def batch_read(
         self, ledger_id: int, first_entry: int, entries_max: int, bytes_max: int, digest: EntryDigest
     ) -> BatchAnswer:
-        """Read consecutive entries from `first_entry` on; fewer than asked for is normal.
+        """Read consecutive entries from `first_entry` on; fewer than requested is normal.
 
         Entries that the bookie sends beyond `entries_max` (at least 1), or beyond `bytes_max` of the reply frame after
-        the first one, are left out. Those in front are genuine all the same, each with its id and digest; to drop the
-        connection for the rest would fail the reads and adds of others on it.
+        the first one, are left out. The entries before them are genuine nevertheless, each with its id and digest;
+        dropping the connection would fail the reads and adds of others on it.
 
         Raises:
             BookieUnavailable, RequestTimeout: as `read_entries`. A bookie too old for batch reads drops the connection.

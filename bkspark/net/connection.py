@@ -1,6 +1,6 @@
 """A connection to one bookie, whatever protocol it speaks: receive buffer, frames, add listeners, and its loss.
 
-A receive buffer is decoded once, whatever number of replies it holds. What lies in it is valid only during that call.
+A receive buffer is decoded once, whatever its number of replies. Its contents are valid only during that call.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ RECEIVE_ROOM_MIN = 64 * 1024
 
 @dataclass(slots=True)
 class AddListener:
-    """Who is told about add replies of one ledger on one connection.
+    """Receives the add replies of one ledger on one connection.
 
-    on_replies: gets entry ids, V2's statuses, and the LastAddSynced in the newest reply, None where that has none.
+    on_replies: gets entry ids, V2's statuses, and the LastAddSynced in the newest reply, or None.
     """
 
     on_replies: Callable[[np.ndarray, np.ndarray, int | None], None]
@@ -36,10 +36,11 @@ class AddListener:
 
 
 class BookieConnection(asyncio.BufferedProtocol):
-    """One socket to one bookie. What a protocol adds: taking frames apart, and who waits for their contents."""
+    """One socket to one bookie. A protocol's subclass adds decoding of frames, and the callers that wait for their
+    contents."""
 
     RECEIVE_BYTES = RECEIVE_BYTES_FIRST
-    """What is received at once, at most, until a frame is larger."""
+    """Bytes that are received at once, at most, until a frame is larger."""
 
     def __init__(self, bookie: str, frame_bytes_max: int, read_timeout_s: float) -> None:
         self.bookie = bookie
@@ -47,7 +48,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self.connected_at = 0.0
         """When the connection was made, by the event loop's clock."""
         self.address_on_this_host: tuple[str, int] | None = None
-        """Where the bookie was reached, when that is an address of this host."""
+        """The bookie's address, if it is an address of this host."""
         self._received_at = 0.0
         self._frame_bytes_max = frame_bytes_max
         self._read_timeout_s = read_timeout_s
@@ -63,11 +64,11 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     @abstractmethod
     def _take_frames(self, table: FrameTable) -> None:
-        """Decode the frames of the receive buffer and hand out what they hold. Raises ProtocolError."""
+        """Decode the frames of the receive buffer and deliver their contents. Raises ProtocolError."""
 
     @abstractmethod
     def _waiting(self) -> Iterator[asyncio.Future[Any]]:
-        """Yield what callers wait for."""
+        """Yield the futures that callers wait for."""
 
     # ---- adds ----
 
@@ -77,9 +78,9 @@ class BookieConnection(asyncio.BufferedProtocol):
         return self._transport.get_write_buffer_size() if self._transport else 0
 
     def close_if_silent(self) -> None:
-        """Drop the connection if nothing has come on it for as long as an answer may take, as on a half-open one.
+        """Drop the connection if it has received nothing for as long as an answer may take, as a half-open one.
 
-        For whoever waited for an answer in vain: without this the next requests would go the same way.
+        For callers whose request timed out: otherwise the next requests would time out, too.
         """
         if self._loop.time() - self._received_at > self._read_timeout_s:
             self.close()
@@ -121,7 +122,7 @@ class BookieConnection(asyncio.BufferedProtocol):
     # ---- requests ----
 
     def close(self, error: BookKeeperError | None = None) -> None:
-        """Drop the connection; whoever waits is told, by `error` if there is one."""
+        """Drop the connection; waiting callers get `error`, if there is one."""
         message = f"the connection to bookie {self.bookie} was closed"
         self._lose(error or BookieUnavailable(message, bookie=self.bookie))
 
@@ -134,13 +135,13 @@ class BookieConnection(asyncio.BufferedProtocol):
         return self.lost or BookieUnavailable(f"bookie {self.bookie} is not connected", bookie=self.bookie)
 
     async def _answered_all(self, group: ReadGroup, what: str) -> EntryAnswers:
-        """Return a group's answers. A busy bookie has the time of one answer from each to the next, not for all."""
+        """Return a group's answers. The time-out of a busy bookie runs from one answer to the next, not over all."""
         timeout_s = self._read_timeout_s
         try:
             async with asyncio.timeout(timeout_s) as deadline:
 
                 def on_progress() -> None:
-                    # Too late where the time-out strikes in this turn of the loop.
+                    # Too late if the time-out expires in this turn of the loop.
                     if not deadline.expired():
                         deadline.reschedule(self._loop.time() + timeout_s)
 
@@ -218,7 +219,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             self._make_room(int.from_bytes(self._buffer[:LENGTH_BYTES], "big") + LENGTH_BYTES)
 
     def _make_room(self, frame_bytes: int) -> None:
-        """Take the size of the frame that has begun into account at once, instead of by doubling."""
+        """Grow to the size of the present frame at once, instead of by doubling."""
         if frame_bytes + RECEIVE_ROOM_MIN > len(self._buffer):
             grown = bytearray(frame_bytes + RECEIVE_BYTES_FIRST)
             grown[: self._filled] = memoryview(self._buffer)[: self._filled]

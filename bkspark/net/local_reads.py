@@ -1,15 +1,16 @@
-"""Reads entries of a bookie on this host from the page cache of its entry logs; `bkspark.wire.local_reads` tells how.
+"""Reads entries of a bookie on this host from the page cache of its entry logs; `bkspark.wire.local_reads` specifies
+the protocol.
 
 What a scan over the network costs is mostly the socket's: copies, page faults and wake-ups on both sides. Here the
-bookie only says where entries lie, and the bytes are read once, by a thread.
+bookie only reports where entries are, and a thread reads the bytes once.
 
-**The invariant.** A local read gives entries that passed their check, the first ones of those asked for, or nothing.
-It never gives an error, a negative answer or a report of damage: whoever got too little asks the bookie over the
-network, and what it answers there decides, as if this did not exist. A bookie with which anything but the check of an
-entry goes wrong is read over the network only, as long as the connection to it lasts.
+**The invariant.** A local read returns entries that passed their check, a prefix of the requested ones, or nothing. It
+never returns an error, a negative answer or a report of damage: the caller reads missing entries over the network, and
+that answer decides, as if local reads did not exist. If anything except the check of an entry fails, the bookie is read
+only over the network, as long as the connection to it lasts.
 
-**Who answers.** Every user of the host may take the name of the socket, and forge entries with their digests. So the
-kernel is asked whose socket it is: it must be this user's, root's, or of the user who listens at the bookie's port.
+**Authentication.** Every user of the host may take the name of the socket, and forge entries with their digests. So the
+client asks the kernel for the socket's user: it must be this user, root, or the user that listens at the bookie's port.
 """
 
 from __future__ import annotations
@@ -40,19 +41,20 @@ from bkspark.wire.local_reads import ENTRIES_MAX, REPLY_BYTES_MAX, LocalRead, de
 logger = logging.getLogger(__name__)
 
 PIECE_BYTES = 2 << 20
-"""Of items that are read, checked and packed at once: few enough to stay near a core, many enough for their number."""
+"""Bytes of items that are read, checked and packed at once: few enough for a processor cache, many enough to amortise a
+call."""
 
 AHEAD_BYTES = 16 << 20
-"""Of a file, that are fetched from the disk at once where it is read for the first time."""
+"""Bytes of a file that are fetched from the disk at once when it is read for the first time."""
 
 _CREDENTIALS = struct.Struct("=iII")
-"""Of SO_PEERCRED: process, user, group."""
+"""The value of SO_PEERCRED: process, user, group."""
 
 _TCP_SOCKETS = Path("/proc/net/tcp")
 _LISTENS = "0A"
 
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
-"""Where Python or its C library does not know it, reads wait."""
+"""If Python or its C library does not have it, reads wait."""
 
 IN_PLACE_BYTES = 64 << 10
 """Entries as large as this, on average, are read one by one, and stay where they were read. Smaller ones are packed."""
@@ -62,7 +64,8 @@ class LocalReads:
     """Local reads of one bookie beside a connection to it, one at a time. For one event loop, until `close`."""
 
     def __init__(self, channel: BookieConnection, timeout_s: float, slow_s: float) -> None:
-        """`timeout_s`: for the bookie's answer. `slow_s`: a bookie whose local reads take longer is asked for them."""
+        """`timeout_s`: for the bookie's answer. `slow_s`: if local reads take longer, the bookie is read over the
+        network."""
         self.channel = channel
         address = channel.address_on_this_host
         self._bookie = None if address is None else LocalBookie(channel.bookie, address, timeout_s)
@@ -83,7 +86,7 @@ class LocalReads:
                 parts = await asyncio.to_thread(list, entries)
             return joined(parts, ledger_id, first_entry) if parts else None
 
-        # Not cancelled with the caller: it goes on in its thread all the same, and the next one must wait for it.
+        # Not cancelled with the caller: it continues in its thread anyway, and the next one must wait for it.
         job = start_shared(in_turn())
         try:
             async with asyncio.timeout(self._slow_s):
@@ -101,12 +104,12 @@ class LocalReads:
 
 
 class LocalBookie:
-    """Local reads of one bookie, which wait in place. For one thread at a time, but for `interrupt`."""
+    """Blocking local reads of one bookie. For one thread at a time, except `interrupt`."""
 
     def __init__(self, bookie: str, address: tuple[str, int], timeout_s: float) -> None:
         """`address`: where its port is reached, one of this host's. `timeout_s`: for its answer."""
         self.is_off = sys.platform != "linux"
-        """True when it is to be asked over the network."""
+        """True when the bookie must be read over the network."""
         self._bookie = bookie
         self._host, self._port = socket.inet_aton(address[0]), address[1]
         self._timeout_s = timeout_s
@@ -116,7 +119,7 @@ class LocalBookie:
     def read(
         self, ledger_id: int, first_entry: int, count_max: int, bytes_max: int, digest: EntryDigest
     ) -> Iterator[EntryBatch]:
-        """Yield some of the entries from `first_entry` on, or none, as they are wanted; their items fit `bytes_max`."""
+        """Yield some of the entries from `first_entry` on, possibly none of them; their items fit `bytes_max`."""
         if self.is_off:
             return
         count = min(count_max, ENTRIES_MAX)
@@ -134,13 +137,13 @@ class LocalBookie:
             self.close()
 
     def turn_off(self, reason: object) -> None:
-        """Give nothing any more."""
+        """Return nothing from now on."""
         if not self.is_off:
             logger.info("bookie %s is read over the network from now on: %s", self._bookie, reason)
         self.is_off = True
 
     def interrupt(self) -> None:
-        """Give nothing any more, and let a read end that waits for the bookie; on any thread."""
+        """Return nothing from now on, and end a read that waits for the bookie; on any thread."""
         self.is_off = True
         waiting = self._socket
         if waiting is not None:
@@ -175,7 +178,7 @@ class LocalBookie:
                 os.close(descriptor)
 
     def _check_owner(self, connected: socket.socket) -> None:
-        """Raise PermissionError when the socket may be another's than the bookie's."""
+        """Raise PermissionError when the socket may not be the bookie's."""
         uid = peer_uid(connected)
         if is_trusted(uid, own=os.geteuid(), of_port=None):
             return
@@ -217,10 +220,10 @@ class LocalBookie:
         first_entry: int,
         digest: EntryDigest,
     ) -> Iterator[EntryBatch]:
-        """Yield the leading entries that are whole and right, one at a time, where they were read."""
+        """Yield the leading entries that are whole and right, one at a time, without a copy."""
         given_from, least = LENGTH_BYTES + digest.given_from, LENGTH_BYTES + digest.overhead_bytes
         for entry_id, (start, end) in enumerate(zip(starts.tolist(), ends.tolist()), first_entry):
-            # Other ledgers' entries may lie before the next one, many of them.
+            # Many entries of other ledgers may precede the next one.
             size = _end_of_item(descriptor, start) - start
             if not least <= size <= end - start:
                 return
@@ -239,7 +242,7 @@ class LocalBookie:
         first_entry: int,
         digest: EntryDigest,
     ) -> OpenedEntries:
-        """Return the leading entries that are whole and right; their items lie at [start, end) of a file."""
+        """Return the leading entries that are whole and right; their items are at [start, end) of a file."""
         low = starts.item(0)
         items = self._memory.take(ends.item(-1) - low)
         count = len(starts) if read_all(descriptor, items.data, low) else 0
@@ -263,30 +266,30 @@ def read_all(descriptor: int, memory: memoryview, offset: int) -> bool:
             raise
         found = 0
     if found < len(memory):
-        # It is not all in memory, or the file system does not tell. What follows is likely to be read next.
+        # Not all of it is in memory, or the file system cannot tell. The following bytes are likely to be read next.
         os.posix_fadvise(descriptor, offset + found, AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
         found += os.preadv(descriptor, [memory[found:]], offset + found)
     return found == len(memory)
 
 
 def peer_uid(connected: socket.socket) -> int:
-    """Return the user of the process at the other end of a unix socket: who listened, or who connected."""
+    """Return the user of the process at the other end of a unix socket: of the listener, or of the client."""
     _, uid, _ = _CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return int(uid)
 
 
 def is_trusted(uid: int, *, own: int, of_port: int | None) -> bool:
-    """Return whether what a user's process says is as good as what the bookie says.
+    """Return whether a user's process is as trustworthy as the bookie.
 
     Args:
         own: the user of this process.
-        of_port: who listens at the bookie's port, None if that is not known.
+        of_port: the user that listens at the bookie's port, None if it is unknown.
     """
     return uid in (0, own) or uid == of_port
 
 
 def listener_uid(host: bytes, port: int) -> int | None:
-    """Return the user who listens at an IPv4 address (four bytes) and port of this host; None: no user does."""
+    """Return the user that listens at an IPv4 address (four bytes) and port of this host; None: no user does."""
     wanted = {f"{int.from_bytes(address, sys.byteorder):08X}:{port:04X}" for address in (host, bytes(4))}
     with _TCP_SOCKETS.open() as sockets:
         for line in sockets:
@@ -297,16 +300,16 @@ def listener_uid(host: bytes, port: int) -> int | None:
 
 
 def _end_of_item(descriptor: int, start: int) -> int:
-    """Return where an item ends; behind all limits when it cannot be read."""
+    """Return where an item ends; beyond all limits when it cannot be read."""
     word = os.pread(descriptor, LENGTH_BYTES, start)
     return start + LENGTH_BYTES + int.from_bytes(word, "big") if len(word) == LENGTH_BYTES else 1 << 62
 
 
 def address_on_this_host(host: str, port: int) -> tuple[str, int] | None:
-    """Return the IPv4 address behind which a bookie's host and port are, when it is one of this host's."""
+    """Return the IPv4 address of a bookie's host and port, if it is one of this host's."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            # Nothing is sent: the operating system says from which of its addresses it would be.
+            # Nothing is sent: the operating system returns the source address that it would use.
             probe.connect((host, port))
             return (probe.getpeername()[0], port) if probe.getpeername()[0] == probe.getsockname()[0] else None
     except (OSError, OverflowError, ValueError):

@@ -1,7 +1,8 @@
-"""Connections to bookies: one shared channel a bookie, private ones for recoveries, and V3 ones for what V2 lacks.
+"""Connections to bookies: one shared channel per bookie, private ones for recoveries, and V3 ones for requests that V2
+lacks.
 
-`channel` is for adds and reads and speaks the pool's protocol; `v3_channel` speaks V3, and is the same where the pool
-does. Connections are made when they are first asked for: who needs no V3 has none.
+`channel` is for adds and reads and speaks the pool's protocol; `v3_channel` speaks V3, and is the same channel if the
+pool's protocol is V3. Connections are made on first use: a client that needs no V3 has no V3 connection.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Channel = BookieChannel | BookieV3Channel
 _Channel = TypeVar("_Channel", BookieChannel, BookieV3Channel)
 
 AVOID_FAILED_S = 10.0
-"""How long readers ask other replicas first after a bookie could not be reached."""
+"""How long readers prefer other replicas after a bookie could not be reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class NetOptions:
     """Limits of connections, in seconds and bytes.
 
     `speculative_read_s`: a read that takes longer is sent to the next replica, too; the first answer counts.
-    `local_reads`: scans of a bookie on this host read its entry logs, where the bookie allows it.
+    `local_reads`: scans of a bookie on this host read its entry logs, if the bookie allows it.
     """
 
     connect_timeout_s: float = 5.0
@@ -80,10 +81,10 @@ class BookiePool:
         return frozenset(bookie for bookie, at in self._failed_at.items() if now - at < AVOID_FAILED_S)
 
     def lease(self, ledger_id: int) -> int:
-        """Return a lane (1 or above) on which nobody else uses this ledger, until `release`.
+        """Return a lane (1 or above) that no other caller uses for this ledger, until `release`.
 
-        Lane 0 is everybody's. V2 replies name no request, so a fencing read and a plain read of one entry, or the
-        owner's add and a recovery's, must not travel on one connection.
+        Lane 0 is shared. V2 replies do not name their request, so a fencing read and a plain read of one entry, or the
+        owner's add and a recovery's, must not use one connection.
         """
         taken = self._leases.setdefault(ledger_id, set())
         lane = next(lane for lane in range(1, len(taken) + 2) if lane not in taken)
@@ -91,7 +92,7 @@ class BookiePool:
         return lane
 
     def release(self, ledger_id: int, lane: int) -> None:
-        """Give a lane back."""
+        """Return a lane."""
         self._leases[ledger_id].discard(lane)
         if not self._leases[ledger_id]:
             del self._leases[ledger_id]
@@ -117,7 +118,7 @@ class BookiePool:
     async def read_local(
         self, bookie: str, ledger_id: int, first_entry: int, count_max: int, bytes_max: int, digest: EntryDigest
     ) -> EntryBatch | None:
-        """Return the first ones of some entries, read on this host; None: they are to be asked for. See `LocalReads`.
+        """Return a prefix of some entries, read on this host; None: read them over the network. See `LocalReads`.
 
         Raises:
             BookieUnavailable: as `channel`.
@@ -147,7 +148,7 @@ class BookiePool:
             task = start_shared(self._connect(bookie, make))
             channels[key] = task
         try:
-            # Shielded: a caller that is cancelled must not tear the connection down under the others who wait for it.
+            # Shielded: the cancellation of one caller must not close the connection that others wait for.
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled():
@@ -168,7 +169,7 @@ class BookiePool:
                 f"bookie {bookie} did not accept a connection in {options.connect_timeout_s:g} s", bookie=bookie
             ) from None
         except (OSError, OverflowError, ValueError) as error:
-            # Not only the network's: what a bookie registered may be no host, or no port.
+            # Not only network errors: a bookie's registration may have an invalid host or port.
             self._failed_at[bookie] = asyncio.get_running_loop().time()
             raise BookieUnavailable(f"bookie {bookie} cannot be reached: {error}", bookie=bookie) from None
         self._failed_at.pop(bookie, None)

@@ -1,4 +1,4 @@
-"""Work that several callers wait for, by `asyncio.shield`: it goes on when one of them is cancelled."""
+"""Work that several callers await with `asyncio.shield`: it continues when one of them is cancelled."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _T = TypeVar("_T")
 
 
 def start_shared(work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-    """Start work. Where it fails and nobody is left who waits for it, nothing is warned about."""
+    """Start work. If it fails and no caller waits for it any more, asyncio does not warn."""
     task = asyncio.ensure_future(work)
     task.add_done_callback(forget_failure)
     return task
 
 
 def forget_failure(task: asyncio.Task[Any]) -> None:
-    """Take note of how a task ended, so that asyncio does not warn that nobody did."""
+    """Retrieve the result of a task, so that asyncio does not warn about an unretrieved error."""
     if not task.cancelled():
         task.exception()

@@ -1,7 +1,7 @@
 """One V3 connection to one bookie.
 
-Every request has a txnId, which no other request of the process has; answers are matched by it. Answers of adds are
-matched by ledger and entry, as V2's are: they go to the ledger's listener. Answers of adds and reads come as arrays.
+Every request has a txnId that is unique in the process; answers are matched by it. Answers to adds are matched by
+ledger and entry, as in V2: they go to the ledger's listener. Answers to adds and reads come as arrays.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from bkspark.wire.status import EOK
 
 @dataclass(frozen=True, slots=True)
 class LacAnswer:
-    """What a bookie knows of a ledger's LAC, each with a digest that is right; `status` is a V2 code or BAD_DIGEST.
+    """A bookie's answer about a ledger's LAC, each value with a right digest; `status` is a V2 code or BAD_DIGEST.
 
-    `explicit_lac` and `entry`, the last one held, are None where the bookie gave none, or a damaged one.
+    `explicit_lac` and `entry`, the last one held, are None if the bookie sent none, or a damaged one.
     """
 
     status: int
@@ -38,7 +38,7 @@ class LacAnswer:
 
     @property
     def lac(self) -> int | None:
-        """The highest LAC that the answer proves; None where it proves none."""
+        """The highest LAC that the answer proves, or None."""
         proven = [] if self.explicit_lac is None else [self.explicit_lac]
         if self.entry is not None:
             proven.append(self.entry.lac)
@@ -47,9 +47,9 @@ class LacAnswer:
 
 @dataclass(frozen=True, slots=True)
 class PollAnswer:
-    """Answer of a long poll: the LAC that the bookie knows, and entry `previous LAC + 1` where it has it.
+    """Answer of a long poll: the LAC that the bookie knows, and entry `previous LAC + 1` if it has it.
 
-    `lac` is None where the bookie told none (an error, or nothing new); `status` is a V2 code or BAD_DIGEST.
+    `lac` is None if the bookie sent no LAC (an error, or no news); `status` is a V2 code or BAD_DIGEST.
     """
 
     status: int
@@ -59,7 +59,7 @@ class PollAnswer:
 
 @dataclass(frozen=True, slots=True)
 class DiskSpace:
-    """Bytes of a bookie's ledger directories; None where it did not say."""
+    """Bytes of a bookie's ledger directories; None if it did not report them."""
 
     total_bytes: int | None
     free_bytes: int | None
@@ -70,7 +70,7 @@ class BookieV3Channel(BookieConnection):
 
     Each call raises:
         BookieUnavailable: the connection was lost.
-        RequestTimeout: no answer in time; what the request was to do may or may not have been done.
+        RequestTimeout: no answer in time; it is unknown whether the request took effect.
     """
 
     # Each entry has a frame of its own: the more come at once, the less one of them costs.
@@ -116,9 +116,10 @@ class BookieV3Channel(BookieConnection):
         return LastEntryAnswer.of(_status(answer, inner, "readResponse"), inner.body, ledger_id, digest)
 
     async def poll_entry(self, ledger_id: int, previous_lac: int, wait_s: float, digest: EntryDigest) -> PollAnswer:
-        """Wait until the bookie knows of a LAC above `previous_lac`, `wait_s` at most; get the entry behind it, too.
+        """Wait until the bookie knows a LAC above `previous_lac`, `wait_s` at most; also get the entry after
+        `previous_lac`.
 
-        `BookieUnavailable` comes at once from a bookie that is no longer there, not after the wait.
+        `BookieUnavailable` is raised as soon as the bookie disconnects, not after the wait.
         """
         read = protocol.ReadRequest(
             flag=protocol.ReadRequest.ENTRY_PIGGYBACK,
@@ -153,7 +154,7 @@ class BookieV3Channel(BookieConnection):
         inner = answer.readLacResponse
         status, explicit_lac, entry = _status(answer, inner, "readLacResponse"), None, None
         try:
-            # Apache's bookie says EIO beside an explicit LAC when it has no entry: what it sent counts all the same.
+            # Apache's bookie answers EIO with an explicit LAC when it has no entry: the LAC counts nevertheless.
             if inner.HasField("lacBody"):
                 explicit_lac = digest.open_lac(inner.lacBody, ledger_id)
                 status = EOK
@@ -174,9 +175,9 @@ class BookieV3Channel(BookieConnection):
     # ---- the rest ----
 
     async def force(self, ledger_id: int, waits_s: float = 0.0) -> int:
-        """Make every add acknowledged so far durable; return the status. EOK: it is.
+        """Make every add acknowledged so far durable; return the status. EOK: they are durable.
 
-        `waits_s`: so much longer than an ordinary answer this one may take.
+        `waits_s`: how much longer than an ordinary answer this one may take.
         """
         request = protocol.ForceLedgerRequest(ledgerId=ledger_id)
         what = f"forcing ledger {ledger_id}"
@@ -207,7 +208,7 @@ class BookieV3Channel(BookieConnection):
         """Return which entries of a ledger the bookie has, and the status, a V2 code.
 
         Raises:
-            ProtocolError: what it sent is no list of entries, or one of more than `runs_max` runs.
+            ProtocolError: the answer is not a list of entries, or has more than `runs_max` runs.
         """
         answer = await self._ask(
             protocol.GET_LIST_OF_ENTRIES_OF_LEDGER,
@@ -250,7 +251,7 @@ class BookieV3Channel(BookieConnection):
                 row += len(adds)
                 continue
             reads = v3_reads.decode_read_responses(octets, table, row)
-            # Reads that were asked for singly, as that of the last entry, have answers of the same form.
+            # Single reads, as that of the last entry, have answers of the same form.
             if reads is not None and not np.isin(reads.txn_ids, list(self._asked)).any():
                 self._take_reads(reads, view)
                 row += len(reads)
@@ -259,12 +260,12 @@ class BookieV3Channel(BookieConnection):
             row += 1
 
     def _take_reads(self, reads: v3_reads.ReadResponses, buffer: memoryview) -> None:
-        """Settle the reads of groups that these answer; for the others nobody waits any more."""
+        """Complete the reads of groups that these answer; no caller waits for the others any more."""
         statuses = v3.statuses_of(reads.statuses)
         for first_txn_id, group in self._groups.items():
             at = reads.txn_ids - first_txn_id
             mine = np.flatnonzero((at >= 0) & (at < len(group.entry_ids)))
-            # What was answered before, or twice here, is of no interest any more.
+            # Duplicate answers are ignored.
             if not (np.diff(at[mine]) > 0).all():
                 mine = mine[np.sort(np.unique(at[mine], return_index=True)[1])]
             mine = mine[group.waiting[at[mine]]]
@@ -281,7 +282,7 @@ class BookieV3Channel(BookieConnection):
             self._take_read(response, txn_id)
         elif operation == protocol.ADD_ENTRY:
             self._take_add(response)
-        # Any other answer is to a request that nobody waits for any more.
+        # Any other answer belongs to a request for which no caller waits any more.
 
     def _take_read(self, response: protocol.Response, txn_id: int) -> None:
         for first_txn_id, group in self._groups.items():
@@ -296,7 +297,7 @@ class BookieV3Channel(BookieConnection):
 
     def _take_add(self, response: protocol.Response) -> None:
         if not response.HasField("addResponse"):
-            # A bookie answers so where it serves nobody on this connection, as before authentication.
+            # A bookie answers like this if it serves no request on this connection, as before authentication.
             raise ProtocolError(f"it refuses adds on this connection: {v3.StatusCode(response.status).name}")
         inner = response.addResponse
         status = _status(response, inner, "addResponse")
@@ -315,5 +316,5 @@ def _read_options(flags: int, master_key: bytes | None) -> tuple[bytes | None, i
 
 
 def _status(response: protocol.Response, inner: Any, name: str) -> int:
-    """Return the status of a response as a V2 code: that of its operation's message, where there is one."""
+    """Return the status of a response as a V2 code: that of its operation's message, if there is one."""
     return v3.statuses_of(np.array([inner.status if response.HasField(name) else response.status])).item()

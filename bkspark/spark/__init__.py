@@ -8,13 +8,13 @@
     ranges       which entries: bounds, limits, sharing out (pure)
     offsets      a stream's offset as canonical JSON (pure)
     plan         from a snapshot of ledgers to partitions
-    versions     what older versions of Spark lack, and what stands in for it
-    read, stream batch reader, streaming source; `read` has what runs in tasks
-    inspection   tables about the cluster; stored_ledgers: what the metadata store knows of many ledgers
+    versions     what older versions of Spark lack, and its replacements
+    read, stream batch reader, streaming source; `read` has the code that runs in tasks
+    inspection   tables about the cluster; stored_ledgers: reads the metadata of many ledgers
     write        batch and streaming writers: staged by attempts, published by one change of the log
-    progress     lag: how far behind a streaming query is
+    progress     lag: how far a streaming query lags behind
     session      a session with the settings of spark-conf
-    connection   a process's client; workers: what Spark's Python workers are spared
+    connection   a process's client; workers: savings in Spark's Python workers
 
 `demo`, `bench`, `job`, `limits` are the Spark halves of commands.
 """

@@ -63,7 +63,7 @@ class Bench:
         return {**figures, "limit": limits}
 
     def _sizes(self) -> list[int]:
-        """The rows of the warm-up and of the timed run; a run as small as a warm-up has none."""
+        """The rows of the warm-up and of the timed run; a run as small as a warm-up has no warm-up."""
         rows = self._options.rows
         return [WARM_UP_ROWS, rows] if rows > WARM_UP_ROWS else [rows]
 

@@ -1,4 +1,4 @@
-"""Columns of a read: which are made from ids, which from payloads, and the Arrow batches that Spark takes.
+"""Columns of a read, from ids and from payloads, and the Arrow batches for Spark.
 
 Metadata columns, found by name in any case:
 
@@ -10,9 +10,9 @@ Metadata columns, found by name in any case:
     ledger_ctime     timestamp            when the ledger was created     (only with includeMetadata)
     ledger_metadata  map<string, binary>  the ledger's custom metadata    (only with includeMetadata)
 
-With payloadFormat raw they stand beside `value`; with another format they are there when includeMetadata is set. All
-other columns come from the payload. The schema given to Spark may name any of them, in any order: a column that is
-left out is not built.
+With payloadFormat raw they accompany `value`; with another format they exist when includeMetadata is set. All other
+columns come from the payload. The schema given to Spark may name any of them, in any order: a column that is left out
+is not built.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _METADATA_TYPES = {
     "ledger_ctime": pa.timestamp("us", "UTC"),
     "ledger_metadata": pa.map_(pa.string(), pa.binary()),
 }
-# Before 4.3 the time zone is no argument: UTC is all it does.
+# Before 4.3 the time zone is not an argument: only UTC is possible.
 _HAS_TIME_ZONE = "timezone" in signature(to_arrow_schema).parameters
 PRECISION_MAX = 38
 """Digits of Spark's decimals."""
@@ -82,8 +82,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema that Spark exchanges for `schema`, timestamps in UTC.
 
     Raises:
-        ConfigurationError: Spark does not exchange a column's type with Python, or does with parts that say nothing
-            without the rest, and loses nulls (variant).
+        ConfigurationError: Spark does not exchange a column's type with Python, or exchanges it in parts that are
+            incomplete and lose nulls (variant).
     """
     for column in schema:
         if _holds(column.dataType, lambda kind: isinstance(kind, VariantType)):
@@ -130,7 +130,7 @@ def _to_arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def check_columns(schema: StructType) -> None:
-    """Raise ConfigurationError where no column is asked for, and this Spark would make no rows of that."""
+    """Raise ConfigurationError if no column is requested, and this version of Spark would return no rows then."""
     if not len(schema) and not COUNTS_WITHOUT_COLUMNS:
         raise ConfigurationError(
             f"the schema has no column, of which Spark {SPARK_VERSION} makes no rows: name one, or install pyspark 4.3"
@@ -151,7 +151,7 @@ def inferred_schema(payload: pa.Schema, options: SourceOptions) -> StructType:
         ConfigurationError: includeMetadata adds a column that the payload has too, or Spark has no such type.
     """
     try:
-        # Before 4.2 a timestamp without zone becomes one with zone, unless told not to.
+        # Before 4.2 a timestamp without zone becomes one with zone, unless a setting prevents it.
         found = from_arrow_schema(_plain(payload), prefer_timestamp_ntz=True)
     except Exception as error:  # pyspark's error types differ between its versions
         raise ConfigurationError(
@@ -165,7 +165,7 @@ def inferred_schema(payload: pa.Schema, options: SourceOptions) -> StructType:
             )
     found = _all_nullable(found)
     if options.malformed_mode == MalformedMode.PERMISSIVE.value and CORRUPT_RECORD not in found.names:
-        # What does not fit the columns found here would leave no trace but nulls.
+        # Entries that do not fit these columns would silently become nulls.
         kind = StringType() if options.payload_format == "json" else BinaryType()
         found = StructType([*found.fields, StructField(CORRUPT_RECORD, kind)])
     if not options.include_metadata:
@@ -182,7 +182,7 @@ def inferred_schema(payload: pa.Schema, options: SourceOptions) -> StructType:
 
 
 def _all_nullable(schema: StructType) -> StructType:
-    """Return the schema with nulls allowed everywhere: one entry does not speak for those that others append."""
+    """Return the schema with nulls allowed everywhere: later entries may lack what the first one has."""
     return StructType.fromJson(_with_nulls(schema.jsonValue()))
 
 
@@ -227,7 +227,7 @@ class RowAssembler:
         schema: the columns Spark asked for, in its order.
 
     Raises:
-        ConfigurationError: a column cannot be given; names it and says what there is.
+        ConfigurationError: a column is not available; names it and the available ones.
     """
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
@@ -244,7 +244,7 @@ class RowAssembler:
                 _check_raw(column, name, options)
                 payload.append(column)
         self._format = options.payload_format or "raw"
-        # By place among the payload's columns: those of which no entry has had a value yet.
+        # By index among the payload's columns: those for which no entry has had a value yet.
         self._unseen = (
             {}
             if self._format == "raw" or options.columns_inferred
@@ -286,7 +286,7 @@ class RowAssembler:
             if columns:
                 yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
             else:
-                # The number of rows is that of a column that is left out again.
+                # The number of rows comes from a column that is dropped again.
                 yield pa.record_batch({"rows": pa.nulls(rows.count)}).select([])
 
     def _note_seen(self, rows: Rows, entries: EntryBatch) -> None:
@@ -295,13 +295,13 @@ class RowAssembler:
             if column.null_count < len(column):
                 del self._unseen[index]
         if self._unseen and self._sample is None and len(entries):
-            # A copy: it would keep all of the batch in memory.
+            # A copy: a view would keep the whole batch in memory.
             self._sample = (entries.ledger_id, entries.first_entry, bytes(entries[0]))
 
     def tell_missing_columns(self) -> None:
-        """Warn of columns that the user named, that the first entry has not, and that were null throughout.
+        """Warn of columns that the user named, that the first entry lacks, and that were null throughout.
 
-        For the end of a task. Spark reads such a column of any source as nulls, and a misspelt one, too.
+        Called at the end of a task. Spark reads such a column of any source as nulls, also a misspelt one.
         """
         if not self._unseen or self._sample is None:
             return
@@ -354,7 +354,7 @@ class RowAssembler:
 
 
 def _check_raw(column: pa.Field, name: str, options: SourceOptions) -> None:
-    """Say what a metadata column needs that raw entries lack; other payloads may have a column of that name."""
+    """Return what a metadata column requires that raw entries lack; other payloads may have a column of that name."""
     if options.payload_format in (None, "raw") and name in _METADATA_TYPES:
         needed = "includeMetadata" if name.startswith("ledger_") else "log' or 'logsPattern"
         raise ConfigurationError(f"column '{column.name}' needs option '{needed}': set that, or leave the column out")

@@ -18,14 +18,14 @@ from bkspark.log.writer import LedgerOptions, RollLimits
 from bkspark.spark.options import SourceOptions
 
 COMMITTERS_MAX = 16
-"""Committers that a process keeps; the one that has waited longest closes its ledger for a new one."""
+"""Number of committers that a process keeps; the least recently used one closes its ledger for a new one."""
 
 _committers: OrderedDict[Hashable, EpochCommitter] = OrderedDict()
 os.register_at_fork(after_in_child=_committers.clear)
 
 
 def committer_of(log: Log, owner_id: str, ledger: LedgerOptions, options: SourceOptions) -> EpochCommitter:
-    """Return this process's committer for a log and a query or application, whose ledgers are made in one way."""
+    """Return this process's committer for a log, a query or application, and options of its ledgers."""
     limits = RollLimits(options.ledger_bytes_max, options.ledger_age_ms / 1000)
     made = (ledger.ensemble, ledger.write_quorum, ledger.ack_quorum, ledger.ledger_type, options.digest, limits)
     metadata = tuple(sorted((ledger.metadata or {}).items()))
@@ -43,4 +43,4 @@ def _close(committer: EpochCommitter) -> None:
     try:
         run(committer.close)
     except BookKeeperError:
-        return  # left open and registered: its age will tell
+        return  # left open and registered: a vacuum finds it by its age

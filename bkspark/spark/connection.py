@@ -1,7 +1,8 @@
-"""A process's connections: a client for each (process, cluster, authority), and what reading tasks have of bookies.
+"""A process's connections: a client for each (process, cluster, authority), and the bookie connections of reading
+tasks.
 
 Python workers of Spark live through many tasks and micro-batches and are made by fork. A connection is made on first
-use in the process that uses it, and finds its way back by itself when the metadata session or a bookie went away.
+use in the process that uses it, and recovers by itself from the loss of the metadata session or a bookie.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from bkspark.net.pool import BookiePool, NetOptions, resolver
 from bkspark.spark.options import SourceOptions
 
 KEPT_S = 10.0
-"""After which connections to bookies are no longer taken over from an earlier task: nobody tells of one that has died
-in silence, and waiting for an answer on it takes longer than connecting."""
+"""Time after which connections to bookies are no longer reused from an earlier task: a silently dead connection is not
+reported, and waiting for an answer on it takes longer than connecting."""
 
 _Key = tuple[int, str, str, bytes]
 _Addresses = Mapping[str, tuple[str, int]]
@@ -55,15 +56,15 @@ def connect(options: SourceOptions) -> Client:
 
 
 def new_pool(addresses: _Addresses) -> BookiePool:
-    """Return a pool that knows where bookies are without a metadata store: as (host, port) by id."""
-    # What can be read on this host is, and not by the pool.
+    """Return a pool that has the addresses of bookies, (host, port) by id, without a metadata store."""
+    # Entries on this host are read locally, not by the pool.
     return BookiePool(resolver(addresses), NetOptions(local_reads=False))
 
 
 @contextmanager
 def task_pool(addresses: _Addresses) -> Iterator[BookiePool]:
-    """Lend a task a pool as `new_pool` makes it: that of the process's last task, if it was soon before and had the
-    same bookies. A task that ends early ends its connections."""
+    """Lend a task a pool as from `new_pool`: that of the process's last task, if it was recent and had the same
+    bookies. A task that ends early closes its connections."""
     pool = _take_kept(addresses) or new_pool(addresses)
     try:
         yield pool

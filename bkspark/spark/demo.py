@@ -1,9 +1,9 @@
-"""The Spark half of `bkspark demo`: write, read back, stream, lose a bookie, ask.
+"""The Spark half of `bkspark demo`: write, read back, stream, lose a bookie, query.
 
 Run as `python -m bkspark.spark.demo`.
 
 Equality is that of multisets of whole rows: both sides are counted by all columns at once, null-safe, and every count
-must match. So a lost, doubled or changed row shows, whatever order rows come in.
+must match. So a lost, doubled or changed row is found, whatever the order of the rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import NumericType, StringType, StructType
 
 from bkspark.blocking import Client, LedgerWriter
@@ -37,7 +37,7 @@ QUORUMS = {"ensembleSize": "3", "writeQuorum": "3", "ackQuorum": "2"}
 APPENDS = 2
 APPENDED_FRACTION = 0.05
 APPENDED_ROWS_MIN = 10_000
-"""Below so many rows an append repeats the whole table: a sample of a small one may be empty."""
+"""Below this number of rows an append repeats the whole table: a sample of a small one may be empty."""
 
 KILL_ROWS_MAX = 100_000
 KILL_PIECES = 100
@@ -46,7 +46,7 @@ STREAM_TIMEOUT_S = 300
 
 @dataclass(frozen=True)
 class Kill:
-    """What a write went through whose bookie was killed half-way."""
+    """The result of a write whose bookie was killed half-way."""
 
     ledger: int
     acknowledged_before: int
@@ -144,7 +144,7 @@ class Demo:
     def _more(self, table: DataFrame, seed: int) -> DataFrame:
         if table.count() < APPENDED_ROWS_MIN:
             return table
-        # Kept, because a sample of a sample's lineage is computed anew at every use.
+        # Kept, because a sample of a sample's lineage is recomputed at every use.
         return table.sample(fraction=APPENDED_FRACTION, seed=seed).cache()
 
     # ---- the kill ----
@@ -173,7 +173,7 @@ class Demo:
         for position, piece in enumerate(pieces):
             futures.append(writer.submit(piece))
             if position == len(pieces) // 2:
-                # Half of what was sent must be acknowledged, the other half under way.
+                # Half of the sent entries must be acknowledged, the other half in flight.
                 futures[position // 2].result()
                 before = writer.last_entry + 1
                 os.kill(self._options.victim, signal.SIGKILL)
@@ -220,7 +220,7 @@ def _lost(sent: EntryBatch, acknowledged: int, found: list[EntryBatch]) -> int:
 
 
 def ask(table: DataFrame, source: str) -> dict[str, Any]:
-    """Return a question a person would ask of this table, and the answer's columns and rows."""
+    """Return a typical question about this table, and the answer's columns and rows."""
     if source == FLIGHTS:
         title = "Which carriers are late, on average? (minutes; flights that arrived)"
         answer = _averages(table.filter(sql.col("arr_delay").isNotNull()), "carrier", "arr_delay")

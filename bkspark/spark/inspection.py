@@ -1,13 +1,13 @@
-"""Tables about the cluster: `option("inspect", ...)`. All is looked up on the driver, when the read is planned.
+"""Tables about the cluster: `option("inspect", ...)`. Everything is looked up on the driver, when the read is planned.
 
     ledgers    one row a ledger, from its metadata; `last_entry` and `length` of an open one are null
     fragments  one row a fragment of a ledger; `last_entry` of the last fragment of an open ledger is null
     logs       one row a log; `published` has the last version of each name (txnAppId, or the id of a streaming query
-               without one) that published there, the latest last, and the query that did, null where none is known
+               without one) that published there, the latest last, and its query, null if unknown
     bookies    one row a bookie that ever had a cookie: `state` is available, readonly or down, as `bkspark cluster
                bookies` says; `address` is null while it is not registered
 
-What is deleted while it is being looked at is left out.
+Objects that are deleted during the look-up are left out.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class ViewReader(DataSourceReader):
     """Reads a table about the cluster as it stood when the read was planned.
 
     Raises:
-        ConfigurationError: the schema given has a column that the view has not, or calls one NOT NULL that may be.
+        ConfigurationError: the given schema has a column that the view lacks, or declares a nullable one NOT NULL.
     """
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
@@ -121,7 +121,7 @@ class ViewReader(DataSourceReader):
                 )
 
     def partitions(self) -> list[InputPartition]:
-        """Return the view's rows, ROWS_PER_PARTITION a task. Raises MetadataError where the cluster cannot be asked."""
+        """Return the view's rows, ROWS_PER_PARTITION a task. Raises MetadataError if the cluster cannot be reached."""
         client = connect(self._options).asynchronous
 
         async def look() -> list[InputPartition]:

@@ -1,7 +1,7 @@
 """A Spark job that a command runs as a child process, and the quiet session it runs in.
 
-The job talks to its parent by JSON lines on stdout (`say`, `result`, `error`: see `bkspark.cli.spark_job`). The
-session keeps every file below the folder that the parent gives and removes, and leaves no process behind.
+The job talks to its parent by JSON lines on stdout (`say`, `result`, `error`: see `bkspark.cli.spark_job`). The session
+keeps every file below the folder that the parent creates and removes, and leaves no process running.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from bkspark.errors import BookKeeperError, ConfigurationError
 
 JVM_STOP_TIMEOUT_S = 10.0
 SHORT_RUN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Java options of a job of a minute: compiling for the long run costs it a fifth of its processor time."""
+"""Java options of a job of about a minute: optimising compilation would cost a fifth of its processor time."""
 
 _REASON_CHARACTERS_MAX = 500
 
 
 def say(text: str) -> None:
-    """Tell the person who waits what is going on."""
+    """Print progress for the user."""
     _emit({"say": text})
 
 
@@ -60,7 +60,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Return the one line that says most: of a failed Spark job, the Python error of the task that failed."""
+    """Return the most informative line: for a failed Spark job, the Python error of the failed task."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("bkspark.errors.")]
     line = (ours or lines or [type(error).__name__])[-1 if ours else 0]
@@ -71,12 +71,13 @@ def _reason(error: Exception) -> str:
 def session(folder: Path, cores: int = 2, java_options: str = "") -> Iterator[SparkSession]:
     """Yield a local session on `cores` threads that keeps its files in `folder`; end it and its JVM afterwards."""
     spark = _builder(folder, cores, java_options).getOrCreate()
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None, "a session that runs has a JVM"
     try:
         spark.sparkContext.setLogLevel("ERROR")
         yield spark
     finally:
-        # Python's stdin pipe to the JVM keeps it alive; it would outlive us by a moment.
-        gateway = spark.sparkContext._gateway
+        # Python's stdin pipe keeps the JVM alive; it would outlive us by a moment.
         spark.stop()
         gateway.shutdown()
         _end_jvm(gateway.proc)

@@ -1,9 +1,9 @@
-"""What Spark's Python data sources can do at most: a source of ready-made Arrow batches and a writer that drops them.
+"""The limits of Spark's Python data sources: a source of ready-made Arrow batches and a writer that drops them.
 
 `bkspark bench spark` measures them in the session in which it measures the connector: the ratio is what the
 connector costs.
 
-    bkspark_ready_arrow   rows, value_size, partitions -> `value binary`; every task yields one batch again and again.
+    bkspark_ready_arrow   rows, value_size, partitions -> `value binary`; every task yields the same batch repeatedly.
                           As a stream, in micro-batches of rows_per_trigger (all rows without it)
     bkspark_null_arrow    takes any rows as Arrow batches, keeps none; batch and stream
 """
@@ -95,7 +95,7 @@ class ReadyArrowReader(DataSourceReader):
 
 
 class ReadyArrowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Gives `rows` rows, `rows_per_trigger` in a micro-batch. An offset is the number of rows before it."""
+    """Yields `rows` rows, `rows_per_trigger` in a micro-batch. An offset is the number of rows before it."""
 
     def __init__(self, rows: int, value_size: int, partitions: int, rows_per_trigger: int) -> None:
         self._rows = rows
@@ -110,7 +110,7 @@ class ReadyArrowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return {"rows": min(self._rows, start["rows"] + self._rows_per_trigger)}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """There is an end in any case."""
+        """Does nothing: the source always ends."""
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         return _shares(end["rows"] - start["rows"], self._value_size, self._partitions)
@@ -144,7 +144,7 @@ class NullArrowWriter(DataSourceArrowWriter):
         return _drop(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing was kept, so there is nothing to publish."""
+        """Does nothing: no rows were kept, so there is nothing to publish."""
 
 
 class NullArrowStreamWriter(DataSourceStreamArrowWriter):
@@ -152,7 +152,7 @@ class NullArrowStreamWriter(DataSourceStreamArrowWriter):
         return _drop(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing was kept, so there is nothing to publish."""
+        """Does nothing: no rows were kept, so there is nothing to publish."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing was kept, so there is nothing to remove."""
+        """Does nothing: no rows were kept, so there is nothing to remove."""

@@ -1,6 +1,6 @@
 """Streaming offsets: positions in one log, or in many, as one canonical JSON object. PURE.
 
-Of one log:
+An offset in one log:
 
     {"entry": 120, "ledger": 17, "log": "clicks", "log_id": "00000000000000aa", "ordinal": 3, "version": 1}
 
@@ -9,7 +9,7 @@ Of one log:
     log_id                    the log's own id, so that a log deleted and created again is noticed
     version                   of this format, 1
 
-Of the logs that a pattern names, each in its place by name:
+An offset in the logs that a pattern names, sorted by name:
 
     {"logs": {"clicks": {...as above...}, "orders": {...}}, "version": 1}
 
@@ -46,7 +46,7 @@ class LogOffset:
 
         Args:
             log: the log being read; an offset of another one is refused.
-            source: where the value comes from, for the message: an option's name, or the checkpoint.
+            source: the origin of the value, for the message: an option's name, or the checkpoint.
 
         Raises:
             ConfigurationError: a key is missing, unknown or out of range; the version is newer; the log is another.
@@ -75,7 +75,7 @@ class OneLog:
         return offsets[self._log].to_json()
 
     def from_json(self, value: Any, source: str) -> dict[str, LogOffset]:
-        """Raises ConfigurationError as `LogOffset.from_json`, and where `value` is of a stream of many logs."""
+        """Raises ConfigurationError as `LogOffset.from_json`, and if `value` belongs to a stream of many logs."""
         value = _object(value, source)
         if "logs" in value:
             raise ConfigurationError(
@@ -91,7 +91,7 @@ class ManyLogs:
         return {"logs": {name: offsets[name].to_json() for name in sorted(offsets)}, "version": VERSION}
 
     def from_json(self, value: Any, source: str) -> dict[str, LogOffset]:
-        """Raises ConfigurationError as `LogOffset.from_json`, and where `value` is of a stream of one log."""
+        """Raises ConfigurationError as `LogOffset.from_json`, and if `value` belongs to a stream of one log."""
         value = _object(value, source)
         logs = value.get("logs")
         if not isinstance(logs, Mapping) or set(value) != {"logs", "version"}:
@@ -115,7 +115,7 @@ def position_of(value: Any, source: str) -> Position:
     """Return the position that an option or offset holds.
 
     Raises:
-        ConfigurationError: it is no position; names `source` and says why.
+        ConfigurationError: it is not a position; names `source` and says why.
     """
     try:
         return Position.parse(value)

@@ -1,6 +1,6 @@
-"""How the texts of options are read: each function returns the value, or raises ValueError with what the text is. PURE.
+"""Parsers of option texts: each function returns the value, or raises ValueError that says what the text must be. PURE.
 
-Numbers below 0 are relative: an offset of -1000 stands 1000 entries before the end, a time of -600000 ten minutes ago.
+Numbers below 0 are relative: an offset of -1000 is 1000 entries before the end, a time of -600000 is ten minutes ago.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ ENTRY_BYTES_MAX = 4 * MIB
 DURATION_MS_MAX = 36_500 * 86_400_000
 """Greatest time in an option, a hundred years: beyond it clocks and floats overflow."""
 SHOWN_CHARACTERS_MAX = 200
-"""Of a wrong value a message shows so many characters."""
+"""Characters of a wrong value that a message shows."""
 EARLIEST = "earliest"
 LATEST = "latest"
 Offset = str | int | dict[str, Any]
-"""`earliest`, `latest`, entries before the end (below 0), or a JSON object: a position, or with `logsPattern` such an
-offset for each log named."""
+"""`earliest`, `latest`, a number of entries before the end (below 0), or a JSON object: a position, or with
+`logsPattern` such an offset for each named log."""
 
 # Python refuses to read numbers of thousands of digits, in words of its own.
 _DIGITS = r"\d{1,30}"
@@ -48,7 +48,7 @@ _INT64_MAX = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class IdRange:
-    """Ledger ids [first, end), and of each of these the entries [first_entry, end_entry); None: to the last one."""
+    """Ledger ids [first, end), and the entries [first_entry, end_entry) of each ledger; None: to the last one."""
 
     first: int
     end: int
@@ -60,7 +60,7 @@ EVERY_LEDGER = IdRange(0, LEDGER_ID_MAX + 1)
 
 
 def shown(value: object) -> str:
-    """Return a value as a message shows it: on one line, and not for ever."""
+    """Return a value as shown in a message: on one line, and cut if long."""
     whole = repr(value)
     return whole if len(whole) <= SHOWN_CHARACTERS_MAX else f"{whole[:SHOWN_CHARACTERS_MAX]}…"
 
@@ -167,7 +167,7 @@ def pattern(value: str) -> str:
 
 
 def moment(value: str) -> int:
-    """Return milliseconds since the epoch, 0 for what was before; below 0: before now."""
+    """Return milliseconds since the epoch, 0 for earlier times; below 0: before now."""
     text = value.strip()
     relative = _DURATION.fullmatch(text[1:]) if text.startswith("-") else None
     if relative is not None and relative[2]:

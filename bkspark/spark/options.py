@@ -115,9 +115,10 @@ OPTIONS = (
 )
 TRIGGER_DELAY_MS = 15 * 60_000
 LEDGER_METADATA = "ledgerMetadata."
-"""Options of this prefix: ledgerMetadata.key=value. A read takes the ledgers that have it, a write gives it."""
+"""Options of this prefix: ledgerMetadata.key=value. A read selects the ledgers that have it, a write sets it."""
 LEDGER_METADATA_BYTES_MAX = 256 * 1024
-"""Of all that a write gives to a ledger: its metadata is one node of ZooKeeper, which takes less than 1 MiB."""
+"""Limit of all custom metadata that a write sets: a ledger's metadata is one node of ZooKeeper, which takes less than 1
+MiB."""
 _OWN_METADATA = frozenset({"application", "log"})
 _LEDGER_METADATA = Option(
     "ledgerMetadata", "ledger_metadata", values.text, frozenset({READ, WRITE}), "custom metadata of ledgers"
@@ -135,7 +136,7 @@ _KAFKA_NAMES = {
     "maxRecordsPerPartition": "maxEntriesPerPartition",
     "includeHeaders": "includeMetadata",
 }
-"""Options of Spark's connector for Kafka whose work one of ours does, under another name."""
+"""Options of Spark's connector for Kafka that have an equivalent here under another name."""
 _OF_LOGS = """; of several logs, a JSON object of their names and one of these each"""
 _KAFKA_PREFIXES = ("kafka.", "kafkaconsumer.", "fetchoffset.", "groupidprefix", "startingoffsetsbytimestampstrategy")
 _OF_KAFKA = {theirs.lower(): ours for theirs, ours in _KAFKA_NAMES.items()}
@@ -153,8 +154,8 @@ _BY_USE = {**_BY_KEY, _LEDGER_METADATA.name.lower(): _LEDGER_METADATA}
 class SourceOptions:
     """The parsed options; a field left at None was not given and has no fixed default.
 
-    `given` holds the lower-cased names that the user set, so that the check of a use can refuse what does not apply.
-    `columns_inferred` is no option: the user named no columns, and they were read off the first entries.
+    `given` holds the lower-cased names that the user set, so that the check of a use can refuse options that do not
+    apply. `columns_inferred` is not an option: the user named no columns, and the first entries determined them.
     """
 
     uri: str
@@ -203,7 +204,7 @@ class SourceOptions:
 
         Args:
             options: names in any case.
-            environment: where `uri` and `password` come from when they are not given.
+            environment: the source of `uri` and `password` when they are not given.
 
         Raises:
             ConfigurationError: an option is unknown or wrong, or two of them exclude each other.
@@ -235,10 +236,10 @@ class SourceOptions:
         return parsed
 
     def check_at_load(self) -> None:
-        """Raise ConfigurationError where neither a batch nor a stream can be read with these options.
+        """Raise ConfigurationError if neither a batch nor a stream can be read with these options.
 
-        Spark asks for a reader only when it plans one, which may be far from load(). What may be meant for a write is
-        passed over: its writer is asked for at once.
+        Spark requests a reader only when it plans one, which may be long after load(). Options of writes are ignored:
+        their writer is requested at once.
         """
         if self.inspect is not None:
             return
@@ -260,10 +261,10 @@ class SourceOptions:
         return self.log is not None or self.logs_pattern is not None
 
     def offset_of(self, log: str, option: str) -> Offset | None:
-        """Return what an offset option, named, says of one log; None where it says nothing of it.
+        """Return the value of the named offset option for one log; None if it does not name the log.
 
         Raises:
-            ConfigurationError: it names this log with what is no offset.
+            ConfigurationError: its value for this log is not an offset.
         """
         offset: Offset | None = getattr(self, _BY_KEY[option.lower()].field)
         if self.logs_pattern is None or not isinstance(offset, dict):
@@ -322,7 +323,7 @@ class SourceOptions:
             )
 
     def _check_positions(self) -> None:
-        """Raise ConfigurationError where an offset option holds the JSON of no position, or of no log's."""
+        """Raise ConfigurationError if an offset option's JSON is not a position, or not one of a log."""
         for option in ("startingOffsets", "endingOffsets"):
             value = getattr(self, _BY_KEY[option.lower()].field)
             if not isinstance(value, dict):
@@ -350,7 +351,7 @@ class SourceOptions:
 
     def _check_times(self) -> None:
         since, until = self.starting_timestamp, self.ending_timestamp
-        # A time that is relative, and so below 0, is compared with another such one.
+        # A relative time, which is below 0, is compared only with another relative one.
         if since is not None and until is not None and (since < 0) == (until < 0) and since >= until:
             raise ConfigurationError(
                 "option 'startingTimestamp' is not before 'endingTimestamp', so nothing would be read: exchange them"
@@ -459,20 +460,20 @@ class SourceOptions:
 
 
 def _is_kafkas(value: Mapping[str, Any]) -> bool:
-    """Whether offsets are written as Kafka's connector takes them: `{"topic": {"0": 23, "1": -2}}`."""
+    """Whether offsets have the form of Kafka's connector: `{"topic": {"0": 23, "1": -2}}`."""
     partitions = [key for offsets in value.values() if isinstance(offsets, dict) for key in offsets]
     return bool(partitions) and all(key.isdecimal() for key in partitions)
 
 
 def _without_properties(options: Mapping[str, str]) -> Mapping[str, str]:
-    """Return what CREATE TABLE without columns gives as OPTIONS: Spark mixes the table's properties with them."""
+    """Return the OPTIONS of a CREATE TABLE without columns: Spark mixes the table's properties with them."""
     if _TABLE_PROVIDER not in options:
         return options
     return {key[len(_TABLE_OPTION) :]: value for key, value in options.items() if key.startswith(_TABLE_OPTION)}
 
 
 def _refuse_twice(options: Mapping[str, str]) -> None:
-    """Spark's own mappings know no case of names: where two differ in it alone, one of them would be lost."""
+    """Spark's own mappings ignore the case of names: if two names differ only in case, one of them would be lost."""
     known: dict[str, str] = {}
     for key in options:
         before = known.setdefault(key.lower(), key)
@@ -520,7 +521,7 @@ def _fill_from_environment(fields: dict[str, Any], environment: Mapping[str, str
 
 
 def _check_together(given: frozenset[str]) -> None:
-    """Raise ConfigurationError where two options are never of use together."""
+    """Raise ConfigurationError if two options exclude each other."""
     for one, other in itertools.combinations(sorted(given), 2):
         first, second = _BY_USE[one], _BY_USE[other]
         if not first.uses & second.uses:

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 
@@ -58,12 +58,13 @@ class ReadPartition(InputPartition):
 
 
 class ReadPlanner:
-    """Looks at ledgers and plans who reads what. A planner is one snapshot: each ledger is looked at once.
+    """Reads the state of ledgers and plans which task reads which entries. A planner is one snapshot: it reads each
+    ledger's state once.
 
     The methods are coroutines of the client's loop.
 
     Args:
-        is_stream: for messages. A stream that has a checkpoint begins there, whatever its options say.
+        is_stream: for messages. A stream with a checkpoint begins there, whatever its options are.
     """
 
     def __init__(self, client: Client, options: SourceOptions, *, is_stream: bool = False) -> None:
@@ -89,10 +90,10 @@ class ReadPlanner:
         return [name for name in await self._client.logs() if re.fullmatch(options.logs_pattern, name)]
 
     async def snapshot(self, name: str) -> LogSnapshot | None:
-        """Return a log's list of ledgers as it stands now; None where a log of `logsPattern` went since it was listed.
+        """Return a log's current list of ledgers; None if a log of `logsPattern` was deleted since it was listed.
 
         Raises:
-            NoSuchLog: there is none with the name of option `log`.
+            NoSuchLog: there is no log with the name of option `log`.
         """
         try:
             return await Log(self._client, name).snapshot()
@@ -102,10 +103,10 @@ class ReadPlanner:
             return None
 
     async def look_ahead(self, before: ReadPlanner | None) -> None:
-        """Look at what an earlier planner needed and is likely to be needed again: ledgers that were open, and bookies.
+        """Prefetch what an earlier planner needed and is likely to be needed again: open ledgers, and bookies.
 
-        While others ask which ledgers there are now, that is. What fails is asked for again by whoever needs it; what
-        nobody needs, the next planner does not look at.
+        This runs while others read the present list of ledgers. A failed look-up is repeated on demand; the next
+        planner does not prefetch what was not needed.
         """
         if before is None:
             return
@@ -121,9 +122,9 @@ class ReadPlanner:
         )
 
     def check_offsets(self, names: Collection[str]) -> None:
-        """Raise ConfigurationError where an offset option names a log that is not among those to read.
+        """Raise ConfigurationError if an offset option names a log that is not among those to read.
 
-        For a read that begins: a stream that goes on from its checkpoint asks the options nothing.
+        For a new read: a stream that continues from its checkpoint does not use the options.
         """
         options = self._options
         if options.logs_pattern is None:
@@ -140,19 +141,19 @@ class ReadPlanner:
                     )
 
     async def chosen(self, selection: Sequence[IdRange]) -> list[EntryRange]:
-        """Return what is readable of the ledgers that option `ledgers` chooses, in its order.
+        """Return the readable entries of the ledgers that option `ledgers` chooses, in its order.
 
-        A ledger named by itself must exist, and must hold the entries named; a range stands for those in it that do,
-        which must be some (failOnDataLoss). What is chosen by custom metadata or time, or as `*`, may be nothing.
+        A ledger that is named individually must exist, and must hold the named entries; a range means the existing
+        ledgers in it, at least one (failOnDataLoss). A choice by custom metadata, by time, or with `*` may be empty.
 
         Raises:
-            NoSuchLedger: there is none.
+            NoSuchLedger: no such ledger exists.
             ConfigurationError: a ledger ends before the entries named do.
         """
         picks = [pick for selected in selection for pick in await self._ids(selected)]
         picks = await self._wanted(picks)
         await self._open([ledger_id for ledger_id, selected in picks if _is_one(selected)])
-        # Of a range, those that exist are read: one may be deleted between the list of them and this.
+        # The existing ledgers of a range are read: one may be deleted after they were listed.
         await self._open([ledger_id for ledger_id, _ in picks], must_exist=False)
         ranges = []
         for ordinal, (ledger_id, selected) in enumerate(picks):
@@ -176,9 +177,9 @@ class ReadPlanner:
         return found
 
     async def _wanted(self, picks: list[tuple[int, IdRange]]) -> list[tuple[int, IdRange]]:
-        """Return those that have the custom metadata and lie in the time that the options ask for.
+        """Return the ledgers with the custom metadata and in the time that the options name.
 
-        The metadata tell, before a ledger is opened: others may have another password.
+        The metadata decide, before a ledger is opened: others may have another password.
         """
         options = self._options
         if not options.ledger_metadata and options.starting_timestamp is None and options.ending_timestamp is None:
@@ -201,10 +202,10 @@ class ReadPlanner:
         return moment_ms if moment_ms >= 0 else self._now_ms + moment_ms
 
     async def in_time(self, extents: Sequence[LedgerExtent]) -> list[LedgerExtent]:
-        """Return the ledgers that the time options ask for.
+        """Return the ledgers in the time that the options name.
 
-        What a ledger tells is when it was created and when its metadata changed last: entries of one that was open at
-        such a time are on both sides of it, and are all taken.
+        A ledger only has the times of its creation and of the last change of its metadata: if it was open at such a
+        time, its entries are on both sides of it, and all are taken.
         """
         if self._options.starting_timestamp is None and self._options.ending_timestamp is None:
             return list(extents)
@@ -213,20 +214,20 @@ class ReadPlanner:
         return [extent for extent, reader in found if reader is not None and self._is_in_time(reader.times)]
 
     async def end_of_log(self, snapshot: LogSnapshot) -> Position:
-        """Return the position behind the last entry of a log that a reader may reach now, without fencing anything."""
+        """Return the position after the last entry of a log that a reader may reach now, without fencing anything."""
         return await reading.latest(self._open_listed, snapshot)
 
     async def _open_listed(self, listed: ListedLedger) -> LedgerReader | None:
         await self._open([listed.ledger_id])
         return self._opened.get(listed.ledger_id)
 
-    async def extents(self, snapshot: LogSnapshot, first_ordinal: int, end: Position) -> AsyncIterator[LedgerExtent]:
-        """Yield what lies before `end` of the ledgers from `first_ordinal` on, in order.
+    async def extents(self, snapshot: LogSnapshot, first_ordinal: int, end: Position) -> AsyncGenerator[LedgerExtent]:
+        """Yield the entries before `end` of the ledgers from `first_ordinal` on, in order.
 
-        Depends on the log's content before `end` alone, which never changes: planning again gives the same.
+        The result depends only on the log's content before `end`, which never changes: planning again gives the same.
 
         Raises:
-            DataLoss: a ledger is gone, or ends before `end` says (failOnDataLoss; otherwise what is left is yielded).
+            DataLoss: a ledger is gone, or ends before `end` (failOnDataLoss; otherwise the rest is yielded).
         """
         async for run in snapshot.runs(first_ordinal, end.ordinal + 1):
             await self._open([listed.ledger_id for listed in run if listed.last_entry is None])
@@ -266,10 +267,10 @@ class ReadPlanner:
         return LedgerExtent(ordinal, reader.ledger_id, last + 1, reader.length, reader.is_closed, log)
 
     async def start(self, snapshot: LogSnapshot, readable: Position) -> Position:
-        """Return where `startingOffsets` or `startingTimestamp` lets the reading of a log begin, not after `readable`.
+        """Return the start of reading a log by `startingOffsets` or `startingTimestamp`, not after `readable`.
 
         Raises:
-            ConfigurationError, DataLoss: the position is not one of the log, or what follows it is gone.
+            ConfigurationError, DataLoss: the position is not one of the log, or the entries after it are gone.
         """
         wanted = self._options.offset_of(snapshot.name, "startingOffsets")
         if self._options.starting_timestamp is not None:
@@ -286,11 +287,12 @@ class ReadPlanner:
         return readable if wanted == LATEST else snapshot.start
 
     async def end(self, snapshot: LogSnapshot, readable: Position) -> Position:
-        """Return where `endingOffsets` lets the reading of a log end.
+        """Return the end of reading a log by `endingOffsets`.
 
         Raises:
-            ConfigurationError: it is no position of the log, lies behind what is readable, or before `startingOffsets`.
-            DataLoss: what lies before it is gone (failOnDataLoss).
+            ConfigurationError: it is not a position of the log, is after the readable entries, or before
+            `startingOffsets`.
+            DataLoss: the entries before it are gone (failOnDataLoss).
         """
         wanted = self._options.offset_of(snapshot.name, "endingOffsets")
         if isinstance(wanted, int):
@@ -299,7 +301,7 @@ class ReadPlanner:
             return snapshot.start if wanted == EARLIEST else readable
         end = position_of(wanted, "option 'endingOffsets'")
         await self._check_reached("endingOffsets", snapshot, end, readable)
-        # Of another log, or in front of what is left: something else would be read, or nothing.
+        # A position of another log, or before the remaining entries: other entries would be read, or none.
         await self.first_position(snapshot, end, "option 'endingOffsets'", "use latest")
         start = self._options.offset_of(snapshot.name, "startingOffsets")
         if isinstance(start, dict) and position_of(start, "option 'startingOffsets'") > end:
@@ -310,7 +312,7 @@ class ReadPlanner:
         return end
 
     async def _check_reached(self, option: str, snapshot: LogSnapshot, position: Position, readable: Position) -> None:
-        """Raise ConfigurationError where a position lies behind what is readable, or behind the end of its ledger."""
+        """Raise ConfigurationError if a position is after the readable entries, or after the end of its ledger."""
         if position > readable:
             raise ConfigurationError(
                 f"option '{option}' is {position}, but log {snapshot.name} can be read up to {readable} only: "
@@ -328,14 +330,15 @@ class ReadPlanner:
                 return
 
     async def first_position(self, snapshot: LogSnapshot, position: Position, source: str, instead: str) -> Position:
-        """Return where reading from `position` begins: there, or with failOnDataLoss=false at what is left.
+        """Return where reading from `position` begins: there, or with failOnDataLoss=false at the first remaining
+        entry.
 
         Args:
-            source, instead: of the position, and what to do where nothing is left there, for messages.
+            source, instead: the origin of the position, and what to do if no entry is left there, for messages.
 
         Raises:
-            DataLoss: what follows the position is gone.
-            ConfigurationError: the position is of another log.
+            DataLoss: the entries after the position are gone.
+            ConfigurationError: the position belongs to another log.
         """
         try:
             await snapshot.locate(position)
@@ -432,7 +435,7 @@ class ReadPlanner:
             raise UnauthorizedAccess(f"option 'password': {error}{narrow}", ledger_id=ledger_id) from None
 
     async def _addresses(self) -> dict[str, tuple[str, int]]:
-        """Return where the bookies of all opened ledgers are dialled, as far as that is known."""
+        """Return the known addresses of the bookies of all opened ledgers."""
         todo = [bookie for bookie in self._bookies() if bookie not in self._resolved]
         for some in chunks(todo, CALLS_AT_ONCE):
             await asyncio.gather(*map(self._resolve, some))
@@ -457,10 +460,10 @@ def _is_one(selected: IdRange) -> bool:
 
 
 def _chosen_entries(extent: LedgerExtent, selected: IdRange) -> EntryRange:
-    """Return the entries of a ledger that were chosen; an empty range where it has none of them.
+    """Return the chosen entries of a ledger; an empty range if it has none of them.
 
     Raises:
-        ConfigurationError: the ledger ends before the entries named do.
+        ConfigurationError: the ledger ends before the named entries do.
     """
     end = extent.end_entry if selected.end_entry is None else selected.end_entry
     if end > extent.end_entry:

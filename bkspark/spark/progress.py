@@ -1,4 +1,4 @@
-"""How far a streaming query is behind the logs it reads, from what Spark tells of its progress."""
+"""How far a streaming query lags behind its logs, from Spark's progress reports."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ ENTRIES_BEHIND, BYTES_BEHIND = "entries_behind", "bytes_behind"
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Entries, and about how many payload bytes, that were confirmed when a trigger began and are in no batch yet."""
+    """Entries, and approximate payload bytes, that were confirmed when a trigger began and are in no batch yet."""
 
     entries: int
     bytes: int
 
 
 def lag(progress: Any) -> Lag:
-    """Return how far behind a query is, all its bookkeeper sources together; what came after the trigger is not seen.
+    """Return how far a query lags behind, for all its bookkeeper sources together; later entries than the trigger are
+    not counted.
 
     Args:
-        progress: what `query.lastProgress` gives, or an element of `recentProgress`, or its JSON text.
+        progress: `query.lastProgress`, or an element of `recentProgress`, or its JSON text.
 
     Raises:
-        ConfigurationError: no source of it is a bookkeeper source that has looked at its log.
+        ConfigurationError: none of its sources is a bookkeeper source that has read its log's end.
     """
     try:
         found = json.loads(progress) if isinstance(progress, str) else progress

@@ -1,10 +1,10 @@
 """Which entries to read: bounds, limits, splitting and packing. PURE.
 
 Places in a log are positions in their normal form (`bkspark.log.positions`): the end of a ledger is never written as
-the beginning of the next. One list of ledgers that is no log is treated as one whose ordinals count from 0.
+the beginning of the next. A list of ledgers without a log is treated as a log whose ordinals count from 0.
 
-A reader may go from one ledger to the next only when the first is closed: an open one can still grow, and whatever
-it gained after the reader had left would never be read.
+A reader may move from one ledger to the next only when the first is closed: an open one can still grow, and later
+entries would never be read.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from bkspark.log.positions import Position
 
 LEDGER_OPEN_BYTES = 64 * 1024
-"""What opening a ledger weighs, against reading as many bytes, when work is shared out."""
+"""The cost of opening a ledger, in bytes read, when work is divided."""
 
 PARTITION_LEDGERS_MAX = 1000
-"""Ledgers in one task, about: each costs some round trips, however small it is."""
+"""Approximate limit of the ledgers in one task: each costs some round trips, however small it is."""
 
 PARTITION_BYTES_MIN = 16 << 20
 """Below this a task costs more to start than to run, so idle slots alone are no reason to split further."""
@@ -28,10 +28,10 @@ PARTITION_BYTES_MIN = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class LedgerExtent:
-    """What one snapshot saw of one ledger, or of a slice of it: entries [first_entry, end_entry) are readable, `length`
-    payload bytes in all.
+    """One ledger, or a slice of it, in one snapshot: entries [first_entry, end_entry) are readable, with `length`
+    payload bytes in total.
 
-    `log` is the name of the log that was looked at, empty for ledgers chosen by id.
+    `log` is the name of its log, empty for ledgers chosen by id.
     """
 
     ordinal: int
@@ -49,13 +49,13 @@ class LedgerExtent:
         return self.length / count if count > 0 else 0.0
 
     def first_after(self, start: Position) -> int:
-        """Return the first entry that a reader from `start` on, which is not behind this ledger, reads."""
+        """Return the first entry that a reader from `start` on reads here; `start` is not after this ledger."""
         return max(self.first_entry, start.entry_id if self.ordinal == start.ordinal else 0)
 
 
 @dataclass(frozen=True, slots=True)
 class EntryRange:
-    """Entries [first_entry, end_entry) of one ledger, `size` payload bytes, about."""
+    """Entries [first_entry, end_entry) of one ledger, about `size` payload bytes."""
 
     ordinal: int
     ledger_id: int
@@ -77,12 +77,13 @@ def advance(
     """Return the position where a reader that begins at `start` must stop.
 
     Args:
-        extents: ledgers in log order; those before `start` are passed over; none is drawn after the last one needed.
-        entries_max: stop after as many entries.
-        bytes_max: stop before more bytes, by the ledger's average, but never before the first entry.
+        extents: ledgers in log order; those before `start` are skipped; the iterator is not advanced beyond the last
+        one needed.
+        entries_max: stop after this many entries.
+        bytes_max: stop before more bytes, estimated by the ledger's average, but never before the first entry.
 
     Returns:
-        `start` itself when there is nothing to read; else a later position, in normal form.
+        `start` itself when there is nothing to read; otherwise a later position, in normal form.
     """
     end = start
     entries_left = math.inf if entries_max is None else entries_max
@@ -119,14 +120,14 @@ def between(extents: Iterable[LedgerExtent], start: Position, end: Position) -> 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """So many entries, of so many payload bytes, about."""
+    """A number of entries, and their approximate payload bytes."""
 
     entries: int
     octets: int
 
 
 def amount(extents: Iterable[LedgerExtent], start: Position, end: Position) -> Amount:
-    """Return how much lies from `start` up to `end`."""
+    """Return the amount from `start` up to `end`."""
     entries = octets = 0
     for found in between(extents, start, end):
         entries += len(found)
@@ -135,9 +136,9 @@ def amount(extents: Iterable[LedgerExtent], start: Position, end: Position) -> A
 
 
 def water_level(wanted: Sequence[int], total: int, turn: int = 0) -> list[int]:
-    """Return how much of `total` each gets that wants so much: all the same, but none more than it wants.
+    """Divide `total` among requests: equal shares, but no share above its request.
 
-    What is too little for all goes to others in each turn, so that none waits for ever.
+    A remainder that is too small for all goes to others in each turn, so that every request is served some time.
     """
     given = [0] * len(wanted)
     left = total
@@ -156,12 +157,12 @@ def water_level(wanted: Sequence[int], total: int, turn: int = 0) -> list[int]:
 def partition_count(
     ranges: Sequence[EntryRange], partition_bytes_max: int, partitions_min: int | None, slots: int
 ) -> int:
-    """Return into how many tasks to share `ranges` out.
+    """Return into how many tasks to divide `ranges`.
 
     Args:
-        partition_bytes_max: payload bytes of a task at most, about.
-        partitions_min: the user's wish; None makes as many tasks for each slot, of PARTITION_BYTES_MIN at least.
-        slots: tasks that can run at a time, as far as is known.
+        partition_bytes_max: approximate limit of a task's payload bytes.
+        partitions_min: the user's setting; None: as many tasks for each slot, of at least PARTITION_BYTES_MIN.
+        slots: tasks that can run concurrently, if known.
     """
     size = sum(entries.size for entries in ranges)
     by_size = math.ceil(size / partition_bytes_max)
@@ -174,7 +175,7 @@ def partition_count(
 
 
 def share(ranges: Sequence[EntryRange], count: int) -> list[tuple[EntryRange, ...]]:
-    """Return `ranges`, in order, cut and packed into at most `count` groups of about equal weight, none empty."""
+    """Return `ranges`, in order, cut and packed into at most `count` non-empty groups of about equal weight."""
     total = sum(_weight(entries) for entries in ranges)
     groups: list[tuple[EntryRange, ...]] = []
     group: list[EntryRange] = []
@@ -231,7 +232,7 @@ def split(groups: Iterable[tuple[EntryRange, ...]], entries_max: int) -> list[tu
 def at_least(groups: Sequence[tuple[EntryRange, ...]], count: int) -> list[tuple[EntryRange, ...]]:
     """Return the groups in order, the heaviest cut further until there are `count` or all have one entry.
 
-    An entry that is larger than its share leaves fewer groups than `share` was asked for.
+    If an entry is larger than its share, there are fewer groups than `share` requested.
     """
     parts = [1] * len(groups)
     entries = [sum(map(len, group)) for group in groups]

@@ -1,4 +1,4 @@
-"""Batch reading: the plan on the driver, the tasks that read it, and the schema when the user gives none."""
+"""Batch reading: the plan on the driver, the tasks that read it, and the schema if the user sets no schema."""
 
 from __future__ import annotations
 
@@ -35,39 +35,39 @@ from bkspark.wire.framing import LENGTH_BYTES
 _log = logging.getLogger(__name__)
 
 READ_BYTES = 4 << 20
-"""Payload bytes asked for at once; they fit a frame (5 MiB) unless entries are tiny."""
+"""Payload bytes requested at once; they fit a frame (5 MiB) unless entries are tiny."""
 
 BATCH_BYTES = 1 << 20
-"""Of a record batch for Spark, about. Its JVM takes batches that stay in a core's cache faster: 0.62 s of processor for
-a GiB in batches of 1 MiB, 0.66 in those of 4 MiB, 0.72 in those of 8 MiB."""
+"""Approximate bytes of a record batch for Spark. Its JVM processes batches that fit a core's cache faster: 0.62 s of
+processor time for a GiB in batches of 1 MiB, 0.66 s with 4 MiB, 0.72 s with 8 MiB."""
 
 SMALL_BATCH_BYTES = 256 << 10
-"""Batches below are joined: a batch costs Spark about as much as so many bytes."""
+"""Smaller batches are joined: a batch costs Spark about as much as this many bytes."""
 
 
 ENTRY_BYTES = 1024
-"""What an entry is taken to have where nothing tells."""
+"""Assumed bytes of an entry if its size is unknown."""
 
 SAMPLE_ENTRIES = 1000
 SAMPLE_BYTES = 4 << 20
-"""What is looked at to find the columns of a read for which the user names none."""
+"""Limits of the sample that determines the columns of a read without a schema."""
 
 
 class BookKeeperReader(DataSourceReader):
-    """Reads ledgers or a log as they stood when the read was planned."""
+    """Reads ledgers or a log in their state when the read was planned."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._options = options.for_batch_read()
         self._schema = schema
-        row_assembler(schema, self._options)  # a wrong column is told here, on the driver
+        row_assembler(schema, self._options)  # a wrong column raises here, on the driver
 
     def partitions(self) -> list[InputPartition]:
         """Return the plan of one snapshot.
 
         Raises:
-            NoSuchLog, NoSuchLedger, UnauthorizedAccess, MetadataError: what is to be read cannot be looked at.
+            NoSuchLog, NoSuchLedger, UnauthorizedAccess, MetadataError: the ledgers or the log cannot be read.
             ConfigurationError: a position is not one of the log.
-            DataLoss: what was asked for is gone (failOnDataLoss).
+            DataLoss: requested entries are gone (failOnDataLoss).
         """
         options = self._options
         client = connect(options).asynchronous
@@ -84,7 +84,7 @@ class BookKeeperReader(DataSourceReader):
 
 
 async def _ranges(planner: ReadPlanner, options: SourceOptions) -> list[EntryRange]:
-    """Return the entries that a batch read asks for."""
+    """Return the entries that a batch read requests."""
     if not options.reads_logs:
         return _limited(await planner.chosen(options.ledgers or ()), options)
     names = await planner.log_names()
@@ -105,7 +105,7 @@ async def _ranges(planner: ReadPlanner, options: SourceOptions) -> list[EntryRan
 
 
 def _limited(ranges: list[EntryRange], options: SourceOptions) -> list[EntryRange]:
-    """Return what relative offsets leave of ledgers; both count back from the last of all entries chosen."""
+    """Return the entries between relative offsets; both count back from the last of all chosen entries."""
     total = sum(map(len, ranges))
     start = options.starting_offsets
     end = options.ending_offsets
@@ -134,7 +134,7 @@ def read_partition(partition: InputPartition, schema: StructType, options: Sourc
 
 
 def _scanned(partition: ReadPartition, *, fail_on_data_loss: bool) -> Iterator[tuple[LedgerRead, EntryBatch]]:
-    """Yield the entries of a partition: read on this host where that is possible, otherwise over the network."""
+    """Yield the entries of a partition: read on this host if possible, otherwise over the network."""
     with task_pool(partition.addresses) as pool:
         if any(map(_is_long, partition.reads)):
             with closing(LocalScan(partition.addresses, NetOptions())) as scan:
@@ -170,7 +170,7 @@ def _read(
                 continue
         if not _is_long(read) or not scan.can_read(metadata, position):
             end = read.end_entry
-        # What follows may be here; the more is not, the less likely.
+        # Later entries may be local again; each miss doubles how far we read over the network before the next try.
         end = min(read.end_entry, position + elsewhere * (end - position))
         elsewhere *= 2
         reader = _reader(read, partition, pool)
@@ -184,7 +184,7 @@ async def _entries(
     for read in partition.reads:
         reader = _reader(read, partition, pool)
         found = _stored(read, reader, read.first_entry, read.end_entry, fail_on_data_loss=fail_on_data_loss)
-        # Closed before the pool: a LIMIT ends the task here, while reads are under way.
+        # Closed before the pool: a LIMIT ends the task here, while reads are in flight.
         async with aclosing(found) as batches:
             async for entries in batches:
                 yield read, entries
@@ -196,8 +196,8 @@ async def _stored(
     """Yield entries [first, end), or with failOnDataLoss=false those of them that a bookie still has.
 
     Raises:
-        DataLoss: every bookie that could have an entry says that it has not: its ledger was deleted since the plan was
-            made, or they lost it. One that does not answer is no such thing.
+        DataLoss: every bookie that could have an entry answers that it does not have it: its ledger was deleted since
+            the plan was made, or they lost it. A missing answer is not a data loss.
     """
     stop = end
     while first < end:
@@ -222,9 +222,9 @@ async def _stored(
 
 
 async def _next_stored(read: LedgerRead, reader: RangeReader, gone: int, end: int) -> int:
-    """Return where to go on behind an entry that is gone: behind it, or at `end` where the rest is gone too.
+    """Return where to continue after an entry that is gone: directly after it, or at `end` if the rest is gone too.
 
-    A deleted ledger is not asked for entry by entry: what its last entries say, of all its bookies, holds for it.
+    A deleted ledger is not read entry by entry: the answers of all its bookies for its last entries decide.
     """
     goes_on = end
     for entry_id in range(max(gone + 1, end - read.metadata.ensemble_size), end):
@@ -243,7 +243,7 @@ def _reader(read: LedgerRead, partition: ReadPartition, pool: BookiePool) -> Ran
 
 
 def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows, small batches in a row as one, large ones in parts."""
+    """Yield the same rows, consecutive small batches as one, large ones in parts."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -258,7 +258,7 @@ def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _one_batch(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Return the same rows in one batch, where there are any; nothing is copied where they are in one already."""
+    """Return the same rows in one batch, if there are any; a single batch is not copied."""
     return batches if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()
 
 
@@ -271,16 +271,16 @@ def _parts(batch: pa.RecordBatch, batch_bytes: int) -> Iterator[pa.RecordBatch]:
 
 
 def schema_for(options: SourceOptions) -> StructType:
-    """Return the schema of a read for which the user gave none: read off the first entries, but for raw.
+    """Return the schema of a read without a schema from the user: from the first entries, except for raw.
 
     Raises:
-        ConfigurationError: there is no entry to look at, or the first entries do not tell.
+        ConfigurationError: there is no entry, or the first entries do not determine the columns.
     """
     payload_format = options.payload_format or "raw"
     if payload_format == "raw":
         return raw_schema(options)
     client = connect(options).asynchronous
-    # To look at columns must not fence a writer: the read may yet be refused, or never be done.
+    # Finding the columns must not fence a writer: the read may still be refused, or never run.
     look = replace(options, recover=False, unconfirmed=True) if options.recover else options
     payloads = run(lambda: _first_payloads(client, look))
     if not payloads:
@@ -299,7 +299,7 @@ def schema_for(options: SourceOptions) -> StructType:
 
 
 async def _first_payloads(client: Client, options: SourceOptions) -> list[bytes]:
-    """Return the first entries to read, up to SAMPLE_ENTRIES of SAMPLE_BYTES, about; at least one if there is any."""
+    """Return the first entries to read, about SAMPLE_ENTRIES or SAMPLE_BYTES at most; at least one if there is any."""
     payloads: list[bytes] = []
     room = float(SAMPLE_BYTES)
     planner = ReadPlanner(client, options)
@@ -309,7 +309,7 @@ async def _first_payloads(client: Client, options: SourceOptions) -> list[bytes]
         if count <= 0:
             break
         sample = replace(entries, end_entry=entries.first_entry + count)
-        # As a task does: the end of a shared ledger stands in the log, before a bookie tells of it.
+        # As in a task: the log has the end of a shared ledger before a bookie reports it.
         for partition in await planner.partitions([sample]):
             pool = new_pool(partition.addresses)
             try:
@@ -323,7 +323,7 @@ async def _first_payloads(client: Client, options: SourceOptions) -> list[bytes]
 
 
 async def _readable(planner: ReadPlanner, options: SourceOptions) -> AsyncIterator[EntryRange]:
-    """Yield what there is to read, from its beginning."""
+    """Yield the readable entries, from the beginning."""
     if not options.reads_logs:
         for entries in await planner.chosen(options.ledgers or ()):
             yield entries

@@ -10,15 +10,16 @@ from pyspark.sql import SparkSession
 from bkspark.errors import ConfigurationError
 
 SETTINGS = {"spark.python.unix.domain.socket.enabled": "true"}
-"""What is better than Spark's own defaults."""
+"""Settings that are better than Spark's own defaults."""
 
 
 def session(app_name: str = "bkspark", *, master: str | None = None, **settings: str) -> SparkSession:
-    """Return the process's Spark session, made with `SETTINGS` where there is none yet.
+    """Return the process's Spark session; create it with `SETTINGS` if there is none yet.
 
     Args:
         master: as for Spark; None leaves it to spark-submit and the environment.
-        settings: more of Spark's, which win, with __ in place of dots: spark__sql__shuffle__partitions="8".
+        settings: further Spark settings, which take precedence, with __ instead of dots:
+        spark__sql__shuffle__partitions="8".
 
     Raises:
         ConfigurationError: a setting does not begin with spark.

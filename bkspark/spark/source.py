@@ -1,7 +1,7 @@
 """BookKeeperDataSource: `format("bookkeeper")`, and its registration.
 
-Spark imports this module whenever it looks for data sources; readers and writers, with Arrow and the client behind
-them, are imported when they are asked for.
+Spark imports this module whenever it looks for data sources; readers and writers, and with them Arrow and the client,
+are imported on demand.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class BookKeeperDataSource(DataSource):
         from bkspark.spark.read import schema_for
 
         schema = schema_for(self._parsed)
-        # Spark asks for the schema first, and carries what this is then to where it asks for a reader.
+        # Spark requests the schema first, and then uses a copy of this object to request a reader.
         self._parsed = replace(self._parsed, columns_inferred=True)
         return schema
 
@@ -86,12 +86,12 @@ class BookKeeperDataSource(DataSource):
 
 def register(spark: SparkSession) -> None:
     """Make `format("bookkeeper")` known to one session, and to writes that the calling thread starts in it."""
-    # Spark looks for a write's source in the session that is active in the thread, and finds none in one of yours;
-    # of all that a session offers, this alone makes it active.
+    # Spark looks for a write's source in the thread's active session, which may be another one; of all methods of a
+    # session, only this one makes it active.
     spark.createDataFrame([], "nothing int")
     try:
         spark.dataSource.register(BookKeeperDataSource)
     except AnalysisException as error:
-        # Spark 4.0 and 4.1 do not let a source take the place of the same one that they found by themselves.
+        # Spark 4.0 and 4.1 do not let a source replace the same one that they discovered themselves.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise

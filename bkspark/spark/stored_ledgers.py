@@ -1,4 +1,4 @@
-"""What the metadata store knows of many ledgers, for the driver."""
+"""Reads the metadata of many ledgers, for the driver."""
 
 from __future__ import annotations
 

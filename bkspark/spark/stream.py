@@ -1,14 +1,14 @@
-"""The streaming source: follows a log, or all logs of a pattern, never past what is confirmed, and fences nobody.
+"""The streaming source: follows a log, or all logs of a pattern, never beyond confirmed entries, and never fences.
 
-Planning runs in one process for a query's life; what it looks at the metadata store says now, at most since the trigger
-began, so a restart on a checkpoint goes on exactly where the last run stood. `read` runs in tasks.
+Planning runs in one process for a query's life. It uses the present state of the metadata store, at most as old as the
+trigger, so a restart on a checkpoint continues exactly where the last run ended. `read` runs in tasks.
 
-A micro-batch of a few rows waits for planning about as long as for its rows. So each call of Spark's is one trip to the
-client's loop, and a trigger asks for what the one before it needed, the ledger that is being written above all, while
-it asks for the logs themselves.
+A micro-batch of a few rows waits for planning about as long as for its rows. So each call from Spark is one trip to the
+client's loop, and a trigger reads the state that the previous one needed, above all that of the ledger being written,
+while it reads the logs themselves.
 
-A log that appears while a query with `logsPattern` runs is first noted in the offset with where it begins, and read
-from there by the next micro-batch: so what a batch holds is told by its two offsets alone.
+A log that appears while a query with `logsPattern` runs is first recorded in the offset with its beginning, and the
+next micro-batch reads it from there: so its two offsets alone determine the contents of a batch.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from bkspark.stages import reach
 CHECKPOINT = "the checkpoint's offset"
 
 Offsets = Mapping[str, LogOffset]
-"""Where each log stands, by name."""
+"""The position in each log, by name."""
 
 
 class _LookedAtLog:
-    """One log as a trigger finds it. The coroutines are those of the client's loop."""
+    """One log as a trigger finds it. The coroutines run on the client's loop."""
 
     def __init__(self, planner: ReadPlanner, snapshot: LogSnapshot, options: SourceOptions) -> None:
         self._planner = planner
@@ -74,11 +74,12 @@ class _LookedAtLog:
         return await self._planner.start(self._snapshot, await self.end())
 
     async def end(self) -> Position:
-        """Return the position behind what is confirmed now."""
+        """Return the position after the last entry confirmed now."""
         return await self._planner.end_of_log(self._snapshot)
 
     async def begin(self, noted: LogOffset) -> Position:
-        """Return where reading from a noted offset begins; with failOnDataLoss=false, at what is left."""
+        """Return where reading from a recorded offset begins; with failOnDataLoss=false, at the first remaining
+        entry."""
         if self.is_another_than(noted):
             _tell_loss(self._options, noted, "deleted and created again")
             return self._snapshot.start
@@ -86,14 +87,14 @@ class _LookedAtLog:
         return await self._planner.first_position(self._snapshot, noted.position, CHECKPOINT, instead)
 
     def is_another_than(self, noted: LogOffset) -> bool:
-        """True when the log was deleted and created again since."""
+        """True when the log was deleted and created again in the meantime."""
         return noted.log_id != self._snapshot.head.log_id
 
     async def amount(self, begin: Position, end: Position) -> Amount:
         return amount(await self._extents(begin, end), begin, end) if begin < end else Amount(0, 0)
 
     async def advance(self, begin: Position, end: Position, entries_max: int | None, bytes_max: int | None) -> Position:
-        """Return where a micro-batch must end that has as many entries, and about as many bytes, at most."""
+        """Return where a micro-batch must end that has at most this many entries and about this many bytes."""
         if end <= begin or entries_max == 0 or bytes_max == 0:
             return begin
         return advance(await self._extents(begin, end), begin, entries_max, bytes_max)
@@ -121,7 +122,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._given: Offsets = {}
         self._last_batch_s = time.monotonic()
         self._turn = 0
-        row_assembler(schema, self._options)  # a wrong column is told here, before the query runs
+        row_assembler(schema, self._options)  # a wrong column raises here, before the query runs
 
     # ---- where to read ----
 
@@ -129,7 +130,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """Return where a query without checkpoint begins: `startingOffsets`.
 
         Raises:
-            NoSuchLog, MetadataError: the log cannot be looked at.
+            NoSuchLog, MetadataError: the log cannot be read.
             ConfigurationError, DataLoss: the position is not one of the log, or what follows it is gone.
         """
         planner = self._new_planner()
@@ -144,14 +145,14 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def latestOffset(  # noqa: N802
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
-        """Return where the next micro-batch from `start` must end: `start` itself when nothing is new.
+        """Return where the next micro-batch from `start` must end: `start` itself without new entries.
 
         Args:
-            start: None before Spark 4.2, which asks for the end of what there is and no more.
+            start: None before Spark 4.2, which only requests the end of the existing entries.
             limit: ReadAllAvailable lifts the limits of the options, as Trigger.Once asks.
 
         Raises:
-            DataLoss: what follows `start` is gone (failOnDataLoss).
+            DataLoss: the entries after `start` are gone (failOnDataLoss).
         """
         self._looked_at = None
         planner = self._new_planner()
@@ -173,21 +174,21 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         await self._report(logs, ends, readable)
         if ends == begins and noted.keys() == logs.keys():
             return start
-        if ends != begins:  # what only notes a new log has no entries, and lets nobody wait longer for theirs
+        if ends != begins:  # a batch that only records a new log has no entries, and does not restart the waiting time
             self._last_batch_s = time.monotonic()
         return self._ending(ends, planner, logs)
 
     def _ending(
         self, ends: Mapping[str, Position], planner: ReadPlanner, logs: Mapping[str, _LookedAtLog]
     ) -> dict[str, Any]:
-        """Return the offset at which a micro-batch ends, and note what was looked at: its plan needs the same."""
+        """Return the offset at which a micro-batch ends, and keep the state that was read: its plan needs the same."""
         self._given = {name: log.offset(ends[name]) for name, log in logs.items()}
         end = self._form.to_json(self._given)
         self._looked_at = (end, planner, logs)
         return end
 
     def _not_before_given(self, name: str, log: _LookedAtLog, end: Position) -> Position:
-        """Return `end`, but not before the one given last: other bookies may answer than then, which know less."""
+        """Return `end`, but not before the last returned one: other bookies may answer now, which know less."""
         given = self._given.get(name)
         return end if given is None or log.is_another_than(given) else max(end, given.position)
 
@@ -199,15 +200,17 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         readable: Mapping[str, Position],
         limit: ReadLimit | None,
     ) -> dict[str, Position]:
-        """Return where each log's part of the micro-batch ends: its begin where it has none."""
+        """Return where each log's part of the micro-batch ends: at its begin if it has no part."""
         most: dict[str, Position] = {}
         for name, begin in begins.items():
             end = readable[name] if name in noted else begin
             if self._target is not None:
                 target = self._target.get(name)
-                # What was created since, under an old name too, is for the next run.
-                is_in_run = target is not None and not logs[name].is_another_than(target)
-                end = min(end, target.position) if is_in_run else begin
+                # Logs created since then, also under an old name, are for the next run.
+                if target is None or logs[name].is_another_than(target):
+                    end = begin
+                else:
+                    end = min(end, target.position)
             most[name] = max(begin, end)
         entries_max, bytes_max = self._options.trigger_entries_max, self._options.trigger_bytes_max
         if isinstance(limit, ReadAllAvailable):
@@ -219,7 +222,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if least is not None and sum(each.entries for each in amounts) < least:
             return dict(begins)
         entries = _shares([each.entries for each in amounts], entries_max, self._turn)
-        # Entries may have no bytes at all, and need a share all the same.
+        # Entries may have no bytes at all, and still need a share.
         octets = _shares([max(each.octets, min(each.entries, 1)) for each in amounts], bytes_max, self._turn)
         self._turn += 1
         return {
@@ -228,7 +231,8 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         }
 
     def _is_overdue(self) -> bool:
-        """True when a micro-batch is not to wait for `minEntriesPerTrigger`: it waited enough, or the query ends."""
+        """True when a micro-batch must not wait for `minEntriesPerTrigger`: it waited long enough, or the query
+        ends."""
         waited_ms = (time.monotonic() - self._last_batch_s) * 1000
         return self._target is not None or waited_ms >= self._options.trigger_delay_ms
 
@@ -238,7 +242,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         ends: Mapping[str, Position],
         readable: Mapping[str, Position],
     ) -> None:
-        """Note the logs' ends for the query's progress, and how much before them no micro-batch has yet."""
+        """Record the logs' ends for the query's progress, and how much before them is in no micro-batch yet."""
         behind = [await log.amount(ends[name], readable[name]) for name, log in logs.items()]
         self._reported = {
             **self._form.to_json({name: log.offset(readable[name]) for name, log in logs.items()}),
@@ -247,8 +251,8 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         }
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit of a micro-batch. Spark has no limit of two kinds: `latestOffset` heeds all three options,
-        whichever of them it is given; only the limit of none of them lifts them.
+        """Return the limit of a micro-batch. A Spark limit has only one kind, so `latestOffset` applies all three
+        options, whichever limit it gets; only ReadAllAvailable lifts them.
         """
         if self._options.trigger_entries_max is not None:
             return ReadMaxRows(self._options.trigger_entries_max)
@@ -259,7 +263,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the end of what a query with Trigger.AvailableNow reads."""
+        """Fix the end for a query with Trigger.AvailableNow."""
         planner = self._new_planner()
 
         async def target() -> Offsets:
@@ -274,13 +278,13 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     # ---- what to read ----
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the partitions between two offsets; the same rows whenever it is asked.
+        """Return the partitions between two offsets; they have the same rows at every call.
 
         Raises:
-            DataLoss: some of it is gone (failOnDataLoss).
+            DataLoss: some of the entries are gone (failOnDataLoss).
         """
         looked_at, self._looked_at = self._looked_at, None
-        # What `latestOffset` looked at a moment ago, when it gave this end; another time, what there is now.
+        # The state that `latestOffset` read when it returned this end; otherwise the present state.
         planner, logs = looked_at[1:] if looked_at is not None and looked_at[0] == end else (self._new_planner(), None)
         planned: list[InputPartition] = list(run(lambda: self._plan(planner, logs, start, end)))
         reach("source.planned")
@@ -299,7 +303,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             logs = await self._look(planner)
         self._tell_gone(last, logs)
         ranges: list[EntryRange] = []
-        # A log that only the end names was found there: nothing of it is in this batch.
+        # A log that only the end names was found then: none of its entries are in this batch.
         for name in sorted(first.keys() & last.keys() & logs.keys()):
             log = logs[name]
             if log.is_another_than(last[name]):
@@ -340,11 +344,11 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
 
 def check_without_admission_control(options: SourceOptions) -> None:
-    """Refuse what a source cannot do where Spark does not tell it where a micro-batch begins.
+    """Refuse options that need the beginning of a micro-batch, if Spark does not pass it.
 
     Raises:
         ConfigurationError: a limit of micro-batches is set, with which Trigger.AvailableNow would end too early; or
-            many logs are followed, whose new ones would be skipped.
+            many logs are followed, and new ones would be skipped.
     """
     limits = ("maxEntriesPerTrigger", "maxBytesPerTrigger", "minEntriesPerTrigger", "logsPattern")
     for name in limits:
@@ -356,9 +360,9 @@ def check_without_admission_control(options: SourceOptions) -> None:
 
 
 def _shares(wanted: list[int], total: int | None, turn: int) -> list[int] | list[None]:
-    """Return what each log may add to a micro-batch, None for no limit.
+    """Return the share of each log in a micro-batch, None for no limit.
 
-    A limit of bytes never stops all of them: one entry goes through, however large.
+    A limit of bytes never stops all logs: one entry is always read, however large.
     """
     return [None] * len(wanted) if total is None else water_level(wanted, total, turn)
 

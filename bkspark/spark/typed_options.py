@@ -4,9 +4,8 @@
     spark.read.format("bookkeeper").options(**clicks).load()
     spark.readStream.format("bookkeeper").options(**clicks.but(maxEntriesPerTrigger=10_000)).load()
 
-Names are those of `options`, which says what each means. What is wrong whatever is done with it (a name, a value, two
-options that exclude each other) is told when the value is made; what has no effect on a read or a write, when that is
-planned.
+Names are those of `options`, which says what each means. An error in any use (a name, a value, two options that exclude
+each other) is raised when the value is made; an option without effect on a read or a write, when that is planned.
 """
 
 from __future__ import annotations

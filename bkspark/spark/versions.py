@@ -1,18 +1,21 @@
-"""What Spark's Python Data Source API got after version 4.0, the oldest that is supported, and what stands in for it.
+"""Features of Spark's Python Data Source API since version 4.0, the oldest supported one, and their replacements.
 
-    4.1   DataSourceStreamArrowWriter. The workers of 4.0 hand a streaming writer Arrow batches too, if it is a batch
-          writer for Arrow as well: so the stand-in is both
+    4.1   DataSourceStreamArrowWriter. The workers of 4.0 also pass Arrow batches to a streaming writer if it is a batch
+          writer for Arrow as well: so the replacement is both
     4.2   admission control: a source's limit of a micro-batch, Trigger.AvailableNow, the reported latest offset.
-          Before, a source is asked for the latest offset alone: it is not told where the batch begins, nor that the
-          query is to end. `HAS_ADMISSION_CONTROL` tells; the streaming source refuses what it cannot do right without
-    4.3   rows of no columns are counted (`COUNTS_WITHOUT_COLUMNS`). 4.0 makes none; those between were not tried
+          Before, Spark only requests the latest offset from a source: it passes neither the batch's beginning nor the
+          end of the query. `HAS_ADMISSION_CONTROL` says which; without it the streaming source refuses options that it
+          cannot implement correctly
+    4.3   rows of no columns are counted (`COUNTS_WITHOUT_COLUMNS`). 4.0 returns no rows; those between
+          were not tested
 
-Readers and writers take these names from here only.
+Readers and writers take these names from here only. Type checkers see the newest Spark's.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyspark
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
@@ -31,18 +34,20 @@ __all__ = [
 ]
 
 SPARK_VERSION: str = pyspark.__version__
+_RELEASE = tuple(int(part) for part in SPARK_VERSION.split(".")[:2])
 
-COUNTS_WITHOUT_COLUMNS = tuple(int(part) for part in SPARK_VERSION.split(".")[:2]) >= (4, 3)
+COUNTS_WITHOUT_COLUMNS = _RELEASE >= (4, 3)
+HAS_ADMISSION_CONTROL = _RELEASE >= (4, 2)
 
-try:
+if TYPE_CHECKING or _RELEASE >= (4, 1):
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
-except ImportError:
+else:
 
-    class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):  # type: ignore[no-redef]
+    class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
         """Takes Arrow batches in a streaming write of Spark 4.0."""
 
 
-try:
+if TYPE_CHECKING or HAS_ADMISSION_CONTROL:
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
         ReadLimit,
@@ -51,29 +56,25 @@ try:
         ReadMinRows,
         SupportsTriggerAvailableNow,
     )
-except ImportError:
-    HAS_ADMISSION_CONTROL = False
+else:
 
-    class ReadLimit:  # type: ignore[no-redef]
-        """How much a micro-batch may have."""
+    class ReadLimit:
+        """The limit of a micro-batch."""
 
-    class ReadAllAvailable(ReadLimit):  # type: ignore[no-redef]
+    class ReadAllAvailable(ReadLimit):
         """No limit."""
 
     @dataclass(frozen=True)
-    class ReadMaxRows(ReadLimit):  # type: ignore[no-redef]
+    class ReadMaxRows(ReadLimit):
         max_rows: int
 
     @dataclass(frozen=True)
-    class ReadMinRows(ReadLimit):  # type: ignore[no-redef]
+    class ReadMinRows(ReadLimit):
         min_rows: int
 
     @dataclass(frozen=True)
-    class ReadMaxBytes(ReadLimit):  # type: ignore[no-redef]
+    class ReadMaxBytes(ReadLimit):
         max_bytes: int
 
-    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Marks a source that is told when a query is to end."""
-
-else:
-    HAS_ADMISSION_CONTROL = True
+    class SupportsTriggerAvailableNow:
+        """Marks a source that supports Trigger.AvailableNow."""

@@ -1,7 +1,7 @@
-"""What the connector does for the Python worker that Spark runs it in.
+"""Optimises the Python worker in which Spark runs the connector.
 
-A worker lives through many calls (tasks, plans, commits), and pyspark's daemon has it collect cycles after each: some
-40 ms of processor time, spent on nothing but the modules that were imported.
+A worker serves many calls (tasks, plans, commits), and pyspark's daemon runs the cycle collector after each: some 40 ms
+of processor time, only to scan imported modules.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _calls = 0
 
 
 def spare_modules() -> None:
-    """Keep what a worker has imported out of later collections; to be called at the beginning of every call.
+    """Exclude a worker's imported modules from later collections; call it at the beginning of every call.
 
-    Done at the second call: what the first one imported is there, and what it left behind has been collected.
-    Elsewhere than in a worker that Spark reuses this does nothing.
+    It acts at the second call: the modules of the first call are imported then, and its garbage has been collected.
+    Outside of a worker that Spark reuses it does nothing.
     """
     global _calls
     if _REUSED not in os.environ or _calls > 1:

@@ -1,18 +1,18 @@
-"""Writing: each task attempt fills ledgers of its own; the driver publishes all of them in one change of the log.
+"""Writing: each task attempt fills its own ledgers; the driver publishes all of them in one change of the log.
 
     attempt   creates a ledger on its first row, registers it as pending under the log, writes, closes it, reports it.
-              Where the commit is keyed (a stream, or txnAppId) an attempt of a few rows reports the rows instead
-    commit    appends the reported rows to a shared ledger, and then what was reported to the log's list in partition
+              If the commit is keyed (a stream, or txnAppId), an attempt of a few rows reports the rows instead
+    commit    appends the reported rows to a shared ledger, and then everything reported to the log's list in partition
               order, by one compare-and-set; readers see all of a job or epoch or none of it. For a stream the change is
-              keyed by (query, epoch), or by txnAppId and a version: repeated by the same query it does nothing, and
-              says how many rows that left out; a version of another query's fails, as its rows are others
-    after     whatever the same job or epoch left pending (failed, killed, speculative or repeated attempts, and a
-              commit that came twice) can never be published any more, and is deleted
-    abort     deletes the same, and nothing that is published: an abort may follow a commit that took effect
+              keyed by (query, epoch), or by txnAppId and a version: if the same query repeats it, it does nothing, and
+              reports how many rows were left out; another query's version fails, as its rows differ
+    after     ledgers that the same job or epoch left pending (of failed, killed, speculative or repeated attempts, and
+              of a repeated commit) can never be published any more, and are deleted
+    abort     deletes the same ledgers, and no published ones: an abort may follow a commit that took effect
 
 An attempt that is killed runs no code of ours; its ledger stays pending until one of these finds it, or a vacuum of
-the log. Nothing here relies on a task being told that it failed. (Killed between creating a ledger and registering it,
-an attempt leaves an empty ledger that only its custom metadata names: `log` and `bkspark.owner`.)
+the log. Nothing relies on a task learning that it failed. (Killed between creating a ledger and registering it, an
+attempt leaves an empty ledger that only its custom metadata names: `log` and `bkspark.owner`.)
 """
 
 from __future__ import annotations
@@ -69,18 +69,18 @@ QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 PASSWORDS_MAX = 1000
-"""Logs of which a process remembers that; it forgets all of them then."""
+"""Number of logs for which a process remembers that; above it, it forgets all of them."""
 
 _log = logging.getLogger(__name__)
 
 _passwords: dict[tuple[str, str], tuple[list[int], bytes]] = {}
-"""By cluster and log: the newest ledger of which this process has seen that it has the password."""
+"""By cluster and log: the newest ledger whose password this process has verified."""
 
 
 @dataclass(frozen=True)
 class AttemptResult(WriterCommitMessage):
-    """What a task attempt has: closed ledgers in order, or entries that it leaves to the driver; neither when it had
-    no row. `owner` says whose it was; `query` is the id of the streaming query that it ran for, if there is one."""
+    """The output of a task attempt: closed ledgers in order, or entries that it leaves to the driver; neither when it
+    had no row. `owner`: the owner of the attempt; `query`: the id of its streaming query, if there is one."""
 
     owner: Owner
     ledgers: tuple[LedgerFacts, ...]
@@ -90,7 +90,7 @@ class AttemptResult(WriterCommitMessage):
 
 
 class Destination:
-    """Where a job or query writes; what the driver and its tasks share. Small, and travels with every task.
+    """The target of a job or query, shared by the driver and its tasks. It is small and part of every task.
 
     Raises:
         ConfigurationError: an option is wrong for a write, or the payload format cannot hold a column.
@@ -103,7 +103,7 @@ class Destination:
             raise ConfigurationError("the data has no column, so its rows would be lost: select at least one")
         self._schema = schema
         self.format = self.options.payload_format or _default_format(schema)
-        self.encoder()  # a column without a place in the format is told here, on the driver
+        self.encoder()  # a column that the format cannot hold raises here, on the driver
 
     def encoder(self) -> Callable[[pa.RecordBatch], Iterator[EntryBatch]]:
         """Return the function that turns a batch of rows into entries."""
@@ -111,12 +111,12 @@ class Destination:
         return encoder_of(self.format, arrow_schema(self._schema), options.entry_bytes_target, ENTRY_LIMIT_BYTES).encode
 
     def prepare(self, *, is_overwrite: bool = False) -> None:
-        """Make sure, before any task starts, that the cluster can take ledgers and that the log exists.
+        """Make sure, before any task starts, that the cluster can create ledgers and that the log exists.
 
         Raises:
             MetadataError: the cluster cannot be reached.
-            NotEnoughBookies: fewer take writes than the ensemble needs; no log was created.
-            UnauthorizedAccess: what is in the log has another password: nobody could read it whole any more.
+            NotEnoughBookies: fewer bookies accept writes than the ensemble needs; no log was created.
+            UnauthorizedAccess: the log's ledgers have another password: no client could read the whole log any more.
         """
         client = connect(self.options).asynchronous
 
@@ -142,7 +142,7 @@ class Destination:
     async def _check_password(self, client: Client, snapshot: LogSnapshot) -> None:
         """Compare the password with that of the log's newest ledger."""
         newest = [listed.ledger_id for listed in await snapshot.ledgers(snapshot.end_ordinal - 1)]
-        # What a ledger was made with it keeps.
+        # A ledger keeps its password.
         key = (self.options.uri, self.log)
         if _passwords.get(key) == (newest, self.options.password):
             return
@@ -161,10 +161,10 @@ class Destination:
     def write(
         self, owner: Owner, batches: Iterator[pa.RecordBatch], *, is_keyed: bool, query: str | None = None
     ) -> AttemptResult:
-        """Write the rows of one task attempt to ledgers of its own, which are closed when this returns.
+        """Write the rows of one task attempt to its own ledgers, which are closed when this returns.
 
         Args:
-            is_keyed: the commit has a publisher; a few rows are left to it.
+            is_keyed: the commit has a publisher; a few rows are left to the commit.
             query: id of the streaming query that the task runs for.
 
         Raises:
@@ -185,9 +185,10 @@ class Destination:
         return result
 
     def ledger_options(self, owner: Owner, *, is_shared: bool = False) -> LedgerOptions:
-        """Return how ledgers of an attempt are made, or those that commits share.
+        """Return the options of an attempt's ledgers, or of those that commits share.
 
-        These are published while they are open, so what is acknowledged there must be durable whatever `ledgerType`.
+        Shared ones are published while they are open, so their acknowledged entries must be durable for any
+        `ledgerType`.
         """
         options = self.options
         return LedgerOptions(
@@ -210,10 +211,10 @@ class Destination:
         return snapshot.first_ordinal < snapshot.end_ordinal
 
     def publish(self, ledgers: Sequence[LedgerFacts], *, is_overwrite: bool) -> None:
-        """Make the ledgers the log's: all of them, or none.
+        """Publish the ledgers in the log: all of them, or none.
 
         Raises:
-            LogExists: option ifExists is not append, and another has published in the log.
+            LogExists: option ifExists is not append, and another job has published in the log.
         """
         log = self.named_log()
         only_if_empty = self.options.if_exists != APPEND
@@ -225,11 +226,11 @@ class Destination:
     def publish_version(
         self, results: Sequence[AttemptResult], publisher: Publisher, *, is_overwrite: bool, epoch: int = 0
     ) -> None:
-        """Make what the attempts have the log's: all of it, or none. A version that the same query, or a job without
-        one, repeats changes nothing, and the log of the driver says how many rows that were.
+        """Publish the attempts' outputs in the log: all of them, or none. A version that the same query, or a job
+        without a query, repeats changes nothing, and the driver's log says how many rows it had.
 
         Args:
-            epoch: of the streaming query, whose version `publisher` names.
+            epoch: epoch of the streaming query, whose version is in `publisher`.
 
         Raises:
             VersionPublished: another query published the version under the name, and option ifPublished is error.
@@ -268,14 +269,14 @@ class Destination:
         )
 
     def discard_after_publishing(self, owner_id: str, epoch: int | None = None) -> None:
-        """`discard`, where the commit has taken effect: that it fails must not make Spark repeat the job."""
+        """`discard` after a commit that took effect: its failure must not make Spark repeat the job."""
         try:
             self.discard(owner_id, epoch)
         except BookKeeperError:
-            return  # what is left is still listed as pending or condemned: the next commit or a vacuum deletes it
+            return  # the rest is still listed as pending or condemned: the next commit or a vacuum deletes it
 
     def discard(self, owner_id: str, epoch: int | None = None) -> None:
-        """Delete what the attempts of a job, or of a query's epochs up to `epoch`, left and is not published."""
+        """Delete the unpublished ledgers of a job's attempts, or of those of a query's epochs up to `epoch`."""
         log = self.named_log()
         run(lambda: log.discard(owner_id, up_to_epoch=epoch))
 
@@ -297,10 +298,10 @@ def _default_format(schema: StructType) -> str:
 
 
 class AttemptWriter:
-    """The ledgers of one task attempt. A context manager: left by an error, it abandons what is open.
+    """The ledgers of one task attempt. A context manager: after an error, it abandons open ledgers.
 
     Args:
-        inline_bytes: entries of so many bytes altogether make no ledger yet; `held` returns them at the end.
+        inline_bytes: entries up to this many bytes in total create no ledger; `held` returns them at the end.
     """
 
     def __init__(self, log: Log, destination: Destination, owner: Owner, inline_bytes: int) -> None:
@@ -342,7 +343,7 @@ class AttemptWriter:
         return self._held_bytes <= self._inline_bytes
 
     def held(self) -> EntryBatch | None:
-        """Return the entries that were not written, None where all were, or none came."""
+        """Return the entries that were not written, None if all were written, or if there were none."""
         return EntryBatch.joined(self._held) if self._held else None
 
     def _send(self, entries: EntryBatch) -> None:
@@ -385,7 +386,7 @@ class AttemptWriter:
 
 
 def _results(messages: Sequence[WriterCommitMessage | None]) -> list[AttemptResult]:
-    """Return what all attempts that won have, in partition order."""
+    """Return the outputs of the successful attempts, in partition order."""
     results = [message for message in messages if isinstance(message, AttemptResult)]
     return sorted(results, key=lambda result: result.owner.partition or 0)
 
@@ -398,10 +399,10 @@ def _task() -> TaskContext:
 
 
 class BookKeeperWriter(DataSourceArrowWriter):
-    """A batch job's write: append publishes at the log's end, overwrite swaps the log's content.
+    """A batch job's write: append publishes at the log's end, overwrite replaces the log's content.
 
-    Spark gives Python sources no other mode; option ifExists stands in for errorifexists and ignore. A log without
-    ledgers counts as absent there, as a job that failed may have left one.
+    Spark has no other mode for Python sources; option ifExists replaces errorifexists and ignore. A log without ledgers
+    counts as absent then, as a failed job may have left it.
 
     Raises:
         LogExists: the log holds ledgers, and ifExists is error.
@@ -427,12 +428,12 @@ class BookKeeperWriter(DataSourceArrowWriter):
         return True
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write one partition to ledgers of its own; nothing where the log has content that ifExists protects."""
+        """Write one partition to its own ledgers; nothing if the log has content that ifExists protects."""
         context = _task()
         owner = Owner("job", self._job_id, None, context.partitionId(), context.taskAttemptId())
         if self._is_skipped:
             return AttemptResult(owner, ())
-        # In foreachBatch a job runs for a streaming query: its checkpoint says which batch a version is.
+        # In foreachBatch a job runs for a streaming query: the query's checkpoint determines the batch of a version.
         query = context.getLocalProperty(QUERY_ID)
         is_keyed = self._destination.options.txn_app_id is not None
         return self._destination.write(owner, iterator, is_keyed=is_keyed, query=query)
@@ -454,7 +455,7 @@ class BookKeeperWriter(DataSourceArrowWriter):
         try:
             self._destination.publish(ledgers, is_overwrite=self._overwrite)
         except LogExists:
-            # Another job was first while this one wrote.
+            # Another job published first while this one wrote.
             if self._destination.options.if_exists != IGNORE:
                 raise
 
@@ -466,10 +467,12 @@ class BookKeeperWriter(DataSourceArrowWriter):
 class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
     """A streaming query's write: each epoch is published once, however often Spark commits it.
 
-    An epoch is known by the query's id, which the checkpoint keeps, and its number. With txnAppId it is a version of
-    that name, counted from txnVersion on; the query's id then tells its own repetition from the rows of another query.
+    An epoch is identified by the query's id, which the checkpoint keeps, and its number. With txnAppId it is a version
+    of that name, counted from txnVersion on; the query's id then distinguishes its own repetition from the rows of
+    another query.
 
-    Spark makes a new one for every epoch, and another for its commit: what they share travels in the messages.
+    Spark creates a new writer for every epoch, and another for its commit: the commit messages carry their shared
+    state.
     """
 
     def __init__(self, schema: StructType, options: SourceOptions, overwrite: bool) -> None:
@@ -478,7 +481,7 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
         self._destination.prepare(is_overwrite=overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write one partition of an epoch to ledgers of its own."""
+        """Write one partition of an epoch to its own ledgers."""
         context = _task()
         query_id, epoch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if query_id is None or epoch is None:
@@ -492,7 +495,7 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
         return self._destination.write(owner, iterator, is_keyed=True, query=query_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Publish the epoch, unless it is published already; then only delete what was written again."""
+        """Publish the epoch, unless it is published already; then only delete the ledgers of the repetition."""
         results = _results(messages)
         if not results:
             return  # no task ran: there is nothing to publish
@@ -507,7 +510,7 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Delete what the epoch wrote, unless it is published.
 
-        Where no task reported, the query's id is unknown here: the epoch's next commit deletes it then.
+        If no task reported, the query's id is unknown here: the epoch's next commit deletes the ledgers.
         """
         results = _results(messages)
         if results:

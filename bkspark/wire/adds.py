@@ -1,4 +1,4 @@
-"""ADD frames of either protocol: the one place that knows how they differ for a writer."""
+"""ADD frames of either protocol: only this module knows how they differ for a writer."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from bkspark.wire import v2, v3
 from bkspark.wire.digest import EntryDigest, SealedEntries
 
 _V3_HEAD_BYTES_MAX = 100
-"""At most so many bytes of a V3 ADD request, or of a READ response, are not the entry."""
+"""Upper bound of the bytes of a V3 ADD request, or of a READ response, besides the entry."""
 
 
 class WireProtocol(enum.Enum):
-    """What a client speaks for adds and reads; all else is V3 in any case."""
+    """A client's protocol for adds and reads; everything else is always V3."""
 
     V2 = "v2"
     V3 = "v3"
@@ -36,11 +36,11 @@ class WireProtocol(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class AddFlags:
-    """How bookies are to take adds.
+    """How bookies must handle adds.
 
-    `is_recovery`: also on a fenced ledger. `is_urgent`: also by a bookie that has turned read-only, while it has room
-    for that. `is_deferred`: acknowledged before they are durable; V3 only. `bypasses_journal`: with that, only our
-    bookies: stored once, in the entry log; others journal it as they do any deferred add.
+    `is_recovery`: accept them also on a fenced ledger. `is_urgent`: accept them also on a read-only bookie, while it
+    has room. `is_deferred`: acknowledge them before they are durable; V3 only. `bypasses_journal`: in addition,
+    bkspark's bookies store them only once, in the entry log; others journal them like any deferred add.
     """
 
     is_recovery: bool = False

@@ -1,7 +1,7 @@
-"""CRCs of many entries at once, by one call of the C library instead of one for each.
+"""CRCs of many entries, with one call of the C library instead of one for each.
 
-**A run** is p[0] q[1] p[1] q[2] .. p[k - 1]: payloads, and what lies between them in a buffer, the joints q[j]: a gap,
-the header and the stored digest of entry j. With h[j] the header's CRC, entry j is right when its digest d[j] =
+**A run** is p[0] q[1] p[1] q[2] .. p[k - 1]: payloads, and what lies between them in a buffer, the joints q[j]: each is
+a gap, the header and the stored digest of entry j. With h[j] the header's CRC, entry j is right when its digest d[j] =
 crc(p[j], h[j]), the CRC of what has the CRC h[j], followed by p[j].
 
 While a run is checked its joints hold other bytes, all of one size:
@@ -11,24 +11,24 @@ While a run is checked its joints hold other bytes, all of one size:
     4       g     zeros: as many bytes as joints have more than 4 and the header
     4 + g   32    header j, its first four bytes inverted
 
-If entry j - 1 is right, the register behind its payload, which is the inverse of its CRC, becomes zero over the first
-field and stays so over the second; and from zero, a message whose first four bytes are inverted leads where the message
-leads from the ones with which a CRC begins. So if all are right, crc(run, h[0]) = d[k - 1].
+If entry j - 1 is right, the register after its payload, which is the inverse of its CRC, becomes zero over the first
+field and stays zero over the second; and starting at zero, a message with its first four bytes inverted gives the same
+register as the message itself gives from the initial ones of a CRC. So if all are right, crc(run, h[0]) = d[k - 1].
 
 **What it notices.** Write S(n, c) for the register c after n zero bytes: linear over GF(2), and one to one, because x
 has an inverse modulo a polynomial with a constant term. Let e[i] = d[i] xor crc(p[i], h[i]), what a check of entry i
-alone would see. By linearity crc(run, h[0]) xor d[k - 1] is the xor of S(b[i], e[i]), where b[i] bytes of the run lie
-behind p[i].
+alone would see. By linearity crc(run, h[0]) xor d[k - 1] is the xor of S(b[i], e[i]), where b[i] bytes of the run
+follow p[i].
 
-* If one entry is wrong, that is not zero for certain, S being one to one: nothing that a check of its own would notice
-  is missed.
-* If several are, it is as if one CRC stood over all: a flipped bit of a payload, header or digest counts as one of one
-  message of the run's bytes, each at a place of its own (payloads where they are, headers before them, digests in the
-  four bytes behind their payload). So below `RUN_BYTES_MAX` every pattern of up to three flipped bits is noticed by
-  CRC-32C (two by CRC-32, whose reach ends there for long messages), any burst within 32 bits of a payload, and of other
-  damage all but 2**-32: the odds that one damaged entry keeps its digest.
+* If one entry is wrong, the result is certainly not zero, as S is one to one: every error that a check of the single
+  entry finds is found.
+* If several are wrong, the check is equivalent to one CRC over all: a flipped bit of a payload, header or digest counts
+  as one bit of a message of the run's bytes, each at its own offset (payloads where they are, headers before them,
+  digests in the four bytes after their payload). So below `RUN_BYTES_MAX` every pattern of up to three flipped bits is
+  noticed by CRC-32C (two by CRC-32, whose reach ends there for long messages), any burst within 32 bits of a payload,
+  and of other damage all but 2**-32: the odds that one damaged entry keeps its digest.
 
-A run that is not right is checked entry by entry, to tell which is not.
+A run that is not right is checked entry by entry, to find the wrong one.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ import numpy as np
 from bkspark.wire.framing import items_at, places
 
 RUN_ENTRIES_MIN = 32
-"""Fewer are checked one by one: what a run costs beside its bytes is as much as so many calls."""
+"""Fewer entries are checked one by one: the fixed cost of a run equals this many calls."""
 RUN_BYTES_MAX = 64 << 20
-"""Longer runs are checked entry by entry; a frame is far below."""
+"""Longer runs are checked entry by entry; a frame is far smaller."""
 GAP_BYTES_MAX = 256
 """Entries further apart are checked one by one."""
 
@@ -74,18 +74,18 @@ class CrcKind:
     def of_each(self, view: memoryview, bounds: Iterable[tuple[int, int]], starts: np.ndarray) -> np.ndarray:
         """Return uint32 (n,), the CRC of each view[low:high], continued from starts[i]."""
         function = self.of
-        # Each view lives for one call: a list of thousands makes the cycle collector run.
+        # Each view exists for one call only: a list of thousands triggers the cycle collector.
         crcs = [function(view[low:high], start) for (low, high), start in zip(bounds, starts.tolist())]
         return np.array(crcs, np.uint32)
 
     def run_is_right(
         self, run: memoryview, joints: np.ndarray, joint_bytes: int, headers: np.ndarray, stored: np.ndarray
     ) -> bool:
-        """Tell whether every entry of a run matches its stored CRC; the module says how surely.
+        """Return whether every entry of a run matches its stored CRC; the module's text states how reliably.
 
         Args:
             run: from the first payload to the end of the last; writable, and afterwards as it was.
-            joints: int64 (k - 1,), where what lies between two payloads begins.
+            joints: int64 (k - 1,), where the bytes between two payloads begin.
             joint_bytes: size of each, at least those of a header and a CRC.
             headers: opaque items of header_bytes (k,).
             stored: uint32 (k,), the CRCs stored with the entries.

@@ -1,9 +1,9 @@
-"""The entry envelope: what is sent, journaled, stored and returned for every entry.
+"""The entry envelope: the form in which every entry is sent, journaled, stored and returned.
 
     offset  size  field
     0       8     ledger id
     8       8     entry id
-    16      8     LAC the writer knew when these bytes were built (-1: none); `bkspark.wire.lac` says what it may be
+    16      8     LAC that the writer knew when it built these bytes (-1: none); `bkspark.wire.lac` states its bounds
     24      8     cumulative length: payload bytes of entries 0 .. this one, this one included
     32      d     digest over bytes 0 .. 31 followed by the payload
     32 + d  n     payload
@@ -15,9 +15,9 @@ All integers are big endian and signed. Digests, by the name in ledger metadata:
     CRC32C  d = 4   Castagnoli
     DUMMY   d = 0   none
 
-`seal` and `open_entries` work on whole batches. To seal, the CRCs of all headers come from table look-ups, and the C
-library is called once per payload, with the header's CRC as start; to open, once for a run of entries that lie evenly
-apart (`bkspark.wire.crc`).
+`seal` and `open_entries` work on whole batches. `seal` computes the CRCs of all headers by table look-ups, and calls
+the C library once per payload, with the header's CRC as start; `open_entries` calls it once for a run of evenly spaced
+entries (`bkspark.wire.crc`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from bkspark.wire.layout import ENTRY_ID_AT, HEADER_BYTES, LAC_AT, LENGTH_AT
 
 LAC_PACKET_HEAD_BYTES = 16
 COPY_GAP_BYTES_MAX = 1024
-"""Payloads further apart are copied one by one; V3's frames lie some ninety bytes apart."""
+"""Payloads further apart are copied one by one; V3's frames are some ninety bytes apart."""
 
 _HEADER = np.dtype([("ledger", ">i8"), ("entry", ">i8"), ("lac", ">i8"), ("length", ">i8")])
 _FRONTS = {
@@ -57,7 +57,7 @@ _FRONTS = {
     )
     for digest_bytes in (0, 4, 8, 20)
 }
-"""What stands before a payload, by the size of the digest: header fields, header, digest, its last word."""
+"""The bytes before a payload, by the size of the digest: header fields, header, digest, its last word."""
 _HEADER_FIELDS = struct.Struct(">qqqq")
 _HMAC_BLOCK_BYTES = 64
 
@@ -184,12 +184,12 @@ class EntryDigest:
         ledger_id: int,
         entry_ids: np.ndarray,
     ) -> OpenedEntries:
-        """Check stored entries at buffer[starts[i]:ends[i]]: their digests, the ids asked for, and the LAC they carry.
+        """Check stored entries at buffer[starts[i]:ends[i]]: their digests, the requested ids, and the LAC they carry.
 
-        What lies between the payloads of a writable buffer is overwritten meanwhile, and afterwards as it was.
+        The bytes between the payloads of a writable buffer are overwritten meanwhile, and restored afterwards.
 
         Returns:
-            The entries up to the first bad one (`OpenedEntries.bad` tells where and why, or is None).
+            The entries up to the first bad one (`OpenedEntries.bad` is its index and error, or None).
         """
         view = memoryview(buffer)
         good = ends - starts >= self.overhead_bytes
@@ -214,7 +214,8 @@ class EntryDigest:
         return OpenedEntries(view, starts[:usable] + self.given_from, ends[:usable], fronts[:usable], bad)
 
     def _matching(self, view: memoryview, fronts: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Return bool (n,): which payloads match their fronts' digests; beyond the first that does not, any."""
+        """Return bool (n,): which payloads match their fronts' digests; values after the first mismatch are
+        arbitrary."""
         matching = np.ones(len(starts), bool)
         for first, end, is_run in _runs(starts, ends, GAP_BYTES_MAX + self.overhead_bytes, of_one_size=False):
             rows = fronts[first:end], starts[first:end], ends[first:end]
@@ -224,7 +225,7 @@ class EntryDigest:
         return matching
 
     def _run_matches(self, view: memoryview, fronts: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> bool:
-        """Tell whether all payloads of a run match the digests in their fronts."""
+        """Return whether all payloads of a run match the digests in their fronts."""
         crc = _CRCS.get(self.digest_type)
         low, high = starts.item(0), ends.item(-1)
         if crc is None or high - low > RUN_BYTES_MAX or fronts["digest"][:, :-4].any():
@@ -256,7 +257,7 @@ class EntryDigest:
         return OpenedEntry(carried, learned, length, bytes(view[self.overhead_bytes :]))
 
     def fault_of(self, entry: memoryview, ledger_id: int, entry_id: int) -> str | None:
-        """Return what `open_entries` says of one stored entry: numbers are cheaper to handle than arrays of one."""
+        """Return the result of `open_entries` for one stored entry: numbers are cheaper than arrays of one."""
         if len(entry) < self.overhead_bytes:
             return "is shorter than its envelope"
         found_ledger, found_entry, lac, _ = _HEADER_FIELDS.unpack_from(entry)
@@ -316,7 +317,7 @@ class EntryDigest:
 
 
 def _wrong_header(ledger: int, entry: int, lac: int, ledger_id: int, entry_id: int) -> str:
-    """Return what is wrong with a header that carries these numbers and was asked for by the last two."""
+    """Return what is wrong with a header that carries these numbers; the last two are the requested ids."""
     if (ledger, entry) != (ledger_id, entry_id):
         return f"carries the ids of ledger {ledger} entry {entry}"
     return f"carries LAC {lac}, which its writer cannot have known"
@@ -327,7 +328,7 @@ def _memory(size: int) -> np.ndarray:
 
 
 class WholeEntries(EntryDigest):
-    """Checks entries as `EntryDigest`, and hands each out whole, envelope included: for copies byte for byte."""
+    """Checks entries as `EntryDigest`, and returns each one whole, with its envelope: for copies byte for byte."""
 
     def __init__(self, digest_type: DigestType, password: bytes, lac_bounds: LacBounds = NO_COPIES) -> None:
         super().__init__(digest_type, password, lac_bounds)
@@ -336,9 +337,9 @@ class WholeEntries(EntryDigest):
 
 @dataclass(frozen=True, slots=True)
 class OpenedEntries:
-    """Entries that passed their check, in order, and the first that did not: (index, what is wrong) or None.
+    """Entries that passed their check, in order, and the first that did not: (index, error) or None.
 
-    Their payloads lie at view[starts[i]:ends[i]], where they were received.
+    Their payloads are at view[starts[i]:ends[i]], where they were received.
     """
 
     view: memoryview
@@ -366,7 +367,7 @@ class OpenedEntries:
         return [view[low:high] for low, high in zip(self.starts.tolist(), self.ends.tolist())]
 
     def to_batch(self, ledger_id: int, first_entry: int, memory: Callable[[int], np.ndarray] = _memory) -> EntryBatch:
-        """Return the payloads copied once into one buffer, which `memory` gives: uint8 of so many bytes."""
+        """Return the payloads copied once into one buffer from `memory`, which returns uint8 of a given size."""
         offsets = np.zeros(len(self.starts) + 1, np.int64)
         np.cumsum(self.ends - self.starts, out=offsets[1:])
         packed = memory(offsets.item(-1))
@@ -389,7 +390,7 @@ class OpenedEntries:
 
 @dataclass(frozen=True, slots=True)
 class OpenedEntry:
-    """One checked entry; `lac` is as much of the LAC in it as counts (`LacBounds.learned`)."""
+    """One checked entry; `lac` is the part of its LAC that counts (`LacBounds.learned`)."""
 
     entry_id: int
     lac: int

@@ -9,9 +9,10 @@
                 i32 entries in each sequence
                 i32 distance of sequences' starts; 0 when there is one sequence
 
-A group stands for `size` consecutive ids from first, first + period, ... up to last on: what round robin leaves at one
-bookie of a striped ensemble. Groups do not overlap: each ends before the next one begins, in whatever order they come.
-A run of 2^31 entries or more takes several groups, and sequences that are 2^31 apart or more take one group each.
+A group stands for `size` consecutive ids from first, first + period, ... up to last on: the entries that round robin
+assigns to one bookie of a striped ensemble. Groups do not overlap: each ends before the next one begins, in whatever
+order they come. A run of 2^31 entries or more takes several groups, and sequences that are 2^31 apart or more take one
+group each.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from bkspark.ids import ENTRY_ID_MAX
 HEAD_BYTES = 64
 GROUP_BYTES = 24
 RUNS_MAX = 500_000
-"""Most runs that a list may describe where the ledger is open: a few bytes must not become unlimited memory and
-time. These take 8 MB."""
+"""Limit of the runs that a list of an open ledger may describe: a few bytes must not become unlimited memory and time.
+These take 8 MB."""
 CLOSED_RUNS_MAX = 10_000_000
-"""Most runs of a closed ledger's list, if the ledger has as many entries: a striped ledger of 30,000,000 reaches it."""
+"""Limit of the runs of a closed ledger's list, if the ledger has as many entries: a striped ledger of 30,000,000
+reaches it."""
 
 _I32_MAX = (1 << 31) - 1
 _HEAD = struct.Struct(">ii")
@@ -51,7 +53,7 @@ class EntryRuns:
 
     @property
     def entries(self) -> int:
-        """How many entries the runs hold."""
+        """Number of entries in the runs."""
         return int(self.sizes.sum())
 
     @classmethod
@@ -63,7 +65,7 @@ class EntryRuns:
         return cls(entry_ids[starts].astype(np.int64), np.diff(np.append(starts, len(entry_ids))))
 
     def joined(self) -> EntryRuns:
-        """Return the same entries in as few runs as there can be."""
+        """Return the same entries in as few runs as possible."""
         if not len(self.starts):
             return self
         ends = self.starts + self.sizes
@@ -79,10 +81,10 @@ class EntryRuns:
 def decode_entry_list(data: bytes, runs_max: int = RUNS_MAX) -> EntryRuns:
     """Return the entries that a list describes.
 
-    `runs_max`: most sequences that are believed. Time and memory grow with them, not with the bytes.
+    `runs_max`: limit of the accepted sequences. Time and memory grow with them, not with the bytes.
 
     Raises:
-        ProtocolError: it is another version, is cut off, or describes what no ledger can hold.
+        ProtocolError: it has another version, is cut off, or describes entries that no ledger can have.
     """
     if len(data) < HEAD_BYTES:
         raise ProtocolError(f"a list of entries of {len(data)} bytes; its head alone has {HEAD_BYTES}")
@@ -107,7 +109,7 @@ def decode_entry_list(data: bytes, runs_max: int = RUNS_MAX) -> EntryRuns:
     is_run = (size == period) | (last == first)
     size = np.where(is_run, last - first + size, size)
     distances = np.where(is_run, 0, (last - first) // step)
-    # One by one and not as a sum, which may overflow.
+    # Compared one by one, because their sum may overflow.
     if (distances >= runs_max).any() or int(distances.sum()) + count > runs_max:
         raise ProtocolError(f"a list of entries describes more than {runs_max} runs")
     runs = distances + 1
@@ -116,7 +118,7 @@ def decode_entry_list(data: bytes, runs_max: int = RUNS_MAX) -> EntryRuns:
 
 
 def _groups_of_run(start: int, size: int) -> list[tuple[int, int, int, int]]:
-    """Return one group, or for a run that is too long for that one of sequences that meet, and the rest."""
+    """Return one group; for a run that is too long for it, a group of adjacent sequences, and the rest."""
     if size <= _I32_MAX:
         return [(start, start, size, 0)]
     sequences, rest = divmod(size, _I32_MAX)
@@ -126,11 +128,11 @@ def _groups_of_run(start: int, size: int) -> list[tuple[int, int, int, int]]:
 
 
 def encode_entry_list(runs: EntryRuns, groups_max: int) -> bytes | None:
-    """Return the list that describes some runs, in groups as large as they come; None: it takes more groups."""
+    """Return the list that describes some runs, in the largest possible groups; None: it needs too many groups."""
     starts, sizes = runs.starts, runs.sizes
     steps = np.diff(starts)
     goes_on = (sizes[1:] == sizes[:-1]) & (steps <= _I32_MAX) & (sizes[1:] <= _I32_MAX)
-    # Run i + 2 is as far behind run i + 1 as that one is behind run i, and all have one size.
+    # Runs i, i + 1 and i + 2 are evenly spaced, and all have one size.
     repeats = goes_on[:-1] & goes_on[1:] & (steps[:-1] == steps[1:])
     ends = np.append(np.flatnonzero(~repeats), len(repeats))
     groups: list[tuple[int, int, int, int]] = []
@@ -151,5 +153,5 @@ def encode_entry_list(runs: EntryRuns, groups_max: int) -> bytes | None:
 
 
 def list_of_groups(groups: bytes) -> bytes:
-    """Return the list that consists of groups: what stands behind the heads of other lists, back to back."""
+    """Return the list that consists of groups: the bytes after the heads of other lists, back to back."""
     return _HEAD.pack(0, len(groups) // GROUP_BYTES).ljust(HEAD_BYTES, b"\0") + groups

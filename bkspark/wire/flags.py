@@ -1,4 +1,4 @@
-"""Flags of requests, and the entry id that asks for the last entry: the same for cores, client and bookie.
+"""Flags of requests, and the entry id that requests the last entry: the same for cores, client and bookie.
 
 The numbers are V2's. V3 has fields for the same (`ReadRequest.flag`, `AddRequest.flag`, the header's priority).
 """
@@ -6,11 +6,11 @@ The numbers are V2's. V3 has fields for the same (`ReadRequest.flag`, `AddReques
 from __future__ import annotations
 
 DO_FENCING = 0x0001
-"""Of a read: no ordinary add to the ledger is taken any more."""
+"""Flag of a read: fences the ledger, so that ordinary adds are refused from then on."""
 RECOVERY_ADD = 0x0002
-"""Of an add: it is taken although the ledger is fenced."""
+"""Flag of an add: it is accepted although the ledger is fenced."""
 HIGH_PRIORITY = 0x0004
-"""Of an add: a bookie that is read-only takes it while it has room for that."""
+"""Flag of an add: a read-only bookie accepts it while it has room."""
 
 LAST_ENTRY = -1
-"""A read of this entry id asks for the highest entry that the bookie holds."""
+"""A read of this entry id returns the highest entry that the bookie holds."""

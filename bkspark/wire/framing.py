@@ -1,8 +1,8 @@
 """Length-prefixed frames: `i32 length` (big endian, excluding itself), then `length` bytes.
 
-A `FrameTable` is what one look at a receive buffer gives: where every complete frame begins and ends, as int64 arrays.
-Pipelined adds mostly have one size, so a run of frames with equal length words is found by one strided comparison;
-only where sizes differ does a Python loop step from frame to frame.
+A `FrameTable` is the result of scanning a receive buffer: where every complete frame begins and ends, as int64 arrays.
+Pipelined adds usually have one size, so one strided comparison finds a run of frames with equal length words; a Python
+loop steps from frame to frame only if sizes differ.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ NO_LIMIT = 2**63 - 1
 _LENGTH = struct.Struct(">i")
 _I32, _I64 = np.dtype(">i4"), np.dtype(">i8")
 EQUAL_FRAMES_MAX = 8192
-"""So many frames of equal size are taken at once: what is done with them takes a few milliseconds."""
+"""Frames of equal size that are taken at once: processing them takes a few milliseconds."""
 _RUN_PROBE_MIN = 4
-"""A strided look costs about as much as this many steps of the loop."""
+"""A strided comparison costs about as much as this many steps of the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def scan_frames(
     """
     body_bytes = end - start - LENGTH_BYTES
     if 0 <= body_bytes <= frame_bytes_max and _LENGTH.unpack_from(buffer, start)[0] == body_bytes:
-        # Nothing else, as a request or an answer that is alone in flight comes.
+        # A single frame, as when one request or answer is in flight.
         return FrameTable(np.array((start + LENGTH_BYTES,)), np.array((end,)), end)
     pieces: list[np.ndarray] = []
     lengths: list[np.ndarray] = []
@@ -78,7 +78,7 @@ def scan_frames(
         if fits == 0:
             break
         run = 1
-        # A cheap look at the second frame first: sizes that alternate would make every strided look a waste.
+        # A cheap check of the second frame first: with alternating sizes every strided comparison would be wasted.
         if fits >= _RUN_PROBE_MIN and _LENGTH.unpack_from(buffer, position + stride)[0] == length:
             most = min(fits, EQUAL_FRAMES_MAX, frames_max - found)
             run = _equal_run(np.frombuffer(buffer, np.uint8, end), position, stride, most)
@@ -129,19 +129,19 @@ def split_items(
 
 
 def items_at(data: np.ndarray | memoryview, dtype: np.dtype | str) -> np.ndarray:
-    """Return what begins at each position of octets as one item of type `dtype`, not copied: to be indexed."""
+    """Return a view of octets with an item of type `dtype` at each position, to be indexed."""
     dtype = np.dtype(dtype)
     return np.ndarray((max(0, len(data) - dtype.itemsize + 1),), dtype, data, 0, (1,))
 
 
 def places(at: np.ndarray) -> slice | np.ndarray:
-    """Return the index of the positions `at` in what `items_at` returns: a slice, which is faster, where it can be."""
+    """Return the index of the positions `at` in the result of `items_at`: a slice if possible, which is faster."""
     step = equal_step(at)
     return slice(at.item(0), at.item(-1) + 1, step) if step > 0 else at
 
 
 def gather(data: np.ndarray | memoryview, at: np.ndarray, dtype: np.dtype | str) -> np.ndarray:
-    """Return the items of type `dtype` at positions that mostly lie evenly apart, copied."""
+    """Return a copy of the items of type `dtype` at positions that are usually evenly spaced."""
     index = places(at)
     found = items_at(data, dtype)[index]
     return found.copy() if isinstance(index, slice) else found
@@ -176,7 +176,7 @@ def equal_step(at: np.ndarray) -> int:
     if count < 2:
         return count
     step = int(at[1]) - int(at[0])
-    # The ends first: in most arrays with unequal steps they do not fit, and nothing else need be looked at.
+    # The ends first: in most arrays with unequal steps they do not fit, and no other comparison is needed.
     if step <= 0 or int(at[-1]) - int(at[0]) != step * (count - 1):
         return 0
     return step if bool((at[1:] - at[:-1] == step).all()) else 0

@@ -1,17 +1,17 @@
 """Which LAC (last add confirmed) an entry, an add and an explicit-LAC packet may carry.
 
-A writer seals an entry with the LAC it knows then, and the entry itself is not confirmed then: `-1 <= LAC < entry id`.
-This holds for durable and relaxed ledgers, for ids that the caller chooses (the LAC moves over ids without a gap only),
-and for what a recovery writes again (the LAC with which it began to read).
+A writer seals an entry with the LAC that it knows at that moment, before the entry itself is confirmed: `-1 <= LAC <
+entry id`. This holds for durable and relaxed ledgers, for ids that the caller chooses (the LAC moves only over ids
+without a gap), and for entries that a recovery writes again (with the LAC at which it began to read).
 
-One peer breaks it. Apache's re-replication does not copy bytes: it seals each entry again, with the LAC of its read
-handle (LedgerFragmentReplicator, `computeDigestAndPackageForSending(entryId, lh.getLastAddConfirmed(), ...)`). Of a
-closed ledger that is the last entry. Such copies are genuine data, so refusing them would lose it. What is known of
+One peer violates it. Apache's re-replication does not copy bytes: it seals each entry again, with the LAC of its read
+handle (LedgerFragmentReplicator, `computeDigestAndPackageForSending(entryId, lh.getLastAddConfirmed(), ...)`). For a
+closed ledger that is the last entry. Such copies are genuine data, so refusing them would lose data. Known facts about
 them:
 
 * They travel with the recovery flag.
-* They are entries of fragments that can grow no more: any of a closed ledger, those before the last fragment of an open
-  one. The LAC of an open ledger is never learned from them (`core.metadata.LedgerMetadata.lac_bounds`).
+* They are entries of fragments that cannot grow: any fragment of a closed ledger, those before the last fragment of an
+  open one. The LAC of an open ledger is never taken from them (`core.metadata.LedgerMetadata.lac_bounds`).
 * Their LAC is not above the last entry of the ledger.
 
 LAC and entry id are below ENTRY_ID_MAX, so the id after each of them is an int64.
@@ -55,7 +55,7 @@ def may_add_each(entry_ids: np.ndarray, lacs: np.ndarray, are_recovery: bool | n
 
 @dataclass(frozen=True, slots=True)
 class LacBounds:
-    """What the LAC in an entry of one ledger may be to its reader.
+    """Bounds of the LAC in an entry of one ledger, for its reader.
 
     copies_to: entries up to this one may be copies of Apache's re-replication. lac_max: the highest LAC in such a copy.
     """
@@ -75,14 +75,14 @@ class LacBounds:
         return right | _are_copies(entry_ids, lacs, self.copies_to, self.lac_max)
 
     def learned(self, entry_id: int, lac: int) -> int:
-        """Return how much of the LAC in an admitted entry counts: no copy says more than that it was confirmed."""
+        """Return the LAC that an admitted entry proves: a copy proves only that it was confirmed itself."""
         return lac if lac < entry_id else min(lac, self.copies_to)
 
 
 NO_COPIES = LacBounds()
 """For entries that a writer or a recovery sealed."""
 ANY_COPY = LacBounds(LAST_ENTRY_MAX)
-"""For tools that look at entries without their ledger's metadata."""
+"""For tools that read entries without their ledger's metadata."""
 
 
 def _are_copies(entry_ids: np.ndarray, lacs: np.ndarray, copies_to: int, lac_max: int) -> np.ndarray:

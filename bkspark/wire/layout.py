@@ -8,8 +8,8 @@ from __future__ import annotations
 ENTRY_ID_AT = 8
 LAC_AT = 16
 LENGTH_AT = 24
-"""Where in an entry these fields are; the ledger id comes first."""
+"""Offsets of these fields in an entry; the ledger id comes first."""
 HEADER_BYTES = 32
 ENTRY_BYTES_MIN = 16
-"""What a bookie stores holds at least its two ids; it may end before the LAC."""
+"""An entry at a bookie has at least its two ids; it may end before the LAC."""
 MASTER_KEY_BYTES = 20

@@ -1,4 +1,4 @@
-"""Messages of local reads: where a bookie's entries lie in its entry logs, for a client on the same host. Optional.
+"""Messages of local reads: where a bookie's entries are in its entry logs, for a client on the same host. Optional.
 
 A running bookie may listen on a Linux socket of the abstract namespace, type SOCK_SEQPACKET, named `socket_name(port)`
 after the port it serves. One message is one request, and one message answers it. All integers are big endian.
@@ -14,14 +14,15 @@ after the port it serves. One message is one request, and one message answers it
     reply    0   4  i32 version, 1
              4   4  i32 status: 0 found, 1 not here
              8   8  i64 offset of the first entry's item in a file, below 2**56  only if found
-            16  4m  u32 how far each further item lies behind the one before it, at least 4  only if found
+            16  4m  u32 distance of each further item from the one before it, at least 4  only if found
 
 With a reply of status 0 comes the file, as one open descriptor. At each place there is, as in all entry logs, an item
-`i32 length, entry` (`bkspark.wire.digest` describes the entry): those of `first entry` and of the m entries behind it.
-All begin within the bytes asked for. Who asks for another bookie, or says what is not above, is disconnected.
+`i32 length, entry` (`bkspark.wire.digest` describes the entry): those of `first entry` and of the m entries after it.
+All begin within the requested bytes. A client that requests another bookie, or sends another message, is disconnected.
 
-**A reply promises nothing.** "Not here" does not mean that the bookie has not got the entry, and bytes that do not
-match the entry's ids and digest are no answer either: the client asks over the network then, as if this did not exist.
+**A reply promises nothing.** "Not here" does not mean that the bookie does not have the entry, and bytes that do not
+match the entry's ids and digest are not an answer either: in both cases the client reads over the network, as if local
+reads did not exist.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from bkspark.wire.framing import LENGTH_BYTES
 
 VERSION = 1
 ENTRIES_MAX = 32_768
-"""The positions of so many fit a message that every socket takes by default."""
+"""The positions of this many entries fit a message that every socket accepts by default."""
 REQUEST_BYTES_MAX = 2048
 REPLY_HEAD_BYTES = 16
 REPLY_BYTES_MAX = REPLY_HEAD_BYTES + 4 * (ENTRIES_MAX - 1)
@@ -69,7 +70,7 @@ class LocalRead:
 
     @classmethod
     def decode(cls, message: bytes) -> LocalRead:
-        """Raises ProtocolError: it is no such request."""
+        """Raises ProtocolError: it is not such a request."""
         try:
             version, address, ledger_id, first_entry, entries_max, bytes_max = _REQUEST.unpack_from(message)
             bookie = message[_REQUEST.size :].decode()
@@ -94,7 +95,7 @@ def decode_reply(message: bytes) -> np.ndarray | None:
     """Return the offsets of items, int64, ascending, at least one; None: not here.
 
     Raises:
-        ProtocolError: it is no such reply.
+        ProtocolError: it is not such a reply.
     """
     if message == NOT_HERE:
         return None

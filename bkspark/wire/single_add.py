@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class SingleAdd(NamedTuple):
-    """An add without flags, whose frame is all of a receive buffer.
+    """An add without flags whose frame fills a receive buffer exactly.
 
     entry_at, size: where the entry begins in the buffer, and its bytes.
     acknowledgement: returns the response that it is durable, for its ledger id and entry id.

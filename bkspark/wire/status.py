@@ -1,6 +1,6 @@
-"""What a bookie answers to a request, whichever protocol carries it: the vocabulary of cores, client and bookie.
+"""The status of a bookie's response, the same for both protocols: used by cores, client and bookie.
 
-The numbers are those of Apache's `BookieProtocol`, so V2 sends them as they are, but for EUNKNOWNLEDGERSTATE
+The numbers are those of Apache's `BookieProtocol`, so V2 sends them unchanged, except EUNKNOWNLEDGERSTATE
 (`v2.code_of`). V3 has numbers of its own (`v3.code_of`, `v3.statuses_of`).
 """
 

@@ -2,7 +2,7 @@
 
 A frame body begins with the header word `version << 24 | opcode << 16 | flags`; version is 2. After it:
 
-    ADD request         20 master key, entry (ids stand in the entry itself)
+    ADD request         20 master key, entry (the ids are in the entry itself)
     ADD reply           i32 status, i64 ledger, i64 entry                                  (24 bytes in all)
     READ request        i64 ledger, i64 entry (-1: highest held), [20 master key if DO_FENCING]
     READ reply          i32 status, i64 ledger, i64 entry as asked, entry if EOK           (24 + n)
@@ -12,8 +12,8 @@ A frame body begins with the header word `version << 24 | opcode << 16 | flags`;
                         then `i32 length, entry` items                                     (32 + n)
     AUTH                protobuf AuthMessage, both ways
 
-Replies are matched by (ledger, entry as asked, opcode), batch reads by request id. An opcode that is not above has no
-answer: the connection is closed (Apache's client finds out what a bookie can do by that).
+Replies are matched by (ledger, entry as asked, opcode), batch reads by request id. Another opcode gets no answer: the
+connection is closed (Apache's client uses this to detect a bookie's features).
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ BATCH_READ_BYTES = 40
 REPLY_BYTES = 24
 BATCH_REPLY_BYTES = 32
 BATCH_ACCOUNT_BYTES = 36
-"""What counts for a batch-read reply before its first item, towards the bytes asked for: its head and length word."""
+"""Bytes of a batch-read reply before its first item that count towards the requested bytes: its head and length
+word."""
 
 
 _REPLY = np.dtype([("size", ">i4"), ("word", ">i4"), ("status", ">i4"), ("ledger", ">i8"), ("entry", ">i8")])
@@ -64,7 +65,7 @@ _BATCH_REPLY_HEAD = struct.Struct(">iiiqqq")
 
 
 def code_of(status: int) -> int:
-    """Return what V2 sends for a status: its peers cannot take EUNKNOWNLEDGERSTATE, and EIO is as uncertain."""
+    """Return V2's code for a status: its peers do not know EUNKNOWNLEDGERSTATE, and EIO is just as uncertain."""
     return Status.EIO if status == Status.EUNKNOWNLEDGERSTATE else status
 
 
@@ -156,7 +157,7 @@ def encode_batch_read(
 class Replies:
     """Replies of one receive buffer, as arrays of equal length.
 
-    `body_starts`, `body_ends`: where the entry (READ) or the items (BATCH_READ) lie in the buffer; equal when empty.
+    `body_starts`, `body_ends`: where the entry (READ) or the items (BATCH_READ) are in the buffer; equal when empty.
     `request_ids`: of BATCH_READ replies; -1 for the others.
     """
 
@@ -240,7 +241,7 @@ class Requests:
         return len(self.words)
 
     def key_starts(self) -> np.ndarray:
-        """Return where the 20-byte master key of each request lies, -1 where it carries none."""
+        """Return the offset of each request's 20-byte master key, -1 if it carries none."""
         fencing = (self.flags & DO_FENCING) != 0
         at = np.full(len(self.words), -1, np.int64)
         at = np.where(self.opcodes == ADD, self.starts + WORD_BYTES, at)
@@ -265,7 +266,7 @@ def decode_requests(buffer: bytes | bytearray | memoryview, table: FrameTable) -
     _check_word_fits(int(sizes.min()))
     words = gather_i32(octets, starts)
     if bool((words == words[0]).all()):
-        # Requests of one kind, as they mostly come: every decision is made once.
+        # Requests of one kind, the usual case: every decision is made once.
         opcode, flags = _checked_word(int(words[0]))
         _check_size(opcode, flags, int(sizes.min()))
         opcodes, flag_words = np.full(len(words), opcode, np.int32), np.full(len(words), flags, np.int32)
@@ -288,7 +289,7 @@ def decode_requests(buffer: bytes | bytearray | memoryview, table: FrameTable) -
 
 
 def _decode_request(buffer: bytes | bytearray | memoryview, starts: np.ndarray, ends: np.ndarray) -> Requests:
-    """`decode_requests` of one frame or none: numbers are cheaper to handle than arrays of one."""
+    """`decode_requests` for one frame or none: numbers are cheaper than arrays of one."""
     if not len(starts):
         nothing = np.empty(0, np.int32)
         return Requests(nothing, nothing, nothing, starts, starts, starts, starts)
@@ -367,7 +368,7 @@ def encode_add_reply(ledger_id: int, entry_id: int) -> bytes:
 
 
 def encode_read_reply_head(ledger_id: int, entry_id: int, entry_bytes: int) -> bytes:
-    """Return what precedes the stored entry in an EOK reply; `entry_id` is the one asked for (-1 stays -1)."""
+    """Return what precedes the stored entry in an EOK reply; `entry_id` is the requested one (-1 stays -1)."""
     return _REPLY_HEAD.pack(REPLY_BYTES + entry_bytes, header_word(READ), Status.EOK, ledger_id, entry_id)
 
 

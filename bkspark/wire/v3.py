@@ -1,7 +1,7 @@
 """The V3 protocol of BookKeeper: protobuf messages (`bookkeeper_protocol.proto`), and adds whole batches at a time.
 
-A frame body is a serialised Request or Response. Everything but adds goes through protobuf's classes. Adds have a codec
-of their own, as each of them would cost several objects otherwise. It rests on how every known peer writes an add:
+A frame body is a serialised Request or Response. Everything but adds goes through protobuf's classes. Adds have their
+own codec, because each of them would otherwise cost several objects. It relies on how every known peer writes an add:
 fields by ascending number, each once, numbers in as few bytes as they need:
 
     request   0a H  08 03  10 02  18 txnId  [20 priority]
@@ -11,9 +11,9 @@ fields by ascending number, each once, numbers in as few bytes as they need:
               aa 06 A  08 status  10 ledger  18 entry  [c8 3e LastAddSynced]
 
 Frames of equal length that differ only in the numbers' values are a run, found and decoded by array operations over the
-first frame as a template (requests: `v3_adds`). A frame in any other form is no error: protobuf's classes take it.
+first frame as a template (requests: `v3_adds`). A frame in any other form is no error: protobuf's classes decode it.
 
-What stands behind `c8 3e`, field 1001, is our own (docs/relaxed-durability.md); Apache's peers ignore it.
+Field 1001, `c8 3e`, is our own extension (docs/relaxed-durability.md); Apache's peers ignore it.
 
 Ids are int64 as protobuf writes them: below 0 in ten bytes. `txnId`, below 2**63 here, matches responses to requests.
 """
@@ -50,7 +50,7 @@ from bkspark.wire.v3_fields import (
 FIRST_BYTE = 0x0A
 """A V3 body begins with the tag of its header field; a V2 body begins with its version, 0 to 2."""
 HIGH_PRIORITY = 100
-"""What Apache's client sends for requests that a read-only bookie may take; anything above 0 counts."""
+"""Priority that Apache's client sends for requests that a read-only bookie may accept; any value above 0 counts."""
 DEFERRED_SYNC = 1
 """Write flag: acknowledge an add before its fsync."""
 
@@ -79,7 +79,7 @@ for _code in StatusCode:
 
 
 def statuses_of(codes: np.ndarray) -> np.ndarray:
-    """Return the statuses that codes mean, int32. A code that is not known is EIO: it is no certain answer."""
+    """Return the statuses that codes mean, int32. An unknown code becomes EIO: it is not a certain answer."""
     known = (codes >= 0) & (codes < len(_STATUSES))
     return np.where(known, _STATUSES[np.where(known, codes, 0)], np.int32(Status.EIO))
 
@@ -95,7 +95,7 @@ def codes_of(statuses: int | np.ndarray) -> np.ndarray:
 
 
 class TxnIds:
-    """Hands out txnIds, each once; one of these serves all connections of a client."""
+    """Generates unique txnIds; one generator serves all connections of a client."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -124,9 +124,9 @@ _LAST_SYNCED_TAG = b"\xc8\x3e"
 
 
 def count_frames(octets: np.ndarray, table: FrameTable) -> int:
-    """Return how many frames of a new connection's buffer are V3's: those before the first that is none.
+    """Return how many frames of a new connection's buffer are V3's: those before the first other frame.
 
-    An empty frame is none.
+    An empty frame is not a V3 frame.
     """
     if not len(table):
         return 0
@@ -138,7 +138,8 @@ def decode_request(body: bytes) -> protocol.Request:
     """Return the request of a frame body.
 
     Raises:
-        ProtocolError: it is none, or lacks a required field, which an unknown version or operation counts as.
+        ProtocolError: it is not a request, or lacks a required field; an unknown version or operation counts as
+        lacking.
     """
     try:
         request = protocol.Request.FromString(body)
@@ -149,7 +150,8 @@ def decode_request(body: bytes) -> protocol.Request:
 
 
 def decode_response(body: bytes) -> protocol.Response:
-    """Return the response of a frame body. Raises ProtocolError when it is none, or lacks a required field."""
+    """Return the response of a frame body. Raises ProtocolError when it is not a response, or lacks a required
+    field."""
     try:
         response = protocol.Response.FromString(body)
     except DecodeError as error:
@@ -186,7 +188,7 @@ def header(operation: int, txn_id: int, priority: int = 0) -> protocol.BKPacketH
 class AddResponses:
     """Answers of adds that came together, as arrays of equal length; statuses are V3's.
 
-    `last_synced`: the LastAddSynced in each, None where they carry none.
+    `last_synced`: the LastAddSynced in each, or None.
     """
 
     txn_ids: np.ndarray

@@ -1,7 +1,7 @@
-"""Requests of V3 adds taken apart, whole batches at a time; `v3` specifies them.
+"""Decodes requests of V3 adds, whole batches at a time; `v3` specifies them.
 
-Frames of one size are compared with the first as a template; where entries differ in size, frames that have the same
-fields are gone through in step.
+Frames of one size are compared with the first as a template; if entries differ in size, frames with the same fields are
+decoded in step.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LEDGER, _ENTRY, _KEY, _BODY, _WRITE_FLAGS, _FLAG, _BYPASS = 1, 2, 3, 4, 5, 100,
 _HEAD = bytes((0x08, protocol.VERSION_THREE, 0x10, protocol.ADD_ENTRY))
 _TAG = b"\xaa\x06"
 _LONG_RUN = 64
-"""Shorter runs of adds of one size are taken together with those of other sizes behind them."""
+"""Shorter runs of adds of one size are decoded together with the adds of other sizes after them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def decode_adds(octets: np.ndarray, table: FrameTable, first: int) -> AddRequest
         octets: uint8 of the buffer that `table` describes.
 
     Returns:
-        None: frame `first` is no add in the form that this module specifies; `v3.decode_request` takes it.
+        None: frame `first` is not an add in the form that `v3` specifies; `v3.decode_request` decodes it.
     """
     start, end = int(table.starts[first]), int(table.ends[first])
     template = _AddTemplate.of(octets[start:end].tobytes())
@@ -119,10 +119,10 @@ def _walk_adds(octets: np.ndarray, table: FrameTable, first: int, template: _Add
 
 @dataclass(frozen=True, slots=True)
 class _AddTemplate:
-    """One add request taken apart; (start, end) are offsets in the frame body.
+    """One decoded add request; (start, end) are offsets in the frame body.
 
-    `common` tells for each byte what of it others of a run share. `urgency`, `tail` and `context` are the bytes behind
-    the txnId, behind the entry and behind the add.
+    `common` has, for each byte, the bits that all frames of a run share. `urgency`, `tail` and `context` are the bytes
+    after the txnId, after the entry and after the add.
     """
 
     frame: np.ndarray

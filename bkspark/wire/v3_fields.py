@@ -1,8 +1,8 @@
-"""How fields lie in V3 frames: what the array codecs of V3 (`v3` adds, `v3_reads` reads) are made of.
+"""Fields in V3 frames: the building blocks of V3's array codecs (`v3` adds, `v3_reads` reads).
 
-A frame is taken apart once, as a template; others that have its form are found by comparing rows of bytes, and their
-numbers are read column by column. Where frames differ in size, as entries do, a `Walk` goes through all of them in
-step. Numbers are varints, in as few bytes as they need: int64, below 0 in ten bytes.
+One frame is decoded as a template; others of its form are found by comparing rows of bytes, and their numbers are read
+column by column. If frames differ in size, as entries do, a `Walk` decodes all of them in step. Numbers are varints, in
+as few bytes as they need: int64, below 0 in ten bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, equal_step
 
 SAME, WIDTH_ONLY, NOTHING = 0xFF, 0x80, 0x00
-"""What of a byte two frames of one run have in common."""
+"""The bits of a byte that two frames of one run have in common."""
 
 _VARINT_BYTES_MAX = 10
 _VARINT, _BYTES = 0, 2
@@ -24,38 +24,38 @@ _WIDTH_LIMITS = np.array([1 << (7 * width) for width in range(1, 9)], np.int64)
 """From the i-th on a number takes more than i + 1 bytes; from 2**63 on, and below 0, ten."""
 _LOOK_FRAMES = 32
 _LOOK_MORE = 32
-"""How many frames a look at a run begins with, and how many times as many each further one has: short runs cost little,
-and long ones have few looks."""
+"""Frames in the first comparison of a run, and the factor for each further one: short runs cost little, and long ones
+need few comparisons."""
 
 
 class NotOfTheForm(Exception):
-    """A frame that protobuf's classes must look at."""
+    """A frame that protobuf's classes must decode."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Where a field's value lies, and the number of a varint."""
+    """The place of a field's value, and the number of a varint."""
 
     at: tuple[int, int]
     varint: int | None
 
     @property
     def span(self) -> tuple[int, int]:
-        """Raises NotOfTheForm where a varint stands in place of bytes."""
+        """Raises NotOfTheForm for a varint instead of bytes."""
         if self.varint is not None:
             raise NotOfTheForm
         return self.at
 
     @property
     def number(self) -> int:
-        """Raises NotOfTheForm where bytes stand in place of a varint."""
+        """Raises NotOfTheForm for bytes instead of a varint."""
         if self.varint is None:
             raise NotOfTheForm
         return self.varint
 
 
 ABSENT = Field((0, 0), 0)
-"""Stands for a number that is left out."""
+"""Placeholder for an omitted number."""
 
 
 def fields(frame: bytes, start: int, end: int) -> dict[int, Field]:
@@ -105,7 +105,7 @@ def varint(value: int) -> bytes:
 def run_of(
     octets: np.ndarray, table: FrameTable, first: int, frame: np.ndarray, common: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return frames first, first + 1, ... as rows, as long as they agree with `frame` in what is common.
+    """Return frames first, first + 1, ... as rows, as long as they agree with `frame` in the common bits.
 
     Returns:
         (rows, starts): uint8 of shape (count, len(frame)), count >= 1 as frame `first` is `frame`; where they begin.
@@ -136,7 +136,7 @@ def _rows_at(octets: np.ndarray, starts: np.ndarray, size: int) -> np.ndarray:
 
 
 def values_in(rows: np.ndarray, span: tuple[int, int]) -> np.ndarray:
-    """Return the numbers whose varints lie in columns `span` of the rows, int64."""
+    """Return the numbers whose varints are in columns `span` of the rows, int64."""
     values = np.zeros(len(rows), np.uint64)
     for index, column in enumerate(range(*span)):
         values |= (rows[:, column] & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * index)
@@ -197,14 +197,14 @@ def rows_of(count: int, *pieces: bytes | np.ndarray | tuple[np.ndarray, int]) ->
 
 
 WALK_FRAMES_MAX = 1024
-"""Most frames in one walk: where frames of many forms take turns, each walk looks at some in vain."""
+"""Limit of the frames in one walk: if frames of many forms alternate, each walk reads some in vain."""
 
 
 class Walk:
-    """Goes through frames in step, over one part of their form at a time.
+    """Decodes frames in step, one part of their form at a time.
 
-    `at` is where each frame's next byte lies. Frames that are not of the form drop out: what is read from them means
-    nothing, and `count` tells how many at the front are of the form to their end.
+    `at` is the offset of each frame's next byte. Frames that are not of the form drop out: their values are
+    meaningless, and `count` returns how many leading frames are of the form to their end.
     """
 
     def __init__(self, octets: np.ndarray, table: FrameTable, first: int) -> None:
@@ -242,7 +242,7 @@ class Walk:
         return values.view(np.int64)
 
     def length(self, where: np.ndarray | None = None) -> np.ndarray:
-        """Pass over the length of something; return where that ends. It lies within its frame."""
+        """Pass over a length; return where its value ends. It is within its frame."""
         ends = self.at + 0
         lengths = self.number(where)
         self._fits &= (lengths >= 0) & (lengths <= self._ends - self.at)
@@ -250,11 +250,11 @@ class Walk:
         return ends
 
     def go_to(self, places: np.ndarray) -> None:
-        """Pass over whatever stands before the places."""
+        """Skip all bytes before the given offsets."""
         self.at = places.copy()
 
     def stands_at(self, places: np.ndarray) -> None:
-        """Frames that are not at these places now are not of the form."""
+        """Frames that are not at these offsets now are not of the form."""
         self._fits &= self.at == places
 
     def count(self) -> int:

@@ -1,4 +1,4 @@
-"""READ_LAC of V3, whole batches at a time; see `v3` for what it shares with adds.
+"""READ_LAC of V3, whole batches at a time; see `v3` for the parts in common with adds.
 
 request   0a H  08 03  10 07  18 txnId  [20 priority]
           c2 06 R  08 ledger  [c2 0c ...: context]
@@ -39,10 +39,10 @@ def decode_lac_reads(octets: np.ndarray, table: FrameTable, first: int) -> LacRe
     """Return the READ_LAC requests in frames first, first + 1, ... that have the form of frame `first`, at least that.
 
     Returns:
-        None: frame `first` is none in the form that this module specifies; `v3.decode_request` takes it.
+        None: frame `first` does not have the form that this module specifies; `v3.decode_request` decodes it.
     """
     start, end = int(table.starts[first]), int(table.ends[first])
-    # Most frames are of another operation, which one byte tells.
+    # Most frames have another operation, which one byte shows.
     if end - start <= len(_HEAD) + 1 or octets[start + len(_HEAD) + 1] != protocol.READ_LAC:
         return None
     frame = octets[start:end].tobytes()
@@ -90,7 +90,7 @@ def encode_lac_failures(txn_ids: np.ndarray, status: int, ledger_ids: np.ndarray
 
 
 def encode_lac(txn_id: int, ledger_id: int, packet: bytes, entry: bytes | None) -> bytes:
-    """Return the EOK response with an explicit LAC's packet, b"" for none, and the last entry, if there is one."""
+    """Return the EOK response with an explicit LAC's packet, or b"", and the last entry, if there is one."""
     answer = protocol.ReadLacResponse(status=v3.StatusCode.EOK, ledgerId=ledger_id)
     if packet:
         answer.lacBody = packet

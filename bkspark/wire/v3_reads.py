@@ -1,4 +1,4 @@
-"""V3 reads, whole batches at a time; see `v3` for what they share with adds.
+"""V3 reads, whole batches at a time; see `v3` for the parts in common with adds.
 
     request   0a H  08 03  10 01  18 txnId  [20 priority]
               a2 06 R  08 ledger  10 entry  [1a 14 master key (20)  a0 06 01: fence]
@@ -6,7 +6,7 @@
     response  0a H  08 03  10 01  18 txnId  10 status
               a2 06 R  08 status  10 ledger  18 entry as asked  [22 B  entry]  [28 LAC that the bookie knows]
 
-A server leaves a read that waits for the LAC to protobuf's classes.
+A server decodes a read that waits for the LAC with protobuf's classes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _FENCE = b"\xa0\x06\x01"
 class ReadRequests:
     """Reads that came together, as arrays of equal length in order of arrival.
 
-    `fencing_key`: the master key with which all of them fence one and the same ledger; None: they fence nothing.
+    `fencing_key`: the master key with which all of them fence the same ledger; None: they do not fence.
     """
 
     txn_ids: np.ndarray
@@ -73,7 +73,7 @@ def decode_reads(octets: np.ndarray, table: FrameTable, first: int) -> ReadReque
         octets: uint8 of the buffer that `table` describes.
 
     Returns:
-        None: frame `first` is no read in the form that this module specifies; `v3.decode_request` takes it.
+        None: frame `first` is not a read in the form that this module specifies; `v3.decode_request` decodes it.
     """
     frame = octets[int(table.starts[first]) : int(table.ends[first])].tobytes()
     try:
@@ -100,7 +100,7 @@ def decode_reads(octets: np.ndarray, table: FrameTable, first: int) -> ReadReque
 
 
 def _fencing_key(frame: bytes, read: Mapping[int, Field]) -> bytes | None:
-    """Return the master key of a read that fences, None of one that does nothing but read.
+    """Return the master key of a read that fences, None for a plain read.
 
     Raises:
         NotOfTheForm: it is neither.
@@ -188,7 +188,7 @@ def _around_entries(fronts: np.ndarray, items: memoryview, sizes: np.ndarray, ta
 class ReadResponses:
     """Answers of plain reads that came together, as arrays of equal length; statuses are V3's.
 
-    `body_starts`, `body_ends`: where the entry lies in the buffer; nowhere where the answer has none.
+    `body_starts`, `body_ends`: where the entry is in the buffer; without meaning if the answer has no entry.
     """
 
     txn_ids: np.ndarray
@@ -207,7 +207,7 @@ def decode_read_responses(octets: np.ndarray, table: FrameTable, first: int) -> 
         octets: uint8 of the buffer that `table` describes.
 
     Returns:
-        None: frame `first` is no answer in the form that this module specifies; `v3.decode_response` takes it.
+        None: frame `first` is not an answer in the form that this module specifies; `v3.decode_response` decodes it.
     """
     operation_at = int(table.starts[first]) + len(_HEAD) + 1
     if operation_at >= table.ends[first] or octets[operation_at] != protocol.READ_ENTRY:
@@ -216,7 +216,8 @@ def decode_read_responses(octets: np.ndarray, table: FrameTable, first: int) -> 
 
 
 def _equal_answers(octets: np.ndarray, table: FrameTable, first: int) -> ReadResponses | None:
-    """Return answers that differ in ids, LAC and bytes of their entries alone; None where the first two do not."""
+    """Return answers that differ only in ids, LAC and bytes of their entries; None if the first two differ
+    otherwise."""
     sizes = table.ends[first : first + 2] - table.starts[first : first + 2]
     if len(sizes) < 2 or sizes[0] != sizes[1]:
         return None

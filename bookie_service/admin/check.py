@@ -1,23 +1,23 @@
-"""The check of a stopped bookie's folder: is everything there that it answered for?
+"""The check of a stopped bookie's folder: is everything that the bookie acknowledged still there?
 
     python -m bookie_service --check [--config FILE] [--set key=value]... [--json]
 
-Holds the directory locks meanwhile, so that no bookie can start, and changes nothing. What must be true:
+The check holds the directory locks, so that no bookie can start meanwhile, and changes nothing. It verifies that:
 
-* every directory has a readable cookie, all cookies are equal, and name the configured directories, each at its place;
-* what garbage collection noted is readable;
+* every directory has a readable cookie, and all cookies are equal and name the configured directories in their order;
+* the files that garbage collection wrote are readable;
 * every mark is readable, and the journal file where replay begins exists;
 * the journals can be replayed from there, and every ledger in them has a master key;
 * the configured storage is the one that wrote the index;
 * no index file is missing or shorter than it was; every header is readable, and every index position points to a
   whole entry of that id;
-* entry logs are whole, one without a ledgers map up to the last entry that an index points to;
+* entry logs are whole; a log without a ledgers map must be whole up to the last entry that an index points to;
 * every entry of a ledger in the entry logs has a position in the index, or is still in the journal.
 
-Entries of ledgers without an index file are of ledgers that were deleted; they are counted, not damage. Memory: 8 bytes
-an entry of the journal from the mark on.
+Entries of ledgers without an index file belong to deleted ledgers; they are counted and are not damage. Memory: 8 bytes
+per entry of the journal after the mark.
 
-Exit code 0: all of it is true; 1: something is not, or the bookie runs; 2: wrong usage or configuration.
+Exit code 0: everything is in order; 1: something is not, or the bookie runs; 2: wrong usage or configuration.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ from bookie_service.storage.ledgers.interface import IndexView
 
 _PROGRAM = "bookie"
 _SHOWN_MAX = 1000
-"""Damages listed; all are counted."""
+"""At most this many damages are listed; all are counted."""
 _NAMED_MAX = 20
-"""Ledgers that one note names."""
+"""At most this many ledgers are named in one note."""
 _FILES_OPEN_MAX = 16
 _PAGE_BYTES = 8192
 _PAGES_BYTES = 1024 * 1024
-"""Of the index, kept in memory while entry logs are held against it."""
+"""Bytes of the index that are kept in memory while entry logs are compared with it."""
 _GAP_MAX = 8192
 """Entry ids that lie further apart than this are looked up separately."""
 _COUNTS = (
@@ -162,7 +162,7 @@ def locked(files: ReadOnlyFiles, directories: Sequence[str], purpose: str) -> It
 
 
 class BookieCheck:
-    """Checks one bookie's directories, which nobody changes meanwhile."""
+    """Checks one bookie's directories, which no other process may change meanwhile."""
 
     def __init__(self, files: ReadOnlyFiles, journals: Sequence[str], ledgers: Sequence[str]) -> None:
         """`journals`, `ledgers`: the configured directories, in order."""
@@ -205,7 +205,7 @@ class BookieCheck:
     # ---- cookies and marks ----
 
     def _check_cookies(self) -> bool:
-        """Return whether all directories are there, so that going on makes sense."""
+        """Return whether all directories exist, so that the other checks make sense."""
         missing = [each for each in self._directories() if not self._files.is_directory(each)]
         for directory in missing:
             self._report.add(Damage(directory, 0, None, "the directory is missing, the bookie lost what it held"))
@@ -290,7 +290,7 @@ class BookieCheck:
         lookup.close()
 
     def _check_index_files(self) -> None:
-        """Report index files that were durable and are gone, or cut: what they held is answered as if never written."""
+        """Report index files that were durable and are missing or cut: reads of their entries would find nothing."""
         known = self._known
         if known.damaged_at is not None:
             place = f"{known.path} offset {known.damaged_at}"
@@ -325,7 +325,7 @@ class BookieCheck:
             self._indexed_to[log_id] = max(offset, self._indexed_to.get(log_id, 0))
 
     def _settle_slot_damage(self) -> None:
-        """Report unreadable headers, unless replay writes them again: a crash came while they were written."""
+        """Report unreadable headers, unless replay writes them again: then a crash interrupted their writing."""
         for ledger_id, damages in self._slot_damage.items():
             for damage in damages:
                 if ledger_id in self._journal.changed:
@@ -380,7 +380,7 @@ class BookieCheck:
         else:
             self._note(finding)
 
-    def _need_keys(self, path: str, offset: int, ledger_ids: list[int]) -> None:
+    def _need_keys(self, path: str, offset: int | None, ledger_ids: list[int]) -> None:
         for ledger_id in ledger_ids:
             if ledger_id not in self._indexed and ledger_id not in self._journal.keyed:
                 reason = f"the master key of ledger {ledger_id} is neither in the journal before this nor in the index"
@@ -406,7 +406,7 @@ class BookieCheck:
                 elif isinstance(finding, Incomplete) and finding.offset < end:
                     reason = f"the log was truncated or damaged here: it was durable as far as {end}"
                     self._report.add(Damage(path, finding.offset, finding.length, reason))
-                elif isinstance(finding, Damage) and finding.offset >= end:
+                elif isinstance(finding, Damage) and finding.offset is not None and finding.offset >= end:
                     self._report.notes.append(
                         f"{path} offset {finding.offset}: {finding.reason}; no index points there"
                     )
@@ -427,7 +427,7 @@ class BookieCheck:
         )
 
     def _check_indexed(self, run: FoundEntries) -> None:
-        """Report entries of a log that the index does not know, though the journal holds them no more."""
+        """Report entries of a log that are in neither the index nor the journal."""
         chosen = (run.states != WRONG) & (run.entry_ids <= STORED_ENTRY_ID_MAX)
         ledger_ids, entry_ids = run.ledger_ids[chosen], run.entry_ids[chosen]
         for ledger_id, rows in rows_by_ledger(ledger_ids) if len(ledger_ids) else ():
@@ -464,7 +464,7 @@ class BookieCheck:
         self._report.add(Damage(place, at, length, reason, ledger_id, first))
 
     def _layout(self, path: str) -> Layout | None:
-        """Return the layout of an index file; None where it is not at its place, or does not tell."""
+        """Return the layout of an index file; None when the file is missing or its layout cannot be read."""
         try:
             with contextlib.closing(IndexFile(self._files.open(path))) as file:
                 return file.layout

@@ -1,9 +1,9 @@
-"""The control socket of a running bookie: an operator asks for something to be done now, and hears what came of it.
+"""The control socket of a running bookie: an operator requests an action and receives its result.
 
 It is `control` in the `current` directory of the first ledger directory, open to the bookie's own user alone. A
 connection carries one request, a JSON object on one line, and one answer likewise. There is one request,
-{"do": "collect"}: garbage is collected, and the answer has the fields of `PassReport` and `seconds`. An answer with
-`error` says why something was not done.
+{"do": "collect"}: the bookie collects garbage, and the answer has the fields of `PassReport` and `seconds`. An answer
+with `error` says why the request failed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ Collect = Callable[[], Awaitable[PassReport]]
 
 @contextlib.asynccontextmanager
 async def serving(ledger_directories: Sequence[str], collect: Collect) -> AsyncIterator[None]:
-    """Answer requests while inside. The directories must be locked: a socket that is there is a dead process's.
+    """Answer requests while inside. The directories must be locked: a socket that exists already belongs to a dead
+    process.
 
     Raises:
         OSError: the socket could not be made.
@@ -70,7 +71,7 @@ def _listen(directory: str) -> socket.socket:
             os.unlink(os.path.join(directory, NAME))
         with _short_path(directory) as path:
             listener.bind(path)
-            # Before it listens, so no other user was ever let in.
+            # Before it listens, so that no other user can ever connect.
             os.chmod(path, 0o600)
         listener.setblocking(False)
         return listener
@@ -96,13 +97,13 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, co
         writer.write(json.dumps(answer).encode() + b"\n")
         await writer.drain()
     except (OSError, TimeoutError, ValueError):
-        pass  # whoever asked is gone, says nothing, or says it without an end
+        pass  # the client is gone, sends nothing, or never ends its line
     finally:
         writer.close()
 
 
 async def _done(line: bytes, collect: Collect) -> dict[str, Any]:
-    """Do what a request says and return the answer."""
+    """Carry out a request and return the answer."""
     try:
         request = json.loads(line)
     except ValueError:
@@ -121,7 +122,7 @@ def ask(ledger_directories: Sequence[str], request: str) -> dict[str, Any]:
     """Ask the bookie that runs on these directories, and wait for its answer.
 
     Raises:
-        BookKeeperError: no bookie runs there, or it did not do it; one line says why.
+        BookKeeperError: no bookie runs there, or the request failed; the message says why in one line.
         OSError: its socket may not be opened.
     """
     directory = layout.current(ledger_directories[0])
@@ -144,7 +145,7 @@ def ask(ledger_directories: Sequence[str], request: str) -> dict[str, Any]:
 
 
 def run_collect(ledger_directories: Sequence[str], as_json: bool) -> int:
-    """Have the bookie that runs on these directories collect garbage, print what came of it; return the exit code."""
+    """Have the bookie that runs on these directories collect garbage, and print the result; return the exit code."""
     try:
         answer = ask(ledger_directories, COLLECT)
     except (BookKeeperError, OSError) as error:

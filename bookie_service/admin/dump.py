@@ -3,8 +3,8 @@
     python -m bookie_service.admin.dump journal|entry-log|index|marks|garbage [PATH]...
                                         [--config FILE] [--set KEY=VALUE]... [--ledger ID] [--entry ID] [--json]
 
-Reads files of a stopped or running bookie, takes no lock and changes nothing. What a running bookie is just writing is
-"incomplete", not damaged. Goes on behind damage where the format allows it.
+Reads files of a stopped or running bookie, takes no lock and changes nothing. A record that a running bookie is still
+writing is "incomplete", not damaged. Reading continues after damage where the format allows it.
 
 Exit code 0: nothing is damaged; 1: something is, or cannot be read; 2: wrong usage.
 """
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     except ConfigurationError as error:
         return fail(_PROGRAM, error, 2)
     except BrokenPipeError:
-        # Whoever read our output has left (`| head`); Python would complain again when it flushes at exit.
+        # The reader of our output has left (`| head`); Python would complain again when it flushes at exit.
         os._exit(1)
     except OSError as error:
         return fail(_PROGRAM, describe(error), 1)
@@ -83,7 +83,7 @@ def _sources(files: ReadOnlyFiles, arguments: argparse.Namespace) -> list[Source
     """Return what to read.
 
     Raises:
-        ConfigurationError: nothing was named, or what was named does not exist or holds no file of the kind.
+        ConfigurationError: no path was given, or a path does not exist or holds no file of the kind.
     """
     if not arguments.paths:
         return _configured(files, arguments)
@@ -173,7 +173,7 @@ class Dump:
         return None if journal_index is None else highest_mark(self.files, source.bookie.ledgers, journal_index)
 
     def _guarded(self, path: str, findings: Iterator[Finding]) -> Iterator[Finding]:
-        """Yield the findings; a file that a running bookie deleted meanwhile simply ends."""
+        """Yield the findings; a file that a running bookie deletes meanwhile simply ends."""
         try:
             yield from findings
         except FileNotFoundError:

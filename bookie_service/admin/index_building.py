@@ -1,10 +1,11 @@
-"""Making an index anew from positions that were found in entry logs: beside the old index, which it then replaces.
+"""Builds a new index from positions found in entry logs, beside the old index, and then replaces the old one.
 
-Positions come in the order of the logs. Of several positions of one entry the last one counts, unless the old index has
-one that leads to the entry: of an entry that was written again, only the index knows for certain which copy is newest.
+Positions come in the order of the logs. If an entry has several positions, the last one counts, unless the old index
+has a position that leads to the entry: when an entry was written more than once, only the index knows for certain which
+copy is the newest.
 
-A crash at any moment leaves the old index, or the new one: files and directories are made durable under other names,
-then get theirs by a rename.
+A crash at any moment leaves either the old index or the new one: files and directories are made durable under temporary
+names and then renamed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from bookie_service.storage.index.key_value_index import KeyValueIndex
 from bookie_service.storage.index.manifest import IndexManifest, IndexManifestWriter
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.key_values import KeyValueOptions
-from bookie_service.storage.logs.entry_log import EntryLogs
+from bookie_service.storage.logs.entry_log import StoredLogs
 from bookie_service.storage.logs.log_reader import EntryLogReader
 from bookie_service.storage.logs.log_scan import stored_positions
 
@@ -41,28 +42,28 @@ _REPLACED_NAME = f"{key_value_index.DIRECTORY_NAME}.replaced"
 _REBUILT_NAME = f"{key_value_index.DIRECTORY_NAME}{SUFFIX}"
 
 HeaderOf = Callable[[int, LedgerHeader | None], LedgerHeader]
-"""Called with a ledger id and its header in the old index, None where that has none; returns the new header."""
+"""Called with a ledger id and its header in the old index, or None without one; returns the new header."""
 
 
 class IndexBuilder(Protocol):
-    """Takes positions, then replaces the old index by what it took."""
+    """Collects positions, then replaces the old index with them."""
 
     def hold(self, ledger_id: int, entry_ids: np.ndarray, positions: np.ndarray) -> None:
-        """Take positions of a ledger, entry ids ascending and each only once."""
+        """Add positions of a ledger; entry ids ascend, and each occurs once."""
 
     def finish(self, ledger_ids: Sequence[int], header_of: HeaderOf) -> int:
-        """Make the index of these ledgers, and of all that positions were given of; return their entries.
+        """Build the index of these ledgers and of all ledgers with positions; return their number of entries.
 
         Raises:
-            OSError: a file could not be read or written; the old index is as it was, but for ledgers that are done.
+            OSError: a file could not be read or written; the old index is unchanged, except for ledgers that are done.
         """
 
 
 class _Logs:
-    """Tells whether a position leads to its entry."""
+    """Checks whether a position leads to its entry."""
 
     def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
-        self._reader = EntryLogReader(EntryLogs(files, directories), _LOGS_OPEN_MAX)
+        self._reader = EntryLogReader(StoredLogs(files, directories), _LOGS_OPEN_MAX)
 
     def leads_to(self, ledger_id: int, entry_id: int, position: int) -> bool:
         try:
@@ -72,7 +73,7 @@ class _Logs:
         return True
 
     def preferred(self, ledger_id: int, entry_ids: np.ndarray, old: np.ndarray, new: np.ndarray) -> np.ndarray:
-        """Return for each entry the old position if it leads to the entry, or is all there is; else the new one."""
+        """Return for each entry the old position if it leads to the entry or is the only one, otherwise the new one."""
         chosen = np.where(new == 0, old, new)
         for row in np.flatnonzero((old != 0) & (new != 0) & (old != new)).tolist():
             if self.leads_to(ledger_id, int(entry_ids[row]), int(old[row])):
@@ -87,7 +88,8 @@ class PerLedgerIndexBuilder:
     """Builds index files."""
 
     def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
-        """`directories`: the `current` directories of all ledger directories. What another run left is removed."""
+        """`directories`: the `current` directories of all ledger directories. Files that an interrupted run left are
+        removed."""
         self._files = files
         self._directories = directories
         self._paths = IndexPaths(directories, IndexManifest(files, directories).moved())
@@ -106,7 +108,7 @@ class PerLedgerIndexBuilder:
             return IndexFile(self._files.open(path))
         self._files.make_directory(os.path.dirname(path))
         file = IndexFile(self._files.create(path))
-        # The header comes last; this one tells where positions go.
+        # The final header is written last; this one only determines where positions go.
         file.create(LedgerHeader(ledger_id, 0, False, index_format.UNKNOWN_KEY))
         self._built.add(ledger_id)
         return file
@@ -140,7 +142,7 @@ class PerLedgerIndexBuilder:
 
     def _take_over(self, ledger_id: int, file: IndexFile, old: IndexReader, logs: _Logs) -> None:
         """Write the positions of the old file that count."""
-        with contextlib.suppress(StorageDamaged):  # where its positions lie cannot be told
+        with contextlib.suppress(StorageDamaged):  # the layout of its positions is unknown
             for first, positions in old.extents(ledger_id):
                 ids = first + np.arange(len(positions))
                 new = np.zeros(len(positions), np.int64)
@@ -171,7 +173,8 @@ class PerLedgerIndexBuilder:
 
 
 class KeyValueIndexBuilder:
-    """Builds the index of `DbLedgerStorage`: a new store where the old one is damaged or gone, else in the old one."""
+    """Builds the index of `DbLedgerStorage`: in a new store if the old one is damaged or missing, otherwise in the old
+    one."""
 
     def __init__(
         self, files: LocalFiles, directories: Sequence[str], options: KeyValueOptions, *, from_scratch: bool
@@ -187,7 +190,7 @@ class KeyValueIndexBuilder:
         self._logs = _Logs(files, directories)
         self._built: set[int] = set()
         if from_scratch:
-            # What another run left that did not get to its end.
+            # Left by a run that was interrupted.
             self._remove_commit()
             remove_tree(files, os.path.join(directory, _REBUILT_NAME))
             commit = os.path.join(directory, key_value_index.COMMIT_NAME)
@@ -220,7 +223,7 @@ class KeyValueIndexBuilder:
         return entries
 
     def _replace(self) -> None:
-        """Put the new store in the place of the old one, which stays under another name."""
+        """Replace the old store by the new one; the old one is kept under another name."""
         self._remove_commit()
         path = os.path.join(self._directory, key_value_index.DIRECTORY_NAME)
         if self._files.is_directory(path):
@@ -232,7 +235,7 @@ class KeyValueIndexBuilder:
         self._files.sync_directory(self._directory)
 
     def _remove_commit(self) -> None:
-        """Remove the new store's own count of commits: where it goes, the old one's count holds."""
+        """Remove the new store's own commit count: the old store's count remains valid at its place."""
         path = os.path.join(self._directory, _REBUILT_NAME + key_value_index.COMMIT_SUFFIX)
         if self._files.exists(path):
             self._files.remove(path)
@@ -259,7 +262,7 @@ def _readable_header(index: IndexReader | KeyValueIndex, ledger_id: int) -> Ledg
 
 
 def _count(file: IndexFile) -> int:
-    """Return how many entries an index file has a position of."""
+    """Return for how many entries an index file has a position."""
     count, at = 0, file.next_data(0)
     while at is not None:
         positions = file.positions(at, _PAGE_BYTES)

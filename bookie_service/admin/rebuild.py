@@ -1,31 +1,31 @@
-"""Rebuilding the index of a stopped bookie from its entry logs, when index files or the key-value store are lost.
+"""Rebuilds the index of a stopped bookie from its entry logs, when index files or the key-value store are lost.
 
     python -m bookie_service --rebuild-index [LEDGER... | all] [--config FILE] [--set key=value]... [--json]
 
-As Apache's `regenerate-interleaved-storage-index-file`, `rebuild-db-ledger-locations-index` and
-`rebuild-db-ledgers-index` do. Which ledgers:
+It corresponds to Apache's `regenerate-interleaved-storage-index-file`, `rebuild-db-ledger-locations-index` and
+`rebuild-db-ledgers-index`. The argument chooses the ledgers:
 
 * none named: those whose index file is lost or cut, whose header is unreadable, or that are in limbo; with
   DbLedgerStorage all, if the key-value store is damaged or gone;
 * named ones, whatever their index is like;
-* `all`: every ledger that entry logs or journals name. That is for a folder that lost `indexFiles`, too, without which
-  it is unknown which index files there were. Ledgers that were deleted come back, and garbage collection drops them.
+* `all`: every ledger that entry logs or journals name. This is also for a folder that lost `indexFiles`, without which
+  it is unknown which index files existed. Deleted ledgers come back, and garbage collection drops them again.
 
-What comes back:
+The new index has:
 
-* every entry of which the logs have a whole copy: one whose digest fails is left out, and of several copies the one
-  counts that the old index names, else the last one;
+* every entry that has a whole copy in the logs: a copy whose digest fails is left out; if there are several copies, the
+  one that the old index names counts, otherwise the last one;
 * master key, fence and explicit LAC: from the old index where its header is readable, else from the journal files that
-  are left (also those kept as backups); a fence from `fencedDeleted`, too. What is in none of these is lost: the next
-  key that is given is taken, no fence is set, no explicit LAC is known. (Apache's tools know none of the three: they
-  take a password or leave the key unknown, and fence what they rebuild in RocksDB.)
+  are left (also those kept as backups); a fence also from `fencedDeleted`. Information that is in none of these is
+  lost: the next key that a client sends is accepted, no fence is set, no explicit LAC is known. (Apache's tools know
+  none of the three: they take a password or leave the key unknown, and fence what they rebuild in RocksDB.)
 
-Nothing here can tell that nothing is missing. So the ledgers are in limbo, durably, before their index changes: of what
-is missing nothing certain is answered, and ordinary adds are refused, as a fence may be lost. With `all`, and when
-a whole store was lost, the next start puts every ledger into limbo that the metadata say this bookie has. They leave it
-when they are closed and whole; autorecovery sees to that.
+A rebuild cannot prove that nothing is missing. So it durably puts the ledgers into limbo before their index changes:
+the bookie gives no certain answer about missing entries, and refuses ordinary adds because a fence may be lost. With
+`all`, and when a whole store was lost, the next start puts every ledger into limbo that this bookie has according to
+the metadata. Ledgers leave limbo when they are closed and whole; autorecovery brings that about.
 
-Holds the directory locks, so no bookie runs meanwhile. A crash at any moment loses nothing: run it again.
+The command holds the directory locks, so no bookie runs meanwhile. A crash at any moment loses nothing: run it again.
 
 Exit code 0: done; 1: not done, or the bookie runs; 2: wrong usage or configuration.
 """
@@ -74,7 +74,7 @@ from bookie_service.storage.ledgers.tombstones import Tombstones
 ALL = "all"
 _PROGRAM = "bookie"
 _POSITIONS_HELD_MAX = 4 * 1024 * 1024
-"""Positions in memory before they are written; each takes 16 bytes."""
+"""Positions that are kept in memory before they are written; each takes 16 bytes."""
 _PROGRESS_S = 10.0
 _FILES_OPEN_MAX = 16
 _PAGE_BYTES = 8192
@@ -86,7 +86,7 @@ class RebuildReport:
 
     damaged_entries: records of these ledgers whose digest fails; they are left out.
     unknown_keys: ledgers whose master key is lost.
-    everything: the next start puts every ledger into limbo that the metadata say this bookie has.
+    everything: the next start puts every ledger into limbo that this bookie has according to the metadata.
     """
 
     ledgers: int = 0
@@ -100,7 +100,7 @@ class RebuildReport:
 
 @dataclass(slots=True)
 class _Known:
-    """What journals tell of a ledger."""
+    """What the journals say about a ledger."""
 
     master_key: bytes | None = field(default=None, repr=False)
     is_fenced: bool = False
@@ -108,7 +108,7 @@ class _Known:
 
 
 def run(configuration: Configuration, named: Sequence[str], as_json: bool) -> int:
-    """Rebuild the index in the configured directories and print what came of it; return the exit code."""
+    """Rebuild the index in the configured directories and print the result; return the exit code."""
     service = configuration.service
     files = LocalFiles(configuration.file_group)
     try:
@@ -133,7 +133,7 @@ def run(configuration: Configuration, named: Sequence[str], as_json: bool) -> in
 
 
 def _wanted(named: Sequence[str]) -> frozenset[int] | str | None:
-    """Return the ledgers that are named, ALL, or None: those of which something is lost."""
+    """Return the named ledgers, ALL, or None for the ledgers that lost something."""
     if not named:
         return None
     if list(named) == [ALL]:
@@ -144,7 +144,7 @@ def _wanted(named: Sequence[str]) -> frozenset[int] | str | None:
 
 
 class Rebuild:
-    """Rebuilds the index of one bookie, whose directories nobody else changes meanwhile."""
+    """Rebuilds the index of one bookie, whose directories no other process may change meanwhile."""
 
     def __init__(
         self,
@@ -169,10 +169,10 @@ class Rebuild:
         check_written_by(files, ledgers, storage_class)
 
     def run(self, wanted: frozenset[int] | str | None) -> RebuildReport:
-        """Rebuild the index of ledgers: those named, ALL, or None: those of which something is lost.
+        """Rebuild the index of the named ledgers, of ALL, or for None of the ledgers that lost something.
 
         Raises:
-            ConfigurationError: the directories are of another storage.
+            ConfigurationError: the directories belong to another storage class.
             StorageDamaged: a file is of a version that this bookie does not read.
             OSError: a file cannot be read or written.
         """
@@ -230,7 +230,7 @@ class Rebuild:
             reader.close()
 
     def _begin_doubt(self, chosen: frozenset[int] | None) -> None:
-        """Note durably that something of these ledgers may be missing, before anything else tells that."""
+        """Record durably that these ledgers may miss entries, before the index loses any other sign of it."""
         if chosen is None:
             self._report.everything = True
             DirtyMarker(self._files, self._ledgers).set(journal_is_complete=False)
@@ -262,7 +262,7 @@ class Rebuild:
         return self._known.setdefault(ledger_id, _Known())
 
     def _take(self, known: _Known, fact: Fact) -> None:
-        """Take what a record of a journal says."""
+        """Apply a journal record."""
         assert fact.offset is not None
         assert fact.length is not None
         if fact.kind == "fence":
@@ -311,7 +311,7 @@ class Rebuild:
     def _write(self, builder: IndexBuilder) -> None:
         for ledger_id, pieces in self._held.items():
             entry_ids, positions = (np.concatenate(column) for column in zip(*pieces))
-            # Of an entry that lies there several times the last one counts.
+            # If an entry occurs several times in the log, the last one counts.
             order = np.lexsort((positions, entry_ids))
             entry_ids, positions = entry_ids[order], positions[order]
             is_last = np.append(np.diff(entry_ids) > 0, True)

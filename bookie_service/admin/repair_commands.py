@@ -1,7 +1,7 @@
-"""Repair from the command line: arguments -> configuration -> one command, to its end or a signal.
+"""Repair from the command line: arguments -> configuration -> one command, which runs to its end or until a signal.
 
-Exit code 0; 1 when something failed, was interrupted or, of a check, is missing; 2 for wrong usage or configuration.
-Progress goes to stderr, and what went wrong is the last line there.
+Exit code 0; 1 when something failed, was interrupted or, in a check, is missing; 2 for wrong usage or configuration.
+Progress goes to stderr; the last line there names the error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bookie_service.settings.configuration import Configuration, load
 PROGRAM = "bkspark cluster"
 
 NICENESS = 10
-"""Of the process that repairs: where it shares a machine with bookies or clients, they go first."""
+"""Niceness of the process that repairs: bookies and clients on the same machine have priority."""
 
 
 def main(argv: Sequence[str], signals: ShutdownSignals) -> int:
@@ -80,7 +80,7 @@ async def _once(
     configuration: Configuration,
     signals: ShutdownSignals,
 ) -> int:
-    """Do what an operator asks for; a signal ends it in order, so that locks are given back at once."""
+    """Carry out an operator's command; a signal ends it in order, so that locks are released at once."""
     _take_signals(signals)
     async with Cluster(str(configuration.metadata_uri)) as cluster:
         doing = asyncio.ensure_future(command(await RepairedCluster.of(cluster), arguments, configuration))
@@ -126,7 +126,8 @@ async def _recover(cluster: RepairedCluster, arguments: argparse.Namespace, conf
     return 0
 
 
-_COMMANDS = {
+_Command = Callable[[argparse.Namespace, Configuration, ShutdownSignals], Coroutine[Any, Any, int]]
+_COMMANDS: dict[str, _Command] = {
     "autorecovery": _autorecovery,
     "check": functools.partial(_once, _check),
     "decommission": functools.partial(_once, _decommission),

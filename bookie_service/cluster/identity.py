@@ -1,13 +1,14 @@
-"""Whose directories these are: cookies and locks, checked before anything is opened (B10, B11).
+"""Checks which bookie the directories belong to, by cookies and locks, before anything is opened (B10, B11).
 
-The cookie (`bkspark.metadata.cookies`) names the bookie, its directories and its cluster. It stands in `VERSION` of
-every directory and in the metadata store. A bookie starts only when all agree; one that lost data must never answer as
-if it had none.
+The cookie (`bkspark.metadata.cookies`) names the bookie, its directories and its cluster. It is in the file `VERSION`
+of every directory and in the metadata store. A bookie starts only when all of them agree; a bookie that lost data must
+never answer as if it had held none.
 
-A first boot stamps the directories, gives ledger directories their first marks, and then writes the metadata cookie. A
-crash between leaves stamps that agree, no metadata cookie, and no journal file (the first one comes later): exactly
-then the next start finishes the job. The other order would leave a metadata cookie and empty directories, which is what
-a wiped disk looks like, too. So a ledger directory without marks, though the metadata know the bookie, was emptied.
+A first boot stamps the directories, writes the first marks to the ledger directories, and then writes the metadata
+cookie. A crash in between leaves stamps that agree, no metadata cookie, and no journal file (which is created later):
+only in this state the next start completes the first boot. The other order would leave a metadata cookie and empty
+directories, which is also how a wiped disk looks. So if the metadata know the bookie and a ledger directory has no
+marks, the directory was emptied.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _NEW_ID = "or start a bookie with a new bookieId and empty directories"
 
 
 class StartDecision(enum.Enum):
-    """What is left to do before the directories may be opened."""
+    """The steps that remain before the directories may be opened."""
 
     OURS = "nothing"
     STAMP = "stamp the directories without a cookie, then write the metadata cookie"
@@ -47,7 +48,7 @@ class DirectoryState:
     has_marks: bool = True
     """False for a ledger directory without the mark of every journal."""
     foreign: str | None = None
-    """A file here that Apache's bookie wrote and this one cannot read."""
+    """A file in this directory that Apache's bookie wrote and this one cannot read."""
     place: str | None = None
     """The path that this directory had when it was stamped; None: a crash came before that was written."""
 
@@ -61,7 +62,7 @@ def check_cookie(expected: Cookie, stored: Cookie | None, found: Mapping[str, Di
         found: the state of every configured directory, by path.
 
     Raises:
-        ConfigurationError: it must not start; one line says what differs and what to do.
+        ConfigurationError: it must not start; the message says in one line what differs and what to do.
     """
     for path, state in found.items():
         if state.cookie is not None and state.cookie != expected:
@@ -74,7 +75,7 @@ def check_cookie(expected: Cookie, stored: Cookie | None, found: Mapping[str, Di
                 f"directory {path} holds a bookie's files but no cookie {layout.COOKIE_NAME}: restore it, {_NEW_ID}"
             )
     for path, state in found.items():
-        # Before everything that says what to do about lost contents: nothing is lost here.
+        # This comes before the checks that advise on lost contents: nothing is lost here.
         if state.foreign is not None:
             raise ConfigurationError(
                 f"directory {path} is an Apache bookie's: this bookie cannot read its {state.foreign}. Start that "
@@ -112,7 +113,7 @@ def check_cookie(expected: Cookie, stored: Cookie | None, found: Mapping[str, Di
 
 
 class Identity:
-    """Proves that directories are this bookie's, and keeps other processes out of them until `release`."""
+    """Verifies that directories belong to this bookie, and keeps other processes out of them until `release`."""
 
     def __init__(self, files: LocalFiles, journals: Sequence[str], ledgers: Sequence[str]) -> None:
         self._files = files
@@ -124,7 +125,7 @@ class Identity:
         """Lock and check all directories; on a first boot, stamp them.
 
         Raises:
-            ConfigurationError: they are another's, incomplete, or in use; nothing was changed.
+            ConfigurationError: they belong to another bookie, are incomplete, or in use; nothing was changed.
             MetadataError: the metadata store failed.
         """
         expected = Cookie(bookie_id, self._journals, self._ledgers, await registry.instance_id())
@@ -148,7 +149,7 @@ class Identity:
         await registry.write_cookie(expected, None)
 
     def release(self) -> None:
-        """Let other processes have the directories."""
+        """Release the directories for other processes."""
         for lock in self._locks.values():
             lock.release()
         self._locks.clear()

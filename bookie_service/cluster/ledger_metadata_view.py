@@ -1,4 +1,4 @@
-"""What the metadata store says of ledgers: the two questions of `gc_policy`, and nothing that is a guess.
+"""What the metadata store says about ledgers: answers the two questions of `gc_policy`, and never guesses.
 
 Any failure raises. An instance id that changed means that the metadata are another cluster's, or are being restored.
 """
@@ -23,11 +23,11 @@ from bookie_service.cluster.ledger_shares import HeldShare, LedgerShare, is_else
 
 _READS_AT_ONCE = 64
 _LISTED_PER_TURN = 256
-"""So many ledgers of a listing are taken before the event loop serves requests again."""
+"""Ledgers of a listing that are processed before the event loop serves requests again."""
 
 
 class LedgerMetadataView:
-    """Asks about ledgers on behalf of one bookie."""
+    """Queries ledger metadata on behalf of one bookie."""
 
     def __init__(self, tree: Tree, uri: MetadataUri, bookie_id: str) -> None:
         self._tree = tree
@@ -44,7 +44,7 @@ class LedgerMetadataView:
         self._instance_id = await self._registry.instance_id()
 
     async def catch_up(self) -> None:
-        """Return when the session sees all that anybody wrote before the call. Raises MetadataError."""
+        """Return when the session sees everything that any client wrote before the call. Raises MetadataError."""
         await self._tree.catch_up()
 
     async def listed(self) -> np.ndarray:
@@ -58,16 +58,16 @@ class LedgerMetadataView:
         async for ledger_id in self._ledgers.ids():
             found.append(ledger_id)
             if not len(found) % _LISTED_PER_TURN:
-                # One answer of the store may name 10,000 of them.
+                # One response of the store may name 10,000 of them.
                 await asyncio.sleep(0)
         await self._check_instance()
         return await asyncio.to_thread(_ascending, found)
 
     async def ledgers_on_bookie(self) -> list[int]:
-        """Return all ledgers of which any ensemble names this bookie.
+        """Return all ledgers that have this bookie in any ensemble.
 
         Raises:
-            BookKeeperError: the store failed, or what is stored cannot be read: nothing is known.
+            BookKeeperError: the store failed, or the stored metadata cannot be read: nothing is known.
         """
         found = []
         listed = await self.listed()
@@ -86,7 +86,7 @@ class LedgerMetadataView:
         return any(self._bookie_id in fragment.bookies for fragment in metadata.fragments)
 
     async def share(self, ledger_id: int) -> LedgerShare:
-        """Return what this bookie must hold of a ledger; of a deleted one nothing.
+        """Return what this bookie must hold of a ledger; nothing if the ledger is deleted.
 
         Raises:
             BookKeeperError: the store failed: nothing is known.
@@ -94,11 +94,11 @@ class LedgerMetadataView:
         try:
             metadata = (await self._ledgers.read(ledger_id)).metadata
         except NoSuchLedger:
-            # The server that was asked may lag behind.
+            # The server that answered may lag behind.
             if await self._is_deleted_for_certain(ledger_id):
                 return LedgerShare((), is_deleted=True)
             return LedgerShare((), is_closed=False)
-        # Fragments that get no more entries, and where each ends.
+        # Fragments that receive no more entries, and the end of each.
         ends = [fragment.first_entry for fragment in metadata.fragments[1:]]
         if metadata.is_closed:
             ends.append(metadata.last_entry + 1)
@@ -122,7 +122,7 @@ class LedgerMetadataView:
         return await self.is_deleted(ledger_id)
 
     async def report(self, ledger_id: int, now_ms: int) -> None:
-        """List a ledger as one of which copies are missing at this bookie, so that autorecovery makes them again.
+        """List a ledger as under-replicated at this bookie, so that autorecovery copies its entries again.
 
         Raises:
             BookKeeperError: the store failed.
@@ -136,7 +136,7 @@ class LedgerMetadataView:
         """Return whether a direct read says that a ledger does not exist.
 
         Raises:
-            BookKeeperError: the store failed, or what is stored cannot be read: nothing is known.
+            BookKeeperError: the store failed, or the stored metadata cannot be read: nothing is known.
         """
         try:
             await self._ledgers.read(ledger_id)
@@ -147,12 +147,12 @@ class LedgerMetadataView:
 
     @contextlib.asynccontextmanager
     async def elsewhere(self, ledger_id: int) -> AsyncIterator[bool]:
-        """Give whether a ledger certainly lives on other bookies only; while inside, nobody repairs it.
+        """Yield whether a ledger is certainly on other bookies only; inside the context no process repairs it.
 
         Raises:
             BookKeeperError: the store failed: nothing is known.
         """
-        # One read for nearly all ledgers; only what may go is worth a lock and a second look.
+        # One read suffices for nearly all ledgers; only candidates for deletion need a lock and a second read.
         if not await self._is_elsewhere(ledger_id):
             yield False
             return
@@ -168,7 +168,7 @@ class LedgerMetadataView:
             marked = f"{self._root}/{paths.UNDERREPLICATION}/ledgers/{paths.underreplication_path(ledger_id)}"
             yield await self._tree.exists(marked) is None and await self._is_elsewhere(ledger_id)
         finally:
-            # Ephemeral: what cannot be deleted now goes with the session.
+            # The lock is ephemeral: if it cannot be deleted now, it goes with the session.
             with contextlib.suppress(MetadataError):
                 await self._tree.delete(lock)
 
@@ -176,7 +176,7 @@ class LedgerMetadataView:
         try:
             metadata = (await self._ledgers.read(ledger_id)).metadata
         except NoSuchLedger:
-            return False  # deleted: that takes the other proof
+            return False  # deleted: this needs the other proof
         ensembles = (fragment.bookies for fragment in metadata.fragments)
         return is_elsewhere(metadata.is_closed, ensembles, self._bookie_id)
 

@@ -1,4 +1,4 @@
-"""What one bookie must hold of a ledger, by the ledger's metadata. Pure."""
+"""What one bookie must hold of a ledger, according to the ledger's metadata. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class HeldShare:
-    """What one bookie holds of a fragment: entry n lies on the `write_quorum` bookies from slot n mod E on."""
+    """What one bookie holds of a fragment: entry n is on the `write_quorum` bookies that begin at slot n mod E."""
 
     first_entry: int
     end_entry: int
@@ -19,13 +19,13 @@ class HeldShare:
     write_quorum: int
 
     def includes(self, entry_ids: np.ndarray) -> np.ndarray:
-        """Return which entries of the fragment lie on the bookie, bool each."""
+        """Return which entries of the fragment are on the bookie, as one bool per entry."""
         is_its: np.ndarray = (self.slot - entry_ids) % self.ensemble_size < self.write_quorum
         return is_its
 
     @property
     def count(self) -> int:
-        """How many entries lie on the bookie."""
+        """Number of entries on the bookie."""
         size = self.ensemble_size
         cycles, rest = divmod(max(0, self.end_entry - self.first_entry), size)
         in_rest = sum((self.slot - self.first_entry - at) % size < self.write_quorum for at in range(rest))
@@ -34,9 +34,10 @@ class HeldShare:
 
 @dataclass(frozen=True, slots=True)
 class LedgerShare:
-    """What one bookie must hold of a ledger, as far as that is settled.
+    """What one bookie must hold of a ledger, as far as it is final.
 
-    parts: of the fragments that get no more entries: all of a closed ledger, all but the last of an open one.
+    parts: one for each fragment that receives no more entries: all fragments of a closed ledger, all but the last of an
+    open one.
     """
 
     parts: tuple[HeldShare, ...]
@@ -45,5 +46,5 @@ class LedgerShare:
 
 
 def is_elsewhere(is_closed: bool, ensembles: Iterable[Sequence[str]], bookie_id: str) -> bool:
-    """Return whether metadata says for certain that this bookie has no part in a ledger."""
+    """Return whether the metadata prove that this bookie has no part in a ledger."""
     return is_closed and all(bookie_id not in ensemble for ensemble in ensembles)

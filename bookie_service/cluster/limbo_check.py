@@ -1,15 +1,15 @@
-"""Limbo (`storage.ledgers.limbo`) while the bookie serves: what goes there, what is reported, and what may leave it.
+"""Limbo (`storage.ledgers.limbo`) while the bookie serves: which ledgers enter it, are reported, and may leave it.
 
-At the start all index files are looked at: a ledger of which one is lost goes into limbo now, not at its first use.
-Then, now and again, each ledger in limbo is held against its metadata:
+At the start all index files are checked: a ledger whose index file is lost goes into limbo now, not at its first use.
+Then, at intervals, each ledger in limbo is compared with its metadata:
 
-* what this bookie lacks of fragments that get no more entries is reported: the ledger goes on the list of
-  under-replicated ledgers, and autorecovery, ours or Apache's, copies it to this bookie or to another one;
-* a ledger that is closed and of which nothing is missing leaves limbo, fenced: its fence may have been lost, and a
-  writer that wakes up late must not be answered;
-* so does one that was deleted.
+* if this bookie lacks entries of fragments that receive no more entries, the ledger goes on the list of
+  under-replicated ledgers, and autorecovery, ours or Apache's, copies the entries to this bookie or to another one;
+* a ledger that is closed and misses nothing leaves limbo, fenced: its fence may have been lost, and a late writer must
+  not succeed;
+* a deleted ledger leaves limbo, also fenced.
 
-A ledger of which this cannot be known stays in limbo, which is always safe.
+A ledger for which this cannot be determined stays in limbo, which is always safe.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ logger = logging.getLogger(__name__)
 
 _OPEN_FILES_MAX = 16
 _LEDGERS_AT_ONCE = 10_000
-"""Ledgers that leave limbo together: each time, the list of all is written."""
+"""Ledgers that leave limbo together: the whole list is written each time."""
 _TOLD_MAX = 10
-"""Ledgers with a line of their own in the log."""
+"""Ledgers that get their own line in the log."""
 
 
 class LedgerShareView(Protocol):
-    """What is asked of the metadata store; every method raises BookKeeperError when nothing is known."""
+    """Queries to the metadata store; every method raises BookKeeperError when the answer is unknown."""
 
     async def share(self, ledger_id: int) -> LedgerShare:
         """Return what this bookie must hold of a ledger."""
 
     async def report(self, ledger_id: int, now_ms: int) -> None:
-        """List a ledger as one of which copies are missing at this bookie."""
+        """List a ledger as under-replicated at this bookie."""
 
 
 class LimboCheck:
-    """Looks at the ledgers in limbo every `interval_s`, on the event loop, until `cancel`."""
+    """Checks the ledgers in limbo every `interval_s`, on the event loop, until `cancel`."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class LimboCheck:
         reads_per_s: int,
         flush: Callable[[], Awaitable[None]],
     ) -> None:
-        """`reads_per_s`: of ledgers' metadata. `flush()` returns when what changed before is durable, if it can be."""
+        """`reads_per_s`: rate of metadata reads. `flush()` returns when earlier changes are durable, if they can be."""
         self._store = store
         self._metadata_view = metadata_view
         self._interval_s = interval_s
@@ -82,13 +82,13 @@ class LimboCheck:
             await asyncio.sleep(self._interval_s)
 
     async def _find_lost(self) -> None:
-        """Put ledgers into limbo whose index file is lost or cut."""
+        """Put ledgers with a lost or cut index file into limbo."""
         try:
             lost = await asyncio.to_thread(self._store.index.all_lost)
             new = [ledger_id for ledger_id in lost if ledger_id not in self._store.limbo]
             await asyncio.to_thread(self._store.limbo.begin, new)
         except OSError as error:
-            # Each is noticed when it is used, too.
+            # Each of them is also noticed when it is used.
             logger.error("it is unknown which index files are lost: %s", error)
             return
         for ledger_id in new[:_TOLD_MAX]:
@@ -97,10 +97,10 @@ class LimboCheck:
             logger.error("%d more ledgers are in limbo, for their index files are lost or cut", len(new) - _TOLD_MAX)
 
     async def look(self) -> None:
-        """Look at all ledgers in limbo once.
+        """Check all ledgers in limbo once.
 
         Raises:
-            BookKeeperError, OSError: some were not looked at.
+            BookKeeperError, OSError: some were not checked.
         """
         for some in _pieces(self._store.limbo.ledger_ids):
             began = time.monotonic()
@@ -135,7 +135,7 @@ class LimboCheck:
         for ledger_id in ledger_ids:
             ledger = self._store.ledger(ledger_id)
             if ledger is None:
-                # Nothing of it is here, and nothing must be; but its writer may not know yet.
+                # This bookie holds nothing of it and must not; but its writer may not know yet.
                 ledger = self._store.create_ledger(ledger_id, UNKNOWN_KEY)
             if not ledger.fenced:
                 self._store.fence(ledger)
@@ -149,13 +149,13 @@ class LimboCheck:
         try:
             return all(holds(view, ledger_id, part) for part in parts)
         except StorageDamaged:
-            return False  # where its positions lie cannot be told, so nothing of it can be read
+            return False  # the layout of its positions is unknown, so none of its entries can be read
         finally:
             view.close()
 
 
 def holds(index: IndexView, ledger_id: int, share: HeldShare) -> bool:
-    """Return whether an index has a position of every entry of a share; costs what it has, not what it must have.
+    """Return whether an index has a position for every entry of a share; the cost depends on the positions it has.
 
     Raises:
         StorageDamaged: the index of the ledger cannot be read.

@@ -1,6 +1,6 @@
-"""The addresses of the cluster's bookies, as their registrations name them: some connections are kept for them.
+"""The addresses of the cluster's bookies, from their registrations: some connections are reserved for them.
 
-They are looked up now and then. What cannot be looked up leaves the last ones in force.
+They are looked up at intervals. If a look-up fails, the last addresses stay in force.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ClusterPeers:
 
 
 async def _addresses_of(host: str) -> frozenset[str]:
-    """Return the addresses of a host, none where its name is not known."""
+    """Return the addresses of a host, or an empty result if its name is unknown."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except socket.gaierror:

@@ -2,10 +2,10 @@
 
 The registration goes with the metadata session. A connection lost for a moment keeps the session, and nothing happens
 here. When a session has expired, the bookie registers again as soon as the store answers; until then clients that know
-it go on using it. If somebody else took the id meanwhile, this process must end.
+it go on using it. If another process took the id meanwhile, this process must end.
 
-A bookie that becomes read-only, or writable again, registers at the other place first and then leaves the old one, as
-Apache's do: there is no moment in which clients cannot find its address.
+A bookie that becomes read-only, or writable again, first registers at the other path and then removes the old node, as
+Apache's do: clients can find its address at every moment.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Registration:
         self.lost: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     async def enter(self) -> None:
-        """Register, in place of a process of this bookie that died: the directories are locked, so it is gone.
+        """Register, replacing an earlier process of this bookie: the directories are locked, so that process is dead.
 
         Raises:
             MetadataError: the store failed.
@@ -50,12 +50,12 @@ class Registration:
             self._register_soon()
 
     async def leave(self) -> None:
-        """Take the registration back, if the store can be reached; it goes with the session in any case."""
+        """Remove the registration, if the store can be reached; it goes with the session in any case."""
         if self._again is not None:
             self._again.cancel()
             await asyncio.wait([self._again])
         try:
-            # Both places: the way from one to the other may have been interrupted.
+            # Both paths: a change from one to the other may have been interrupted.
             for read_only in (False, True):
                 await self._registry.unregister(self._bookie_id, read_only=read_only)
         except MetadataError as error:

@@ -1,8 +1,8 @@
-"""Adds that came together, as arrays over the receive buffer that holds their frames.
+"""Adds that arrived together, as arrays over the receive buffer that holds their frames.
 
-The four bytes in front of an entry are part of its frame, and needed no more once it is decoded and its master key
-checked. They become the item's length word, so that what is copied into the write cache is already what journal and
-entry log hold.
+The four bytes before an entry are part of its frame. They are no longer needed once the frame is decoded and its master
+key checked. They become the item's length word, so that the bytes copied into the write cache are already those that
+journal and entry log hold.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _LAC_END = LENGTH_BYTES + LAC_AT + 8
 class AddBatch:
     """Adds in order of arrival.
 
-    flags: RECOVERY_ADD and HIGH_PRIORITY, per add.
-    item_starts, sizes: where their items begin, and their bytes: the length word, then the entry.
-    key_starts: where their master keys lie.
+    flags: RECOVERY_ADD and HIGH_PRIORITY of each add.
+    item_starts, sizes: where the items begin, and their sizes in bytes: the length word, then the entry.
+    key_starts: where the master keys begin.
     is_deferred: they are answered before they are durable. `bypasses_journal`: with that, they are not journaled.
     """
 
@@ -72,7 +72,7 @@ class AddBatch:
     def lacs_are_right(self, octets: np.ndarray) -> bool | np.ndarray:
         """Say whether all adds carry a LAC that they can have (`bkspark.wire.lac`), or which do (bool per add).
 
-        An entry that ends in front of its LAC carries none.
+        An entry that ends before its LAC carries no LAC.
         """
         has_lac = self.sizes >= _LAC_END
         if has_lac.all():
@@ -89,7 +89,7 @@ class AddBatch:
 
     @property
     def items_bytes_max(self) -> int:
-        """Bytes that the items take at most: those from the first one's beginning to the last one's end."""
+        """Upper bound of the items' bytes: those from the beginning of the first to the end of the last."""
         return self.item_starts.item(-1) - self.item_starts.item(0) + self.sizes.item(-1)
 
     def first_key(self, octets: np.ndarray) -> bytes:

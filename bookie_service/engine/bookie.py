@@ -1,14 +1,14 @@
-"""The bookie: rules, journal and store behind one event loop. A reply leaves only after what it promises is durable.
+"""The bookie: rules, journal and store behind one event loop. A reply is sent only after what it promises is durable.
 
 Requests come as runs of one connection's receive buffer, replies go as buffers. For a run of adds:
 
-1. each ledger of the run is judged once (`rules`), for all its adds together;
+1. `rules` decide once for each ledger of the run, for all its adds together;
 2. accepted adds are copied, as items, into the active half of the write cache, and that same memory is submitted to
    the journal: one record for the run, before it the key of a ledger seen for the first time;
-3. the replies wait, encoded, until the journal thread reports that record durable.
+3. the encoded replies wait until the journal thread reports that record durable.
 
-Fencing reads wait for the fence in the same way, whatever their answer (X2). A run that finds the write
-cache full takes what fits; the connection stops reading and is resumed when a checkpoint has emptied a half.
+Fencing reads wait for the fence in the same way, whatever their answer (X2). If the write cache is full, a run adds
+what fits; the connection stops reading and is resumed when a checkpoint has emptied a half.
 
 Invariants: a reply is sent only from `on_durable`, or when it promises nothing new. All methods run on the event loop.
 """
@@ -39,7 +39,7 @@ from bookie_service.engine.responses import Parts
 from bookie_service.engine.shares import ShareLimits
 from bookie_service.engine.turns import Turns
 from bookie_service.formats import journal as journal_format
-from bookie_service.formats.index import UNKNOWN_KEY
+from bookie_service.formats.index import STORED_ENTRY_ID_MAX, UNKNOWN_KEY
 from bookie_service.formats.journal import RecordKind
 from bookie_service.storage.io.byte_source import Fetched, Place
 from bookie_service.storage.io.framed_entries import rows_by_ledger
@@ -55,24 +55,24 @@ LONG_POLLS = ShareLimits.of(10_000)
 ENTRY_LISTS = ShareLimits.of(4096)
 """Apache's auditor asks for 500 lists at once on one connection."""
 FORCES_MAX = 10_000
-"""Forces that wait for a flush; more are refused as too many."""
+"""Limit of forces that wait for a flush; more are refused with ETOOMANYREQUESTS."""
 
 
 class ReadThreads(Protocol):
-    """Threads for what must not be done on the event loop."""
+    """Threads for work that must not block the event loop."""
 
     def fetch(self, place: Place, on_fetched: Callable[[Fetched], None]) -> None:
-        """Read a place and call back, on the event loop, with what came of it."""
+        """Read a place and call back with the result, on the event loop."""
 
     def run(self, task: Callable[[], StepReport], on_done: Callable[[StepReport], None]) -> None:
         """Call on_done(task()), the task on a thread."""
 
 
-class BookieClient(ReadClient, PollClient, Protocol):
-    """A connection, as the bookie sees it."""
+class BookieClient(PollClient, Protocol):
+    """The part of a connection that the bookie uses."""
 
     def resume(self) -> None:
-        """Go on with requests that the bookie did not take."""
+        """Continue with the requests that the bookie did not take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ class BookieOptions:
     adds_in_flight_max: adds not yet durable before connections must wait; 0: only the write cache limits them.
     long_polls, long_poll_s_max: how many reads may wait for a LAC, and for how long; above, ETOOMANYREQUESTS.
     entry_lists: how many lists of entries may wait to be made, one after the other; above, ETOOMANYREQUESTS.
-    serial_writer_after: after so many single adds from one client in a row, its adds are journaled without waiting for
-        others.
+    serial_writer_after: after this many consecutive single adds from one client, its adds are journaled without waiting
+        for others.
     journals_entries: False answers adds from memory; a crash loses those that no checkpoint moved to the entry log.
     """
 
@@ -98,7 +98,7 @@ class BookieOptions:
 
 @dataclass(frozen=True, slots=True)
 class _WaitingReply:
-    """What goes to a client once a record is durable: replies to adds, or to a read that fences."""
+    """Replies that are sent once a record is durable: to adds, or to a read that fences."""
 
     sequence: int
     client: ReadClient
@@ -128,7 +128,7 @@ class Bookie:
         self._options = options
         self._waiting: list[deque[_WaitingReply]] = [deque() for _ in journals]
         self._deferred: list[deque[_WaitingReply]] = [deque() for _ in journals]
-        """Replies to adds that are only to be written, not synced."""
+        """Replies to adds that need only be written, not synced."""
         self._deferrals = Deferrals(len(journals))
         # Forces that wait for a flush to begin, and those that the present one carries out.
         self._forces: list[_WaitingForce] = []
@@ -137,9 +137,9 @@ class Bookie:
         self._adds_in_flight = 0
         self._unlooked_bytes = self._room_bytes = 0
         """Bytes that were added since the disks were looked at, and how many may be. Reset by `look_at_disks`."""
-        # Without any of this a lone add is a run like others.
+        # Without any of these, a lone add is handled like a run.
         self._takes_single_adds = len(journals) == 1 and options.journals_entries and not options.adds_in_flight_max
-        # Who added last, and how many of its adds came alone since somebody else did.
+        # The client that added last, and how many of its adds came alone since another client's add.
         self._last_adder: BookieClient | None = None
         self._single_adds = 0
         self._blocked: dict[BookieClient, None] = {}
@@ -154,14 +154,14 @@ class Bookie:
         """Take adds of a receive buffer; return how many were taken, the first ones.
 
         Fewer than all: there is no room now; call again, and after 0 wait for `client.resume`. The frames of the adds
-        taken are overwritten in front of their entries.
+        taken are overwritten before their entries.
         """
         self._last_adder = None
         count = self._count_with_room(run)
         if not count and self.checkpoint(advances_checkpoint=False):
             count = self._count_with_room(run)
         if not count and self._disks.is_stuck:
-            # There will be no room until somebody makes space on the disks: waiting would look like a hang.
+            # No room comes until the operator frees disk space: waiting would look like a hang.
             client.send((run.encode_responses(Status.EREADONLY),))
             return len(run)
         if not count or 0 < self._options.adds_in_flight_max <= self._adds_in_flight:
@@ -180,7 +180,7 @@ class Bookie:
     def add_single(self, client: BookieClient, octets: np.ndarray, add: SingleAdd) -> bool:
         """Take an add that came alone, if its ledger is known and nothing bars it.
 
-        False: nothing was done, and it is to be added as a run is.
+        False: nothing was done, and the add must be submitted as a run.
         """
         ledger = self._ledger_of(add)
         if ledger is None or self._store.active.room < LENGTH_BYTES + add.size + INDEX_BYTES_PER_ENTRY:
@@ -219,7 +219,7 @@ class Bookie:
             return None
         if ledger is None or ledger.fenced or ledger.master_key != add.master_key or add.master_key == UNKNOWN_KEY:
             return None
-        return ledger if NO_ENTRY <= add.lac < add.entry_id <= rules.STORED_ENTRY_ID_MAX else None
+        return ledger if NO_ENTRY <= add.lac < add.entry_id <= STORED_ENTRY_ID_MAX else None
 
     def _count_with_room(self, run: AddBatch) -> int:
         """Return how many of the first items fit into the active half."""
@@ -229,7 +229,7 @@ class Bookie:
         return int(np.cumsum(run.sizes + INDEX_BYTES_PER_ENTRY).searchsorted(room, side="right"))
 
     def _add_to_journal(self, index: int, client: BookieClient, octets: np.ndarray, run: AddBatch) -> None:
-        """Judge, hold and journal adds whose ledgers belong to one journal; answer once they are durable."""
+        """Check, cache and journal adds whose ledgers belong to one journal; answer once they are durable."""
         ledgers: dict[int, Ledger] = {}
         new_keys: list[tuple[int, bytes]] = []
         groups = rows_by_ledger(run.ledger_ids)
@@ -256,7 +256,7 @@ class Bookie:
             records.append(Record.of(RecordKind.LEDGER_KEY, len(new_keys), journal_format.encode_keys(new_keys)))
             fenced = [ledger_id for ledger_id, _ in new_keys if ledgers[ledger_id].fenced]
             if fenced:
-                # A repair brings back ledgers that were dropped here: their fence was remembered.
+                # A repair brings back ledgers that were dropped here: their fence is remembered.
                 records.append(Record.of(RecordKind.FENCE, len(fenced), journal_format.encode_fences(fenced)))
         half = self._store.active
         begin = half.used
@@ -323,17 +323,17 @@ class Bookie:
     # ---- reads ----
 
     def takes_reads(self, client: BookieClient) -> bool:
-        """Return whether reads may be asked now; False: there are too many in flight, wait for `client.resume`."""
+        """Return whether reads may be submitted now; False: too many are in flight, wait for `client.resume`."""
         if self.reads.is_full:
             self._blocked[client] = None
             return False
         return True
 
     def fence_and_read(self, client: BookieClient, ledger_id: int, master_key: bytes, reading: Reading) -> int | None:
-        """Fence a ledger, which is created if it is unknown; read, and answer, once the fence is durable.
+        """Fence a ledger, which is created if unknown; read and answer once the fence is durable.
 
         Returns:
-            None; 0: nothing was done, for an unknown ledger finds no room: wait for `client.resume`.
+            None; 0: nothing was done, as there is no room for an unknown ledger: wait for `client.resume`.
         """
         fence = self._fence(ledger_id, master_key)
         if fence is None:
@@ -346,13 +346,14 @@ class Bookie:
         return None
 
     def _room_for_ledger(self) -> Status | None:
-        """Return EOK where an unknown ledger finds room in the write cache; None: it must wait for a flush.
+        """Return EOK if the write cache has room for an unknown ledger; None: it must wait for a flush.
 
-        Ledgers without entries take nothing else there, and could otherwise be made without end between two flushes.
+        Ledgers without entries take no other room there, and without a limit any number could be created between two
+        flushes.
         """
         if self._store.active.room > 0 or (self.checkpoint(advances_checkpoint=False) and self._store.active.room > 0):
             return Status.EOK
-        # There will be no room until somebody makes space on the disks: waiting would look like a hang.
+        # No room comes until the operator frees disk space: waiting would look like a hang.
         return Status.ETOOMANYREQUESTS if self._disks.is_stuck else None
 
     def _read_after_fence(self, fence: _Fence, reading: Reading) -> None:
@@ -363,7 +364,7 @@ class Bookie:
             self._waiting[fence.journal_index].append(reply)
 
     def _fence(self, ledger_id: int, key: bytes) -> _Fence | None:
-        """Fence a ledger, unless the answer is a refusal; None: there is no room for an unknown one now."""
+        """Fence a ledger, unless the fence is refused; None: there is no room for an unknown ledger now."""
         try:
             ledger = self._store.ledger(ledger_id)
         except (StorageDamaged, OSError) as error:
@@ -387,11 +388,11 @@ class Bookie:
         return _Fence(Status.EOK, index, ledger.fence_sequence)
 
     def owes(self, client: BookieClient) -> bool:
-        """Return whether a client waits for something that may take long."""
+        """Return whether a client waits for a response that may take long."""
         return self.long_polls.has(client)
 
     def forget(self, client: BookieClient) -> None:
-        """Forget who waits, or added: its connection is gone."""
+        """Forget a client whose connection is gone."""
         if client is self._last_adder:
             self._last_adder = None
         self.long_polls.forget(client)
@@ -404,7 +405,7 @@ class Bookie:
         """Keep an explicit LAC; send encode(status), EOK once it or a higher one is durable.
 
         Returns:
-            None; 0: nothing was done, for an unknown ledger finds no room: wait for `client.resume`.
+            None; 0: nothing was done, as there is no room for an unknown ledger: wait for `client.resume`.
         """
         try:
             ledger = self._store.ledger(ledger_id)
@@ -445,7 +446,8 @@ class Bookie:
     # ---- durability ----
 
     def force(self, client: BookieClient, ledger_id: int, encode: Callable[[Status], Parts]) -> None:
-        """Send encode(EOK) once all is durable that was taken for the ledger before; it may be unknown."""
+        """Send encode(EOK) once everything that was taken for the ledger before is durable; the ledger may be
+        unknown."""
         is_unflushed = self._deferrals.is_unflushed(ledger_id)
         if not is_unflushed and not self._deferrals.is_flushing(ledger_id):
             self._force_journal(client, ledger_id, encode(Status.EOK))
@@ -461,7 +463,7 @@ class Bookie:
         self._send_when_durable(index, self._journals[index].force(), client, parts, 0)
 
     def _flush_forced(self) -> None:
-        """Begin a flush for the forces that wait for one, unless another runs, whose end comes back here."""
+        """Begin a flush for the forces that wait for one, unless a flush runs; its end calls this again."""
         if self._forces:
             self.checkpoint()
 
@@ -470,9 +472,9 @@ class Bookie:
 
     def on_durable(self, journal_index: int, sequence: int) -> None:
         """Send the replies that waited for records up to `sequence`, one buffer per connection."""
-        # What the event loop committed itself overtakes the report of the thread's last group.
+        # Commits by the event loop overtake the report of the thread's last group.
         self._durable[journal_index] = max(self._durable[journal_index], sequence)
-        if self._deferrals.journaled[journal_index]:
+        if self._deferrals.waiting[journal_index]:
             self._deferrals.on_durable(journal_index, sequence)
         reads = self._send_up_to(sequence, self._waiting[journal_index], self._deferred[journal_index])
         if reads:
@@ -487,12 +489,12 @@ class Bookie:
             self._resume_blocked()
 
     def on_written(self, journal_index: int, sequence: int) -> None:
-        """Answer deferred adds up to `sequence`: they are with the operating system, and need no more."""
+        """Answer deferred adds up to `sequence`: they were written to the operating system, which suffices."""
         self._send_up_to(sequence, self._deferred[journal_index])
         self._resume_blocked()
 
     def _send_up_to(self, sequence: int, *queues: deque[_WaitingReply]) -> list[Reading]:
-        """Send the replies that waited for records up to `sequence`; return the reads that did."""
+        """Send the replies that waited for records up to `sequence`; return the reads that waited for them."""
         replies: dict[ReadClient, list[bytes | memoryview]] = {}
         reads = []
         for waiting in queues:
@@ -538,13 +540,13 @@ class Bookie:
     # ---- disks ----
 
     def look_at_disks(self) -> None:
-        """Ask how full the disks are, and take adds accordingly. Raises OSError where a disk cannot be asked."""
+        """Check how full the disks are, and accept adds accordingly. Raises OSError if a disk cannot be checked."""
         self._disks.look(self._store.waiting_bytes)
         self._unlooked_bytes, self._room_bytes = 0, self._disks.verdict.room_bytes
         self._store.logs.note_full(self._disks.verdict.full)
 
     def on_checkpoint_stuck(self) -> None:
-        """A checkpoint found no space, and will be tried again: nothing of it is lost, and nothing new fits."""
+        """A checkpoint found no space and will be retried: nothing is lost, but no new entry fits."""
         self._disks.is_stuck = True
         self.look_at_disks()
         self._resume_blocked()
@@ -562,7 +564,7 @@ def _newest(octets: np.ndarray, ledger_id: int, run: AddBatch) -> tuple[int, np.
 
 @dataclass(frozen=True, slots=True)
 class _WaitingForce:
-    """A force of a ledger of which something is only in the write cache."""
+    """A force of a ledger that has entries only in the write cache."""
 
     client: BookieClient
     ledger_id: int
@@ -571,7 +573,7 @@ class _WaitingForce:
 
 @dataclass(frozen=True, slots=True)
 class _Fence:
-    """What a request's fencing flag came to: refused, or durable once the journal reports `sequence`."""
+    """The result of a fence request: refused, or durable once the journal reports `sequence`."""
 
     status: Status
     journal_index: int = 0

@@ -1,7 +1,7 @@
-"""What an unexpected error ends, where nothing can be half changed: one request, or else its connection.
+"""Limits an unexpected error to one request, or else to its connection, where no state can be half changed.
 
 This is for code that reads or decodes. An unexpected error of code that changes the bookie's state must not come here:
-it ends the process, for nobody can tell what is half done.
+it ends the process, because the state may be half changed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ T = TypeVar("T")
 
 
 class Disconnectable(Protocol):
-    """A connection, as far as containment needs it."""
+    """The part of a connection that containment uses."""
 
     def give_up(self, why: str) -> None:
         """Close the connection and say why."""
 
 
 def refuse_after(error: Exception, client: Disconnectable, refuse: Callable[[], None]) -> None:
-    """Log an unexpected error of a request and have that request refused; close the connection where that fails."""
+    """Log an unexpected error of a request and refuse that request; close the connection if the refusal fails."""
     logger.error("a request failed, and is answered EIO: this is a defect of the bookie", exc_info=error)
     try:
         refuse()
@@ -35,7 +35,7 @@ def refuse_after(error: Exception, client: Disconnectable, refuse: Callable[[], 
 
 
 def decoded(client: Disconnectable, decode: Callable[[], T]) -> T | None:
-    """Return decode(); None where it failed unexpectedly: that is logged, and the connection is closed.
+    """Return decode(); None if it failed unexpectedly: the error is logged, and the connection is closed.
 
     Raises:
         ProtocolError: as `decode`.

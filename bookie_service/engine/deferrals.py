@@ -1,7 +1,7 @@
-"""Deferred adds on their way to the disk: which are taken, and when the sync cursors count them. Decisions only.
+"""Deferred adds on their way to the disk: which are accepted, and when the sync cursors count them. Decisions only.
 
-A deferred add is answered before it is durable. It is journaled, and durable when the journal says so; or it bypasses
-the journal, and is durable after a flush that moves the marks: then entry log and index have it.
+A deferred add is answered before it is durable. Either it is journaled, and is durable when the journal reports it; or
+it bypasses the journal, and is durable after a flush that moves the marks: then entry log and index have it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from bookie_service.engine.sync_cursor import RANGES_MAX, EntryRange, SyncCursor
 
 @dataclass(frozen=True, slots=True)
 class TakenAdds:
-    """Deferred adds that came together: by ledger, its cursor and the runs of entries that were taken."""
+    """Deferred adds that came together: for each ledger, its cursor and the runs of entries that were accepted."""
 
     ledgers: Mapping[int, tuple[SyncCursor, Sequence[EntryRange]]]
 
     def last_synced(self, ledger_ids: np.ndarray) -> np.ndarray:
-        """Return the LastAddSynced of the ledger of each add, int64; -1 where none of the ledger's was taken."""
+        """Return the LastAddSynced of the ledger of each add, int64; -1 if no add of the ledger was accepted."""
         if len(self.ledgers) == 1 and bool((ledger_ids == ledger_ids[0]).all()):
             cursor, _ = next(iter(self.ledgers.values()))
             return np.full(len(ledger_ids), cursor.last_synced, np.int64)
@@ -33,7 +33,7 @@ class TakenAdds:
         return found
 
     def count(self) -> None:
-        """Have the cursors count these adds: they are durable."""
+        """Count these adds in the cursors: they are durable."""
         for cursor, runs in self.ledgers.values():
             cursor.on_synced(runs)
 
@@ -43,14 +43,15 @@ class Deferrals:
 
     def __init__(self, journals: int) -> None:
         self._cursors = SyncCursors()
-        self.journaled: list[deque[tuple[int, TakenAdds]]] = [deque() for _ in range(journals)]
+        self.waiting: list[deque[tuple[int, TakenAdds]]] = [deque() for _ in range(journals)]
         """Adds whose records are not durable yet, by journal, with their sequence number. For this class to change."""
-        # Of those that bypass the journal, by ledger: taken since the last flush began that moves the marks, and in it.
+        # Adds that bypass the journal, by ledger: accepted since the start of the last flush that moves the marks, and
+        # in it.
         self._unflushed: dict[int, tuple[SyncCursor, list[EntryRange]]] = {}
         self._flushing: dict[int, tuple[SyncCursor, list[EntryRange]]] = {}
 
     def take(self, ledgers: Sequence[tuple[int, np.ndarray, int]]) -> TakenAdds:
-        """Take adds that were accepted: (ledger id, entry ids, LAC in the newest of them) of each ledger."""
+        """Track adds that were accepted: (ledger id, entry ids, LAC in the newest of them) of each ledger."""
         taken: dict[int, tuple[SyncCursor, Sequence[EntryRange]]] = {}
         for ledger_id, entry_ids, lac in ledgers:
             cursor = self._cursors.of(ledger_id)
@@ -63,18 +64,18 @@ class Deferrals:
 
     def journaled(self, index: int, sequence: int, taken: TakenAdds) -> None:
         """The adds are durable once a journal has made `sequence` so."""
-        self.journaled[index].append((sequence, taken))
+        self.waiting[index].append((sequence, taken))
 
     def on_durable(self, index: int, sequence: int) -> None:
         """A journal has made everything up to `sequence` durable."""
-        waiting = self.journaled[index]
+        waiting = self.waiting[index]
         while waiting and waiting[0][0] <= sequence:
             waiting.popleft()[1].count()
 
     def bypassed(self, taken: TakenAdds) -> None:
-        """The adds are in the write cache alone. Of a ledger's runs the first RANGES_MAX are followed."""
+        """The adds are in the write cache alone. Only the first RANGES_MAX runs of a ledger are tracked."""
         for ledger_id, (cursor, runs) in taken.ledgers.items():
-            # A cursor that was forgotten has a successor, which counts from here on.
+            # A forgotten cursor is replaced by a new one, which counts from here on.
             _, held = self._unflushed.get(ledger_id, (cursor, []))
             self._unflushed[ledger_id] = (cursor, held)
             for first, last in runs:
@@ -92,11 +93,11 @@ class Deferrals:
         return ledger_id in self._flushing
 
     def on_flush_begun(self) -> None:
-        """A flush that moves the marks has begun, of all that was taken before."""
+        """A flush that moves the marks has begun; it covers everything accepted before."""
         self._flushing, self._unflushed = self._unflushed, {}
 
     def on_flush_done(self) -> None:
-        """That flush is in entry log and index, durably."""
+        """The flush is complete: its adds are durable in entry log and index."""
         for cursor, runs in self._flushing.values():
             cursor.on_synced(runs)
         self._flushing = {}

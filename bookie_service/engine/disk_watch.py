@@ -1,7 +1,7 @@
-"""What a bookie's disks allow at the moment, found out by looking at them; for the event loop.
+"""What a bookie's disks allow at the moment, found by checking them; for the event loop.
 
-The disks are looked at now and then, and after so many added bytes as could fill them: a fast writer fills a small disk
-in less time than lies between two looks.
+The disks are checked at intervals, and after as many added bytes as could fill them: a fast writer fills a small disk
+in less time than the interval.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SPACE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class DiskOptions:
-    """How the disks are watched. Without `read_only_mode` the process ends where it would become read-only."""
+    """How the disks are watched. Without `read_only_mode` the process ends instead of becoming read-only."""
 
     limits: DiskLimits = field(default_factory=DiskLimits)
     interval_s: float = 10.0
@@ -38,7 +38,7 @@ class DiskOptions:
 
 
 class DiskWatch:
-    """Remembers the last verdict. `on_change()` is called when the bookie becomes read-only or writable."""
+    """Remembers the last decision. `on_change()` is called when the bookie becomes read-only or writable."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class DiskWatch:
         self.is_read_only = self._is_forced
         """Whether ordinary adds are refused. Changed by `look` alone."""
         self.is_stuck = False
-        """A flush found no space and waits for some."""
+        """A flush found no space and waits for it."""
         self.on_change: Callable[[], None] = lambda: None
 
     @property
@@ -69,23 +69,23 @@ class DiskWatch:
 
     @property
     def room(self) -> DiskRoom:
-        """How much room the ledger directories have: as much as the emptiest of them, which a new log goes to."""
+        """Room of the ledger directories: that of the emptiest one, which receives the next log."""
         full, warned = self.verdict.full, self.verdict.warned
         if self.is_stuck or full.issuperset(self._ledgers):
             return DiskRoom.FULL
         return DiskRoom.SCARCE if (full | warned).issuperset(self._ledgers) else DiskRoom.ENOUGH
 
     def ledger_space(self) -> FileSystemSpace:
-        """Return how much space the ledger directories have together; a shared disk counts once.
+        """Return the total space of the ledger directories; a shared disk counts once.
 
         Raises:
-            OSError: a directory cannot be asked.
+            OSError: a directory cannot be checked.
         """
         spaces = {space.device: space for space in self._ledger_spaces().values()}.values()
         return FileSystemSpace(0, sum(space.total_bytes for space in spaces), sum(space.free_bytes for space in spaces))
 
     def known_space(self) -> FileSystemSpace:
-        """Return `ledger_space` as it was at most `_SPACE_S` ago: peers may ask for it as often as they like.
+        """Return `ledger_space`, at most `_SPACE_S` old: peers may ask for it as often as they like.
 
         Raises:
             OSError: as `ledger_space`.
@@ -96,7 +96,7 @@ class DiskWatch:
         return self._space
 
     def _ledger_spaces(self) -> dict[str, FileSystemSpace]:
-        """Return how full each ledger directory is; one whose disk does not answer counts as full."""
+        """Return how full each ledger directory is; a directory whose disk does not answer counts as full."""
         spaces, errors = {}, []
         for path in self._ledgers:
             try:
@@ -109,10 +109,10 @@ class DiskWatch:
         return spaces
 
     def look(self, waiting_bytes: int) -> None:
-        """Ask the disks. `waiting_bytes`: of entries that are not in an entry log yet.
+        """Check the disks. `waiting_bytes`: bytes of entries that are not in an entry log yet.
 
         Raises:
-            OSError: a journal directory cannot be asked, or no ledger directory: its disk is gone.
+            OSError: a journal directory, or every ledger directory, cannot be checked: its disk is gone.
         """
         before, was_read_only = self.verdict, self.is_read_only
         facts = DiskFacts(

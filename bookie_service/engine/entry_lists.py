@@ -1,8 +1,8 @@
-"""Lists of entries that are being made: one at a time, while others wait. For the event loop.
+"""Requests for lists of entries: one list is built at a time while others wait. For the event loop.
 
-A list goes through all that the bookie holds of a ledger. It does so in steps on a thread, with pauses that are longer
-than the steps, so that what it costs is a small share of the process, whatever is asked for. Connections take turns,
-list by list. How many lists wait is bounded: all together, of one address, and of one connection (`shares`).
+A list covers everything that the bookie holds of a ledger. It is built in steps on a thread, with pauses that are
+longer than the steps, so that any request costs only a small share of the process. Connections take turns, list by
+list. The number of waiting lists is bounded: in total, per address, and per connection (`shares`).
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from bookie_service.engine.shares import Peer, ShareLimits, Shares
 
 STEP_S = 0.001
 _PAUSES = 4
-"""A pause is so many times as long as the step before it: lists take a fifth of a processor at most."""
+"""A pause is this many times as long as the step before it: lists take a fifth of a processor at most."""
 
 Apart = Callable[[Callable[[], "StepReport"], Callable[["StepReport"], None]], None]
 """Runs the first on a thread, and calls the second with its result, back on the event loop."""
 
 
 class ListClient(ReadClient, Peer, Protocol):
-    """A connection, as lists see it."""
+    """The part of a connection that lists use."""
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> object:
         """Call back after a time, whether the connection is gone or not."""
 
 
 class Listing(Protocol):
-    """A list that is to be made."""
+    """A list to be built."""
 
     client: ListClient
 
     def begin(self) -> Iterator[None] | None:
-        """Look at what is in memory; return what makes the list, a little between two steps, None: it is refused.
+        """Read what is in memory; return an iterator that builds the list in small steps, or None: it is refused.
 
-        The steps are taken on a thread, and change nothing but the list itself.
+        The steps run on a thread, and change nothing but the list itself.
         """
 
     def finish(self) -> None:
@@ -54,7 +54,7 @@ class Listing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What a step came to; `error`: it failed."""
+    """The result of a step; `error`: it failed."""
 
     seconds: float
     is_done: bool = False
@@ -62,14 +62,14 @@ class StepReport:
 
 
 class EntryLists:
-    """All lists of a bookie that are being made, or wait for that."""
+    """All lists of a bookie that are being built or wait."""
 
     def __init__(self, limits: ShareLimits, apart: Apart, clock: Callable[[], float] = time.monotonic) -> None:
         self._places = Shares(limits)
         self._apart = apart
         self._clock = clock
         self._waiting: OrderedDict[ListClient, deque[Listing]] = OrderedDict()
-        """Of each connection; the one whose turn it is comes first."""
+        """The lists of each connection; the connection whose turn it is comes first."""
         self._present: Listing | None = None
         self._steps: Iterator[None] = iter(())
         self._is_busy = False
@@ -78,7 +78,7 @@ class EntryLists:
         return len(self._places)
 
     def add(self, listing: Listing) -> bool:
-        """Make a list when its turn comes; False: too many wait."""
+        """Build a list when its turn comes; False: too many wait."""
         if not self._places.take(listing.client):
             return False
         self._waiting.setdefault(listing.client, deque()).append(listing)
@@ -88,7 +88,7 @@ class EntryLists:
         return True
 
     def _step(self) -> None:
-        """Go on with the list that is being made, or begin the next one, if there is one."""
+        """Continue with the current list, or begin the next one, if there is one."""
         if self._present is not None and not self._present.client.is_open:
             self._end()
         self._forget_closed()
@@ -99,13 +99,14 @@ class EntryLists:
             self._apart(self._run, self._on_step)
 
     def _forget_closed(self) -> None:
-        """Drop the lists of connections that are gone, up to the next one that is not."""
+        """Drop the lists of closed connections, up to the next open one."""
         while self._present is None and self._waiting and not (client := next(iter(self._waiting))).is_open:
             for _ in self._waiting.pop(client):
                 self._places.give(client)
 
     def _begin_next(self) -> bool:
-        """Begin a list of the connection whose turn it is; False: it is refused, and the next comes a turn later."""
+        """Begin a list of the connection whose turn it is; False: it is refused, and the next one follows a turn
+        later."""
         client, listings = self._waiting.popitem(last=False)
         listing = self._present = listings.popleft()
         if listings:
@@ -123,14 +124,14 @@ class EntryLists:
         return True
 
     def _end(self) -> Listing:
-        """Be done with the list that is being made."""
+        """Finish the current list."""
         listing, self._present = self._present, None
         assert listing is not None
         self._places.give(listing.client)
         return listing
 
     def _run(self) -> StepReport:
-        """Go on with the list for about `STEP_S`; on a thread."""
+        """Continue with the list for about `STEP_S`; on a thread."""
         began = self._clock()
         try:
             for _ in self._steps:
@@ -141,7 +142,7 @@ class EntryLists:
         return StepReport(self._clock() - began, is_done=True)
 
     def _on_step(self, report: StepReport) -> None:
-        # The pause comes behind each step, the last one of a list too: many short lists cost no more than a long one.
+        # A pause follows each step, also the last one of a list: many short lists cost no more than a long one.
         assert self._present is not None
         self._present.client.call_later(_PAUSES * report.seconds, self._step)
         if report.is_done:

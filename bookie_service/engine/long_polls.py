@@ -1,21 +1,22 @@
 """Which reads wait for a ledger's LAC to advance. For the event loop.
 
 A poll that waits is woken once: when the LAC is above the one that its client has, when the ledger is fenced, or when
-its time is over. It is then answered as any reading is, in a later turn of the event loop: whoever changes the ledger
-only says that it changed. Polls of a connection that is gone are forgotten. How many wait is bounded: all together, of
-one address, and of one connection (`shares`).
+its time is over. It is then answered like any reading, in a later turn of the event loop: code that changes the ledger
+only reports the change. Polls of a closed connection are forgotten. The number of waiting polls is bounded: in total,
+per address, and per connection (`shares`).
 """
 
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from bkspark.ids import NO_ENTRY
-from bookie_service.engine.reads import Reads
+from bookie_service.engine.reads import ReadClient, Reading, Reads
 from bookie_service.engine.shares import Peer, ShareLimits, Shares
 from bookie_service.engine.turns import Turn, Turns
 
@@ -28,22 +29,23 @@ class PollTimer(Protocol):
     def cancel(self) -> None: ...
 
 
-class PollClient(Peer, Protocol):
-    """A connection, as its long polls see it."""
+class PollClient(ReadClient, Peer, Protocol):
+    """The part of a connection that its long polls use."""
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> PollTimer:
         """Call back after a time, whether the connection is gone or not."""
 
 
-class Poll(Protocol):
-    """A reading that waits; `ledger_id`, `previous_lac`: it waits until the ledger's LAC is above that one."""
+class Poll(Reading):
+    """A reading that waits until the LAC of `ledger_id` is above `previous_lac`."""
 
     client: PollClient
     ledger_id: int
     previous_lac: int
 
+    @abstractmethod
     def wake(self, lac: int | None) -> None:
-        """Go on: the LAC advanced so far; None: it did not."""
+        """Continue: the LAC advanced to this entry; None: it did not advance."""
 
 
 @dataclass(eq=False, slots=True)
@@ -73,7 +75,7 @@ class LongPolls:
         """Who waits, by ledger. For this class to change."""
         self._by_client: dict[PollClient, dict[_Waiter, None]] = {}
         self._touched: dict[int, bool] = {}
-        """Ledgers that changed since their polls were looked at last, and whether they were fenced."""
+        """Ledgers that changed since their polls were last checked, and whether they were fenced."""
         self._due: deque[tuple[_Waiter, int | None]] = deque()
         self._is_queued = False
 
@@ -101,7 +103,7 @@ class LongPolls:
             self._queue()
 
     def forget(self, client: PollClient) -> None:
-        """Forget the polls of a connection that is gone."""
+        """Forget the polls of a closed connection."""
         for waiter in list(self._by_client.get(client, ())):
             self._remove(waiter)
 
@@ -111,7 +113,7 @@ class LongPolls:
             self._turns.go_on(self, self._wake_some)
 
     def _wake_some(self, turn: Turn) -> None:
-        """Wake polls of ledgers that changed, as many as the turn has time for."""
+        """Wake polls of changed ledgers, as many as the turn has time for."""
         self._is_queued = False
         while not turn.is_over:
             if self._due:

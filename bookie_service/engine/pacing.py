@@ -1,4 +1,4 @@
-"""Keeps background work to a rate, so that requests come first. Pure."""
+"""Limits the rate of background work, so that requests have priority. Pure."""
 
 from __future__ import annotations
 

@@ -1,17 +1,18 @@
-"""Requests that change nothing: what they may see, who runs them, and what becomes of one that fails.
+"""Requests that change nothing: what they may see, how they run, and what happens when one fails.
 
-A `Reading` is a request, or a run of them, that changes nothing. It sees the bookie through a `View`, which has no way
-to change it, and only `Reads` runs it. So whatever a reading raises leaves the bookie as it was: the request is
-answered EIO, the error is logged with its traceback, and everything else goes on. Requests that change something are
-run by `request_stream.Runs`, outside of this; an unexpected error of theirs ends the process.
+A `Reading` is a request, or a run of them, that changes nothing. It sees the bookie through a `View`, which cannot
+change it, and only `Reads` runs it. So an error in a reading leaves the bookie unchanged: the request is answered EIO,
+the error is logged with its traceback, and everything else continues. Requests that change something are run by
+`request_stream.Runs`, outside of this; an unexpected error of theirs ends the process.
 
-Readings are answered at once as far as they need no disk, and later, through fetching threads, where they do. When the
-next entry is not at hand, the rest of a reading leaves the connection's buffer and waits for it, and the connection
-goes on with what follows: replies need no order. So a read that waits for the disk delays no add and no other read.
-What waits is bounded (`ReadOptions`), holds no entries, and waits on while its peer does not take replies.
+Readings are answered at once as far as they need no disk, and later, through fetch threads, where they do. If the next
+entry is not in memory, the rest of a reading is copied out of the connection's buffer and waits for the entry, and the
+connection continues with the next requests: replies need no order. So a read that waits for the disk delays no add and
+no other read. Waiting readings are bounded (`ReadOptions`), hold no entries, and wait on while their peer does not take
+replies.
 
-Whatever a read finds missing it looked up at one moment on the event loop, so a negative answer was true then. A place
-that was fetched and is not where the entry lies any more, because a compaction moved it, is simply not used.
+A read looks entries up at one moment on the event loop, so a negative answer was true at that moment. If a compaction
+moved an entry after its old place was fetched, the fetched bytes are not used.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 import logging
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,16 +45,16 @@ logger = logging.getLogger(__name__)
 _LAC = struct.Struct(">q")
 
 Fetch = Callable[[Place, Callable[[Fetched], None]], None]
-"""Reads a place and calls back, on the event loop, with what came of it."""
+"""Reads a place and calls back with the result, on the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """Limits of reads; bytes and counts.
 
-    in_flight_max: entries asked for and not answered before connections must wait; 0: only `waiting_max` limits them.
+    in_flight_max: requested entries without an answer before connections must wait; 0: only `waiting_max` limits them.
     waiting_max: entries that wait for the disk; above that a read is answered ETOOMANYREQUESTS.
-    batch_bytes_max: of a batch-read reply. replies_bytes_max: single reads are answered in pieces of about this size.
+    batch_bytes_max: bytes of a batch-read reply. replies_bytes_max: single reads are answered in pieces of this size.
     """
 
     in_flight_max: int = 0
@@ -62,8 +63,8 @@ class ReadOptions:
     replies_bytes_max: int = 1280 * 1024
 
 
-class ReadClient(Disconnectable, Protocol):
-    """A connection, as readings see it."""
+class ReadClient(Disconnectable, Hashable, Protocol):
+    """The part of a connection that readings use."""
 
     @property
     def is_open(self) -> bool:
@@ -71,23 +72,24 @@ class ReadClient(Disconnectable, Protocol):
 
     @property
     def is_taking(self) -> bool:
-        """False while the peer leaves too much of its replies."""
+        """False while too many replies wait for the peer."""
 
     def send(self, parts: Parts) -> None:
-        """Send the parts back to back; they are valid during the call only. Nothing happens when it is gone."""
+        """Send the parts back to back; they are valid during the call only. Does nothing when the connection is
+        closed."""
 
     def when_taking(self, callback: Callable[[], None]) -> None:
         """Call back once `is_taking`, or when the connection is gone."""
 
 
 class View:
-    """What readings may see of a bookie. Every way to change its state is missing here."""
+    """What readings may see of a bookie. It has no method that changes the bookie's state."""
 
     def __init__(self, store: LedgerStorage, space: Callable[[], FileSystemSpace], options: ReadOptions) -> None:
         """`space()` returns how much space the ledger directories have together."""
         self.options = options
         self.ledger = store.ledger
-        """Returns a ledger, None when this bookie certainly never held it; raises StorageDamaged, OSError."""
+        """Returns a ledger, or None when this bookie certainly never held it; raises StorageDamaged, OSError."""
         self.absent = store.absent
         self.waiting_entries = store.waiting_entries
         self.index_view = store.index.view
@@ -102,7 +104,7 @@ class View:
         """Return entries as `LedgerStorage.read` does, lent, without waiting for the disk.
 
         Raises:
-            NotCached: the first entry is not at hand, nor in `fetched`.
+            NotCached: the first entry is neither in memory nor in `fetched`.
         """
         if ledger is None or first_entry <= NO_ENTRY:
             return []
@@ -113,14 +115,14 @@ class View:
         """Return the highest LAC that entries held, as far as they can be read, and the explicit LAC name.
 
         Raises:
-            NotCached: the last entry is not at hand.
+            NotCached: the last entry is not in memory.
         """
         if ledger.lac_entry != ledger.last_entry:
             try:
                 pieces = self.read(ledger, ledger.last_entry, 1, 0, fetched)
             except (StorageDamaged, OSError):
-                # A read of that entry is answered EIO, others a lower LAC. This is noted, so that none looks again:
-                # where nothing stays in the page cache, a read would have this entry and its own fetched in turn.
+                # A read of that entry is answered EIO; other reads get a lower LAC. This is recorded, so that no read
+                # tries again: if nothing stays in the page cache, a read would fetch this entry and its own by turns.
                 ledger.note_lac(NO_ENTRY)
                 return ledger.known_lac
             if pieces:
@@ -130,19 +132,19 @@ class View:
         return ledger.known_lac
 
     def lac_at_hand(self, ledger_id: int) -> int:
-        """Return the LAC that is known of a ledger, without what only the disk tells; NO_ENTRY for none."""
+        """Return the LAC of a ledger as known in memory, without reading the disk; NO_ENTRY without one."""
         ledger = self.ledger(ledger_id)
         if ledger is None:
             return NO_ENTRY
         try:
             self.known_lac(ledger)
         except NotCached:
-            # It is looked up when somebody asks for it.
+            # It is looked up when a client asks for it.
             return ledger.known_lac
         return ledger.known_lac
 
     def last_entry(self, ledger: Ledger) -> int:
-        """Return the last entry held; NO_ENTRY of a ledger in limbo, which may have had a later one."""
+        """Return the last entry held; NO_ENTRY for a ledger in limbo, which may have had a later one."""
         return NO_ENTRY if self._in_limbo(ledger.ledger_id) else ledger.last_entry
 
     def absence(self, ledger_id: int, ledger: Ledger | None) -> Status:
@@ -150,7 +152,7 @@ class View:
         return rules.absence_status(is_known=ledger is not None, in_limbo=self._in_limbo(ledger_id))
 
     def is_in_limbo(self, ledger_id: int) -> bool:
-        """Return whether a ledger may have lost something here."""
+        """Return whether this bookie may have lost entries of a ledger."""
         return self._in_limbo(ledger_id)
 
 
@@ -165,10 +167,10 @@ class Reading(ABC):
 
     @abstractmethod
     def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
-        """Answer what is at hand, what the peer takes, and what the turn has time for.
+        """Answer as many requests as are in memory, the peer takes, and the turn has time for.
 
         Returns:
-            What must be fetched before the next request can be answered; None: nothing.
+            What must be fetched before the next request can be answered, or None.
         """
 
     @abstractmethod
@@ -180,11 +182,11 @@ class Reading(ABC):
         self.refuse(status)
 
     def keep(self, count: int) -> None:
-        """Become the next `count` requests, in memory of their own: what they lie in may be a receive buffer."""
+        """Reduce to the next `count` requests, copied to memory of their own: they may be in a receive buffer."""
         assert count == len(self)
 
     def refuse_behind(self, count: int, status: int) -> None:
-        """Answer the requests behind the next `count` ones with a status."""
+        """Answer the requests after the next `count` ones with a status."""
         if not count:
             self.refuse(status)
 
@@ -226,11 +228,11 @@ class Reads:
 
     @property
     def is_full(self) -> bool:
-        """True while so many reads are in flight that no more are to be taken."""
+        """True while too many reads are in flight to accept more."""
         return 0 < self._view.options.in_flight_max <= self._waiting
 
     def answer(self, reading: Reading, turn: Turn) -> bool:
-        """Answer a reading, now or later; False: the turn is over or the peer takes no replies now, offer it again."""
+        """Answer a reading, now or later; False: the turn is over or the peer takes no replies now; offer it again."""
         place = self._proceed(reading, None, turn)
         if place is not None:
             self._answer_later(reading, place)
@@ -244,11 +246,11 @@ class Reads:
             self._answer_later(reading, place)
 
     def later(self, reading: Reading) -> None:
-        """Answer all of a reading, but not from here: for who is in the middle of a change."""
+        """Answer all of a reading, but in a later call: for callers that are in the middle of a change."""
         self._turns.go_on(reading.client, lambda turn: self.enqueue(reading, turn))
 
     def _proceed(self, reading: Reading, fetched: Fetched | None, turn: Turn) -> Place | None:
-        """Let a reading proceed. One that fails has the request in question answered EIO, and goes on behind it."""
+        """Let a reading proceed. If a request fails, it is answered EIO, and the reading continues after it."""
         while True:
             try:
                 return reading.proceed(self._view, fetched, turn)
@@ -259,7 +261,7 @@ class Reads:
                     return None
 
     def _answer_later(self, reading: Reading, place: Place | None) -> None:
-        """Have as many requests wait as there is room for; refuse the others."""
+        """Let as many requests wait as there is room for; refuse the others."""
         room = max(0, self._view.options.waiting_max - self._waiting)
         if len(reading) > room:
             reading.refuse_behind(room, Status.ETOOMANYREQUESTS)
@@ -269,7 +271,7 @@ class Reads:
             self._wait(reading, place)
 
     def _wait(self, reading: Reading, place: Place | None) -> None:
-        """Go on when a place is fetched; None: when the peer takes replies, in the next turn of the connection."""
+        """Continue when a place is fetched; None: when the peer takes replies, in the next turn of the connection."""
         if place is not None:
             self._fetch(place, lambda fetched: self._go_on(reading, fetched, self._turns.begin(reading.client)))
         elif reading.client.is_taking:
@@ -283,7 +285,8 @@ class Reads:
             self._release(before)
             return
         place = None
-        # Who takes nothing gets nothing; what was fetched is fetched again then, for it would only wait in memory.
+        # Nothing is sent to a peer that takes no replies; the bytes are fetched again later, as they would only wait in
+        # memory.
         if reading.client.is_taking:
             place = self._proceed(reading, fetched, turn)
         after = len(reading) if reading.client.is_open else 0
@@ -299,7 +302,7 @@ class Reads:
 
 
 def failed(error: Exception) -> Status:
-    """Say why a request is answered EIO: the peer learns only that it was."""
+    """Log why a request is answered EIO: the peer only receives the status."""
     logger.error("%s", error)
     return Status.EIO
 

@@ -29,7 +29,7 @@ class ReadResponseEncoder(Protocol):
         """
 
     def not_found(self, row: int, status: int, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> bytes:
-        """Return the responses to the reads from `row` on, which asked for these entries and get none."""
+        """Return the responses to the reads from `row` on, which requested these entries, without an entry."""
 
     def take(self, rows: slice) -> ReadResponseEncoder:
         """Return the encoder for some of the reads."""

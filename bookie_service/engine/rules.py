@@ -1,7 +1,7 @@
-"""May this request proceed? Pure functions of what is known about the ledger; results are `Status`.
+"""Decides whether a request may proceed. Pure functions of what is known about the ledger; results are `Status`.
 
-An add is judged in this order (O6: a refused request leaves no trace): ids that cannot be stored and a LAC
-that no correct client sends (EBADREQ), a read-only bookie, a wrong master key, a fenced ledger.
+An add is checked in this order (O6: a refused request leaves no trace): ids that cannot be stored and a LAC that no
+correct client sends (EBADREQ), a read-only bookie, a wrong master key, a fenced ledger.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def add_statuses(
     takes_recovery_adds: bool = True,
     in_limbo: bool = False,
 ) -> int | np.ndarray:
-    """Return the status of each add of one ledger, int32, or one number for all of them; EOK means: journal it.
+    """Return the status of each add of one ledger, int32, or one status for all of them; EOK means: journal it.
 
     Args:
         keys_match: bool per add, or for all: it carries the ledger's master key.
-        lacs_are_right: bool per add, or for all: its LAC is one that the entry can carry (`bkspark.wire.lac`).
+        lacs_are_right: bool per add, or for all: its LAC is possible for the entry (`bkspark.wire.lac`).
         fenced: only recovery adds pass.
         read_only: only high-priority adds pass, and those only where it `takes_recovery_adds`.
-        in_limbo: only recovery adds pass, for a fence may have been lost (docs/protocol.md §6.10).
+        in_limbo: only recovery adds pass, because a fence may have been lost (docs/protocol.md §6.10).
     """
     lowest, highest = _bounds(entry_ids)
     is_plain = keys_match is True and lacs_are_right is True and not (fenced or read_only or in_limbo)
@@ -53,7 +53,7 @@ def add_statuses(
 
 
 def are_ids(ledger_id: int, lowest_entry: int, highest_entry: int) -> bool:
-    """Whether entries of such ids can be stored."""
+    """Whether entries with these ids can be stored."""
     return ledger_id >= 0 and lowest_entry >= 0 and highest_entry <= STORED_ENTRY_ID_MAX
 
 
@@ -62,7 +62,7 @@ def _bounds(entry_ids: np.ndarray) -> tuple[int, int]:
 
 
 def absence_status(*, is_known: bool, in_limbo: bool) -> Status:
-    """Return the answer to a read of an entry that is not held; of a ledger in limbo, nothing certain."""
+    """Return the answer to a read of an entry that is not held; for a ledger in limbo it is not a certain one."""
     if in_limbo:
         return Status.EUNKNOWNLEDGERSTATE
     return Status.ENOENTRY if is_known else Status.ENOLEDGER
@@ -80,7 +80,7 @@ def fence_status(ledger_id: int, stored_key: bytes | None, given_key: bytes) -> 
 def explicit_lac_status(
     ledger_id: int, stored_key: bytes | None, given_key: bytes, packet: bytes, *, read_only: bool, is_deleted: bool
 ) -> Status:
-    """Return EOK when an explicit LAC may be kept; a fence does not bar it, for it only names what was confirmed.
+    """Return EOK when an explicit LAC may be stored; a fence does not prevent it, as it only names confirmed entries.
 
     Args:
         stored_key: None: the ledger is unknown and will be created.

@@ -1,9 +1,9 @@
-"""Shares of a limited number of places: what one connection, and one address, may have of them.
+"""Shares of a limited number of places: how many one connection, and one address, may take.
 
-Without authentication an address is all that tells peers apart. Many honest clients can share one (a test machine's
-loopback, a network behind NAT), so one address alone may have half of all places, not less: a flood from it leaves the
-other half to others, and honest clients on one address have room for thousands. One connection may have half of what
-its address may, so that a flood on one connection leaves room for other clients on the same address.
+Without authentication only the address distinguishes peers. Many honest clients can share one (a test machine's
+loopback, a network with NAT), so one address may take half of all places, not less: a flood from it leaves the other
+half to others, and honest clients on one address have room for thousands. One connection may have half of what its
+address may, so that a flood on one connection leaves room for other clients on the same address.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol
 
 
 class Peer(Protocol):
-    """A connection, as shares see it."""
+    """The part of a connection that shares use."""
 
     @property
     def address(self) -> Hashable:
@@ -24,7 +24,7 @@ class Peer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ShareLimits:
-    """How many places all peers have together, one address, and one connection."""
+    """Limits of the places of all peers together, of one address, and of one connection."""
 
     all: int
     per_address: int
@@ -32,13 +32,13 @@ class ShareLimits:
 
     @classmethod
     def of(cls, places: int, per_address: int = 0) -> ShareLimits:
-        """Return the limits for so many places; `per_address` 0: half of them."""
+        """Return the limits for this many places; `per_address` 0: half of them."""
         for_address = min(places, per_address or max(1, places // 2))
         return cls(places, for_address, max(1, for_address // 2))
 
 
 class Shares:
-    """Who has how many places."""
+    """Counts the places that each connection and address has."""
 
     def __init__(self, limits: ShareLimits) -> None:
         self._limits = limits
@@ -50,7 +50,7 @@ class Shares:
         return self._count
 
     def take(self, peer: Peer) -> bool:
-        """Take a place for a connection; False: it, its address, or all together have as many as they may."""
+        """Take a place for a connection; False: it, its address, or all together have reached their limit."""
         if (
             self._count >= self._limits.all
             or self._by_address[peer.address] >= self._limits.per_address
@@ -64,7 +64,7 @@ class Shares:
         return True
 
     def give(self, peer: Peer) -> None:
-        """Give a place back that was taken for a connection."""
+        """Return a place that was taken for a connection."""
         assert self._by_connection[peer] > 0
         self._count -= 1
         self._by_address[peer.address] -= 1
@@ -72,7 +72,7 @@ class Shares:
         self._tidy(peer)
 
     def _tidy(self, peer: Peer) -> None:
-        """Keep no counts of those who have nothing."""
+        """Keep no counts of zero."""
         if not self._by_address[peer.address]:
             del self._by_address[peer.address]
         if not self._by_connection[peer]:

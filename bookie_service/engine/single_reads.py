@@ -1,4 +1,4 @@
-"""Reads of single entries that came together: what lies together is read together, and answered as arrays."""
+"""Reads of single entries that came together: consecutive entries are read together, and answered as arrays."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from bookie_service.engine.turns import Turn
 from bookie_service.storage.io.byte_source import Fetched, Place
 
 _ROWS_PER_LOOK = 8192
-"""How many requests are divided into runs at once: dividing all of them in each turn would cost more than the turn."""
+"""Requests that are divided into runs at once: dividing all of them in each turn would cost more than the turn."""
 _LEDGERS_PER_LOOK = 8
-"""How many ledgers are looked for at once; those that are not here are answered together, at the price of a few."""
+"""Ledgers that are looked up at once; absent ones are answered together, at the price of a few."""
 _RUNS_PER_CHECK = 4
-"""How many runs are read before it is asked again whether the turn is over."""
+"""Runs that are read before the next check whether the turn is over."""
 _ABSENT_COST = 1 / 16
-"""What an answer for a ledger that is not here costs, in requests."""
+"""The cost of an answer for an absent ledger, in requests."""
 
 
 @dataclass(slots=True)
@@ -34,13 +34,13 @@ class SingleReads(Reading):
     entry_ids: np.ndarray
     row: int = 0
     _ends: list[int] = field(default_factory=list)
-    """Where runs of consecutive entries end, for some requests from `row` on; `_run` is the next one's."""
+    """Ends of runs of consecutive entries, for some requests from `row` on; `_run` is the next run."""
     _run: int = 0
     _absent: list[bool] = field(default_factory=list)
-    """Of some runs, from `_absent_from` on, whether their ledgers are not here."""
+    """Whether the ledger is absent, for some runs from `_absent_from` on."""
     _absent_from: int = 0
     _was_absent: bool = False
-    """Whether the last ledger was not here: then the next ones are looked for together."""
+    """Whether the last ledger was absent: then the next ones are looked up together."""
 
     def __len__(self) -> int:
         return len(self.entry_ids) - self.row
@@ -77,7 +77,7 @@ class SingleReads(Reading):
         return self.encoder.not_found(first, status, ledger_ids, entry_ids) if len(ledger_ids) else b""
 
     def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
-        # What was absent a turn ago may be here now.
+        # A ledger that was absent a turn ago may exist now.
         self._absent = []
         return answer_in_pieces(self, turn, lambda parts: self._answer_some(view, fetched, turn, parts))
 
@@ -85,7 +85,7 @@ class SingleReads(Reading):
         """Add responses to `parts`: of about `replies_bytes_max` bytes, or what the turn has time for.
 
         Raises:
-            NotCached: the next entry is not at hand.
+            NotCached: the next entry is not in memory.
         """
         room = view.options.replies_bytes_max
         while len(self) and room > 0 and not turn.is_over:
@@ -118,7 +118,7 @@ class SingleReads(Reading):
         return ends[self._run]
 
     def _count_absent(self, view: View) -> int:
-        """Return how many runs from the next one on are of ledgers that are not here."""
+        """Return how many runs from the next one on belong to absent ledgers."""
         self._run_end()
         at = self._run - self._absent_from
         if not 0 <= at < len(self._absent):
@@ -131,17 +131,17 @@ class SingleReads(Reading):
         return count
 
     def _answer_absent(self, count: int, parts: Pieces) -> None:
-        """Answer the next `count` requests, whose ledgers are not here."""
+        """Answer the next `count` requests, whose ledgers are absent."""
         parts.append(self._refusal(self.row, self.row + count, Status.ENOLEDGER))
         self.row += count
 
     def _read_run(
         self, view: View, count_max: int, bytes_max: int, fetched: Fetched | None
     ) -> tuple[bytes | memoryview, int]:
-        """Return (responses to the next reads, whose entries follow each other, how many), at least one.
+        """Return (responses to the next reads of consecutive entries, how many), at least one.
 
         Raises:
-            NotCached: the first entry, or what the answer says beside it, is not at hand.
+            NotCached: the first entry, or other data of the answer, is not in memory.
         """
         row = self.row
         ledger_id, first_entry = self.ledger_ids.item(row), self.entry_ids.item(row)

@@ -1,13 +1,13 @@
-"""The sync cursor of a ledger with relaxed durability: what of its deferred adds is durable here. Decisions only.
+"""The sync cursor of a ledger with relaxed durability: which of its deferred adds are durable here. Decisions only.
 
-LastAddSynced is an entry up to which there is nothing left to lose: each entry of the ledger up to it is durable here,
-or durable on Qa bookies, as the LAC says that came with a later add. It moves with each sync of what was taken, and
-with each LAC. Entries that are synced out of order, behind one that never came, are kept as ranges above it.
+LastAddSynced is an entry up to which no entry can be lost any more: each entry of the ledger up to it is durable here,
+or durable on Qa bookies according to the LAC of a later add. It moves with each sync of accepted adds, and with each
+LAC. Entries that are synced out of order, after one that never came, are kept as ranges above it.
 
-A bookie begins anew after a start, from -1; the next LAC brings it up. So it claims nothing that a crash took.
+A bookie begins at -1 after each start; the next LAC moves the cursor up. So it claims no entry that a crash took.
 
 Invariants: ranges ascend, and neither touch each other nor the cursor; there are at most RANGES_MAX, and at most
-CURSORS_MAX cursors. What is forgotten beyond that is told as not synced, which is never wrong.
+CURSORS_MAX cursors. Ranges beyond these limits are forgotten and reported as not synced, which is always safe.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bkspark.ids import NO_ENTRY
 
 RANGES_MAX = 256
 RUNS_MAX = 16
-"""Of adds that came together: those of a striped ledger have gaps, and only the first runs are followed."""
+"""Runs of adds that came together: adds of a striped ledger have gaps, and only the first runs are tracked."""
 CURSORS_MAX = 16 * 1024
 
 EntryRange = tuple[int, int]
@@ -30,7 +30,7 @@ EntryRange = tuple[int, int]
 
 
 class SyncCursor:
-    """What is synced of one ledger."""
+    """The synced entries of one ledger."""
 
     __slots__ = ("_ranges", "last_synced")
 
@@ -40,17 +40,17 @@ class SyncCursor:
 
     @property
     def ranges(self) -> Sequence[EntryRange]:
-        """What is synced behind a gap, ascending."""
+        """Ranges that are synced after a gap, ascending."""
         return tuple(self._ranges)
 
     def on_confirmed(self, lac: int) -> None:
-        """A LAC came with an add: up to there all is durable on Qa bookies."""
+        """A LAC came with an add: everything up to it is durable on Qa bookies."""
         if lac > self.last_synced:
             self.last_synced = lac
             self._close_gap()
 
     def on_synced(self, runs: Sequence[EntryRange]) -> None:
-        """Entries that were taken are durable now."""
+        """Accepted entries are durable now."""
         for first, last in runs:
             if first <= self.last_synced + 1:
                 if last > self.last_synced:
@@ -60,7 +60,7 @@ class SyncCursor:
                 self._insert(first, last)
 
     def on_taken(self, runs: Sequence[EntryRange]) -> None:
-        """Entries were taken, perhaps again: until they are synced, an earlier copy of them counts no more."""
+        """Entries were accepted, perhaps again: until they are synced, an earlier copy of them no longer counts."""
         for first, last in runs:
             if first > self.last_synced and not self._ranges:
                 continue
@@ -73,7 +73,7 @@ class SyncCursor:
             self._ranges = sorted(set(kept))[:RANGES_MAX]
 
     def _close_gap(self) -> None:
-        """Take in the ranges that the cursor has come to."""
+        """Absorb the ranges that the cursor has reached."""
         ranges = self._ranges
         while ranges and ranges[0][0] <= self.last_synced + 1:
             self.last_synced = max(self.last_synced, ranges.pop(0)[1])
@@ -98,7 +98,7 @@ class SyncCursors:
         self._cursors_max = cursors_max
 
     def of(self, ledger_id: int) -> SyncCursor:
-        """Return the cursor of a ledger of which deferred adds are taken."""
+        """Return the cursor of a ledger that has accepted deferred adds."""
         cursor = self._cursors.get(ledger_id)
         if cursor is None:
             cursor = self._cursors[ledger_id] = SyncCursor()

@@ -1,15 +1,15 @@
-"""Turns: how much one connection may do before others get the event loop, and who goes on afterwards.
+"""Turns: how much one connection may do before others get the event loop, and which one continues afterwards.
 
-A connection that receives requests begins a turn. The turn is over after so many requests, or after so much time. What
-is left waits in a queue, from which little is taken per turn of the event loop, after the sockets that are ready. So a
-client that sends one request waits for little more than one turn of the queue, however much other clients have sent.
-Where very many sockets become ready at once, those that come late in a turn of the event loop wait in the queue as well
-(`is_crowded`).
+A connection that receives requests begins a turn. The turn is over after a number of requests, or after some time. The
+remaining requests wait in a queue. Each turn of the event loop takes a little from it, after the sockets that are
+ready. So a client that sends one request waits for little more than one turn of the queue, however much other clients
+have sent. If very many sockets become ready at once, those that come late in a turn of the event loop wait in the queue
+as well (`is_crowded`).
 
 A run of requests that is served as arrays counts as one request: it costs little more.
 
-Short turns cost throughput: each ends with a send of its own. Turns are long unless another connection is served as
-its requests come: only such a client notices how long others' turns are.
+Short turns cost throughput: each ends with its own send. Turns are long unless another connection is served as its
+requests come: only such a client notices how long others' turns are.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
+_LONG_FRAMES = 8192
+
 
 @dataclass(frozen=True, slots=True)
 class TurnLimits:
-    """How much one turn may do: requests, or runs of them, and seconds; frames: how many one run has at most.
+    """Limits of one turn: requests, or runs of them, and seconds; frames: of one run at most.
 
     long_requests, long_seconds, long_frames: the same while no other connection was served as its requests came
         (`Turns.note`) for `shared_seconds`.
-    queue_seconds: after so much of a turn of the event loop no further turn of the queue is begun in it.
-    crowded_seconds: after so much of it, sockets that are ready wait for a turn of the queue.
+    queue_seconds: after this time in a turn of the event loop, it begins no further turn of the queue.
+    crowded_seconds: after this time in it, sockets that are ready wait for a turn of the queue.
     """
 
     requests: int = 64
@@ -34,7 +36,7 @@ class TurnLimits:
     frames: int = 512
     long_requests: int = 1024
     long_seconds: float = 0.004
-    long_frames: int = 8192
+    long_frames: int = _LONG_FRAMES
     shared_seconds: float = 2.0
     queue_seconds: float = 0.0002
     crowded_seconds: float = 0.001
@@ -45,10 +47,8 @@ class Turn:
 
     __slots__ = ("_clock", "_end", "_requests", "frames")
 
-    def __init__(
-        self, clock: Callable[[], float], requests: int, end: float, frames: int = TurnLimits.long_frames
-    ) -> None:
-        """`clock` returns seconds; the turn is over at `end`; one run has at most so many frames."""
+    def __init__(self, clock: Callable[[], float], requests: int, end: float, frames: int = _LONG_FRAMES) -> None:
+        """`clock` returns seconds; the turn is over at `end`; one run has at most this many frames."""
         self.frames = frames
         self._clock = clock
         self._end = end
@@ -65,7 +65,7 @@ class Turn:
 
 
 class EndlessTurn(Turn):
-    """A turn that is never over, for a bookie that serves nobody else."""
+    """A turn that is never over, for a bookie that serves no other client."""
 
     __slots__ = ()
 
@@ -73,7 +73,7 @@ class EndlessTurn(Turn):
         super().__init__(lambda: 0.0, 1, 1.0)
 
     def spend(self, requests: float = 1) -> None:
-        """There is no limit to count against."""
+        """Does nothing: there is no limit."""
 
 
 ENDLESS = EndlessTurn()
@@ -82,7 +82,7 @@ GoOn = Callable[[Turn], None]
 
 
 class Turns:
-    """The queue of those whose turn was over before they were done. For one event loop."""
+    """The queue of connections whose turn ended before they were done. For one event loop."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Turns:
         """`call_last(callback)` calls back in the next turn of the event loop, after the sockets that are ready then.
 
         `clock` returns seconds.
-        `loop_turn_began()` tells when the present turn of the event loop began; without it no turn is crowded.
+        `loop_turn_began()` returns when the present turn of the event loop began; without it no turn is crowded.
         """
         self._call_last = call_last
         self._clock = clock
@@ -105,7 +105,7 @@ class Turns:
         self._prompt: Hashable = None
         """The owner that was noted last."""
         self._prompt_until = self._prompts_until = 0.0
-        """Until when turns of others are short, and those of all owners, because two were noted."""
+        """Until when the turns of other owners, and of all owners because two were noted, are short."""
 
     def begin(self, owner: Hashable) -> Turn:
         """Return a new turn of an owner."""
@@ -123,11 +123,11 @@ class Turns:
 
     @property
     def is_crowded(self) -> bool:
-        """True when the present turn of the event loop has taken long: what comes now should wait in the queue."""
+        """True when the present turn of the event loop has taken long: new requests should wait in the queue."""
         return self._clock() - self._loop_turn_began() > self._limits.crowded_seconds
 
     def go_on(self, owner: Hashable, callback: GoOn) -> None:
-        """Have `callback(turn)` called behind the others that wait. Owners take turns, whatever each of them queues."""
+        """Queue `callback(turn)` after the others that wait. Owners take turns, however much each of them queues."""
         self._waiting.setdefault(owner, deque()).append(callback)
         self._call()
 
@@ -137,7 +137,7 @@ class Turns:
             self._call_last(self._run)
 
     def _run(self) -> None:
-        """Call back those that wait for longest, one of each owner: until little time has passed, one at least."""
+        """Call the callbacks that wait longest, one of each owner: for a short time, at least one."""
         self._is_called = False
         end = self._clock() + self._limits.queue_seconds
         for _ in range(len(self._waiting)):

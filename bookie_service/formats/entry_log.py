@@ -16,7 +16,7 @@
 From byte 1024 on, records `i32 length, entry`, which is byte for byte an item of a batch-read reply. A length of 0 or
 less is padding. An entry begins with its ledger id and entry id, so each record says whose it is.
 
-The ledgers map stands behind the last entry of a log that is complete: records of at most 10,000 ledgers each,
+The ledgers map follows the last entry of a complete log: records of at most 10,000 ledgers each,
 
     0       4     i32 length of what follows
     4       8     i64 -1
@@ -24,12 +24,12 @@ The ledgers map stands behind the last entry of a log that is complete: records 
     20      4     i32 count
     24      16 n  count times i64 ledger id, i64 bytes of its records here, length words included
 
-It is written and synced before the header names it, so a crash in between leaves a log without a map. Which of these
-bytes an index still points to, it does not say.
+It is written and synced before the header names it, so a crash in between leaves a log without a map. The map does not
+say which of these bytes an index still points to.
 
-Log ids begin at 1 and are never used twice; `lastId` holds the highest as hex text and a newline, and is not synced for
-its own sake: after a crash it may be torn or of an earlier time, and the logs that there are tell. A position is
-`log id << 32 | offset of the entry` (behind its length word).
+Log ids begin at 1 and are never used twice; `lastId` holds the highest as hex text and a newline, and is not synced by
+itself: after a crash it may be torn or old, and the existing logs determine the highest id. A position is `log id << 32
+| offset of the entry` (after its length word).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ MAP_LEDGERS_PER_RECORD = 10_000
 
 _HEX = re.compile("[0-9a-fA-F]+")
 _NAME = re.compile(r"(0|[1-9a-f][0-9a-f]*)\.log")
-"""As `file_name` writes it, and nothing else that int() would take: two names must not mean one log."""
+"""Exactly what `file_name` writes, and no other text that int() accepts: two names must not mean one log."""
 _MAGIC = b"BKLO"
 _OURS = b"BKS1"
 _HEAD = struct.Struct(">4siqi")
@@ -84,7 +84,7 @@ def encode_header(log_id: int, map_offset: int = 0, map_ledgers: int = 0, map_cr
 
 @dataclass(frozen=True, slots=True)
 class LogHeader:
-    """What a log says of itself. `checksum_ok` None: Apache wrote it, whose headers carry no checksum."""
+    """The contents of a log's header. `checksum_ok` None: Apache wrote it, and its headers carry no checksum."""
 
     version: int
     map_offset: int
@@ -120,7 +120,7 @@ def encode_map(ledger_ids: np.ndarray, ledger_bytes: np.ndarray) -> bytes:
 
 
 def map_checksum(table: bytes) -> int:
-    """Return what the header says of a ledgers map."""
+    """Return the header's fields about the ledgers map."""
     return crc32c(table)
 
 
@@ -150,8 +150,8 @@ def encode_last_id(log_id: int) -> bytes:
 
 
 def decode_last_id(data: bytes) -> int | None:
-    """Return the id in a `lastId` file; None when it is garbage (existing logs then tell the highest)."""
+    """Return the id in a `lastId` file; None when it is garbage (then existing logs determine the highest id)."""
     text = data.decode("ascii", "replace").strip()
     log_id = int(text, 16) if _HEX.fullmatch(text) else LOG_ID_MAX
-    # The highest id that there can be is no more likely to be true than other garbage, and no log could follow it.
+    # The highest possible id is no more likely to be true than other garbage, and no log could follow it.
     return log_id if log_id < LOG_ID_MAX else None

@@ -1,10 +1,11 @@
-"""The index file of one ledger: who may write it, and where its entries lie. Version 3, all integers big endian.
+"""The index file of one ledger: its master key and fence, and the positions of its entries. Version 3, all integers big
+endian.
 
 `<hex of (id >> 8) & 0xff>/<hex of id & 0xff>/<hex of id>.idx`, as Apache names them.
 
     offset      size  content
-    0           512   header slot, zeros behind it
-    4096        512   header slot, zeros behind it
+    0           512   header slot, followed by zeros
+    4096        512   header slot, followed by zeros
     8192 + 8 e  8     i64 position of entry e: entry log id << 32 | offset of the entry in it; 0: not held
 
 A header slot:
@@ -17,13 +18,13 @@ A header slot:
     24      4     i32 bits: 1 = fenced, the rest zero
     28      20    master key
     48      4     i32 bytes of the explicit LAC packet, 0: none was ever written
-    52      128   that packet, zeros behind it
+    52      128   that packet, followed by zeros
     180     4     u32 CRC32C of bytes 0 .. 179
     184     328   zero
 
-The slots lie in different physical sectors, which have 4096 bytes on most disks: a write that a power cut tears may
-take the whole sector with it. Version 2 has the slots at 0 and 512 and the positions from 1024 on. Its files are read
-and written as they are; every new file is of version 3.
+The slots are in different physical sectors, which have 4096 bytes on most disks: a write that a power cut tears may
+destroy the whole sector. Version 2 has the slots at 0 and 512 and the positions from 1024 on. Its files are read and
+written as they are; every new file is of version 3.
 
 A change writes the first slot, syncs, then the second, syncs. So one slot is always whole, and it is the old one only
 while the journal still holds the change. Both slots unreadable means that the file was being created (the journal holds
@@ -31,8 +32,8 @@ the ledger's key, and replay makes the header again) or that it is damaged.
 
 An explicit LAC packet is kept as its writer sent it: i64 ledger id, i64 LAC, and a digest that only clients can check.
 
-Positions carry no checksum: one is believed only when the entry found there has the ids that were asked for. Log ids
-and offsets are never 0, so no damage to a single byte makes a position read as "not held".
+Positions carry no checksum: a position is trusted only when the entry found there has the requested ids. Log ids and
+offsets are never 0, so no damage to a single byte turns a position into "not held".
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ import operator
 import re
 import struct
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+import numpy as np
 from crc32c import crc32c
 
 from bkspark.wire.layout import MASTER_KEY_BYTES
@@ -50,27 +53,30 @@ VERSION = 3
 SLOT_BYTES = 512
 POSITION_BYTES = 8
 UNKNOWN_KEY = bytes(MASTER_KEY_BYTES)
-"""An all-zero stored key stands for "not known"; the next one given is taken (Apache's index rebuilding leaves it)."""
+"""An all-zero stored key stands for "not known"; the next key that a client sends is accepted (Apache's index
+rebuilding leaves it)."""
 LAC_PACKET_BYTES_MIN = 16
 LAC_PACKET_BYTES_MAX = 128
 STORED_ENTRY_ID_MAX = (1 << 40) - 1
 """Highest entry id that can be stored: file systems end near offset 2^43."""
 
+EntryIds = TypeVar("EntryIds", int, np.ndarray)
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the header slots and the positions of one version lie, as offsets in the file."""
+    """File offsets of the header slots and the positions in one version."""
 
     version: int
     slots_at: tuple[int, int]
     positions_at: int
 
-    def position_at(self, entry_id: int) -> int:
-        """Return the offset of an entry's position."""
+    def position_at(self, entry_id: EntryIds) -> EntryIds:
+        """Return the offset of an entry's position; of an array of entries, an array."""
         return self.positions_at + POSITION_BYTES * entry_id
 
     def entry_at(self, offset: int) -> int:
-        """Return the entry whose position lies at an offset, or would; 0 for any offset before the positions."""
+        """Return the entry whose position is, or would be, at an offset; 0 for any offset before the positions."""
         return max(0, offset - self.positions_at) // POSITION_BYTES
 
 
@@ -79,9 +85,9 @@ LAYOUTS = {
     VERSION: Layout(VERSION, (0, 4096), 8192),
 }
 LAYOUT = LAYOUTS[VERSION]
-"""Of new files."""
+"""The layout of new files."""
 HEAD_BYTES = LAYOUT.slots_at[1] + SLOT_BYTES
-"""Every header slot of any version lies in the first so many bytes."""
+"""Every header slot of any version lies within this many bytes."""
 
 _NAME = re.compile(r"(0|[1-9a-f][0-9a-f]*)\.idx")
 _MAGIC = b"BKSI"
@@ -94,7 +100,7 @@ _FENCED = 1
 
 @dataclass(frozen=True, slots=True)
 class LedgerHeader:
-    """What one bookie must never forget of a ledger, apart from its entries."""
+    """What one bookie must never forget about a ledger, apart from its entries."""
 
     ledger_id: int
     generation: int
@@ -157,9 +163,9 @@ def whole_slots(data: bytes, ledger_id: int) -> dict[int, LedgerHeader]:
 
 
 def layout_of(data: bytes) -> Layout | None:
-    """Return the layout of the file that begins with data[0:HEAD_BYTES]; None when it cannot be told.
+    """Return the layout of the file that begins with data[0:HEAD_BYTES]; None when it is unknown.
 
-    One slot of which magic and version are left tells.
+    One slot with readable magic and version suffices.
     """
     for layout in LAYOUTS.values():
         for at in reversed(layout.slots_at):

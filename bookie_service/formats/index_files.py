@@ -1,28 +1,29 @@
-"""Which index files there must be, how long each is at least, and which lie elsewhere. Version 2, big endian.
+"""Which index files must exist, the least length of each, and which are in another directory. Version 2, big endian.
 
-One file `indexFiles` in a ledger directory, mostly the first one (`io.placed_file`), so that an index file that is
-lost is told from one that never was:
+One file `indexFiles` in a ledger directory, mostly the first one (`io.placed_file`), so that a lost index file is
+distinguished from one that never existed:
 
     offset  size  field
     0       4     magic "BKSF"
     4       4     i32 version, 2
-    8       8     i64 generation: of several such files the highest counts
+    8       8     i64 generation: if there are several such files, the highest counts
     16      4     u32 CRC32C of these
 
-and behind it any number of records, each appended and synced by itself:
+followed by any number of records, each appended and synced by itself:
 
     0       4     u32 CRC32C of the rest of the record
     4       4     i32 count, at most 65,536
     8       16 n  count times i64 ledger id, i64 size and place
 
-The lower 56 bits of size and place say how many bytes the ledger's index file has at least; 0: it may be gone. The
-upper 8 say where it lies: 0 in the ledger directory number id mod their count, as always; n in directory number n - 1,
-as the disk of the other one was full or failed. Version 1 has no generation, which counts as 0, and no places.
+The lower 56 bits of size and place are the least size of the ledger's index file in bytes; 0: it may be gone. The upper
+8 bits are its place: 0 in the ledger directory number id mod their count, as usual; n in directory number n - 1,
+because the disk of the usual one was full or failed. Version 1 has no generation, which counts as 0, and no places.
 
-Of a ledger's rows the last one counts. A row is written after the index file is durable and before the marks move past
-what is in it; a row of 0 is durable before the file is removed. So a crash leaves no row that is not true. It may leave
-a torn record at the end, which says nothing; damage looks the same. Whoever finds either takes the rows before it and
-asks the index files that there are for the others. The file is written anew under another name when most rows are old.
+The last row of a ledger counts. A row is written after the index file is durable and before the marks move past its
+contents; a row of 0 is durable before the file is removed. So a crash leaves no row that is not true. It may leave a
+torn record at the end, which counts for nothing; damage looks the same. A reader that finds either one uses the rows
+before it and takes the others from the existing index files. The file is rewritten under another name when most rows
+are old.
 """
 
 from __future__ import annotations
@@ -46,18 +47,18 @@ _COUNT = struct.Struct(">i")
 PLACES_MAX = 127
 """Directories from this number on take no index file from another one."""
 PLACE_BITS = 56
-"""So many lower bits of a row are the size."""
+"""Number of lower bits of a row that are the size."""
 _SIZE_MASK = (1 << PLACE_BITS) - 1
 
 
 def encode_head(generation: int) -> bytes:
-    """Return what a file begins with."""
+    """Return the head of a file."""
     head = _HEADS[VERSION].pack(_MAGIC, VERSION, generation)
     return head + _CRC.pack(crc32c(head))
 
 
 def with_place(size: int, place: int | None) -> int:
-    """Return the number that says how long an index file is, and in which directory it lies if not in its usual one."""
+    """Return the number that encodes an index file's length, and its directory if that is not the usual one."""
     return size if place is None or not size else size | ((place + 1) << PLACE_BITS)
 
 
@@ -127,7 +128,7 @@ def _head(data: bytes) -> tuple[Any, ...] | None:
     if len(data) < _START.size:
         return None
     magic, found = _START.unpack_from(data)
-    # A later version may have a head of any length: its checksum stands behind one of these.
+    # A later version may have a head of another length: its checksum follows one of these.
     for layout in _HEADS.values():
         whole = data[: layout.size]
         if len(data) < layout.size + _CRC.size or _CRC.unpack_from(data, layout.size)[0] != crc32c(whole):

@@ -35,22 +35,23 @@ From byte 512 on, records without gaps; each is a header of 48 bytes and its bod
     5 PADDING     zeros, count 0: nothing
     6 FOLLOWED    nothing, count 0: the file with the next id is there, and its header is durable
 
-File id and offset in each record make stale bytes of a file that had another name or another place no record. `synced`
-tells torn from damaged: records of one group are written without a sync between them, so after a crash a later one of
-the group may be whole and an earlier one not; nobody was promised either. But a record that says "synced up to S"
-proves that everything below S was whole once: an unreadable record below S is damage, acknowledged data may be lost.
+Because each record has its file id and offset, stale bytes of a file that had another name, or at another offset, are
+not taken for records. `synced` distinguishes torn from damaged records: records of one group are written without a sync
+between them, so after a crash a later one of the group may be whole and an earlier one not; neither was acknowledged.
+But a record that says "synced up to S" proves that everything below S was whole once: an unreadable record below S is
+damage, and acknowledged data may be lost.
 
 PADDING fills a group up to a multiple of `journalAlignmentSize`, so that no later write touches a sector that holds
-synced records: a sector torn by a power cut takes none of them away. A PADDING record alone is written and synced when
-nothing was added for a moment: it says by its `synced` that the group before it is durable. From then on damage in any
-place of a file is told from a torn write; before, damage in the very last group is not.
+synced records: a sector torn by a power cut destroys none of them. A PADDING record alone is written and synced when
+nothing was added for a moment: its `synced` says that the group before it is durable. From then on damage anywhere in a
+file is distinguished from a torn write; before, damage in the very last group is not.
 
-FOLLOWED is written behind the last record of a file, and synced, when the next file is durable with its header and has
-no record yet. So whoever reads it and does not find that file whole at its beginning misses acknowledged records: the
-newest file of a chain has no other that would name it. It costs a sync per file, none per group.
+FOLLOWED is written after the last record of a file, and synced, when the next file is durable with its header and has
+no record yet. So if a reader finds it and the next file does not begin with a whole header, acknowledged records are
+missing: no other record would name the newest file of a chain. It costs a sync per file, but no sync per group.
 
-A ledger's LEDGER_KEY stands in the chain before its first entry, its fence and its explicit LAC. What a LAC packet is,
-`formats.index` says.
+A ledger's LEDGER_KEY precedes its first entry, its fence and its explicit LAC in the chain. `formats.index` describes
+the LAC packet.
 
 Example, the header of file 2 that follows file 1, which ends at byte 1000:
 
@@ -106,7 +107,7 @@ class FileHeader:
 
 @dataclass(frozen=True, slots=True)
 class RecordHeader:
-    """What a record's 48 bytes say; the body is not checked yet."""
+    """A decoded record header of 48 bytes; the body is not checked yet."""
 
     kind: int
     body_bytes: int
@@ -157,13 +158,13 @@ def decode_file_header(data: bytes, file_id: int) -> FileHeader | None:
 def encode_record_header(
     kind: RecordKind, body_bytes: int, count: int, *, file_id: int, offset: int, synced: int, body_crc: int
 ) -> bytes:
-    """Return the 48 bytes that stand before a body."""
+    """Return the 48 bytes that precede a body."""
     head = _RECORD_HEADER.pack(RECORD_MAGIC, kind, body_bytes, count, file_id, offset, synced, body_crc)
     return head + _CRC.pack(crc32c(head))
 
 
 def decode_record_header(data: bytes | memoryview, at: int, *, file_id: int, offset: int) -> RecordHeader | None:
-    """Return the header at data[at:], which lies at `offset` of file `file_id`; None when no whole one is there."""
+    """Return the header at data[at:], which is at `offset` of file `file_id`; None when there is no whole one."""
     if len(data) - at < RECORD_HEADER_BYTES or bytes(data[at : at + 4]) != RECORD_MAGIC:
         return None
     head = bytes(data[at : at + _RECORD_HEADER.size])

@@ -8,7 +8,8 @@
                                      log id << 32 | offset, as in `formats.index`; 0: not held
     "N"                              u64 commit number: how often this index was made durable
 
-Beside it `positions.commit`, written after each of these commits, says what the store must have reached:
+Beside it the file `positions.commit`, written after each of these commits, says which commit the store must have
+reached:
 
     offset  size  field
     0       4     magic "BKSN"
@@ -16,8 +17,8 @@ Beside it `positions.commit`, written after each of these commits, says what the
     8       8     u64 commit number
     16      4     u32 CRC32C of bytes 0 .. 15
 
-A database with a lower number than this file names, or none at all, has lost what was durable. A crash between the two
-leaves a higher one. The file unreadable tells nothing: it is made anew by the next commit.
+A database with a lower number than in this file, or without a number, has lost durable data. A crash between the two
+writes leaves a higher number. An unreadable file proves nothing: the next commit replaces it.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def decode_stored_header(value: bytes, ledger_id: int) -> LedgerHeader | None:
 
 
 def encode_block(positions: np.ndarray) -> bytes:
-    """Return the value that holds the positions of a block, int64, from its first entry on; none may be held."""
+    """Return the value that holds the positions of a block, int64, from its first entry on; any of them may be 0."""
     held = np.flatnonzero(positions)
     count = int(held[-1]) + 1 if len(held) else 0
     return positions[:count].astype(">i8").tobytes()
@@ -102,7 +103,7 @@ def encode_commit_number(number: int) -> bytes:
 
 
 def decode_commit_number(value: bytes | None) -> int:
-    """Return the number in a store, 0 when it has none."""
+    """Return the number in a store, 0 without one."""
     return 0 if value is None else int(_NUMBER.unpack(value)[0])
 
 

@@ -1,4 +1,4 @@
-"""What tells a bookie that it may have lost acknowledged entries. All integers big endian.
+"""Files that record that a bookie may have lost acknowledged entries. All integers big endian.
 
 `DIRTY` in every ledger directory that can be written, present from before the bookie serves until it has stopped in
 order; Apache's bookies have a file of that name, too, which is empty. One line of text:
@@ -8,14 +8,14 @@ order; Apache's bookies have a file of that name, too, which is empty. One line 
 
 Anything else reads as incomplete.
 
-`limbo` in a ledger directory, mostly the first one (`io.placed_file`): the ledgers whose negative answers are not
-to be trusted; absent for none. Version 2:
+`limbo` in a ledger directory, mostly the first one (`io.placed_file`): the ledgers whose negative answers must not be
+trusted; absent if there are none. Version 2:
 
     offset  size  field
     0       4     magic "BKSL"
     4       4     i32 version, 2
     8       4     i32 count
-    12      8     i64 generation: of several such files the highest counts
+    12      8     i64 generation: if there are several such files, the highest counts
     20      8 n   count times i64 ledger id, ascending
     end     4     u32 CRC32C of everything before
 

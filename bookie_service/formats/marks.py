@@ -11,9 +11,9 @@ One file per journal in every ledger directory that can be written, in one at le
     24      4     u32 CRC32C of bytes 0 .. 23
 
 Written whole under another name, synced, renamed, and the directory synced; so a mark that fails its checksum was
-damaged later, never torn. The copies of one journal may differ, after a crash between two of them or where a directory
-was full: the highest counts, because each was written only after everything below it was durable. Journal files may be
-gone that a lower copy names.
+damaged later, never torn. The copies of one journal may differ, after a crash between two of them or if a directory was
+full: the highest counts, because each was written only after everything below it was durable. The journal files that a
+lower copy names may be gone.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ One file `fencedDeleted` in a ledger directory, mostly the first one (`io.placed
     0       4     magic "BKST"
     4       4     i32 version, 2
     8       4     i32 count
-    12      8     i64 generation: of several such files the highest counts
+    12      8     i64 generation: if there are several such files, the highest counts
     20      16 n  count times i64 ledger id, i64 seconds since the epoch when it was dropped
     end     4     u32 CRC32C of everything before
 
@@ -65,7 +65,7 @@ def generation(data: bytes) -> int | None:
 
 
 def tail_bytes(count: int) -> int:
-    """Return how many bytes the rows of so many ledgers take, with what follows them."""
+    """Return how many bytes the rows of this many ledgers take, including the checksum after them."""
     return ROW_BYTES * count + _CRC.size
 
 

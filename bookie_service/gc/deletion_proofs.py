@@ -1,19 +1,20 @@
 """Which ledgers of a bookie are certainly deleted: the proofs of `gc_policy`, gathered from the metadata store.
 
-One round of proofs, in this order: the bookie's own ledgers; a session that has caught up with all that was written
-before; the listing of all ledgers; the session caught up once more; a direct read of each ledger that is missing in the
-listing. A client creates a ledger's metadata before it writes here, so a ledger that exists is found by such a session
-even if the server that it talks to lags behind the others.
+One round of proofs, in this order: the bookie's own ledgers; a session that has caught up with all earlier writes; the
+listing of all ledgers; the session caught up once more; a direct read of each ledger that is missing in the listing. A
+client creates a ledger's metadata before it writes here, so a ledger that exists is found by such a session even if the
+server that it talks to lags behind the others.
 
-A ledger goes after two rounds. Passes that come by themselves make one round each, at least an interval apart. A pass
-that an operator asks for makes both at once: he does not want to wait, and the brake holds for him, too.
+A ledger is dropped after two rounds. Scheduled passes make one round each, at least an interval apart. A pass that an
+operator requests makes both rounds at once: the operator does not want to wait, and the brake on mass deletion still
+applies.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, TypeVarTuple
 
 import numpy as np
 
@@ -23,13 +24,21 @@ from bookie_service.storage import ledger_id_sets
 from bookie_service.storage.ledgers.interface import LedgerIndex
 
 T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
+
+
+class Apart(Protocol):
+    """Calls a function on another thread."""
+
+    def __call__(self, function: Callable[[*Arguments], T], /, *arguments: *Arguments) -> Awaitable[T]:
+        """Return what `function(*arguments)` returns."""
 
 
 class DeletedLedgersView(Protocol):
-    """What is asked of the metadata store; every method raises BookKeeperError when nothing is known."""
+    """Queries to the metadata store; every method raises BookKeeperError when the answer is unknown."""
 
     async def catch_up(self) -> None:
-        """Return when the session sees all that anybody wrote before the call."""
+        """Return when the session sees everything that any client wrote before the call."""
 
     async def listed(self) -> np.ndarray:
         """Return the ids of all ledgers, int64, ascending."""
@@ -47,11 +56,12 @@ class DeletionProofs:
         metadata_view: DeletedLedgersView,
         interval_s: float,
         deleted_share_max: float,
-        apart: Callable[..., Awaitable[T]],
+        apart: Apart,
         keep: Callable[[str], None],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`apart(function, *arguments)` calls a function on another thread; `keep(why)`: something is not dropped."""
+        """`apart(function, *arguments)` calls a function on another thread; `keep(why)` reports that something is not
+        dropped."""
         self._index = index
         self._metadata_view = metadata_view
         self._share_max = deleted_share_max
@@ -91,7 +101,7 @@ class DeletionProofs:
             return missing
         await self._metadata_view.catch_up()
         deleted = []
-        # One by one: a list of a million would take the event loop's time.
+        # One by one: a list of a million would block the event loop.
         for ledger_id in map(int, missing):
             await pace()
             if await self._metadata_view.is_deleted(ledger_id):
@@ -107,7 +117,7 @@ class DeletionProofs:
         self._missing.note_proven(proven, now_s)
 
     def _brake(self, own: np.ndarray, missing: np.ndarray, listed_count: int) -> str | None:
-        """Return why nothing may be dropped yet; only ledgers that hold entries count."""
+        """Return why nothing may be dropped yet; only ledgers with entries count."""
         is_listing_empty = listed_count == 0
         missing_count = len(self._index.holding_entries(missing))
         if missing_count <= (0 if is_listing_empty else gc_policy.BRAKE_LEDGERS_MIN):

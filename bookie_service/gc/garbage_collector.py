@@ -1,14 +1,15 @@
-"""Garbage collection at work: gathers facts, asks `gc_policy` what may go, and lets it go.
+"""The garbage collector: gathers facts, asks `gc_policy` what may be deleted, and deletes it.
 
-One task on the event loop decides and does what must not cross requests: letting go of ledgers and logs. Everything
-that reads or writes much runs on one thread of its own. A pass, in this order:
+One task on the event loop decides, and does what must not overlap requests: it drops ledgers and logs. Everything that
+reads or writes much runs on a thread of its own. A pass has these steps, in this order:
 
 1. ledgers that are certainly deleted (`deletion_proofs`) are dropped; fenced ones are remembered first, so that a late
    writer is still refused;
-2. now and then, ledgers that live on other bookies only;
+2. at intervals, ledgers that are on other bookies only are dropped;
 3. rotated entry logs without a live byte are removed, and those with few are rewritten (`storage.logs.compaction`).
 
-What cannot be told is kept: a failing metadata store ends steps 1 and 2, a damaged log is left out and said once.
+When in doubt, data is kept: a failing metadata store ends steps 1 and 2, and a damaged log is skipped and reported
+once.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, TypeVarTuple
 
 import numpy as np
 
@@ -41,9 +42,10 @@ from bookie_service.storage.logs.compaction import Compactor, LogInDoubt
 logger = logging.getLogger(__name__)
 
 _TURN_S = 0.001
-"""So long ledgers are dropped before the event loop serves requests again."""
+"""How long ledgers are dropped before the event loop serves requests again."""
 
 T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +55,11 @@ class CollectionOptions:
     deleted_share_max: when more than this share of the bookie's ledgers with entries is missing in the metadata, they
         are dropped only after many passes.
     metadata_ops_per_s: direct reads of ledgers' metadata.
-    entries_per_s, bytes_per_s: of what compaction copies; which of the two counts, `limit_by_bytes` says. 0: no limit.
-    outstanding_max: entries that are copied between two syncs of the new log.
-    compact_when_full: rewrite logs on full disks, too, and at each pass.
-    force_without_interval: a pass that is asked for compacts although the interval turns compaction off.
+    entries_per_s, bytes_per_s: rate limits of compaction's copying; `limit_by_bytes` says which of the two applies. 0:
+    no limit.
+    outstanding_max: entries that may be copied between two syncs of the new log.
+    compact_when_full: rewrite logs also on full disks, and then at each pass.
+    force_without_interval: a requested pass compacts although the interval turns compaction off.
     """
 
     interval_s: float = 600.0
@@ -95,10 +98,10 @@ class CollectionOptions:
 
 
 class GarbageView(DeletedLedgersView, Protocol):
-    """What the collector asks the metadata store; every method raises BookKeeperError when nothing is known."""
+    """The collector's queries to the metadata store; every method raises BookKeeperError when the answer is unknown."""
 
     def elsewhere(self, ledger_id: int) -> AbstractAsyncContextManager[bool]:
-        """Give whether a ledger certainly lives on other bookies only; while inside, nobody repairs it."""
+        """Yield whether a ledger is certainly on other bookies only; inside the context no process repairs it."""
 
 
 @dataclass(slots=True)
@@ -111,7 +114,7 @@ class PassReport:
     damaged_logs: int = 0
     freed_bytes: int = 0
     kept_because: str = ""
-    """Why ledgers or logs may be left that are garbage; empty when nothing stood in the way."""
+    """Why ledgers or logs that are garbage may remain; empty when nothing prevented their deletion."""
 
     def __str__(self) -> str:
         kept = f"; {self.kept_because}" if self.kept_because else ""
@@ -122,7 +125,7 @@ class PassReport:
 
 
 class _Stopped(Exception):
-    """The collector was told to stop."""
+    """The collector was asked to stop."""
 
 
 class GarbageCollector:
@@ -140,9 +143,9 @@ class GarbageCollector:
         on_no_space: Callable[[], None] = lambda: None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`flush()` returns when all that was added before is in entry logs and index; `on_failure(error)`: the index
-        or the list of logs may be half changed, and the process must end. `room()`: of the ledger directories.
-        `on_no_space()`: a compaction found a disk full. `clock_s()`: tells how far passes lie apart.
+        """`flush()` returns when everything added before is in entry logs and index; `on_failure(error)`: the index or
+        the list of logs may be half changed, and the process must end. `room()`: room of the ledger directories.
+        `on_no_space()`: a compaction found a disk full. `clock_s()`: measures the time between passes.
         """
         self._store = store
         self._compactor = compactor
@@ -175,7 +178,7 @@ class GarbageCollector:
         self._task = asyncio.ensure_future(self._run())
 
     async def collect(self) -> PassReport:
-        """Have a whole pass with a major compaction made, now or right after the one that runs.
+        """Request a whole pass with a major compaction, now or right after the current one.
 
         Raises:
             BookKeeperError: the collector ended before it.
@@ -186,18 +189,18 @@ class GarbageCollector:
         return await waiter
 
     def hurry(self) -> None:
-        """Have an ordinary pass made now: space is needed."""
+        """Request an ordinary pass now: space is needed."""
         self._asked.set()
 
     def abandon(self) -> None:
-        """Stop at the next convenient place; what is half done, the next start finishes."""
+        """Stop at the next convenient point; the next start finishes unfinished work."""
         self._stopping.set()
         if self._task is not None:
             self._task.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def stop(self) -> None:
-        """Stop, and return when nothing of it runs any more."""
+        """Stop, and return when the collector no longer runs."""
         self.abandon()
         if self._task is not None:
             await asyncio.wait([self._task])
@@ -210,7 +213,7 @@ class GarbageCollector:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._asked.wait(), self._options.interval_s)
                 if self._stopping.is_set():
-                    # `wait_for` loses a cancellation that comes together with what it waits for.
+                    # `wait_for` loses a cancellation that comes together with the result.
                     return
                 self._asked.clear()
                 waiting, self._waiting = self._waiting, []
@@ -230,13 +233,13 @@ class GarbageCollector:
                     waiter.set_exception(BookKeeperError("the bookie stopped before garbage was collected"))
 
     async def run_pass(self, is_forced: bool) -> PassReport:
-        """Do one pass. A forced one flushes before it, looks for everything, and compacts as a major one does.
+        """Do one pass. A forced pass flushes first, checks everything, and does a major compaction.
 
         Raises:
-            OSError: an index file or a log could not be changed; what is durable is whole, but the process must end.
+            OSError: an index file or a log could not be changed; durable data is whole, but the process must end.
         """
         report = self._report = PassReport()
-        # What a full disk cannot take waits in memory and in the journal; garbage goes without it.
+        # Entries that a full disk cannot take wait in memory and in the journal; garbage is deleted all the while.
         is_flushed = is_forced and self._room() is not DiskRoom.FULL
         if is_flushed:
             await self._flush()
@@ -261,7 +264,7 @@ class GarbageCollector:
         self._overreplicated_at = time.monotonic()
         pace = self._metadata_pace()
         own = await self._apart(self._store.index.ledger_ids)
-        # One by one: a list of a million would take the event loop's time.
+        # One by one: a list of a million would block the event loop.
         for ledger_id in map(int, own):
             await pace()
             async with self._metadata_view.elsewhere(ledger_id) as is_elsewhere:
@@ -273,12 +276,12 @@ class GarbageCollector:
         return 0 < interval_s <= time.monotonic() - self._overreplicated_at
 
     async def _drop(self, ledger_ids: Sequence[int], report: PassReport) -> None:
-        """Drop ledgers of which nothing waits to be flushed; the others' turn comes in a later pass."""
+        """Drop ledgers that have nothing left to flush; a later pass drops the others."""
         fenced = []
         async for ledger_id in _in_turns(ledger_ids):
             fenced += [each for each, is_fenced in self._store.droppable([ledger_id]) if is_fenced]
         try:
-            # Durable before the ledgers go: afterwards nothing else tells that they were fenced.
+            # Durable before the ledgers are dropped: afterwards nothing else records that they were fenced.
             await self._apart(self._store.prepare_drop, ledger_ids, fenced, _now_s())
         except OSError as error:
             if not is_out_of_space(error):
@@ -299,7 +302,7 @@ class GarbageCollector:
     # ---- logs ----
 
     def _level(self, is_forced: bool) -> CompactionLevel:
-        """Return the compaction of this pass, and note when it is done."""
+        """Return the compaction of this pass, and record its time."""
         options, now, room = self._options, time.monotonic(), self._room()
         minor, major, when_full = options.minor, options.major, options.compact_when_full
         if is_forced or (when_full and room is DiskRoom.FULL):
@@ -319,8 +322,8 @@ class GarbageCollector:
         unfinished = self._compactor.unfinished
         if unfinished is not None:
             report.compacted_logs += await self._finish(unfinished, report)
-        # In this order: every ledger in a rotated log has its index file already, so none is missed. A ledger in limbo
-        # may have entries there and no index file.
+        # In this order: every ledger in a rotated log has its index file already, so no ledger is missed. A ledger in
+        # limbo may have entries there and no index file.
         settled = self._store.logs.rotated()
         held = await self._apart(self._held)
         usages = [usage for log_id in settled if (usage := await self._usage(log_id, held, report)) is not None]
@@ -372,7 +375,7 @@ class GarbageCollector:
         return True
 
     async def _finish(self, intent: Intent, report: PassReport) -> bool:
-        """Have the index point to the new log, and remove the old one; False when there is no space for that yet."""
+        """Let the index point to the new log, and remove the old one; False when there is no space for that yet."""
         try:
             await self._apart(self._compactor.finish, intent, self._pace())
         except OSError as error:
@@ -399,7 +402,7 @@ class GarbageCollector:
     # ---- tools ----
 
     def _pace(self) -> Callable[[int, int], None]:
-        """Return a function that waits after each piece of work as the limits ask, and ends it when told to stop."""
+        """Return a function that waits after each piece of work as the limits require, and ends the work on a stop."""
         options = self._options
         rate = options.bytes_per_s if options.limit_by_bytes else options.entries_per_s
         began = time.monotonic()
@@ -414,7 +417,7 @@ class GarbageCollector:
         return pace
 
     def _metadata_pace(self) -> Callable[[], Awaitable[None]]:
-        """Return a coroutine function that waits before each question to the metadata store as the limit asks."""
+        """Return a coroutine function that waits before each query to the metadata store as the limit requires."""
         began = time.monotonic()
         done = 0
 
@@ -427,7 +430,7 @@ class GarbageCollector:
 
         return pace
 
-    async def _apart(self, function: Callable[..., T], *arguments: object) -> T:
+    async def _apart(self, function: Callable[[*Arguments], T], /, *arguments: *Arguments) -> T:
         """Call a function on the collector's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
@@ -435,7 +438,7 @@ class GarbageCollector:
         self._keep(self._report, why)
 
     def _keep(self, report: PassReport, why: str) -> None:
-        """Note why garbage may be left."""
+        """Record why garbage may remain."""
         report.kept_because = report.kept_because or why
         self._say(why)
 
@@ -446,7 +449,7 @@ class GarbageCollector:
 
 
 async def _in_turns(ledger_ids: Sequence[int]) -> AsyncIterator[int]:
-    """Yield ledgers; requests have their turn whenever what is done with them took `_TURN_S`."""
+    """Yield ledgers; pause for requests whenever processing them has taken `_TURN_S`."""
     began = time.monotonic()
     for ledger_id in ledger_ids:
         yield ledger_id

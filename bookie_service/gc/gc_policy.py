@@ -1,11 +1,11 @@
-"""What garbage collection may do. Pure functions of facts that the collector gathers; when unsure, data is kept.
+"""What garbage collection may delete. Pure functions of facts that the collector gathers; when in doubt, data is kept.
 
 A ledger is dropped by one of two proofs:
 
 * deleted: it was on this bookie *before* the listing of all ledgers began, the listing was finished and does not have
-  it, and a direct read says that it does not exist (B8); and all of this was so in an earlier pass, too, at
-  least one interval ago;
-* over-replicated: it is closed, no ensemble of it names this bookie, and nobody is repairing it.
+  it, and a direct read says that it does not exist (B8); and all of this was already true in an earlier pass, at least
+  one interval ago;
+* over-replicated: it is closed, no ensemble of it names this bookie, and no process is repairing it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import numpy as np
 from bookie_service.storage.disks import DiskRoom
 
 BRAKE_LEDGERS_MIN = 20
-"""Up to so many ledgers may vanish at once, whatever share of all they are, unless the listing is empty."""
+"""Up to this many ledgers may vanish at once, whatever their share, unless the listing is empty."""
 BRAKE_PASSES = 12
-"""A ledger that the brake holds goes when it has been missing in so many passes in a row."""
+"""A ledger that the brake holds back is dropped when it was missing in this many consecutive passes."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionLevel:
-    """Logs of which less than `threshold` (a share of their bytes) counts are rewritten every `interval_s`.
+    """Logs with a live share of bytes below `threshold` are rewritten every `interval_s`.
 
-    seconds_max: no further log is begun after so long; 0 or less: no limit.
+    seconds_max: no further log is begun after this time; 0 or less: no limit.
     """
 
     threshold: float
@@ -45,7 +45,7 @@ OFF = CompactionLevel(0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class LogUsage:
-    """How many of a log's bytes belong to ledgers that are still there."""
+    """How many of a log's bytes belong to ledgers that still exist."""
 
     log_id: int
     log_bytes: int
@@ -59,13 +59,13 @@ class LogUsage:
 def missing_ledgers(own: np.ndarray, listed: np.ndarray) -> np.ndarray:
     """Return the bookie's ledgers that the listing, begun after `own` was taken, does not have.
 
-    `own`, `listed`: ascending. The result is, too.
+    `own`, `listed` and the result are ascending.
     """
     return own[~is_in(own, listed)]
 
 
 def is_in(ledger_ids: np.ndarray, ascending: np.ndarray) -> np.ndarray:
-    """Return which ledgers are in an ascending array, bool each; the cost follows the ledgers, not the array."""
+    """Return which ledgers are in an ascending array, bool each; the cost depends on the ledgers, not the array."""
     if not len(ascending):
         return np.zeros(len(ledger_ids), bool)
     at = np.minimum(ascending.searchsorted(ledger_ids), len(ascending) - 1)
@@ -76,7 +76,7 @@ def is_in(ledger_ids: np.ndarray, ascending: np.ndarray) -> np.ndarray:
 def brake(own_count: int, missing_count: int, share_max: float, *, is_listing_empty: bool) -> str | None:
     """Return why nothing may be dropped yet, None when it may (Z10: metadata lost or restored).
 
-    own_count, missing_count: of ledgers that hold entries; anybody can make a bookie know others.
+    own_count, missing_count: counts of ledgers with entries; any client can make a bookie know ledgers without entries.
     """
     if not missing_count or share_max >= 1:
         return None
@@ -97,7 +97,7 @@ def brake(own_count: int, missing_count: int, share_max: float, *, is_listing_em
 
 
 class MissingLedgers:
-    """Which ledgers were missing in the passes before, how often, and since when they are proven to be deleted.
+    """Which ledgers were missing in earlier passes, how often, and since when they are proven to be deleted.
 
     Times are the caller's, in seconds of a clock that never goes back.
     """
@@ -111,7 +111,7 @@ class MissingLedgers:
         self._proven_s = np.empty(0)
 
     def note(self, missing: np.ndarray, now_s: float) -> None:
-        """Take what a pass found missing, ascending; a ledger that is there again begins anew."""
+        """Record the ledgers that a pass found missing, ascending; a ledger that exists again starts at zero."""
         is_known = is_in(missing, self._ids)
         rows = self._ids.searchsorted(missing[is_known])
         passes, counted_s = np.ones(len(missing), np.int64), np.full(len(missing), now_s)
@@ -123,11 +123,11 @@ class MissingLedgers:
         self._ids, self._passes, self._counted_s, self._proven_s = missing, passes, counted_s, proven_s
 
     def missing_for(self, passes: int) -> np.ndarray:
-        """Return the ledgers that were missing in so many passes in a row, ascending."""
+        """Return the ledgers that were missing in this many consecutive passes, ascending."""
         return self._ids[self._passes >= passes]
 
     def note_proven(self, ledger_ids: np.ndarray, now_s: float) -> None:
-        """Take what was proven to be deleted, ascending; the first time counts."""
+        """Record the ledgers that were proven to be deleted, ascending; the first time counts."""
         rows = is_in(self._ids, ledger_ids)
         self._proven_s[rows] = np.minimum(self._proven_s[rows], now_s)
 
@@ -141,17 +141,17 @@ class MissingLedgers:
 
 
 def usage(log_id: int, log_bytes: int, ledger_ids: np.ndarray, ledger_bytes: np.ndarray, held: np.ndarray) -> LogUsage:
-    """Return a log's usage; `held`: the ledgers that are still there, ascending, listed after the log was rotated."""
+    """Return a log's usage; `held`: the ledgers that still exist, ascending, listed after the log was rotated."""
     return LogUsage(log_id, log_bytes, int(ledger_bytes[is_in(ledger_ids, held)].sum()))
 
 
 def dead_logs(usages: Sequence[LogUsage]) -> list[int]:
-    """Return the logs in which nothing counts."""
+    """Return the logs without a live byte."""
     return [each.log_id for each in usages if not each.live_bytes]
 
 
 def logs_to_compact(usages: Sequence[LogUsage], threshold: float) -> list[int]:
-    """Return the logs that are worth rewriting, those first that free most for the least copying."""
+    """Return the logs that are worth rewriting, best ratio of freed to copied bytes first."""
     chosen = [each for each in usages if each.live_bytes > 0 and each.share < threshold]
     return [each.log_id for each in sorted(chosen, key=lambda each: each.share)]
 
@@ -159,7 +159,7 @@ def logs_to_compact(usages: Sequence[LogUsage], threshold: float) -> list[int]:
 def due_level(
     minor: CompactionLevel, major: CompactionLevel, since_minor_s: float, since_major_s: float
 ) -> CompactionLevel:
-    """Return the compaction that is due, `OFF` for none. A major one is a minor one, too."""
+    """Return the compaction that is due, or `OFF`. A major compaction counts as a minor one, too."""
     if major.is_on and since_major_s >= major.interval_s:
         return major
     if minor.is_on and since_minor_s >= minor.interval_s:
@@ -168,7 +168,7 @@ def due_level(
 
 
 def forced_level(minor: CompactionLevel, major: CompactionLevel, *, without_interval: bool) -> CompactionLevel:
-    """Return the compaction that is done when somebody asks for one.
+    """Return the compaction that a request for one runs.
 
     without_interval: a level that only its interval turns off counts (forceAllowCompaction).
     """
@@ -181,9 +181,9 @@ def forced_level(minor: CompactionLevel, major: CompactionLevel, *, without_inte
 def level_with_room(
     level: CompactionLevel, minor: CompactionLevel, room: DiskRoom, *, when_full: bool
 ) -> CompactionLevel:
-    """Return the compaction for which there is room on the disks: a log is written before the one it replaces goes.
+    """Return the compaction that the disks have room for: a new log is written before the old one is removed.
 
-    A minor one copies least for what it frees; when the disks are full there is none, but for `when_full`.
+    A minor one copies least for what it frees; on full disks there is no compaction, except with `when_full`.
     """
     if room is DiskRoom.ENOUGH or when_full:
         return level

@@ -15,7 +15,7 @@ _V2_KEY_OFFSET = v2.WORD_BYTES - _V2_ITEM_AT
 
 
 def v2_add_batch(requests: v2.Requests, start: int, end: int) -> AddBatch:
-    """Return requests[start:end], all of which are adds, not copied."""
+    """Return requests[start:end], all of them adds, without a copy."""
     rows = slice(start, end)
     item_starts = requests.starts[rows] + _V2_ITEM_AT
     return AddBatch(

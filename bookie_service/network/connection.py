@@ -1,11 +1,11 @@
 """One connection: bytes in, runs of requests to the bookie, buffers of replies out.
 
 The socket is read into one buffer that all connections share (`receive_buffer`); a read may bring thousands of frames,
-which are decoded together and handed on as runs of equal kind. While a run cannot go on (the bookie has no room, the
+which are decoded together and handed on as runs of equal kind. While a run cannot continue (the bookie has no room, the
 peer does not take its replies, or the turn is over, `turns`) nothing more is read, so neither a flood of requests nor a
-slow reader makes this process grow. What all connections together hold is bounded as well (`memory_budget`).
+slow reader makes this process grow. The memory of all connections together is bounded as well (`memory_budget`).
 
-A frame that is not the protocol closes the connection, as Apache's bookies do; there is no reply to it.
+A frame that violates the protocol closes the connection without a reply, as in Apache's bookies.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from bookie_service.network.v3_requests import V3RequestStream
 logger = logging.getLogger(__name__)
 
 _UNSENT_BYTES_MAX = 1024 * 1024
-"""With more than this unsent, no further request of the connection is served,"""
+"""With more unsent bytes than this, no further request of the connection is served,"""
 _UNSENT_BYTES_LOW = 256 * 1024
-"""until no more than this is."""
+"""until no more than this many are unsent."""
 _COSTLY_WINDOW_BYTES = 64 * 1024
-"""What is received at once after requests that took many turns. A whole window of them takes milliseconds to receive,
-divide and keep, in which no other client is answered."""
+"""Bytes that are received at once after requests that took many turns. A whole window of them takes milliseconds to
+receive, divide and keep, and no other client is answered in that time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """Limits of one connection, bytes and seconds, and what its socket does.
+    """Limits of one connection, in bytes and seconds, and the options of its socket.
 
-    stalled_s_max: how long a peer may take nothing of the replies that wait for it before it is closed.
+    stalled_s_max: how long a peer may take none of its waiting replies before its connection is closed.
     frame_s_max: how long it may take to send one frame, from its first byte on, while there is room to receive it.
     """
 
@@ -60,23 +60,23 @@ class ConnectionOptions:
 
 
 class ConnectionEvents(Protocol):
-    """Who is told of a connection."""
+    """Receives the events of a connection."""
 
     def note_request(self, member: Connection) -> None:
-        """Its first request has come."""
+        """The connection's first request has arrived."""
 
     def discard(self, member: Connection) -> None:
-        """It is closed."""
+        """The connection is closed."""
 
     def fail(self, error: BaseException) -> None:
-        """An error that is not the peer's: the state of the bookie is not to be trusted any more."""
+        """An error that the peer did not cause: the state of the bookie can no longer be trusted."""
 
 
 class Connection:
-    """Feeds a bookie from a socket. Takes V3 until a V2 frame comes, and then V2 for good. For one event loop.
+    """Feeds a bookie from a socket. Accepts V3 until a V2 frame comes, and from then on only V2. For one event loop.
 
-    Between two turns of the event loop it is reading, or waits for one thing: room to receive, its next turn, the
-    bookie's `resume`, or that the peer takes replies.
+    Between two turns of the event loop it is either reading or waits for one event: room to receive, its next turn, the
+    bookie's `resume`, or the peer taking replies.
     """
 
     def __init__(
@@ -103,39 +103,39 @@ class Connection:
         self._scanned = 0
         """Up to where the inbox was divided into frames."""
         self._is_scanned = True
-        """Whether no whole frame lies behind that."""
+        """Whether no whole frame follows that point."""
         self._waiting: list[RequestStream] = []
         """Requests in the inbox that are not all served yet."""
         self._is_costly = False
-        """Whether what came last had readings that took more than a turn."""
+        """Whether the last received requests had readings that took more than a turn."""
         self._has_turn = False
-        """Whether the next turn is waited for."""
+        """Whether the connection waits for its next turn."""
         self._is_v2 = False
         self.is_open = True
         """False once the connection is gone, for good."""
         self._is_reading = False
         self.is_taking = True
-        """False while the peer leaves too much of its replies."""
+        """False while too many replies wait for the peer."""
         self._has_ended = False
         self._has_sent_request = False
         self._receptions = self._seen = 0
-        """How often something came, and what that was when it was looked at last."""
+        """How often bytes arrived, and this number at the last check."""
         self._idle_since = memory_budget.loop.time()
         self._progress_at = 0.0
         self._frame_since = math.inf
         """Since when the peer could have sent the rest of the frame that the inbox begins with."""
         self._wait_to_send: list[Callable[[], None]] = []
         connected.setblocking(False)
-        # Without, a reply behind an unacknowledged one waits for the peer's delayed acknowledgement: 40 ms.
+        # Without it, a reply after an unacknowledged one waits for the peer's delayed acknowledgement: 40 ms.
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(options.no_delay))
-        # A peer whose machine is gone is noticed, and its connection does not count against the limit for ever.
+        # A peer whose machine died is noticed, and its connection does not count against the limit for ever.
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(options.keep_alive))
         self._read_on()
 
     # ---- called by the event loop ----
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """Do a step; an error of the peer's ends the connection, one of our own the process."""
+        """Run a step; an error that the peer caused ends the connection, an error of our own ends the process."""
         try:
             step()
         except ProtocolError as error:
@@ -145,7 +145,7 @@ class Connection:
 
     def _receive(self) -> None:
         if self._turns.is_crowded:
-            # Very many are ready at once: this one comes behind those that wait, and sockets are looked at between.
+            # Very many are ready at once: this one queues after those that wait, and sockets are polled in between.
             self._pause()
             self._take_turn_later()
         else:
@@ -162,7 +162,7 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            # The network's, such as "no route to host": as good as closed.
+            # A network error, such as "no route to host": treated as closed.
             received = 0
         if not received:
             self._end()
@@ -178,7 +178,7 @@ class Connection:
             self._turns.note(self)
 
     def _end(self) -> None:
-        """The peer sends no more: send what it is owed already, then close."""
+        """The peer sends no more: send the outstanding replies, then close."""
         self._pause()
         self._has_ended = True
         if not self._send_buffer.size:
@@ -203,7 +203,7 @@ class Connection:
     # ---- called by the bookie and the service ----
 
     def send(self, parts: Parts) -> None:
-        """Send the parts back to back; nothing happens when the connection is gone."""
+        """Send the parts back to back; does nothing when the connection is closed."""
         if not self.is_open:
             return
         was_idle = not self._send_buffer.size
@@ -222,7 +222,7 @@ class Connection:
             self.is_taking = False
 
     def when_taking(self, callback: Callable[[], None]) -> None:
-        """Call back once `is_taking`, or when the connection is gone."""
+        """Call back once `is_taking`, or when the connection is closed."""
         if self.is_open and not self.is_taking:
             self._wait_to_send.append(callback)
         else:
@@ -233,7 +233,7 @@ class Connection:
         return self._memory_budget.loop.call_later(seconds, self._guarded, callback)
 
     def resume(self) -> None:
-        """Go on, in the next turn, with requests that could not be served."""
+        """Continue, in the next turn, with requests that could not be served."""
         if self._waiting:
             self._take_turn_later()
 
@@ -256,7 +256,7 @@ class Connection:
             self._read_on()
 
     def close_if_stalled(self, now: float) -> None:
-        """Close the connection if its peer has taken nothing of its replies, or has not ended a frame, for too long."""
+        """Close the connection if its peer has taken no replies, or has not completed a frame, for too long."""
         if self._send_buffer.size and now - self._progress_at > self._options.stalled_s_max:
             self.give_up(
                 f"it took nothing of {self._send_buffer.size} bytes of replies for {self._options.stalled_s_max:g} s "
@@ -269,21 +269,21 @@ class Connection:
             )
 
     def idle_s(self, now: float) -> float:
-        """Return for how long nothing came while nothing was owed, as far as that was noticed; 0 while something is."""
+        """Return for how long nothing arrived and no reply was due, as far as noticed; 0 while a reply is due."""
         if self._receptions != self._seen or self._waiting or self._send_buffer.size or self._bookie.owes(self):
             self._seen, self._idle_since = self._receptions, now
         return now - self._idle_since
 
     def give_up(self, why: str, kind: Hashable = None) -> None:
-        """Close the connection and say why; `kind`: what lines in the log are counted together.
+        """Close the connection and log the reason; `kind`: log lines of one kind are counted together.
 
-        Without it those that differ in numbers alone are.
+        Without it, lines that differ only in numbers are.
         """
         logger.warning("closed the connection from %s: %s", self._peer(), why, extra={"kind": kind or no_digits(why)})
         self.close()
 
     def close(self) -> None:
-        """Drop the connection with whatever is unsent."""
+        """Drop the connection and all unsent bytes."""
         if not self.is_open:
             return
         self.is_open = False
@@ -299,7 +299,7 @@ class Connection:
         self._events.discard(self)
 
     def _call_waiting(self) -> None:
-        """Let those go on that wait to send; not from here, for they send."""
+        """Resume those that wait to send; in a later call, because they send."""
         waiting, self._wait_to_send = self._wait_to_send, []
         for callback in waiting:
             self._memory_budget.loop.call_soon(self._guarded, callback)
@@ -317,13 +317,13 @@ class Connection:
     # ---- requests ----
 
     def _add_single(self) -> bool:
-        """Serve the inbox if it holds one add that nothing bars; nothing of it is left then."""
+        """Serve the inbox if it holds exactly one add and the add is accepted; then the inbox is empty."""
         octets = self._receive_buffer.octets
         add = v2.decode_single_add(octets.data, self._receive_buffer.end, self._options.frame_bytes_max)
         return add is not None and self._bookie.add_single(self, octets, add)
 
     def _go_on(self, turn: Turn) -> None:
-        """Serve what the inbox holds, as far as possible; read on only when all of it is served."""
+        """Serve the requests in the inbox, as far as possible; read on only when all are served."""
         while self._serve(turn):
             if self._is_scanned:
                 self._keep_rest()
@@ -347,7 +347,7 @@ class Connection:
         return self.is_open
 
     def _keep_rest(self) -> None:
-        """Keep what is no whole frame yet, and read on."""
+        """Keep the unfinished frame, and read on."""
         served, self._scanned = self._scanned, 0
         self._receive_buffer.keep(served)
         if not self._receive_buffer.end:
@@ -357,7 +357,7 @@ class Connection:
         self._read_on()
 
     def _scan(self, frames_max: int) -> None:
-        """Find more requests in the inbox: V3's, as long as no other came, then V2's."""
+        """Find more requests in the inbox: in V3 until the first V2 frame, then in V2."""
         self._waiting = decoded(self, lambda: self._runs(frames_max)) or []
 
     def _runs(self, frames_max: int) -> list[RequestStream]:

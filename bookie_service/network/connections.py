@@ -1,13 +1,14 @@
-"""Which connections a bookie has, and who makes room when there are too many.
+"""Which connections a bookie has, and which one is closed when there are too many.
 
-All together have `limits.all` places, one address has a share of them (`shares` says why half), and some are kept for
-the bookies of the cluster: autorecovery must get through where clients have taken all others. Without authentication a
-bookie is told by its address, which the cluster's registrations name; whoever else comes from there counts as one.
+All connections together have `limits.all` places, one address has a share of them (`shares` says why half), and some
+are reserved for the bookies of the cluster: autorecovery must get through when clients have taken all others. Without
+authentication a bookie is recognised by its address, which the cluster's registrations name; any client from that
+address counts as a bookie.
 
-A connection that has not sent a single whole request within `idle_s` is closed. Where a place is missing, the oldest of
-those that have sent none goes: clients send their first request as soon as they are connected (`FIRST_REQUEST_S`).
-Then goes who has been idle for longest, for `idle_s` at least: with no request unanswered and no reply untaken. Only if
-there is none of these either is the new connection refused.
+A connection that has not sent a single whole request within `idle_s` is closed. When a place is needed, the oldest
+connection without a request is closed first: clients send their first request as soon as they are connected
+(`FIRST_REQUEST_S`). The next candidate is the connection that has been idle longest, for at least `idle_s`: without an
+unanswered request and without waiting replies. If there is no such connection either, the new connection is refused.
 """
 
 from __future__ import annotations
@@ -18,26 +19,27 @@ from dataclasses import dataclass
 from typing import Protocol
 
 FIRST_REQUEST_S = 0.2
-"""So long a connection has for its first request, whoever else wants its place: it is accepted before it is read."""
+"""Time that every connection has for its first request, even if its place is needed: it is accepted before it is
+read."""
 LOOKS = 10
-"""All connections are looked at within so many calls of `watch`: no call takes long."""
+"""All connections are checked within this many calls of `watch`, so that no call takes long."""
 
 
 class Member(Protocol):
-    """A connection, as this sees it."""
+    """The part of a connection that this module uses."""
 
     @property
     def address(self) -> str:
         """The address of the peer's machine."""
 
     def idle_s(self, now: float) -> float:
-        """Return for how long nothing came while nothing was owed; 0 while something is."""
+        """Return for how long nothing arrived and no reply was due; 0 while a reply is due."""
 
     def close_if_stalled(self, now: float) -> None:
         """Close the connection if its peer has kept it waiting for too long."""
 
     def give_up(self, why: str) -> None:
-        """Close the connection and say why."""
+        """Close the connection and log the reason."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -47,8 +49,8 @@ class Member(Protocol):
 class ConnectionLimits:
     """How many connections there may be.
 
-    per_address: 0: half of `all`. reserved: of all, for the bookies of the cluster, but a tenth of all at most.
-    idle_s: how long one may stay that sends no request.
+    per_address: 0: half of `all`. reserved: places for the bookies of the cluster, at most a tenth of `all`.
+    idle_s: how long a connection may stay open without a request.
     """
 
     all: int = 10_000
@@ -58,17 +60,17 @@ class ConnectionLimits:
 
     @property
     def share(self) -> int:
-        """How many one address may have."""
+        """How many connections one address may have."""
         return min(self.all, self.per_address or max(1, self.all // 2))
 
     @property
     def for_clients(self) -> int:
-        """How many there may be before only the bookies of the cluster get more."""
+        """How many connections there may be before only the bookies of the cluster get more."""
         return self.all - min(self.reserved, self.all // 10)
 
 
 class _Group:
-    """Connections in the order in which they came, and of each address."""
+    """Connections in order of arrival, of all addresses and of each address."""
 
     def __init__(self) -> None:
         self._all: dict[Member, None] = {}
@@ -88,7 +90,7 @@ class _Group:
                 del self._of[member.address]
 
     def first(self, address: str | None = None) -> Member | None:
-        """Return the one that came first, of an address or of all."""
+        """Return the connection that came first, from an address or from any."""
         group = self._all if address is None else self._of.get(address, {})
         return next(iter(group), None)
 
@@ -103,9 +105,9 @@ class Connections:
         self._opened: dict[Member, float] = {}
         self._by_address: Counter[str] = Counter()
         self._silent = _Group()
-        """Those that have sent no request yet."""
+        """Connections that have sent no request yet."""
         self._idle = _Group()
-        """Those that were idle for `idle_s` when they were looked at last."""
+        """Connections that were idle for `idle_s` at the last check."""
         self._to_look_at: deque[Member] = deque()
 
     def __len__(self) -> int:
@@ -116,17 +118,17 @@ class Connections:
         return list(self._opened)
 
     def add(self, member: Member, now: float) -> None:
-        """Note a connection that was made, and has sent no request yet."""
+        """Add a new connection, which has sent no request yet."""
         self._opened[member] = now
         self._by_address[member.address] += 1
         self._silent.add(member)
 
     def note_request(self, member: Member) -> None:
-        """Note that a connection has sent its first request."""
+        """Record that a connection has sent its first request."""
         self._silent.discard(member)
 
     def discard(self, member: Member) -> None:
-        """Note that a connection is closed."""
+        """Remove a closed connection."""
         if self._opened.pop(member, None) is None:
             return
         self._silent.discard(member)
@@ -136,7 +138,7 @@ class Connections:
             del self._by_address[member.address]
 
     def make_room(self, address: str, now: float) -> str:
-        """Make room for a connection from an address; return "" or why there is none."""
+        """Make room for a connection from an address; return "", or why there is no room."""
         if self._by_address[address] >= self._limits.share and not self._close_one(address, now):
             return f"its address has {self._limits.share} already (maxConnectionsPerAddress)"
         places = self._limits.all if address in self._bookies() else self._limits.for_clients
@@ -145,7 +147,7 @@ class Connections:
         return ""
 
     def _close_one(self, address: str | None, now: float) -> bool:
-        """Close the connection that has to make room, of an address or of all; return False where there is none."""
+        """Close the connection that has to make room, from an address or from any; return False if there is none."""
         member = self._silent.first(address)
         if member is not None and now - self._opened[member] >= FIRST_REQUEST_S:
             member.give_up("it has sent no request, and others want its place (maxConnections)")
@@ -158,7 +160,7 @@ class Connections:
         return False
 
     def watch(self, now: float) -> None:
-        """Look at some connections: at all of them in `LOOKS` calls."""
+        """Check some connections: all of them in `LOOKS` calls."""
         while (member := self._silent.first()) is not None and now - self._opened[member] >= self._limits.idle_s:
             member.give_up(f"it has sent no request in {self._limits.idle_s:g} s (connectionIdleTimeoutMs)")
         if not self._to_look_at:

@@ -1,7 +1,7 @@
-"""The bookie's event loop: asyncio's, which also knows how long its present turn has taken.
+"""The bookie's event loop: asyncio's, extended by how long its present turn has taken.
 
-A turn is what the loop does between two looks at the sockets. `Turns` asks for its length, to put off what can wait. A
-`TurnRecorder`, for tests and for looking into a stall, keeps the longest one, and writes down what it was doing:
+A turn is the loop's work between two polls of the sockets. `Turns` uses its length to postpone work that can wait. A
+`TurnRecorder`, for tests and for the analysis of stalls, keeps the longest turn and records what it was doing:
 `BKSPARK_SLOW_TURN_MS=50 bkspark bookie ...` logs each turn above 50 ms with the stack, and the longest one at the end.
 """
 
@@ -38,14 +38,14 @@ class TurnSelector(selectors.DefaultSelector):
 
 
 class TurnRecorder(TurnSelector):
-    """Keeps the longest turn, by the clock and in processor time, and reports what a slow one is doing.
+    """Keeps the longest turn, in wall-clock time and in processor time, and reports what a slow turn is doing.
 
-    Processor time is what a request costs; by the clock a turn also waits for disks and, on a busy machine, for a
+    Processor time is what a request costs; wall-clock time includes waiting for disks and, on a busy machine, for a
     processor.
     """
 
     def __init__(self, slow_s: float, report: Callable[[str], None]) -> None:
-        """`report(text)` gets the stack of a turn that has taken `slow_s`, while it goes on; called on a thread."""
+        """`report(text)` gets the stack of a turn that has taken `slow_s`, while it runs; called on a thread."""
         super().__init__()
         self.longest_s = 0.0
         self.longest_processor_s = 0.0
@@ -100,19 +100,19 @@ def run(main: Coroutine[Any, Any, T], selector: TurnSelector | None = None) -> T
 
 
 def spare_collections() -> None:
-    """Have the garbage collector pass over the objects that there are now, of which most stay: modules, above all.
+    """Exempt the present objects from garbage collection: most of them stay, above all modules.
 
-    Going through them takes 30 ms of processor time, in which nobody is answered; a flood of polls had it done often.
+    Scanning them takes 30 ms of processor time, in which no client is answered; a flood of polls caused frequent scans.
     """
     gc.collect()
     gc.freeze()
 
 
 def recorder_of(slow_ms: str | None) -> TurnRecorder | None:
-    """Return a recorder that logs turns above so many ms, as the variable's text says; None without one.
+    """Return a recorder that logs turns above the number of ms in the variable; None without the variable.
 
     Raises:
-        ValueError: it is no number above 0.
+        ValueError: it is not a number above 0.
     """
     if not slow_ms:
         return None
@@ -125,9 +125,9 @@ def recorder_of(slow_ms: str | None) -> TurnRecorder | None:
 
 
 def turn_began(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
-    """Return a function that tells when the present turn began, on the monotonic clock.
+    """Return a function that returns when the present turn began, on the monotonic clock.
 
-    Of a loop that does not know it, turns begin whenever that is asked.
+    For a loop that does not record it, a turn begins at each call.
     """
     if isinstance(loop, BookieLoop):
         selector = loop.turns

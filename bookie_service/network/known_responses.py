@@ -1,4 +1,4 @@
-"""Requests whose answer needs nothing of the bookie's state, and the one for its disk space."""
+"""Requests whose answer does not depend on the bookie's state, and the request for its disk space."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class KnownResponse(Reading):
-    """Requests of which the responses are known already."""
+    """Requests with responses that are known already."""
 
     client: ReadClient
     responses: bytes
@@ -40,7 +40,7 @@ class KnownResponse(Reading):
 
 @dataclass(slots=True)
 class SpaceRead(Reading):
-    """GET_BOOKIE_INFO: how much space the ledger directories have."""
+    """GET_BOOKIE_INFO: the space of the ledger directories."""
 
     client: ReadClient
     request: protocol.Request

@@ -1,4 +1,4 @@
-"""Accepts connections on a listening socket. Without file handles it waits instead of asking again and again."""
+"""Accepts connections on a listening socket. Without free file handles it waits instead of retrying all the time."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Listener:
             try:
                 accepted, address = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionError):
-                # A peer that went away before it was accepted is nobody's error.
+                # It is no error when a peer leaves before it was accepted.
                 return
             except OSError as error:
                 self._loop.remove_reader(self._socket)

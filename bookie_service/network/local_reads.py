@@ -1,12 +1,12 @@
 """Tells clients on the same host where entries lie in entry logs, which they then read themselves. Optional.
 
-`bkspark.wire.local_reads` has the messages and says what a reply promises: nothing. The answer is "not here" wherever
-an ordinary read would not be answered from an entry log alone. It stays right whatever happens next: entry logs never
-change where a position points, and a log that is removed can be read through its descriptor.
+`bkspark.wire.local_reads` defines the messages; a reply promises nothing. The answer is "not here" whenever an ordinary
+read would not be answered from an entry log alone. An answer stays right whatever happens next: the bytes at a position
+never change, and a removed log can still be read through its descriptor.
 
-A descriptor gives a client all that the log holds: other ledgers' entries, and deleted ones. So the kernel is asked
-whose process connects. The bookie's own user, root and those of `permittedLocalReadUsers` are answered; the others read
-over the network, where the bookie chooses what they see.
+A descriptor gives a client access to the whole log: other ledgers' entries, and deleted ones. So the bookie asks the
+kernel which user connects. It answers its own user, root and those of `permittedLocalReadUsers`; others read over the
+network, where the bookie controls what they see.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ logger = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 256
 _CREDENTIALS = struct.Struct("=iII")
-"""Of SO_PEERCRED: process, user, group."""
+"""The value of SO_PEERCRED: process, user, group."""
 _REQUESTS_PER_TURN = 8
 _EVERYWHERE = bytes(4)
 
 
 class LocalReadServer:
-    """Answers from when it is made to `close`. For one event loop."""
+    """Answers from its creation until `close`. For one event loop."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class LocalReadServer:
         and root.
 
         Raises:
-            OSError: there is no such socket here, or another process has it.
+            OSError: the socket cannot be created here, or another process has it.
         """
         if sys.platform != "linux":
             raise OSError(f"{sys.platform} has no abstract sockets")
@@ -81,7 +81,7 @@ class LocalReadServer:
         self.close()
 
     def close(self) -> None:
-        """Answer no more. A second time does nothing."""
+        """Stop answering. A second call does nothing."""
         self._listener.close()
         for peer in list(self._peers):
             self._drop(peer)
@@ -91,7 +91,7 @@ class LocalReadServer:
             peer.close()
             return
         peer.setblocking(False)
-        # A reply must fit, whatever the host's default is; one that does not ends the connection.
+        # A reply must fit, whatever the host's default is; otherwise the connection ends.
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * REPLY_BYTES_MAX)
         self._peers.add(peer)
         self._loop.add_reader(peer, self._take, peer)
@@ -101,7 +101,7 @@ class LocalReadServer:
         if uid in self._readers:
             return True
         if not self._has_refused:
-            # Once: whoever connects again and again must not fill the log.
+            # Once: a client that connects again and again must not fill the log.
             self._has_refused = True
             logger.info("user %d, and others who are not in permittedLocalReadUsers, read over the network", uid)
         return False
@@ -122,10 +122,10 @@ class LocalReadServer:
         except (BlockingIOError, InterruptedError):
             pass
         except (ProtocolError, OSError):
-            # Also who does not take its replies.
+            # This also ends clients that do not take their replies.
             self._drop(peer)
         except Exception:
-            # Nothing is changed here. The client reads over the network instead, which answers or refuses.
+            # No state is changed here. The client reads over the network instead, where it gets an answer or an error.
             logger.exception("a local read failed: this is a defect of the bookie")
             self._drop(peer)
 
@@ -139,7 +139,7 @@ class LocalReadServer:
                 found = self._store.locate(ledger, request.first_entry, request.entries_max, request.bytes_max)
             file = None if found is None else self._files.open(found.path)
         except (StorageDamaged, OSError):
-            # Told, and logged, when it is asked for over the network.
+            # Reported and logged when the client reads over the network.
             file = None
         if file is None or found is None:
             _send(peer, NOT_HERE)

@@ -1,9 +1,9 @@
-"""Limits how much is logged, whatever peers do: lines that repeat are counted and told together.
+"""Limits how much is logged, whatever peers do: repeated lines are counted and summarised.
 
-A kind of line is what the code says and where, not what a peer put into it: logger, level and format, and `kind` where
+The kind of a line depends on the code that logs it, not on data from a peer: logger, level and format, and `kind` if
 the caller names one (`extra={"kind": ...}`). The first line of a kind always passes, with its traceback. Later lines of
-it pass as long as there is room: `_LINES_PER_S` a second in all, and few of one kind. The others are counted. How many
-they were is told in one line, every `_SUMMARY_S` at most, with the last of them as an example.
+it pass as long as there is room: `_LINES_PER_S` a second in all, and few of one kind. The others are counted. A summary
+line, at most every `_SUMMARY_S`, gives their number and the last of them as an example.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 _LINES_PER_S = 5.0
-"""Beside first lines and summaries: together they stay below ten a second."""
+"""In addition to first lines and summaries: together they stay below ten per second."""
 _BURST = 5.0
 _LINES_PER_S_OF_KIND = 1.0
 _BURST_OF_KIND = 3.0
@@ -42,7 +42,7 @@ class Bucket:
         return self._room >= 1.0
 
     def take(self, lines: float) -> None:
-        """Take room for lines; what is taken too much is missing later."""
+        """Take room for lines; room that is taken in excess is missing later."""
         self._room -= lines
 
 
@@ -69,7 +69,7 @@ class LogLimiter(logging.Filter):
         self._lock = threading.RLock()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a line is to be written; count it where not."""
+        """Return whether to write a line; count it if not."""
         with self._lock:
             return self._takes(record, self._clock())
 
@@ -96,7 +96,7 @@ class LogLimiter(logging.Filter):
         self._all.take(lines)
 
     def flush(self) -> None:
-        """Tell of lines that were left out, where the last time is long enough ago and there is room."""
+        """Summarise suppressed lines, if the last summary is long enough ago and there is room."""
         with self._lock:
             now = self._clock()
             for kind in self._kinds.values():
@@ -105,7 +105,7 @@ class LogLimiter(logging.Filter):
                     self._tell(kind, now)
 
     def finish(self) -> None:
-        """Tell of all lines that were left out: the process ends."""
+        """Summarise all suppressed lines: the process ends."""
         with self._lock:
             now = self._clock()
             for kind in self._kinds.values():
@@ -130,11 +130,11 @@ def _lines_of(record: logging.LogRecord) -> float:
 
 
 def place_of(error: BaseException) -> Hashable:
-    """Return where in the code an error was raised, as a `kind`."""
+    """Return the place in the code where an error was raised, as a `kind`."""
     frames = traceback.extract_tb(error.__traceback__, limit=-1)
     return (type(error).__name__, *((frame.filename, frame.lineno) for frame in frames))
 
 
 def no_digits(text: str) -> str:
-    """Return a text without its numbers, as a `kind`: for texts of our own that a peer can change the numbers of."""
+    """Return a text without its numbers, as a `kind`: for our own texts with numbers that a peer can vary."""
     return _DIGITS.sub("", text)

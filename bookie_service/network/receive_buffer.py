@@ -1,9 +1,9 @@
-"""What one connection has received and not served yet.
+"""The bytes that one connection has received and not served yet.
 
-Bytes are received into the buffer that all connections share, and served from there. Only what is left over is copied
-into memory of the connection's own, and counted (`memory_budget`): the front of an unfinished frame, or requests that
-the bookie has no room for. A frame that is larger than what is received at once gets memory for all of it as soon as it
-shows its length, so that a frame that has begun can always be finished.
+Bytes are received into the buffer that all connections share, and served from there. Only the rest is copied into
+memory of the connection's own, and counted (`memory_budget`): the beginning of an unfinished frame, or requests that
+the bookie has no room for. A frame that is larger than one receive gets memory for all of it as soon as its length is
+known, so that a frame that has begun can always be finished.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NOTHING = np.empty(0, np.uint8)
 
 
 class ReceiveBuffer:
-    """The bytes octets[:end]. They lie in the shared buffer, until `keep` or the next turn of the event loop."""
+    """The bytes octets[:end]. They are in the shared buffer until `keep` or the next turn of the event loop."""
 
     __slots__ = ("_counted", "_kept", "_memory_budget", "_owner", "end", "octets")
 
@@ -61,7 +61,7 @@ class ReceiveBuffer:
         return self.octets.data[self.end :]
 
     def keep(self, consumed: int) -> None:
-        """Keep octets[consumed:end], the front of an unfinished frame, and nothing else."""
+        """Keep octets[consumed:end], the beginning of an unfinished frame, and nothing else."""
         if self.octets is self._kept and not consumed:
             return
         if consumed == self.end and not self._counted:
@@ -76,7 +76,7 @@ class ReceiveBuffer:
             self._space_of_frame()
 
     def keep_all(self) -> None:
-        """Keep octets[:end], in which places must stay as they are: requests in it wait."""
+        """Keep octets[:end] at the same offsets: requests in it wait."""
         self._memory_budget.end_frame(self._owner)
         if self.octets is not self._kept:
             self._keep(0)
@@ -87,20 +87,20 @@ class ReceiveBuffer:
         if size:
             kept = self._memory_budget.memory.take(size)
             kept[:] = self.octets[start : self.end]
-        # No more was received than there was room for.
+        # Never fails: no more was received than there was room for.
         has_room = self._count(size)
         assert has_room
         self.octets = self._kept = kept
         self.end = size
 
     def clear(self) -> None:
-        """Keep nothing, for good."""
+        """Drop everything, for good."""
         self._count(0)
         self.octets = self._kept = _NOTHING
         self.end = 0
 
     def _count(self, size: int) -> bool:
-        """Have `size` bytes count, instead of what did; return False, and change nothing, when there is no room."""
+        """Count `size` bytes instead of the present number; return False, and change nothing, when there is no room."""
         counted = size if size > UNCOUNTED_BYTES else 0
         more = counted - self._counted
         if more > 0 and not self._memory_budget.take(more):

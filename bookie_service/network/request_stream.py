@@ -1,4 +1,4 @@
-"""What a connection asks for, step by step in the order in which it came, whatever the protocol.
+"""The requests of a connection, step by step in order of arrival, in either protocol.
 
 A step either changes nothing (`reads.Reading`) or is a `StateChange`. Decoding a step and running a reading are
 contained: an unexpected error there ends one request or one connection. An error of a change may leave state half
@@ -21,7 +21,7 @@ from bookie_service.engine.turns import ENDLESS, Turn
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """Requests that change something; `perform()` returns how many were taken, None: all, 0: wait for `resume`."""
+    """Requests that change state; `perform()` returns how many were taken, None: all, 0: wait for `resume`."""
 
     perform: Callable[[], int | None]
 
@@ -37,13 +37,13 @@ class RequestStream(ABC):
         self._client = client
         self._count = count
         self._row = 0
-        """How many requests are accepted."""
+        """Number of requests that were accepted."""
         self._reading: Reading | None = None
-        """What was begun of the requests in front of `_row` and is not answered."""
+        """The reading of requests before `_row` that is begun and not answered."""
 
     @property
     def is_reading(self) -> bool:
-        """Whether requests that change nothing are answered in part."""
+        """Whether a reading is answered in part."""
         return self._reading is not None
 
     @abstractmethod
@@ -51,17 +51,17 @@ class RequestStream(ABC):
         """Return the step that begins with request `_row`, and how many requests a reading has. Changes nothing.
 
         Raises:
-            ProtocolError: the next request is none, or is not served.
+            ProtocolError: the next frame is not a request, or is not served.
         """
 
     def serve(self, octets: np.ndarray, turn: Turn = ENDLESS) -> bool:
-        """Hand on requests, as far as the turn, the bookie and the peer allow; False: call again, see `Connection`.
+        """Pass requests on, as far as the turn, the bookie and the peer allow; False: call again, see `Connection`.
 
         Args:
-            octets: the receive buffer; its bytes stay where they are between calls, but may lie in other memory.
+            octets: the receive buffer; its bytes keep their offsets between calls, but may move to other memory.
 
         Raises:
-            ProtocolError: the next request is none, or is not served; the peer is answered by closing its connection.
+            ProtocolError: the next frame is not a request, or is not served; the connection is closed in response.
         """
         while self._client.is_open and (self._reading is not None or self._row < self._count):
             if not self._client.is_taking or turn.is_over:
@@ -73,7 +73,7 @@ class RequestStream(ABC):
         return True
 
     def _begin(self, octets: np.ndarray, turn: Turn) -> bool:
-        """Take a change, or note a reading to be answered; False: there is no room for it now."""
+        """Perform a change, or store a reading to be answered; False: there is no room for it now."""
         found = decoded(self._client, lambda: self._next(octets))
         if found is None:
             return False

@@ -1,7 +1,7 @@
 """Encodes the responses to adds and single reads (`engine.responses`) in V2 and in V3.
 
-V2 repeats the ids of the request. V3 tells responses apart by the requests' txnIds, which `V3Responses` keeps, a row
-per request, in the order of the requests.
+V2 repeats the ids of the request. V3 identifies responses by the requests' txnIds, which `V3Responses` keeps, a row per
+request, in the order of the requests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def txn_id_array(txn_id: int) -> np.ndarray:
 
 
 class V2Responses:
-    """Of requests in V2."""
+    """Responses to requests in V2."""
 
     wants_lac = False
 
@@ -49,7 +49,7 @@ V2_RESPONSES = V2Responses()
 
 @dataclass(frozen=True, slots=True)
 class V3Responses:
-    """Of requests in V3; `txn_ids`: int64, one per request."""
+    """Responses to requests in V3; `txn_ids`: int64, one per request."""
 
     txn_ids: np.ndarray
     wants_lac: bool = True
@@ -75,5 +75,5 @@ class V3Responses:
         return v3_reads.encode_read_failures(txn_ids, v3.code_of(status), ledger_ids, entry_ids)
 
     def take(self, rows: slice | np.ndarray) -> V3Responses:
-        # A copy, as what is taken may wait, and outlive the rest.
+        # A copy: the selected rows may wait, and outlive the rest.
         return V3Responses(self.txn_ids[rows].copy(), self.wants_lac)

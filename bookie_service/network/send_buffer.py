@@ -1,7 +1,7 @@
-"""Replies on their way into one socket. What the peer does not take is kept in counted memory, or not at all.
+"""Replies on their way into one socket. Bytes that the peer does not take are kept in counted memory, or not at all.
 
-Parts are handed to the socket as they are. Only what it does not take is copied, as parts may be views of memory that
-changes when the event loop goes on.
+Parts are passed to the socket without a copy. Only bytes that it does not take are copied, as parts may be views of
+memory that changes in the next step of the event loop.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PARTS_PER_CALL_MAX = 1024
 
 
 class SendBuffer:
-    """What a connection still has to send. For one event loop."""
+    """The bytes that a connection still has to send. For one event loop."""
 
     __slots__ = ("_memory_budget", "_owner", "_pending", "_sent_of_first", "_socket", "size")
 
@@ -32,10 +32,11 @@ class SendBuffer:
         """Bytes that are not sent yet."""
 
     def send(self, parts: Parts) -> bool:
-        """Send the parts back to back, behind what is pending; False: there is no room for what the peer left.
+        """Send the parts back to back, after pending bytes; False: there is no room for the bytes that the peer did not
+        take.
 
         Raises:
-            OSError: the connection is gone.
+            OSError: the connection is broken.
         """
         size = sum(map(len, parts))
         if size >= LARGE_REPLY_BYTES:
@@ -54,10 +55,10 @@ class SendBuffer:
         return True
 
     def flush(self) -> bool:
-        """Send more of what is pending; return whether the peer took anything.
+        """Send more of the pending bytes; return whether the peer took any.
 
         Raises:
-            OSError: the connection is gone.
+            OSError: the connection is broken.
         """
         size = self.size
         while self._pending:
@@ -73,7 +74,7 @@ class SendBuffer:
         return self.size < size
 
     def clear(self) -> None:
-        """Forget what is pending."""
+        """Drop the pending bytes."""
         self._memory_budget.replies.give(sum(map(len, self._pending)))
         self._pending.clear()
         self.size = self._sent_of_first = 0

@@ -1,4 +1,4 @@
-"""Batch reads: as many entries of a ledger from one on as count and bytes allow, in one answer."""
+"""Batch reads: as many consecutive entries of a ledger as the limits of count and bytes allow, in one response."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BatchRead(Reading):
         self.client.send((self._head(status),))
 
     def _head(self, status: int, items_bytes: int = 0) -> bytes:
-        """Return what precedes the items of the answer."""
+        """Return the bytes before the items of the answer."""
         return v2.encode_batch_reply_head(
             self.ledger_id, self.first_entry, self.request_id, v2.code_of(status), items_bytes
         )

@@ -1,7 +1,7 @@
-"""V2 requests: runs of one opcode are one step.
+"""V2 requests: a run of requests with the same opcode is one step.
 
-Without an authentication plugin every AUTH message is answered at once with the name that Apache's clients take as "the
-bookie asks for none".
+Without an authentication plugin every AUTH message is answered at once with the name that Apache's clients read as "no
+authentication required".
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class V2RequestStream(RequestStream):
     """The V2 requests of a receive buffer; see `RequestStream`."""
 
     def __init__(self, bookie: Bookie, client: BookieClient, octets: np.ndarray, table: FrameTable) -> None:
-        """Raises ProtocolError: one of the frames is no V2 request that is served."""
+        """Raises ProtocolError: one of the frames is not a V2 request that is served."""
         self._requests = requests = v2.decode_requests(octets.data, table)
         super().__init__(bookie, client, len(requests))
         self._ends = [len(requests)]
@@ -84,7 +84,7 @@ class V2RequestStream(RequestStream):
             same = (requests.words[rows] == requests.words[first]) & (
                 requests.ledger_ids[rows] == requests.ledger_ids[first]
             )
-            # Only where a read fences does a key lie behind it.
+            # Only a read that fences is followed by a key.
             keys_at = np.where(same, requests.starts[rows], requests.starts[first]) + v2.READ_BYTES
             key = gather_octets(octets, requests.starts[first : first + 1] + v2.READ_BYTES, MASTER_KEY_BYTES)
             keys = gather_octets(octets, keys_at, MASTER_KEY_BYTES)
@@ -103,7 +103,7 @@ class V2RequestStream(RequestStream):
         return request
 
     def _key(self, octets: np.ndarray, offset: int) -> bytes:
-        """Return the master key that lies so far behind the beginning of the next request."""
+        """Return the master key at this offset after the beginning of the next request."""
         at = self._requests.starts.item(self._row) + offset
         return octets[at : at + MASTER_KEY_BYTES].tobytes()
 
@@ -111,7 +111,8 @@ class V2RequestStream(RequestStream):
 def _count_while(first: int, end: int, holds: Callable[[slice], np.ndarray]) -> int:
     """Return for how many of the rows first, first + 1, ... a condition holds.
 
-    The looks grow, so that rows of which each differs from the next cost no look at all that follow.
+    The number of rows compared grows step by step, so that alternating rows do not cost a comparison with all later
+    rows.
     """
     at, look = first, _LOOK_FRAMES
     while at < end:

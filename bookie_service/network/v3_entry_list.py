@@ -1,7 +1,7 @@
 """GET_LIST_OF_ENTRIES_OF_LEDGER: which entries of a ledger are held here (`bkspark.wire.entry_lists`).
 
-What waits to be flushed is looked at on the event loop when the list's turn comes, the index afterwards, beside it
-(`entry_lists`): what a flush takes from the one is in the other by then.
+Entries that wait to be flushed are read on the event loop when the list's turn comes, and the index afterwards, on a
+thread (`entry_lists`): entries that a flush removes from memory are in the index by then.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ from bookie_service.storage.ledgers.interface import Ledger
 logger = logging.getLogger(__name__)
 
 _LIST_BYTES_MAX = 4 * 1024 * 1024
-"""With its response, less than any frame limit that is in use."""
+"""Together with the rest of the response, less than any frame limit in use."""
 _GROUPS_MAX = (_LIST_BYTES_MAX - HEAD_BYTES) // GROUP_BYTES
 _RUNS_PER_CHUNK = 32 * 1024
-"""So many runs are made groups of at once: no more of a list is in memory as runs."""
+"""Runs that are grouped at once: no more of a list is in memory as runs."""
 _IDS_PER_STEP = 64 * 1024
 _OPEN_FILES = 1
 
 
 class EntryList(Reading):
-    """One such request, until it is answered."""
+    """One such request until it is answered."""
+
+    client: ListClient
 
     def __init__(self, lists: EntryLists, client: ListClient, request: protocol.Request) -> None:
         self.client = client
@@ -55,21 +57,21 @@ class EntryList(Reading):
 
     def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
         self._view = view
-        # What is not here is told at once.
+        # An absent ledger is answered at once.
         if self._held() is not None and not self._lists.add(self):
             self.refuse(Status.ETOOMANYREQUESTS)
         self._is_begun = True
         return None
 
     def _held(self) -> Ledger | None:
-        """Return the ledger; None where the request was refused, because there is no list of it."""
+        """Return the ledger; None if the request was refused because its entries cannot be listed."""
         try:
             ledger = self._view.ledger(self._ledger_id)
         except (StorageDamaged, OSError) as error:
             self.refuse(failed(error))
             return None
         if ledger is None or self._view.is_in_limbo(self._ledger_id):
-            # What is not in a list counts as missing, which of a ledger in limbo nobody knows.
+            # An entry that is not in the list counts as missing, which is unknown for a ledger in limbo.
             self.refuse(self._view.absence(self._ledger_id, None))
             return None
         return ledger
@@ -106,7 +108,7 @@ class EntryList(Reading):
 
 
 class _Groups:
-    """The groups of runs that come in ascending order, chunk by chunk; none of them too many to be sent."""
+    """Groups of ascending runs, built chunk by chunk; never more than can be sent."""
 
     def __init__(self) -> None:
         self._runs: list[EntryRuns] = []
@@ -121,7 +123,7 @@ class _Groups:
             self._end_chunk(1)
 
     def _end_chunk(self, kept: int) -> None:
-        """Make groups of all but the last `kept` runs: the next one may continue the last."""
+        """Group all but the last `kept` runs: the next chunk may continue the last run."""
         runs = EntryRuns(*map(np.concatenate, zip(*((each.starts, each.sizes) for each in self._runs)))).joined()
         end = max(0, len(runs.starts) - kept)
         self._runs = [EntryRuns(runs.starts[end:], runs.sizes[end:])]
@@ -139,7 +141,7 @@ class _Groups:
 
 
 def _split(runs: EntryRuns, entry_id: int) -> tuple[EntryRuns, EntryRuns]:
-    """Return the runs of what is below an id, and of the rest."""
+    """Return the runs below an id, and the rest."""
     at = int(runs.starts.searchsorted(entry_id))
     low, high = EntryRuns(runs.starts[:at], runs.sizes[:at]), EntryRuns(runs.starts[at:], runs.sizes[at:])
     over = int(low.starts[-1] + low.sizes[-1]) - entry_id if at else 0
@@ -150,7 +152,7 @@ def _split(runs: EntryRuns, entry_id: int) -> tuple[EntryRuns, EntryRuns]:
 
 
 def _union(one: EntryRuns, other: EntryRuns) -> EntryRuns:
-    """Return the runs of what is in either."""
+    """Return the union of the runs."""
     if not len(one.starts) or not len(other.starts):
         return one if len(one.starts) else other
     starts = np.concatenate([one.starts, other.starts])

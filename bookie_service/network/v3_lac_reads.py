@@ -1,4 +1,4 @@
-"""READ_LAC: what is known of a ledger's explicit LAC, and its last entry."""
+"""READ_LAC: a ledger's explicit LAC, and its last entry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bookie_service.storage.ledgers.interface import Ledger
 
 _LEDGERS_PER_LOOK = 8
 _ABSENT_COST = 1 / 16
-"""What an answer for a ledger that is not here costs, in requests."""
+"""The cost of an answer for an absent ledger, in requests."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class LacReads(Reading):
         self.client.send((self._refusal(self.row - 1, self.row, status),))
 
     def _refusal(self, first: int, end: int, status: int) -> bytes:
-        """Return the responses to requests [first, end); of a ledger that is not here Apache's bookies say ENOENTRY."""
+        """Return the responses to requests [first, end); ENOENTRY for an absent ledger, as Apache's bookies answer."""
         is_absent = status in (Status.ENOENTRY, Status.ENOLEDGER)
         code = v3.StatusCode.ENOENTRY if is_absent else v3.code_of(status)
         return v3_lacs.encode_lac_failures(self.txn_ids[first:end], code, self.ledger_ids[first:end])
@@ -64,7 +64,7 @@ class LacReads(Reading):
         """Add responses to `parts`: of about `replies_bytes_max` bytes, or what the turn has time for.
 
         Raises:
-            NotCached: the next last entry is not at hand.
+            NotCached: the next last entry is not in memory.
         """
         room = view.options.replies_bytes_max
         while len(self) and room > 0 and not turn.is_over:
@@ -81,7 +81,7 @@ class LacReads(Reading):
             room -= len(parts[-1])
 
     def _answer(self, view: View, fetched: Fetched | None) -> bytes:
-        """Return the answer to the next request: what is known of the explicit LAC, and the last entry."""
+        """Return the answer to the next request: the explicit LAC, and the last entry."""
         row = slice(self.row, self.row + 1)
         ledger_id = self.ledger_ids.item(self.row)
         packet, entry = b"", None
@@ -100,6 +100,6 @@ class LacReads(Reading):
 
     @staticmethod
     def _last_entry(view: View, ledger: Ledger | None, fetched: Fetched | None) -> bytes | None:
-        """Return the last entry that is held, None for none. Raises NotCached."""
+        """Return the last entry that is held, or None. Raises NotCached."""
         pieces = [] if ledger is None else view.read(ledger, view.last_entry(ledger), 1, 0, fetched)
         return bytes(memoryview(pieces[0].buffer)[LENGTH_BYTES : pieces[0].sizes.item(0)]) if pieces else None

@@ -1,8 +1,8 @@
 """A V3 read with `previousLAC`: wait until the LAC is above that one, then answer (docs/protocol.md §2.7, long poll).
 
 With ENTRY_PIGGYBACK the response is the LAC, and entry previousLAC + 1 if the LAC has advanced and the entry is held
-here; "nothing new" and "not here" are EOK without a body. Otherwise the response is the one to a plain read of the
-entry asked for. Without `timeOut` nothing is waited for.
+here; "nothing new" and "not here" are EOK without a body. Otherwise the response is that of a plain read of the
+requested entry. Without `timeOut` the read does not wait.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bkspark.wire import v3
 from bkspark.wire.flags import LAST_ENTRY
 from bkspark.wire.framing import LENGTH_BYTES
 from bkspark.wire.status import Status
-from bookie_service.engine.long_polls import LongPolls, PollClient
+from bookie_service.engine.long_polls import LongPolls, Poll, PollClient
 from bookie_service.engine.reads import Reading, View, failed, ids_of
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.engine.turns import Turn
@@ -28,7 +28,7 @@ from bookie_service.network.v3_responses import response
 from bookie_service.storage.io.byte_source import Fetched, NotCached, Place
 
 
-class LongPollRead(Reading):
+class LongPollRead(Poll):
     """One such read, from its arrival until it is answered."""
 
     def __init__(self, polls: LongPolls, client: PollClient, request: protocol.Request) -> None:
@@ -41,10 +41,10 @@ class LongPollRead(Reading):
         self._is_piggyback = self._read.flag == protocol.ReadRequest.ENTRY_PIGGYBACK and self._read.HasField("flag")
         self._lac = NO_ENTRY
         self._advanced: int | None = None
-        """The LAC to which it was seen to grow."""
+        """The LAC that the ledger reached."""
         self._is_waiting = False
         self._is_settled = False
-        """Nothing is waited for any more."""
+        """Whether waiting is over."""
         self._is_answered = False
         self._answering: Reading | None = None
 
@@ -76,7 +76,7 @@ class LongPollRead(Reading):
         return place
 
     def _look(self, view: View, fetched: Fetched | None) -> None:
-        """Look at the LAC; wait where it is not above the one that the client has. Raises NotCached."""
+        """Check the LAC; wait if it is not above the client's. Raises NotCached."""
         if self._is_piggyback and self._read.entryId != LAST_ENTRY:
             self.refuse(Status.EBADREQ)
             return
@@ -129,11 +129,11 @@ class _PiggybackAnswers:
         return response(self._request, v3.StatusCode.EOK, {**self._found, "entryId": first_entry, "body": entry})
 
     def not_found(self, row: int, status: int, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> bytes:
-        """Return the response without the entry: of a striped ledger the entry may lie elsewhere."""
+        """Return the response without the entry: in a striped ledger the entry may be on other bookies."""
         if status == Status.ENOENTRY:
             return response(self._request, v3.StatusCode.EOK, self._found)
         return response(self._request, v3.code_of(status))
 
     def take(self, rows: slice) -> _PiggybackAnswers:
-        """Return itself: there is but one read."""
+        """Return itself: there is only one read."""
         return self

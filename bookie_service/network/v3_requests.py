@@ -1,9 +1,9 @@
 """V3 requests: adds, reads and LAC reads as arrays, the others one by one.
 
-Every request that can be parsed is answered: one of an unknown version with EBADVERSION, one that is not served, or
-lacks the message of its operation, with EBADREQ. An add whose request names other ids than its entry is refused
-(EBADREQ), too: it would be acknowledged under ids that are not held. A frame that is no request ends the connection, as
-Apache's bookies do.
+Every request that can be parsed is answered: a request of an unknown version with EBADVERSION, one that is not served,
+or lacks the message of its operation, with EBADREQ. An add whose request names other ids than its entry is also refused
+(EBADREQ): it would be acknowledged under ids that are not held. A frame that is not a request ends the connection, as
+in Apache's bookies.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class V3RequestStream(RequestStream):
 
     def _read_run(self, reads: v3_reads.ReadRequests) -> tuple[Step, int]:
         is_fencing = reads.fencing_key is not None
-        # What fences says nothing of the LAC: recovery has its own from the metadata and the entries.
+        # A fencing read does not return the LAC: recovery derives it from the metadata and the entries.
         answers = V3Responses(reads.txn_ids, wants_lac=not is_fencing)
         run = SingleReads(self._client, answers, reads.ledger_ids, reads.entry_ids)
         if reads.fencing_key is None:
@@ -104,7 +104,7 @@ class V3RequestStream(RequestStream):
         return KnownResponse(self._client, response(request, status))
 
     def _add_one(self, request: protocol.Request) -> Step:
-        """Return an add whose fields come in an order that no known peer uses."""
+        """Return an add whose fields are in an order that no known peer uses."""
         add = request.addRequest
         if len(add.masterKey) != MASTER_KEY_BYTES:
             return self._refusal(request, v3.StatusCode.EUA)
@@ -129,7 +129,7 @@ class V3RequestStream(RequestStream):
         is_fencing = read.HasField("flag") and read.flag == protocol.ReadRequest.FENCE_LEDGER
         if read.HasField("previousLAC") and not is_fencing:
             return LongPollRead(self._bookie.long_polls, self._client, request)
-        # What fences says nothing of the LAC: recovery has its own from the metadata and the entries.
+        # A fencing read does not return the LAC: recovery derives it from the metadata and the entries.
         answers = V3Responses(txn_id_array(request.header.txnId), wants_lac=not is_fencing)
         reads = SingleReads(self._client, answers, *ids_of(read.ledgerId, read.entryId))
         if not is_fencing:

@@ -1,7 +1,7 @@
-"""V3 responses that are made one by one, with protobuf's classes.
+"""V3 responses that are built one by one, with protobuf's classes.
 
-Outer and inner status are the same. A response to an operation that has no message, or whose request lacks it, is
-header and status.
+Outer and inner status are the same. If an operation has no message, or its request lacks it, the response is header and
+status.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MESSAGES = {
 
 
 def has_message(request: protocol.Request) -> bool:
-    """Return whether a request has the message of its operation, and the operation one."""
+    """Return whether the operation has a message and the request contains it."""
     names = _MESSAGES.get(request.header.operation)
     return names is not None and request.HasField(names[0])
 
@@ -38,7 +38,7 @@ def response(request: protocol.Request, status: int, found: Mapping[str, Any] | 
     """Return the frame that answers a request; `status` is V3's.
 
     Args:
-        found: further fields of the operation's response message, or others in place of the ids asked for.
+        found: further fields of the operation's response message, or replacements for the requested ids.
         messages: further messages of the response.
     """
     header = v3.header(request.header.operation, request.header.txnId)
@@ -55,5 +55,5 @@ def response(request: protocol.Request, status: int, found: Mapping[str, Any] | 
 
 
 def refusal(request: protocol.Request, status: int) -> bytes:
-    """Return the frame that answers a request with a status, EOK too, and nothing else."""
+    """Return the frame that answers a request with a status (also EOK) and nothing else."""
     return response(request, v3.code_of(status))

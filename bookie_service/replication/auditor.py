@@ -1,7 +1,7 @@
-"""Auditor: lists the ledgers that lack copies. One process of the cluster does so at a time, the elected one.
+"""Auditor: lists the ledgers that lack copies. Only the elected process of the cluster does so at any time.
 
-It looks when bookies come or go, when an operator writes `lostBookieRecoveryDelay`, and at intervals. Every session
-that expires ends its term: it stands for election again, and looks at everything anew.
+It audits when bookies come or go, when an operator writes `lostBookieRecoveryDelay`, and at intervals. An expired
+session ends its term: it becomes a candidate again, and starts from the beginning.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RETRY_S = 5.0
 
 
 class Auditor:
-    """Stands for election and audits while elected: `run` for ever, or `audit` once on behalf of an operator."""
+    """Takes part in the election and audits while elected: `run` for ever, or `audit` once on behalf of an operator."""
 
     def __init__(
         self,
@@ -57,7 +57,8 @@ class Auditor:
         self._unexpected = unexpected
 
     async def run(self) -> None:
-        """Audit while elected, for ever. Failures of the metadata store, and unexpected errors, are waited out."""
+        """Audit while elected, for ever. After failures of the metadata store, and unexpected errors, it waits and
+        retries."""
         self._tree.on_session_expired(self._wake.set)
         while True:
             try:
@@ -100,7 +101,7 @@ class Auditor:
             return
 
     async def look(self) -> float | None:
-        """Do what is due; return in how many seconds to look again, None: upon a change.
+        """Do what is due; return in how many seconds to check again, None: after a change.
 
         Raises:
             BookKeeperError: the metadata store failed.
@@ -113,7 +114,7 @@ class Auditor:
         if not self._was_elected:
             self._was_elected, self._lost, self._delay = True, LostBookies(), None
             self._bookies_due_s = _now_s()
-            # Apache's shell reads it before it asks for an audit, and gives up where there is none.
+            # Apache's shell reads it before it requests an audit, and gives up without it.
             await self._store.offer_lost_bookie_recovery_delay_s(int(self._options.lost_bookie_delay_s))
             logger.info("this process is the auditor now")
         if not await self._store.is_enabled():
@@ -133,7 +134,7 @@ class Auditor:
         known, registered = await self._bookies()
         verdict = self._lost.look(known, registered, now_s, delay_s)
         if verdict.audit or is_due:
-            # One that is due finds also the bookies that ledgers name and nobody knows any more.
+            # A due check also finds bookies that ledgers name and that have neither cookie nor registration.
             listed = await self.audit(verdict.audit, self._is_still_elected)
             self._lost.on_audited(verdict.audit)
             self._bookies_due_s = now_s + interval_s
@@ -143,26 +144,27 @@ class Auditor:
         return verdict.look_after_s
 
     async def _recovery_delay_s(self) -> float:
-        """Return how long one lost bookie is waited for.
+        """Return how long to wait for one lost bookie.
 
-        An operator who writes 0, or once more what stood there, asks for an audit now, as of Apache's auditor. What
-        cannot be read counts as nothing.
+        An operator who writes 0, or the old value again, requests an audit now, as with Apache's auditor. An unreadable
+        value counts as absent.
         """
         before, self._delay = self._delay, None
         try:
-            self._delay = await self._store.lost_bookie_recovery_delay()
+            delay = self._delay = await self._store.lost_bookie_recovery_delay()
         except MetadataFormat as error:
             self._complain(str(error))
-        if self._delay is None:
-            # An operator removed it, or it says nothing.
+            delay = None
+        if delay is None:
+            # An operator removed it, or it is unreadable.
             return self._options.lost_bookie_delay_s
-        is_written = before is not None and before.version != self._delay.version
-        if is_written and self._delay.seconds in (0, before.seconds):
+        if before is not None and before.version != delay.version and delay.seconds in (0, before.seconds):
             self._lost.end_delay()
-        return float(self._delay.seconds)
+        return float(delay.seconds)
 
     async def _look_at_ledgers(self) -> float | None:
-        """Check all ledgers when that is due. It may take hours, and lost bookies are not to wait: it runs beside."""
+        """Check all ledgers when that is due. It may take hours, and lost bookies must not wait: it runs in the
+        background."""
         interval_s = self._options.ledger_check_interval_s
         if self._checking is not None:
             if not self._checking.done():
@@ -175,7 +177,7 @@ class Auditor:
         try:
             checked_ms = await self._store.all_checked_ms()
         except MetadataFormat as error:
-            # The check that is due now writes it anew.
+            # The check that is due now writes it again.
             self._complain(str(error))
         now_ms = _now_ms()
         if checked_ms is not None and 0 <= now_ms - checked_ms < interval_s * 1000:
@@ -198,7 +200,7 @@ class Auditor:
         await self._store.set_all_checked_ms(_now_ms())
 
     def _complain(self, what: str) -> None:
-        """Say what is wrong with a node, once as long as nothing else is."""
+        """Log what is wrong with a node, once until the problem changes."""
         if what != self._complaint:
             logger.warning("%s; it is not taken into account", what)
             self._complaint = what
@@ -224,9 +226,9 @@ class Auditor:
         """List every ledger that names a lost bookie; return how many.
 
         Args:
-            before_write: awaited before each write; its error ends the audit.
+            before_write: is awaited before each write; its error ends the audit.
 
-        A ledger whose metadata cannot be read is left out, with a warning; the others are not to wait for it.
+        A ledger whose metadata cannot be read is skipped, with a warning; the others must not wait for it.
 
         Raises:
             BookKeeperError: the metadata store failed: some may not be listed.
@@ -258,5 +260,5 @@ def _now_s() -> float:
 
 
 def _now_ms() -> int:
-    """The time that others read in the metadata; nothing but the interval of ledger checks is decided by it."""
+    """The time that others read in the metadata; it determines only the interval of ledger checks."""
     return time.time_ns() // 1_000_000

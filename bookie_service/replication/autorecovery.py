@@ -1,7 +1,6 @@
 """AutoRecovery: an auditor and a replication worker in one process, until `stop`.
 
-It has a metadata session and bookie connections of its own: whatever happens to them touches no bookie that runs in
-the same process.
+It has its own metadata session and bookie connections: their failures do not affect a bookie in the same process.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from bookie_service.replication.worker import ReplicationWorker
 
 @dataclass(frozen=True, slots=True)
 class RepairedCluster:
-    """A cluster as repair sees it: connections, metadata tree, the list of what lacks copies."""
+    """The parts of a cluster that repair uses: connections, metadata tree, the list of under-replicated ledgers."""
 
     uri: MetadataUri
     services: Services
@@ -59,7 +58,7 @@ class AutoRecovery:
         self._options = options
         self._tasks: list[asyncio.Task[None]] = []
         self.defect: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
-        """Gets the first error that nobody expected; it was logged, and work goes on."""
+        """Receives the first unexpected error; it was logged, and work continues."""
 
     @classmethod
     def of_cluster(cls, uri: str, who: str, options: AutoRecoveryOptions) -> AutoRecovery:
@@ -77,7 +76,7 @@ class AutoRecovery:
             self.defect.set_result(error)
 
     async def stop(self) -> None:
-        """End; locks and candidacy go with the session."""
+        """End; the session's locks and candidacy go with it."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,7 +1,7 @@
-"""Errors that nobody expected: each belongs to the ledger it came with, and ends neither worker nor auditor.
+"""Unexpected errors: each is attributed to its ledger, and ends neither worker nor auditor.
 
-A repair changes metadata only by compare-and-set and bookies only by adds of entries that exist, so a repair that
-breaks off anywhere leaves nothing half changed. Its ledger counts as failed and is tried again later.
+A repair changes metadata only by compare-and-set and bookies only by adds of entries that exist, so a repair that stops
+at any point leaves nothing half changed. Its ledger counts as failed and is tried again later.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class UnexpectedErrors:
-    """Logs the traceback of an unexpected error once per place in the code, however many ledgers meet it."""
+    """Logs the traceback of an unexpected error once per place in the code, however many ledgers cause it."""
 
     def __init__(self, on_error: Callable[[Exception], None] = lambda error: None) -> None:
         """`on_error(error)` is called with each of them."""

@@ -1,9 +1,9 @@
 """Copies the entries of one fragment to the bookies that lack them, byte for byte.
 
-Entries are read as any reader does (replicas in turn, digest and ids checked) and sent on whole, in the envelope they
-came in, with the recovery flag: a fenced bookie takes them, and one that has an entry already keeps the same bytes.
-What is under way is bounded in bytes: `READ_AHEAD` reads of a piece each, and as many pieces that a target has not
-acknowledged (`piece_bytes`). An entry that is larger than a piece is one by itself.
+Entries are read as by any reader (replicas in turn, digest and ids checked) and sent whole, with unchanged bytes and
+the recovery flag: a fenced bookie accepts them, and one that has an entry already keeps the same bytes. The bytes in
+flight are bounded: `READ_AHEAD` reads of a piece each, and as many pieces that a target has not acknowledged
+(`piece_bytes`). An entry that is larger than a piece is a piece by itself.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from bookie_service.replication.repair import CopyEntries, SlotCopy
 
 READ_AHEAD = 4
 PIECES_MAX = READ_AHEAD + PIECES_IN_FLIGHT_MAX
-"""How many pieces a copier holds."""
+"""Number of pieces that a copier holds."""
 
 _Read = tuple[np.ndarray, EntryBatch]
-"""Entry ids, and those entries whole."""
+"""Entry ids, and the whole entries."""
 
 
 class CopyFailed(Exception):
-    """A target does not take its copies."""
+    """A target does not accept its copies."""
 
     def __init__(self, target: str, error: BookKeeperError) -> None:
         super().__init__(str(error))
@@ -49,14 +49,14 @@ class CopyFailed(Exception):
 
 
 class ByteRate:
-    """Lets through `bytes_per_s` on average, and never more than a second's worth at once; 0 or less: everything."""
+    """Permits `bytes_per_s` on average, and at most one second's bytes at once; 0 or less: no limit."""
 
     def __init__(self, bytes_per_s: int) -> None:
         self._bytes_per_s = bytes_per_s
         self._free_at_s = 0.0
 
     async def wait(self, size: int) -> None:
-        """Return when `size` more bytes may go."""
+        """Return when `size` more bytes may be sent."""
         if self._bytes_per_s <= 0:
             return
         now_s = asyncio.get_running_loop().time()
@@ -91,11 +91,11 @@ class FragmentCopier:
         """Return when every target has acknowledged every entry of its slot.
 
         Args:
-            lost: bookies to ask last.
+            lost: bookies to read from last.
 
         Raises:
-            CopyFailed: a target refused, fell silent or went away.
-            NoSuchEntry, ReadFailed: no bookie gives an entry.
+            CopyFailed: a target refused, timed out or disconnected.
+            NoSuchEntry, ReadFailed: no bookie returns an entry.
         """
         lane = self._services.pool.lease(self._ledger_id)
         writers = [StoredEntryWriter(self._services, self._ledger_id, copy.target, lane) for copy in todo.copies]
@@ -124,7 +124,7 @@ class FragmentCopier:
                 await _of_target(writer.bookie, writer.send(ids, wanted, frames, bounds))
 
     async def _batches(self, todo: CopyEntries, lost: frozenset[str]) -> AsyncIterator[_Read]:
-        """Yield every entry that is needed, whole, in rising order of their spans; reads run ahead of the caller."""
+        """Yield every needed entry, whole, in ascending order of spans; reads run ahead of the caller."""
         reader = RangeReader(self._services.pool, self._ledger_id, self._metadata, self._digest, None)
         is_striped = self._metadata.write_quorum < len(todo.fragment.bookies)
         pace = ReadPace(self._piece_bytes, SINGLE_READS_AT_ONCE if is_striped else READ_ENTRIES_MAX)
@@ -156,7 +156,7 @@ class FragmentCopier:
     def _reads(self, todo: CopyEntries, lost: frozenset[str], pace: ReadPace) -> Iterator[GroupRead]:
         """Yield the reads that the copies need: runs of entries that share a write set."""
         bookies, quorum = todo.fragment.bookies, self._metadata.write_quorum
-        # Where not every bookie has every entry, a span falls into as many reads as there are bookies.
+        # If not every bookie has every entry, a span is split into as many reads as there are bookies.
         reads = 1 if quorum == len(bookies) else len(bookies)
         avoided = lost | self._services.pool.avoided
         first = todo.fragment.first_entry

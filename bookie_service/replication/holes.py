@@ -1,6 +1,6 @@
-"""What a bookie's own list of a ledger's entries leaves out of what it must have. PURE.
+"""Which entries that a bookie must have are missing from its own list of a ledger's entries. PURE.
 
-Nothing here depends on how many entries a ledger has, only on how many runs its list has.
+The cost depends on the number of runs in the list, not on the number of entries in the ledger.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from bkspark.wire.entry_lists import EntryRuns
 def holes(
     listed: EntryRuns, fragment: Fragment, end_entry: int, slot: int, write_quorum: int
 ) -> tuple[int, int | None]:
-    """Return how many of the entries below `end_entry` that a slot of a fragment stores are not in the list of its
-    bookie, and the first of them.
+    """Return how many entries below `end_entry` of a slot of a fragment are not in the list of its bookie, and the
+    first.
 
     >>> runs = EntryRuns(np.array([0, 7]), np.array([3, 10]))
     >>> holes(runs, Fragment(0, ("a", "b")), 10, 0, 2)
@@ -33,7 +33,7 @@ def holes(
 
     if fragment.first_entry >= end_entry or not (count := missing_below(end_entry)):
         return 0, None
-    # The first end below which one is missing lies right behind it.
+    # The first missing entry is directly before the lowest end below which one is missing.
     low, high = fragment.first_entry, end_entry
     while high - low > 1:
         middle = (low + high) // 2
@@ -42,6 +42,6 @@ def holes(
 
 
 def _count(starts: np.ndarray, ends: np.ndarray, residues: np.ndarray, size: int) -> int:
-    """Return how many ids in the runs [starts[i], ends[i]) have one of some residues modulo `size`."""
+    """Return how many ids in the runs [starts[i], ends[i]) have one of the given residues modulo `size`."""
     below = [(bounds[:, None] - residues + size - 1) // size for bounds in (starts, ends)]
     return int((below[1] - below[0]).sum())

@@ -1,9 +1,9 @@
-"""LedgerCheck: which bookies lack copies of what they must have. It never fences, and reads no open last fragment
-behind the last confirmed entry.
+"""LedgerCheck: which bookies lack copies that they must have. It never fences, and reads an open last fragment only up
+to the last confirmed entry.
 
-From every bookie the first and the last entry that it must have of a fragment are read, and of the others a random
-share; with share 1 everything is read. With less, a bookie is also asked for its list of the ledger's entries, as a
-writer that went on without it for a while leaves a hole in the middle.
+The check reads from every bookie the first and the last entry that it must have of a fragment, and a random share of
+the others; with share 1 it reads everything. With less, it also requests the bookie's list of the ledger's entries,
+because a writer that continued without it for a while leaves a hole in the middle.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OPEN_PAUSE_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """Copies of a fragment, the one that begins at `first_entry`, that a bookie must have and does not give."""
+    """Copies of the fragment that begins at `first_entry` which a bookie must have and does not return."""
 
     first_entry: int
     bookie: str
@@ -44,9 +44,9 @@ class Lack:
 
 @dataclass(frozen=True, slots=True)
 class LedgerFindings:
-    """What one ledger lacks, and how many entries no bookie gives (of those looked at).
+    """What one ledger lacks, and how many of the checked entries no bookie returns.
 
-    `error`: nothing is known of it, because its metadata cannot be decoded or the check met an unexpected error.
+    `error`: nothing is known about it, because its metadata cannot be decoded or the check had an unexpected error.
     """
 
     ledger_id: int
@@ -67,9 +67,9 @@ class LedgerCheck:
     """Checks ledgers, one or all.
 
     Args:
-        share: of the entries that are read, 0 to 1.
-        blames_silent: whether a bookie that cannot be asked lacks all its copies. An auditor leaves such a one to the
-            detection of lost bookies, which gives it time to come back.
+        share: share of the entries that are read, 0 to 1.
+        blames_silent: whether an unreachable bookie counts as lacking all its copies. An auditor leaves such a bookie
+            to the detection of lost bookies, which gives it time to come back.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class LedgerCheck:
         self.ledgers = 0
 
     async def findings(self) -> AsyncIterator[LedgerFindings]:
-        """Yield what was found of every ledger, complete or not; a few are checked at a time.
+        """Yield the result for every ledger, complete or not; a few are checked at a time.
 
         Raises:
             MetadataError: the listing could not be finished.
@@ -120,9 +120,9 @@ class LedgerCheck:
     async def check(self, ledger_id: int) -> LedgerFindings | None:
         """Return what one ledger lacks; None when it does not exist (any more).
 
-        What a bookie was found to lack counts only while metadata still name it for that fragment, as a repair may be
-        under way; and of an open last fragment only when it is so for OPEN_LOOKS looks: an entry is confirmed before
-        its last bookie has it.
+        A missing copy counts only while the metadata still name the bookie for that fragment, as a repair may be under
+        way; and in an open last fragment only if it is missing in OPEN_LOOKS checks: an entry is confirmed before its
+        last bookie has it.
         """
         try:
             metadata = (await self._services.ledgers.read(ledger_id)).metadata
@@ -155,7 +155,7 @@ class LedgerCheck:
         lists = await self._lists(held_entries, [fragment for fragment, _ in settled])
         fragments = [(*each, lists) for each in settled]
         if not metadata.is_closed:
-            # What grows is not held against a list: an entry is confirmed before its last bookie has it.
+            # A growing fragment is not compared with a list: an entry is confirmed before its last bookie has it.
             end_entry = await self._confirmed_end(ledger_id, metadata, password)
             fragments.append((metadata.last_fragment, max(end_entry, metadata.last_fragment.first_entry), {}))
         lacks: list[Lack] = []
@@ -167,7 +167,7 @@ class LedgerCheck:
         return LedgerFindings(ledger_id, tuple(lacks), entries)
 
     async def _lists(self, held_entries: HeldEntries, fragments: Sequence[Fragment]) -> dict[str, EntryRuns]:
-        """Return the lists of those bookies that give one; of none where everything is read anyway."""
+        """Return the lists of the bookies that send one; an empty result if everything is read anyway."""
         if self._share >= 1:
             return {}
         bookies = sorted({bookie for fragment in fragments for bookie in fragment.bookies})
@@ -175,7 +175,7 @@ class LedgerCheck:
         return {bookie: runs for bookie, runs in zip(bookies, lists) if runs is not None}
 
     async def _confirmed_end(self, ledger_id: int, metadata: LedgerMetadata, password: bytes) -> int:
-        """Return the id behind the last confirmed entry of an open ledger; 0 where the bookies do not tell."""
+        """Return the id after the last confirmed entry of an open ledger; 0 if the bookies do not report it."""
         try:
             digest = EntryDigest(metadata.digest, password, metadata.lac_bounds)
             return (await last_entries(self._services.pool, ledger_id, metadata, digest)).lac + 1
@@ -190,7 +190,7 @@ class LedgerCheck:
         end_entry: int,
         lists: Mapping[str, EntryRuns],
     ) -> tuple[list[Lack], int]:
-        """Return who lacks what, and how many entries have no copy at all."""
+        """Return the missing copies of each bookie, and how many entries have no copy at all."""
         quorum = metadata.write_quorum
         ends = [_outermost(fragment, end_entry, slot, quorum) for slot in range(len(fragment.bookies))]
         first_missing: dict[str, int] = {}
@@ -207,7 +207,7 @@ class LedgerCheck:
                 *(self._holes(held_entries, bookie, ids) for bookie, ids in zip(part.bookies, wanted))
             )
             for bookie, unread in zip(part.bookies, held):
-                # What the list lacks is counted above; what it has and cannot be read is damaged.
+                # Entries missing in the list are counted above; an entry in the list that cannot be read is damaged.
                 lost = [entry for entry in unread.tolist() if bookie not in lists or entry in lists[bookie]]
                 if lost:
                     first_missing[bookie] = min(first_missing.get(bookie, lost[0]), lost[0])
@@ -221,7 +221,7 @@ class LedgerCheck:
         return lacks, entries
 
     def _parts(self, fragment: Fragment, end_entry: int) -> Iterator[tuple[Fragment, int]]:
-        """Yield the parts of a fragment of which entries are read."""
+        """Yield the parts of a fragment with entries to read."""
         if self._share > 0 or end_entry - fragment.first_entry <= WINDOW_ENTRIES:
             yield from entry_windows(fragment, end_entry)
             return
@@ -238,7 +238,7 @@ class LedgerCheck:
             return entry_ids if self._blames_silent else entry_ids[:0]
 
     def _chosen(self, entry_ids: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Return of a part's ids those at the ends, and a random share of the others."""
+        """Return the ids at both ends of a part, and a random share of the others."""
         if self._share >= 1:
             return entry_ids
         is_chosen = np.isin(entry_ids, ends)
@@ -257,7 +257,7 @@ def _outermost(fragment: Fragment, end_entry: int, slot: int, write_quorum: int)
 
 
 def _without_copy(wanted: Sequence[np.ndarray], missing: Sequence[np.ndarray]) -> int:
-    """Return how many entries are missing wherever they were looked for."""
+    """Return how many entries are missing on every bookie that was checked."""
     holes = np.concatenate(missing)
     if not len(holes):
         return 0

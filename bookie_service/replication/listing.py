@@ -15,7 +15,7 @@ Listed = tuple[int, LedgerMetadata | BookKeeperError]
 
 
 async def read_all(ledgers: LedgerStore, at_once: int, unexpected: UnexpectedErrors) -> AsyncIterator[list[Listed]]:
-    """Yield every ledger, in groups that are read together; who is deleted meanwhile is left out.
+    """Yield every ledger, in groups that are read together; ledgers that are deleted meanwhile are left out.
 
     Raises:
         MetadataError: the store failed: there may be more ledgers.

@@ -1,8 +1,8 @@
 """Which bookies are lost, and since when for long enough to act. Decisions only.
 
-A bookie is lost while it has a cookie and no registration, writable or read-only. One that is lost alone is given
-`lostBookieRecoveryDelay` to come back, as bookies do that are restarted one after the other; once a second one is
-lost, all are acted upon at once. What was audited is remembered until the bookie comes back.
+A bookie is lost while it has a cookie and no registration, writable or read-only. A single lost bookie has
+`lostBookieRecoveryDelay` to come back, as in a rolling restart; once a second one is lost, the auditor acts on all of
+them at once. An audited bookie is remembered until it comes back.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class AuditDecision:
-    """Whose ledgers to list as under-replicated now; and in how many seconds to look again, None: upon a change."""
+    """The bookies whose ledgers to list as under-replicated now; and in how many seconds to check again, None: after a
+    change."""
 
     audit: frozenset[str]
     look_after_s: float | None
@@ -44,11 +45,11 @@ class LostBookies:
         self._audited |= set(lost)
 
     def forget_audits(self) -> None:
-        """Audit all that are lost once more: ledgers may have come to name them since, or fallen off the list."""
+        """Audit all lost bookies again: ledgers may name them since then, or may have been removed from the list."""
         self._audited = frozenset()
 
     def end_delay(self) -> None:
-        """Act upon whoever is lost at the next look: an operator asked for an audit."""
+        """Act on every lost bookie at the next check: an operator requested an audit."""
         self._since_s = dict.fromkeys(self._since_s, float("-inf"))
         self.forget_audits()
 
@@ -58,7 +59,7 @@ def lost_in(
 ) -> list[str]:
     """Return the bookies of a ledger's ensembles whose copies are missing, sorted.
 
-    Besides the lost ones those that have neither cookie nor registration: somebody removed their cookie too early.
+    Besides the lost ones these are bookies with neither cookie nor registration: their cookie was removed too early.
     """
     named = {bookie for ensemble in ensembles for bookie in ensemble}
     return sorted(b for b in named if b not in registered and (b in lost or b not in known))

@@ -1,4 +1,4 @@
-"""What operators ask for once: check everything, move a bookie's data away, retire a bookie."""
+"""One-time commands of operators: check everything, move a bookie's data away, retire a bookie."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ Progress = Callable[[str], None]
 POLL_S = 0.5
 REPORT_S = 10.0
 LEDGERS_AT_ONCE = 64
-"""Metadata that are read together."""
+"""Number of metadata nodes that are read together."""
 
 LACKING_TOLD_MAX = 10_000
-"""Beyond, a check only counts."""
+"""Missing copies that a check lists; it only counts more."""
 
 REPORT_LEDGERS = 1000
-"""A line of progress every so many ledgers."""
+"""Ledgers per line of progress."""
 
 
 def this_process() -> str:
-    """Return what this process calls itself in locks and votes, where no bookie has an id for it."""
+    """Return the name of this process in locks and votes, if it has no bookie id."""
     return socket.gethostname()
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What a cluster lacks: `missing_copies` of entries, and `missing_entries` that no bookie gives at all.
+    """What a cluster lacks: `missing_copies` of entries, and `missing_entries` that no bookie returns at all.
 
-    `unreadable`: ledgers of which nothing is known, as their metadata cannot be decoded. `lacking`: (ledger, what a
-    bookie lacks of a fragment), the first LACKING_TOLD_MAX of them.
+    `unreadable`: ledgers whose state is unknown, as their metadata cannot be decoded. `lacking`: (ledger, what a bookie
+    lacks of a fragment), the first LACKING_TOLD_MAX of them.
     """
 
     ledgers: int
@@ -57,7 +57,7 @@ class CheckResult:
 
 
 async def check_cluster(cluster: RepairedCluster, options: AutoRecoveryOptions, progress: Progress) -> CheckResult:
-    """Read every entry from every bookie that must have it, and say what is missing. Nothing is fenced or repaired.
+    """Read every entry from every bookie that must have it, and return what is missing. Nothing is fenced or repaired.
 
     Raises:
         MetadataError: the metadata store failed: nothing is known.
@@ -89,14 +89,14 @@ async def check_cluster(cluster: RepairedCluster, options: AutoRecoveryOptions, 
 
 
 async def move_away(cluster: RepairedCluster, bookie: str, options: AutoRecoveryOptions, progress: Progress) -> int:
-    """Copy all that a bookie held to others, until no ledger names it; return how many ledgers did.
+    """Copy all entries of a bookie to others, until no ledger names it; return how many ledgers did.
 
-    Works beside any autorecovery, and while it is disabled: ledgers that others have locked are theirs. Open ledgers
-    wait for the grace period.
+    Works together with any autorecovery, and while it is disabled: other processes repair the ledgers that they have
+    locked. Open ledgers wait for the grace period.
 
     Raises:
         ConfigurationError: the bookie is unknown, or still serves.
-        NotEnoughBookies, ReadFailed, ...: what stands in the way, once nothing else is left to do.
+        NotEnoughBookies, ReadFailed, ...: what prevents the rest, once nothing else is left to do.
         MetadataFormat: a ledger's metadata cannot be decoded; the others are moved.
         MetadataError: the metadata store failed.
     """
@@ -104,7 +104,7 @@ async def move_away(cluster: RepairedCluster, bookie: str, options: AutoRecovery
     worker = cluster.worker(this_process(), options)
     moved = 0
     while True:
-        # Looked for until there is none: a writer that does not know yet may name the bookie once more.
+        # Repeated until no ledger names it: a writer with old information may name the bookie once more.
         left, unreadable = await _naming(cluster, bookie)
         if not left:
             break
@@ -137,7 +137,8 @@ async def _move(
 
 
 async def decommission(cluster: RepairedCluster, bookie: str, options: AutoRecoveryOptions, progress: Progress) -> int:
-    """`move_away`, then forget the bookie: its cookie goes, so that its directories never serve again unseen."""
+    """`move_away`, then forget the bookie: its cookie is deleted, so that its directories never serve again
+    unnoticed."""
     moved = await move_away(cluster, bookie, options, progress)
     await _check_is_down(cluster, bookie)
     try:
@@ -161,7 +162,7 @@ async def _check_is_down(cluster: RepairedCluster, bookie: str) -> None:
 
 
 async def _naming(cluster: RepairedCluster, bookie: str) -> tuple[frozenset[int], BookKeeperError | None]:
-    """Return the ledgers that name a bookie, and why of one of the others nothing is known."""
+    """Return the ledgers that name a bookie, and the error of one ledger whose metadata could not be read."""
     naming: set[int] = set()
     unreadable: BookKeeperError | None = None
     async for some in read_all(cluster.services.ledgers, LEDGERS_AT_ONCE, cluster.unexpected):

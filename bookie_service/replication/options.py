@@ -1,4 +1,4 @@
-"""What autorecovery is told, in seconds and bytes; the keys are Apache's (`configuration`)."""
+"""Options of autorecovery, in seconds and bytes; the keys are Apache's (`configuration`)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 class RepairOptions:
     """Replication workers.
 
-    `bytes_per_s` 0 or less: as fast as it goes. `copies_in_flight_bytes`: of entries that were read and that no new
-    bookie has acknowledged yet, of all ledgers together. `password`: of ledgers whose metadata keep none (format 1).
+    `bytes_per_s` 0 or less: no limit. `copies_in_flight_bytes`: bytes of entries that were read and that no new bookie
+    has acknowledged yet, of all ledgers together. `password`: for ledgers whose metadata contain no password (format
+    1).
     """
 
     ledgers_at_once: int = 4
@@ -24,8 +25,8 @@ class RepairOptions:
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
-    """The auditor. An interval of 0 or less: never. `verified_share`: of a fragment's entries, besides its first and
-    last one, 0 to 1."""
+    """The auditor. An interval of 0 or less: never. `verified_share`: share of a fragment's entries, besides its first
+    and last one, 0 to 1."""
 
     lost_bookie_delay_s: float = 0.0
     bookie_check_interval_s: float = 86_400.0
@@ -36,7 +37,7 @@ class AuditOptions:
 
 @dataclass(frozen=True, slots=True)
 class AutoRecoveryOptions:
-    """Everything that one autorecovery process is told."""
+    """All options of one autorecovery process."""
 
     audit: AuditOptions = AuditOptions()
     repair: RepairOptions = RepairOptions()

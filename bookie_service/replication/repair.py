@@ -1,21 +1,21 @@
 """Repairing one ledger: what to copy where, and when metadata may name the new bookie. Decisions only.
 
 The driver performs the effects that each call returns and calls back. Fragments are repaired one after the other:
-look at copies that somebody reported missing (`InspectCopies`), copy what is missing (`CopyEntries`), and only when
-the new bookies have acknowledged every entry, name them by compare-and-set (`WriteMetadata`).
+check copies that were reported missing (`InspectCopies`), copy what is missing (`CopyEntries`), and only when the new
+bookies have acknowledged every entry, name them by compare-and-set (`WriteMetadata`).
 
 Invariants (A1 to A5, M2):
 * Metadata changes only in the bookies' names, only in fragments that can get no more entries, and only in slots whose
-  new bookie has acknowledged every entry of that slot. So at no instant do fewer valid copies lie on named bookies.
+  new bookie has acknowledged every entry of that slot. So the number of valid copies on named bookies never decreases.
 * Fragments that can get no more entries are all of a closed ledger, and all but the last of an open one: its owner
-  begins a new fragment behind what is acknowledged. The last fragment of an open ledger that names a lost bookie is
-  left alone for the grace period; then the ledger is recovered (claimed by compare-and-set, which an owner that is
-  alive makes fail by leaving the lost bookie; fenced and closed) and repaired as a closed one. A
-  recovery ends with Qa copies of what it rewrote, so every bookie of that fragment is looked at then.
-* A bookie that serves is never taken for lost: its copies are looked at, and it is sent those that it lacks. Only where
-  it cannot be asked or does not take them, another one takes its slot.
-* Compare-and-set decides against everybody else. What is stored instead is looked at again: a slot that has
-  another bookie by now is left alone, and a new bookie is never named twice in an ensemble.
+  begins a new fragment after the acknowledged entries. The last fragment of an open ledger that names a lost bookie is
+  left alone for the grace period; then the ledger is recovered (claimed by compare-and-set, which fails if a live owner
+  has replaced the lost bookie; fenced and closed) and repaired as a closed one. A recovery leaves only Qa copies of the
+  entries that it rewrote, so every bookie of that fragment is checked then.
+* A bookie that serves is never taken for lost: its copies are checked, and it receives those that it lacks. Another
+  bookie takes its slot only if it is unreachable or does not accept them.
+* Compare-and-set resolves conflicts with other writers. After a lost one the stored metadata are checked again: a slot
+  that has another bookie by now is left alone, and a new bookie is never named twice in an ensemble.
 * Every path ends: complete, gone, waiting for the grace period, or deferred with the reason.
 """
 
@@ -37,7 +37,7 @@ TARGETS_TRIED_MAX = 3
 """How many bookies may fail to take copies before the ledger is deferred."""
 
 WINDOW_ENTRIES = 1 << 20
-"""Of how many entries the ids are in memory at once."""
+"""Number of entry ids that are in memory at once."""
 
 CONFLICTS_MAX = 16
 """How often a lost compare-and-set is tried again before the ledger is deferred."""
@@ -45,13 +45,13 @@ CONFLICTS_MAX = 16
 
 class Outcome(enum.Enum):
     COMPLETE = enum.auto()
-    """Nothing is missing of what can be told: the ledger goes off the list."""
+    """No copy is known to be missing: the ledger is removed from the list."""
     GONE = enum.auto()
-    """The ledger was deleted: it goes off the list."""
+    """The ledger was deleted: it is removed from the list."""
     OPEN = enum.auto()
-    """An owner may be writing to the fragment that names a lost bookie: again after the grace period."""
+    """An owner may be writing to the fragment that names a lost bookie: try again after the grace period."""
     DEFERRED = enum.auto()
-    """Not repaired now; the error says why."""
+    """The ledger is not repaired now; the error says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class InspectCopies:
 
 @dataclass(frozen=True, slots=True)
 class SlotCopy:
-    """Give `target` what `slot` of a fragment must hold: the entries `missing`, or all of them where that is None."""
+    """Copy to `target` the entries that `slot` of a fragment must hold: those in `missing`, or all if that is None."""
 
     slot: int
     target: str
@@ -111,9 +111,9 @@ def stored_entries(fragment: Fragment, end_entry: int, slot: int, write_quorum: 
 
 
 def entry_windows(fragment: Fragment, end_entry: int) -> Iterator[tuple[Fragment, int]]:
-    """Yield a fragment below `end_entry` in parts of WINDOW_ENTRIES, each as (part, the entry id behind its last).
+    """Yield a fragment below `end_entry` in parts of WINDOW_ENTRIES, each as (part, the entry id after its last).
 
-    Whoever looks at every entry has the ids of one part in memory, however many entries the ledger has.
+    So a check of every entry has only the ids of one part in memory, however many entries the ledger has.
 
     >>> [(part.first_entry, end) for part, end in entry_windows(Fragment(5, ("a",)), WINDOW_ENTRIES + 7)]
     [(5, 1048581), (1048581, 1048583)]
@@ -123,7 +123,7 @@ def entry_windows(fragment: Fragment, end_entry: int) -> Iterator[tuple[Fragment
 
 
 def settled_fragments(metadata: LedgerMetadata) -> list[tuple[Fragment, int]]:
-    """Return the fragments that get no more entries, each with the entry id behind its last."""
+    """Return the fragments that receive no more entries, each with the entry id after its last."""
     ends = [fragment.first_entry for fragment in metadata.fragments[1:]]
     if metadata.is_closed:
         ends.append(metadata.last_entry + 1)
@@ -145,9 +145,9 @@ class RepairCore:
     """Repairs one ledger once.
 
     Args:
-        reported: the bookies whose copies were reported missing; none: whatever is not registered.
-        writable, registered: bookies that take writes, and all that serve, when the repair begins.
-        topology: where bookies stand, and which to avoid.
+        reported: the bookies whose copies were reported missing; empty: all bookies that are not registered.
+        writable, registered: bookies that accept writes, and all that serve, when the repair begins.
+        topology: where bookies are, and which to avoid.
         may_recover: whether the grace period of an open last fragment is over.
     """
 
@@ -189,7 +189,7 @@ class RepairCore:
         return self._next()
 
     def on_inspected(self, inspected: InspectCopies, holes: np.ndarray | None) -> list[Effect]:
-        """These entry ids are missing or damaged at the bookie; None: it could not be asked."""
+        """These entry ids are missing or damaged at the bookie; None: it could not be reached."""
         bookie = inspected.fragment.bookies[inspected.slot]
         if holes is None:
             self._distrusted |= {bookie}
@@ -198,7 +198,7 @@ class RepairCore:
         return self._next()
 
     def on_busy(self, error: BookKeeperError) -> list[Effect]:
-        """A bookie that serves has no time to be looked at: it must not get more to do."""
+        """A serving bookie is too busy for a check: it must not get more work."""
         return self._end(Outcome.DEFERRED, error)
 
     def on_copied(self) -> list[Effect]:
@@ -211,7 +211,7 @@ class RepairCore:
         return self._write()
 
     def on_copy_failed(self, target: str, error: BookKeeperError) -> list[Effect]:
-        """A target does not take its copies: another one is tried."""
+        """A target does not accept its copies: another one is tried."""
         copying, self._copying = self._copying, None
         assert copying is not None
         self._refusing |= {target}
@@ -221,7 +221,7 @@ class RepairCore:
         return self._end(Outcome.DEFERRED, error) if self._failed_targets >= TARGETS_TRIED_MAX else self._next()
 
     def on_unreadable(self, error: BookKeeperError) -> list[Effect]:
-        """No bookie gives an entry of this fragment; the others are repaired all the same."""
+        """No bookie returns an entry of this fragment; the other fragments are repaired nevertheless."""
         copying, self._copying = self._copying, None
         assert copying is not None
         self._shortage = self._shortage or error
@@ -240,7 +240,7 @@ class RepairCore:
         return self._next()
 
     def on_metadata_conflict(self, current: LedgerMetadata, version: int) -> list[Effect]:
-        """The compare-and-set lost; `current` is stored now. What still fits it is tried again."""
+        """The compare-and-set lost; `current` is stored now. Changes that still apply to it are tried again."""
         judged = self.metadata.last_fragment
         self.metadata, self.version = current, version
         self._conflicts += 1
@@ -248,7 +248,7 @@ class RepairCore:
             error = BookKeeperError(f"the metadata of ledger {self.ledger_id} change all the time")
             return self._end(Outcome.DEFERRED, error)
         if self._is_claiming:
-            # Its owner may have left the lost bookie at this moment: then nobody's time is over.
+            # Its owner may have replaced the lost bookie at this moment: then the grace period does not apply.
             self._is_claiming = False
             self._may_recover = current.last_fragment == judged
             return self._next()
@@ -265,7 +265,7 @@ class RepairCore:
         return self._end(Outcome.GONE, None)
 
     def on_metadata_failed(self, error: BookKeeperError) -> list[Effect]:
-        """The metadata store could not be asked, or the ledger not be recovered."""
+        """The metadata store failed, or the ledger could not be recovered."""
         return self._end(Outcome.DEFERRED, error)
 
     # ---- decisions ----
@@ -278,7 +278,7 @@ class RepairCore:
         if self._shortage is not None:
             return self._end(Outcome.DEFERRED, self._shortage)
         last = self.metadata.last_fragment
-        # Of a bookie that serves its owner knows better than we do whether it answers.
+        # The owner knows better than we do whether a serving bookie answers.
         lost = [bookie for bookie in last.bookies if bookie not in self._registered and self._is_lost(last, bookie)]
         if self.metadata.is_closed or not lost:
             return self._end(Outcome.COMPLETE, None)
@@ -302,7 +302,8 @@ class RepairCore:
     def _repair(self, fragment: Fragment, end_entry: int) -> list[Effect] | None:
         """Return the next step for a fragment; None when there is nothing more to do for it."""
         first = fragment.first_entry
-        lost, lacking = [], []
+        lost: list[int] = []
+        lacking: list[int] = []
         for slot, bookie in enumerate(fragment.bookies):
             if (first, bookie) in self._done:
                 continue

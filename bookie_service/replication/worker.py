@@ -45,12 +45,13 @@ logger = logging.getLogger(__name__)
 FAILED_PAUSE_FIRST_S = 1.0
 FAILURES_TOLD = 3
 DEFERRED_MAX = 100_000
-"""Ledgers remembered as not to be tried yet; beyond, the oldest are tried again."""
+"""Ledgers that are remembered as not to be tried yet; beyond this number, the oldest are tried again."""
 
 
 @dataclass(slots=True)
 class _Deferred:
-    """A ledger that waits: not before `due_s`; since when its open last fragment is the same; how often it failed."""
+    """A waiting ledger: it is not tried before `due_s`; since when its open last fragment is unchanged; how often it
+    failed."""
 
     due_s: float
     fragment: Fragment | None = None
@@ -60,7 +61,7 @@ class _Deferred:
 
 
 class ReplicationWorker:
-    """Repairs what is listed. `run` for ever, or `repair` one ledger."""
+    """Repairs listed ledgers. `run` for ever, or `repair` one ledger."""
 
     def __init__(
         self,
@@ -87,7 +88,8 @@ class ReplicationWorker:
     # ---- the list ----
 
     async def run(self) -> None:
-        """Repair whatever is listed, for ever. Errors of the metadata store, and unexpected ones, are waited out."""
+        """Repair listed ledgers, for ever. After errors of the metadata store, and unexpected errors, it waits and
+        retries."""
         stop_watching = None
         try:
             while True:
@@ -120,7 +122,7 @@ class ReplicationWorker:
         """Try every listed ledger that is due once; return how many left the list.
 
         Args:
-            only: these and no others, whether autorecovery is enabled or not: an operator asks for them.
+            only: these and no others, whether autorecovery is enabled or not: an operator requested them.
 
         Raises:
             MetadataError: the store failed.
@@ -129,7 +131,7 @@ class ReplicationWorker:
         self._deferred = {ledger_id: self._deferred[ledger_id] for ledger_id in listed if ledger_id in self._deferred}
         now_s = self._now_s()
         due = [id for id in listed if id not in self._deferred or self._deferred[id].due_s <= now_s]
-        # Other workers see the same list: they begin elsewhere.
+        # Other workers see the same list: each begins at another place.
         self._services.random.shuffle(due)
         waiting = iter(due)
         done = 0
@@ -165,14 +167,13 @@ class ReplicationWorker:
                 if work is None:
                     return False
                 ended, fragment = await self._repaired(work, session)
-            except MetadataFormat as error:
-                ended, fragment = Ended(Outcome.DEFERRED, error), None
-            except MetadataError:
-                raise
             except Exception as error:
+                if isinstance(error, MetadataError) and not isinstance(error, MetadataFormat):
+                    raise
                 if not isinstance(error, BookKeeperError):
                     error = self._unexpected.failure(error, f"the repair of ledger {ledger_id}", ledger_id)
-                ended, fragment = Ended(Outcome.DEFERRED, error), None
+                self._defer(ledger_id, Ended(Outcome.DEFERRED, error), None)
+                return False
             if ended.outcome not in (Outcome.COMPLETE, Outcome.GONE):
                 self._defer(ledger_id, ended, fragment)
                 return False
@@ -180,8 +181,8 @@ class ReplicationWorker:
             self.repaired += 1
             return await self._store.finish(work)
         finally:
-            # It must not take the place of a cancellation. The session's end gives the lock back, or its next `lock`
-            # finds it its own.
+            # The error must not replace a cancellation. The end of the session releases the lock, or its next `lock`
+            # finds that it already holds it.
             with contextlib.suppress(MetadataError):
                 await self._store.unlock(ledger_id)
 
@@ -203,7 +204,7 @@ class ReplicationWorker:
         self._deferred[ledger_id] = known
 
     def raise_failure(self, ledger_ids: Collection[int]) -> None:
-        """Raise the error of one of these ledgers, if each of them has been tried and failed `FAILURES_TOLD` times."""
+        """Raise the error of one of these ledgers, if each of them was tried and failed `FAILURES_TOLD` times."""
         errors = []
         for ledger_id in ledger_ids:
             known = self._deferred.get(ledger_id)
@@ -217,8 +218,9 @@ class ReplicationWorker:
         known = self._deferred.get(ledger_id)
         if self._options.grace_s <= 0:
             return True
-        is_same = known is not None and known.fragment == fragment
-        return is_same and self._now_s() >= known.since_s + self._options.grace_s
+        if known is None or known.fragment != fragment:
+            return False
+        return self._now_s() >= known.since_s + self._options.grace_s
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
@@ -228,7 +230,7 @@ class ReplicationWorker:
     async def _repaired(self, work: Underreplicated, session: int) -> tuple[Ended, Fragment | None]:
         """Return how the repair ended, and the last fragment that it saw."""
         ledger_id = work.ledger_id
-        # Read after the list was: a bookie reported since then is not taken for one that serves.
+        # Read after the list: a bookie that was reported since then does not count as serving.
         candidates = await self._services.view.replacements()
         registered = candidates.writable | frozenset(await self._services.registry.read_only())
         try:
@@ -283,7 +285,7 @@ class _RepairRun:
         return self._fallback_password if password is None else password
 
     async def perform(self, effect: InspectCopies | CopyEntries | RecoverLedger | WriteMetadata) -> list[Effect]:
-        """Return what is to be done next: one effect at a time, as each waits for the one before."""
+        """Return what to do next: one effect at a time, as each waits for the one before."""
         match effect:
             case InspectCopies():
                 return await self._inspect(effect)
@@ -313,7 +315,7 @@ class _RepairRun:
         except TooManyRequests as error:
             return core.on_busy(error)
         except BookKeeperError:
-            # What cannot be asked is replaced: a copy too many does no harm.
+            # An unreachable bookie is replaced: an extra copy does no harm.
             return core.on_inspected(effect, None)
         return core.on_inspected(effect, np.concatenate(holes))
 

@@ -1,11 +1,12 @@
-"""When is a disk full, and what may the bookie then still take? Pure: sizes come in, a verdict goes out.
+"""Decides when a disk is full, and what the bookie may then still accept. Pure: sizes come in, a decision goes out.
 
 A directory is full when more than `full_share` of its file system is used, and stays so until less than `low_share` is;
-the gap keeps a bookie from going to and fro. The bookie takes ordinary adds while a ledger directory and every journal
-directory are not full: an entry log goes to any ledger directory with room, but a ledger has one journal. What is held
-in memory and not yet in an entry log counts as used already, for it will be.
+the gap keeps a bookie from switching back and forth. The bookie accepts ordinary adds while at least one ledger
+directory and every journal directory are not full: an entry log goes to any ledger directory with room, but a ledger
+has one journal. Entries in memory that are not yet in an entry log already count as used space.
 
-A read-only bookie goes on with reads, fences and, while enough is left for them, adds of high priority (recovery's).
+A read-only bookie still serves reads, fences and, while enough space is left for them, adds of high priority (those of
+recovery).
 """
 
 from __future__ import annotations
@@ -15,18 +16,19 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 LOOK_BYTES_MIN = 256 * 1024
-"""So many bytes may be added between two looks at the disks, however little room there is."""
+"""Bytes that may be added between two checks of the disks, however little room there is."""
 _RESERVE_DIVISOR = 4
-"""Without a configured minimum, a quarter of what lies above `full_share` is kept, if that is less than Apache's."""
+"""Without a configured minimum, a quarter of the space above `full_share` is kept free, if that is less than
+Apache's."""
 _ALIKE_DIVISOR = 16
 _INDEX_BYTES_MIN = 100 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class FileSystemSpace:
-    """The file system that a directory lies on: `device` tells it from others; sizes in bytes.
+    """The file system of a directory: `device` identifies it; sizes in bytes.
 
-    free_bytes: what this process may still use, without what is reserved for root.
+    free_bytes: space that this process may still use, without space reserved for root.
     """
 
     device: int
@@ -35,12 +37,12 @@ class FileSystemSpace:
 
     @property
     def used_share(self) -> float:
-        """How much of it is in use, 0 to 1; nothing of it is free when it has no size."""
+        """The used share, 0 to 1; 1 when the size is 0."""
         return 1 - self.free_bytes / self.total_bytes if self.total_bytes else 1.0
 
 
 UNKNOWN_SPACE = FileSystemSpace(-1, 0, 0)
-"""Of a disk that does not answer: it counts as full, and as one of its own."""
+"""A disk that does not answer: it counts as full, and as a separate disk."""
 
 
 class DiskRoom(enum.IntEnum):
@@ -57,10 +59,10 @@ class DiskLimits:
     """Shares of a file system, 0 to 1, and bytes that must be free (None: see `minimum`).
 
     any_full: one full ledger directory makes the bookie read-only, whatever the others have.
-    high_priority_bytes_min: in one ledger directory and all journal directories, for adds of high priority to a
+    high_priority_bytes_min: needed in one ledger directory and all journal directories, for adds of high priority to a
         read-only bookie.
-    new_index_bytes_min: in one ledger directory, for the same: such an add may need a new index file.
-    new_log_bytes_min: where all directories are full, new entry logs go to those with so much, if there are any.
+    new_index_bytes_min: needed in one ledger directory, for the same: such an add may need a new index file.
+    new_log_bytes_min: if all directories are full, new entry logs go to those with this much space, if there are any.
     log_bytes_max: the size of an entry log.
     """
 
@@ -81,7 +83,8 @@ class DiskLimits:
                 raise ValueError(f"{key} {share:g} must not be above diskUsageThreshold {self.full_share:g}")
 
     def minimum(self, configured: int | None, most: int, space: FileSystemSpace) -> int:
-        """Return the bytes that must be free: what is configured, else `most`, yet not all that a full disk keeps."""
+        """Return the bytes that must be free: the configured number, otherwise `most`, but less than a full disk keeps
+        free."""
         if configured is not None:
             return configured
         return min(most, int((1 - self.full_share) * space.total_bytes) // _RESERVE_DIVISOR)
@@ -89,10 +92,10 @@ class DiskLimits:
 
 @dataclass(frozen=True, slots=True)
 class DiskFacts:
-    """What a look at the disks found; spaces by directory.
+    """The result of a check of the disks; spaces by directory.
 
-    waiting_bytes: of entries that are acknowledged, or will be, and not yet in an entry log.
-    is_stuck: a flush found no space and waits for some.
+    waiting_bytes: bytes of entries that are acknowledged, or will be, and are not yet in an entry log.
+    is_stuck: a flush found no space and waits for it.
     """
 
     ledgers: Mapping[str, FileSystemSpace]
@@ -105,10 +108,10 @@ class DiskFacts:
 class DiskDecision:
     """What the disks allow.
 
-    full, warned: directories; a full one is not among the warned.
-    refusal: why ordinary adds are refused, "" when they are taken.
-    takes_recovery_adds: adds of high priority are taken; always so where ordinary ones are.
-    room_bytes: how many bytes of adds may come before the next look.
+    full, warned: directories; a full directory is not in `warned`.
+    refusal: why ordinary adds are refused, "" when they are accepted.
+    takes_recovery_adds: adds of high priority are accepted; always true when ordinary adds are.
+    room_bytes: how many bytes of adds may arrive before the next check.
     """
 
     full: frozenset[str] = frozenset()
@@ -119,7 +122,7 @@ class DiskDecision:
 
 
 def decide(limits: DiskLimits, before: DiskDecision, facts: DiskFacts) -> DiskDecision:
-    """Return what the disks allow now; `before` is the last verdict, at first DiskDecision()."""
+    """Return what the disks allow now; `before` is the last decision, at first DiskDecision()."""
     spaces = {**facts.ledgers, **facts.journals}
     full = frozenset(path for path, space in spaces.items() if _is_full(limits, space, path in before.full))
     warned = frozenset(path for path, space in spaces.items() if space.used_share > limits.warn_share) - full
@@ -130,7 +133,7 @@ def decide(limits: DiskLimits, before: DiskDecision, facts: DiskFacts) -> DiskDe
         warned,
         refusal,
         not refusal or _has_reserve(limits, facts),
-        # Half of it: journal and entry log may share a disk, and then each byte is written twice.
+        # Half of the room: journal and entry log may share a disk, and then each byte is written twice.
         max(LOOK_BYTES_MIN, min([room, *(_margin(limits, space) for space in facts.journals.values())]) // 2),
     )
 
@@ -140,8 +143,8 @@ def directory_for_log(
 ) -> str:
     """Return which ledger directory a new entry log goes to: the one with the most free space.
 
-    Those that are full (`full`: were, at the last look) are left out; when all are, those with less than
-    `new_log_bytes_min`; when all have less, none is. Directories that differ little have their turn.
+    Full directories (`full`: as of the last check) are excluded; if all are full, those with less than
+    `new_log_bytes_min` are excluded; if all have less, no directory is. Directories that differ little take turns.
     """
     fit = [path for path, space in spaces.items() if not _is_full(limits, space, path in full)]
     fit = fit or [
@@ -161,12 +164,12 @@ def _is_full(limits: DiskLimits, space: FileSystemSpace, was_full: bool) -> bool
 
 
 def _margin(limits: DiskLimits, space: FileSystemSpace) -> int:
-    """Return how many bytes may come until a directory is full."""
+    """Return how many bytes may arrive until a directory is full."""
     return max(0, int(space.free_bytes - (1 - limits.full_share) * space.total_bytes))
 
 
 def _room(limits: DiskLimits, ledgers: Mapping[str, FileSystemSpace], full: Collection[str]) -> int:
-    """Return how many bytes of entries may come until all ledger directories are full; a shared disk counts once."""
+    """Return how many bytes of entries may arrive until all ledger directories are full; a shared disk counts once."""
     margins = {space.device: _margin(limits, space) for path, space in ledgers.items() if path not in full}
     return sum(margins.values())
 

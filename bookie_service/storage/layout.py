@@ -4,7 +4,7 @@
 <ledger directory>/current/    VERSION, place, lastMark, lastMark.<i>, lastId, <hex>.log, <hex>/<hex>/<hex>.idx;
                                in the first one fencedDeleted, indexFiles, limbo, positions/ and positions.commit with
                                DbLedgerStorage, and compaction while one runs; <hex>.idx.rebuilt and positions.rebuilt/
-                               while an index is rebuilt, positions.replaced/ behind that
+                               while an index is rebuilt, positions.replaced/ after that
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import os
 CURRENT = "current"
 COOKIE_NAME = "VERSION"
 PLACE_NAME = "place"
-"""Holds the configured path of its directory, as text: cookies are alike in all, so they do not tell two apart."""
+"""Name of the file with the configured path of its directory, as text: the cookies in all directories are the same, so
+they do not distinguish directories."""
 
 
 def current(directory: str) -> str:
-    """Return where the files of a configured directory lie."""
+    """Return the directory that holds the files of a configured directory."""
     return os.path.join(directory, CURRENT)
 
 
@@ -35,5 +36,5 @@ def encode_place(directory: str) -> bytes:
 
 
 def decode_place(data: bytes) -> str:
-    """Return what is written in a `place`, whatever it is."""
+    """Return the contents of a `place` file, whatever they are."""
     return data.decode("utf-8", "surrogateescape").removesuffix("\n")

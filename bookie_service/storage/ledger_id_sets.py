@@ -1,7 +1,8 @@
-"""Sets of ledger ids as arrays: int64, ascending, none twice. A million of them keep nobody else from running.
+"""Sets of ledger ids as arrays: int64, ascending, unique. Operations on a million ids do not block other threads.
 
-numpy's own functions for sets hash whole numbers since 2.3, and keep the interpreter's lock meanwhile: 0.25 s for a
-million, in which a bookie's event loop serves nobody, whatever thread the call is made on. Sorting releases the lock.
+numpy's own functions for sets hash whole numbers since 2.3, and hold the interpreter's lock meanwhile: 0.25 s for a
+million ids, in which a bookie's event loop serves no request, on whatever thread the call runs. Sorting releases the
+lock.
 """
 
 from __future__ import annotations

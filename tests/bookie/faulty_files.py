@@ -38,6 +38,10 @@ class FaultyFiles(LocalFiles):
     def open(self, path: str) -> File:
         return _FaultyFile(super().open(path), self)
 
+    def names(self, directory: str) -> list[str]:
+        self.check("names", directory)
+        return super().names(directory)
+
     def create(self, path: str) -> File:
         self.check("create", path)
         return _FaultyFile(super().create(path), self)

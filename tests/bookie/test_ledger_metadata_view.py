@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import numpy as np
 import pytest
@@ -50,6 +50,60 @@ def test_listing_and_direct_read_agree_on_what_exists() -> None:
         assert [await metadata_view.is_deleted(ledger_id) for ledger_id in (5, 6)] == [False, True]
 
     with_cluster(test)
+
+
+class CountedNames(list[str]):
+    """The names of a node's children; counts how many are looked at in each turn of the event loop."""
+
+    def __init__(self, names: list[str], turns: list[int]) -> None:
+        super().__init__(names)
+        self._turns = turns
+
+    def __iter__(self) -> Iterator[str]:
+        for name in super().__iter__():
+            self._turns[-1] += 1
+            yield name
+
+    def __reversed__(self) -> Iterator[str]:
+        return iter(CountedNames(self[::-1], self._turns))
+
+
+class FullLeaf(MemoryTree):
+    """A session that lists 10,000 ledgers in one leaf, as the hierarchical layout may have."""
+
+    def __init__(self, store: MemoryStore, turns: list[int]) -> None:
+        super().__init__(store, store.session().session_id, 10.0)
+        self._turns = turns
+
+    async def children(self, path: str) -> list[str]:
+        if path == "/ledgers/00/0000":
+            return CountedNames([f"L{number:04d}" for number in range(10_000)], self._turns)
+        return await super().children(path)
+
+
+def test_listing_of_a_full_leaf_leaves_the_event_loop_after_a_few_hundred_names() -> None:
+    """A leaf of 10,000 names kept the loop for 10 ms: all were first searched for levels, which a leaf has none of."""
+
+    async def run() -> None:
+        store, turns = MemoryStore(), [0]
+        tree = FullLeaf(store, turns)
+        await BookieRegistry(tree, URI).initialize_cluster()
+        await LedgerStore(tree, URI).create(metadata(US), ledger_id=1)
+        metadata_view = LedgerMetadataView(tree, URI, US)
+        await metadata_view.open()
+
+        async def count() -> None:
+            while True:
+                turns.append(0)
+                await asyncio.sleep(0)
+
+        counting = asyncio.ensure_future(count())
+        assert (await metadata_view.listed()).tolist() == list(range(10_000))
+        counting.cancel()
+        assert sum(turns) == 10_000, "each name is looked at once"
+        assert max(turns) <= 256 + 1
+
+    asyncio.run(run())
 
 
 def test_unreadable_metadata_are_no_proof() -> None:

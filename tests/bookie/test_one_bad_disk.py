@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bkspark.errors import StorageDamaged
 from bkspark.wire.status import Status
 from bookie_service.admin.check import BookieCheck
 from bookie_service.engine.disk_watch import DiskOptions
@@ -143,6 +144,41 @@ def test_disk_that_is_gone_takes_with_it_what_lay_there_and_nothing_else(tmp_pat
             assert peer.add(100, 0, [b"a new ledger"]) == [Status.EOK]
         assert peer.read(100, 0).body == stored(100, 0, b"a new ledger")
     assert serving.failure is None
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+def test_start_goes_on_without_a_disk_that_cannot_be_read(tmp_path: Path, name: str) -> None:
+    """Directory a has the files of the whole bookie, such as the list of index files: it is refused by its name."""
+    files = FaultyFiles()
+    with Serving(options(tmp_path), files) as serving, serving.connect() as peer:
+        with flushing(tmp_path):
+            write_all(peer, 0)
+        write_all(peer, 40)
+    gone = tmp_path / name / "current"
+    files.fault = lambda operation, path: f"{path}/".startswith(f"{gone}/")
+    if name == "a":
+        with pytest.raises(StorageDamaged, match=f"{gone}/indexFiles cannot be read .*Repair the disk"):
+            Serving(options(tmp_path), files).__enter__()
+        return
+    with Serving(options(tmp_path), files) as serving, serving.connect() as peer:
+        whole = 0
+        for ledger_id in LEDGERS:
+            for entry_id in range(80):
+                reply = peer.read(ledger_id, entry_id)
+                if reply.status == Status.EOK:
+                    assert reply.body == stored(ledger_id, entry_id, PAYLOADS[entry_id % len(PAYLOADS)])
+                    whole += 1
+                else:
+                    assert reply.status in (Status.EIO, Status.EUNKNOWNLEDGERSTATE)
+        assert whole >= 80
+        with flushing(tmp_path):
+            assert peer.add(100, 0, [b"a new ledger"]) == [Status.EOK]
+        assert peer.read(100, 0).body == stored(100, 0, b"a new ledger")
+    assert serving.failure is None
+    files.fault = None
+    with Serving(options(tmp_path), files) as serving, serving.connect() as peer:
+        read_all(peer, 80)
+        assert peer.read(100, 0).body == stored(100, 0, b"a new ledger")
 
 
 def test_positions_that_memory_let_go_of_before_a_failed_sync_are_in_doubt(

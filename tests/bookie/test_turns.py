@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bookie_service.engine.turns import Turn, TurnLimits, Turns
+from bookie_service.engine.turns import ENDLESS, Turn, TurnLimits, Turns
 from bookie_service.network.event_loop import spare_collections
 
 
@@ -55,6 +55,11 @@ def test_a_turn_is_over_after_its_time(loop: Loop) -> None:
     assert not turn.is_over
     loop.now = 0.002
     assert turn.is_over
+
+
+def test_a_turn_without_a_limit_of_frames_takes_runs_as_long_as_a_long_turn(loop: Loop) -> None:
+    assert Turn(lambda: loop.now, 1000, 1.0).frames == TurnLimits().long_frames
+    assert ENDLESS.frames == TurnLimits().long_frames
 
 
 def how_long(loop: Loop, turn: Turn) -> float:

@@ -58,7 +58,9 @@ def test_seconds_end_a_write_and_a_read_that_have_no_other_end(console: Console)
 
 
 @pytest.mark.spark
-def test_spark_jobs_are_measured_beside_their_limits_and_leave_no_log(console: Console):
+def test_spark_jobs_are_measured_beside_their_limits_and_leave_no_log(console: Console, short_spark, monkeypatch):
+    for name, value in short_spark.items():
+        monkeypatch.setenv(name, value)
     before = console.json("log", "list"), console.json("ledger", "list")
     result = console.json("bench", "spark", "--rows", 500, "--value-size", 20_000, "--ensemble", 1)
     assert list(result) == ["write", "read", "stream_read", "stream_write", "limit"]

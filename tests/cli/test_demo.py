@@ -26,6 +26,12 @@ TABLE = (
 )
 
 
+@pytest.fixture(autouse=True)
+def quick_spark(short_spark: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in short_spark.items():
+        monkeypatch.setenv(name, value)
+
+
 def demo(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run the demo to its end with `folder` for temporary files."""
     return subprocess.run(

@@ -60,17 +60,47 @@ _PARTS = 16
 _CHANGES = {"bit": lambda byte, random: byte ^ 1 << random.randrange(8), "00": lambda *_: 0, "ff": lambda *_: 255}
 
 
+class Duration(enum.Enum):
+    """How long calls fail."""
+
+    ONCE = "once"
+    LASTING = "from then on"
+    NO_SPACE = "from then on, writes in ledger directories"
+
+    def includes(self, at: int, first: int, operation: str, path: str) -> bool:
+        """Return whether the call number `at` fails, where `first` is the first that does."""
+        if self is Duration.NO_SPACE:
+            return at >= first and "/ledgers" in path and operation in TAKING_SPACE
+        return at == first or (self is Duration.LASTING and at > first)
+
+
+WAYS = [
+    (code, duration)
+    for code, duration in itertools.product(CODES, Duration)
+    if duration is not Duration.NO_SPACE or code == errno.ENOSPC
+]
+"""In which a call fails."""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which of the faults of one script are tried: every `of`th from `number` on, of these `share`, by the seed."""
+    """Which of the faults of one script are tried: every `of`th from `number` on, of these `share`, by the seed.
+
+    Each call fails in so many `ways` of all, the next call in the ways that follow; None: in every way.
+    """
 
     share: float = 1.0
     number: int = 0
     of: int = 1
+    ways: int | None = None
 
     def takes(self, ordinal: int, random: Random) -> bool:
         """Say whether the fault with this number is tried; asked in order."""
         return random.random() < self.share and ordinal % self.of == self.number
+
+    def takes_way(self, way: int, ordinal: int) -> bool:
+        """Say whether a call fails in the way with this number, too."""
+        return self.ways is None or (way - ordinal * self.ways) % len(WAYS) < self.ways
 
 
 _ALL = Part()
@@ -90,7 +120,7 @@ def fail_every_call(
     storage_class: StorageClass | None = None,
     kind: type[Script] = Script,
 ) -> None:
-    """Run a script once per call, code and duration with that call failing.
+    """Run a script once per call and way with that call failing.
 
     Raises:
         Violation: an acknowledged entry is lost, or the bookie does not start again.
@@ -107,28 +137,14 @@ def fail_every_call(
     _run_failing(make(), count)
     for index in range(calls):
         is_tried = False
-        for code, duration in itertools.product(CODES, Duration):
-            if (duration is not Duration.NO_SPACE or code == errno.ENOSPC) and part.takes(index, random):
+        for way, (code, duration) in enumerate(WAYS):
+            if part.takes_way(way, index) and part.takes(index, random):
                 _watch()
                 is_tried = True
                 counts["calls failed"] += 1
                 _fail_call(make(), seed, index, code, duration, counts)
         counts["calls with a fault"] += is_tried
         counts["calls"] += index % part.of == part.number
-
-
-class Duration(enum.Enum):
-    """How long calls fail."""
-
-    ONCE = "once"
-    LASTING = "from then on"
-    NO_SPACE = "from then on, writes in ledger directories"
-
-    def includes(self, at: int, first: int, operation: str, path: str) -> bool:
-        """Return whether the call number `at` fails, where `first` is the first that does."""
-        if self is Duration.NO_SPACE:
-            return at >= first and "/ledgers" in path and operation in TAKING_SPACE
-        return at == first or (self is Duration.LASTING and at > first)
 
 
 def _fail_call(script: Script, seed: int, index: int, code: int, duration: Duration, counts: Counter[str]) -> None:
@@ -188,11 +204,13 @@ def flip_bytes(
     *,
     clean: bool = True,
     steps: int = FLIP_STEPS,
+    files: str = "",
 ) -> None:
     """Change every byte that a script leaves, in three ways, and audit.
 
     Args:
         clean: the bookie was stopped; otherwise it was killed, a moment after the last add.
+        files: only in files whose names end so.
 
     Raises:
         Violation: wrong bytes, a false negative, or a refusal that names no file.
@@ -213,10 +231,10 @@ def flip_bytes(
     history = script.history.after_crash()
     disk = crash_image(script.disk, Loss.LOST, script.random)
     random = Random(seed)
-    places = [(path, i) for path, inode in sorted(disk.visible_files().items()) for i in range(len(inode.cached))]
-    files = disk.visible_files()
+    inodes = {path: inode for path, inode in sorted(disk.visible_files().items()) if path.endswith(files)}
+    places = [(path, i) for path, inode in inodes.items() for i in range(len(inode.cached))]
     for ordinal, (path, offset) in enumerate(places):
-        byte = files[path].cached[offset]
+        byte = inodes[path].cached[offset]
         is_tried = False
         for name, change in _CHANGES.items():
             new = change(byte, random)

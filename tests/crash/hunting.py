@@ -6,7 +6,7 @@ A hunt ends when it has found something, or when a defect of its kind would have
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -42,9 +42,16 @@ class Mutant:
 
 
 def hunt_crashes(
-    deep_every: int = 40, script: type[Script] = Script, storage_class: StorageClass | None = None
+    deep_every: int = 40,
+    script: type[Script] = Script,
+    storage_class: StorageClass | None = None,
+    first_seed: int = 1,
 ) -> None:
-    """Crash scripts of ascending seeds, many scripts at some boundaries rather than few at all."""
+    """Crash scripts of ascending seeds, many scripts at some boundaries rather than few at all.
+
+    A defect that few scripts notice has a `first_seed` near one that does, here and below: it is found early, and a
+    change of the product that moves it costs time only.
+    """
     campaign = Campaign(
         lambda campaign: campaign.images >= IMAGES_MAX,
         deep_every,
@@ -52,7 +59,7 @@ def hunt_crashes(
         share=_SHARE,
         storage_class=storage_class,
     )
-    seed = 1
+    seed = first_seed
     while campaign.images < IMAGES_MAX:
         campaign.run_script(seed)
         seed += 1
@@ -69,22 +76,22 @@ def hunt_twice() -> None:
     hunt_crashes(deep_every=2)
 
 
-def hunt_errors() -> None:
+def hunt_errors(first_seed: int = 1) -> None:
     """Fail calls of scripts of ascending seeds."""
-    for seed in range(1, 9):
+    for seed in range(first_seed, first_seed + 8):
         fail_every_call(seed, Counter(), Part(0.2))
 
 
-def hunt_flips() -> None:
-    """Damage bytes that scripts of ascending seeds left."""
+def hunt_flips(files: str = "") -> None:
+    """Damage bytes that scripts of ascending seeds left in files whose names end so."""
     for seed in range(1, 5):
-        flip_bytes(seed, Counter(), Part(0.02), clean=False)
-        flip_bytes(seed, Counter(), Part(0.02))
+        flip_bytes(seed, Counter(), Part(0.02), clean=False, files=files)
+        flip_bytes(seed, Counter(), Part(0.02), files=files)
 
 
-def hunt_collections() -> None:
+def hunt_collections(first_seed: int = 1) -> None:
     """Crash scripts of ascending seeds that collect garbage all the time."""
-    hunt_crashes(deep_every=10, script=CollectingScript)
+    hunt_crashes(deep_every=10, script=CollectingScript, first_seed=first_seed)
 
 
 def hunt_commit_errors() -> None:
@@ -93,10 +100,10 @@ def hunt_commit_errors() -> None:
         fail_every_call(seed, Counter(), Part(0.2), kind=CommittingScript)
 
 
-def hunt_deferrals() -> None:
+def hunt_deferrals(first_seed: int = 1) -> None:
     """Crash scripts of ascending seeds whose adds are mostly deferred."""
     campaign = Campaign(lambda campaign: campaign.images >= IMAGES_MAX, script=RelaxedScript, share=_RELAXED_SHARE)
-    seed = 1
+    seed = first_seed
     while campaign.images < IMAGES_MAX:
         campaign.run_script(seed, 3 * STEPS)
         seed += 1
@@ -108,9 +115,9 @@ def hunt_recoveries(act: str, kind: str = StorageClass.SORTED.short_name) -> Non
         Recoveries(_RECOVERIES_SHARE, act).run_script(seed, kind)
 
 
-def hunt_doubts() -> None:
-    """Lose index files, and collect garbage, rebuild and leave limbo around that."""
-    for damage in (Damage.CUT, Damage.REMOVED):
+def hunt_doubts(first: Damage = Damage.CUT) -> None:
+    """Lose index files, and collect garbage, rebuild and leave limbo around that; begin with one kind of damage."""
+    for damage in (first, *(damage for damage in (Damage.CUT, Damage.REMOVED) if damage is not first)):
         Doubts().run(StorageClass.SORTED, damage, 1)
 
 
@@ -120,15 +127,26 @@ def hunt_full_starts() -> None:
         FullStarts(_RECOVERIES_SHARE).run_script(seed, StorageClass.SORTED.short_name)
 
 
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield what an error was raised from, and what that was raised from."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+        yield error
+
+
 def killed_by(mutant: Mutant) -> str | None:
     """Return the first sign of a mutant, None when it was not noticed.
 
     A sign is a promise that was broken, or a start that was refused. Whatever else is raised is an error of the
-    harness, and raised: it says nothing about what the campaigns notice.
+    harness, and raised: it says nothing about what the campaigns notice. So is a start that ends with a TypeError: the
+    planted function does not take the arguments that the product gives.
     """
     with mutant.plant(), rare_collections():
         try:
             mutant.hunt()
         except (Violation, StorageDamaged) as error:
+            for cause in causes(error):
+                if isinstance(cause, TypeError):
+                    raise cause from None
             return f"{type(error).__name__}: {error}"
     return None

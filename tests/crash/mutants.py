@@ -33,12 +33,12 @@ from tests.crash.hunting import (
 from tests.crash.step_mutants import COMMIT_MUTANTS, DOUBT_MUTANTS, FULL_DISK_MUTANTS, START_MUTANTS
 
 
-def _crash(name: str, bug: str, plant: Callable[[], AbstractContextManager[Any]]) -> Mutant:
-    return Mutant(name, bug, plant, hunt_crashes)
+def _crash(name: str, bug: str, plant: Callable[[], AbstractContextManager[Any]], first_seed: int = 1) -> Mutant:
+    return Mutant(name, bug, plant, partial(hunt_crashes, first_seed=first_seed))
 
 
-def _collect(name: str, bug: str, plant: Callable[[], AbstractContextManager[Any]]) -> Mutant:
-    return Mutant(name, bug, plant, hunt_collections)
+def _collect(name: str, bug: str, plant: Callable[[], AbstractContextManager[Any]], first_seed: int = 1) -> Mutant:
+    return Mutant(name, bug, plant, partial(hunt_collections, first_seed=first_seed))
 
 
 def _db(name: str, bug: str, plant: Callable[[], AbstractContextManager[Any]]) -> Mutant:
@@ -115,7 +115,7 @@ MUTANTS = (
         directed.cut_power_after_a_kill_in_a_header_write,
     ),
     _crash(
-        "journal named early", "a crash leaves a name of a file that never was", planted_journal.journal_named_early
+        "journal named early", "a crash leaves a name of a file that never was", planted_journal.journal_named_early, 9
     ),
     Mutant(
         "newest journal not named",
@@ -159,7 +159,9 @@ MUTANTS = (
     _crash("replay drops explicit LACs", "replay does not know the record", planted_journal.replay_drops_lacs),
     _crash("mark before flush", "S15, #659: the mark moves before the entry logs", planted.mark_before_flush),
     _crash("mark newer than flush", "S15, #1345: the mark is taken when the flush ends", planted.mark_newer_than_flush),
-    _crash("journal removed before mark", "S20: a crash finds neither mark nor file", planted.journal_removed_first),
+    _crash(
+        "journal removed before mark", "S20: a crash finds neither mark nor file", planted.journal_removed_first, 39
+    ),
     _crash(
         "one journal too many removed", "the file that the mark points into goes", planted_journal.removes_marked_file
     ),
@@ -172,7 +174,7 @@ MUTANTS = (
     _crash(
         "replay not flushed", "S21: the mark passes what replay only holds in memory", planted_journal.unflushed_replay
     ),
-    _crash("shared mark", "S18, #1254: two journals write one mark", planted.shared_mark),
+    _crash("shared mark", "S18, #1254: two journals write one mark", planted.shared_mark, 9),
     _crash("replay stops early", "S11, #2176: the last record is not applied", planted_journal.replay_stops_early),
     _crash(
         "replay drops fences", "BOOKKEEPER-500: replay does not know the record", planted_journal.replay_drops_fences
@@ -198,9 +200,12 @@ MUTANTS = (
     _crash("torn tail refused", "S10, BOOKKEEPER-166: a torn record stops the start", planted_journal.refused_tail),
     _crash("unborn file kept", "a file without a durable header stops the start", planted_journal.kept_unborn_file),
     _crash(
-        "body not verified", "S38, #4659: a zero body behind a durable header is taken", planted_journal.unverified_body
+        "body not verified",
+        "S38, #4659: a zero body behind a durable header is taken",
+        planted_journal.unverified_body,
+        7,
     ),
-    _crash("synced too new", "a record calls others of its own group durable", planted_journal.synced_too_new),
+    _crash("synced too new", "a record calls others of its own group durable", planted_journal.synced_too_new, 8),
     Mutant(
         "last group not proved", "damage in the last group is taken for a tail", planted_journal.unsettled, hunt_flips
     ),
@@ -216,7 +221,7 @@ MUTANTS = (
         planted_index.unsynced_entry_log,
     ),
     _crash("entry log not synced on roll", "#659: only the newest log is synced", planted_index.unsynced_full_log),
-    _crash("entry log name not synced", "positions into a log whose name is lost", planted_index.unsynced_log_name),
+    _crash("entry log name not synced", "positions into a log whose name is lost", planted_index.unsynced_log_name, 13),
     _crash("index not synced", "S07: the mark moves past positions in the page cache", planted_index.unsynced_index),
     _crash("index name not synced", "an index file's name is lost behind the mark", planted_index.unsynced_index_name),
     _crash(
@@ -274,7 +279,10 @@ MUTANTS = (
         hunt_errors,
     ),
     Mutant(
-        "failed mark ignored", "journals go although the mark was not written", planted.ignored_mark_error, hunt_errors
+        "failed mark ignored",
+        "journals go although the mark was not written",
+        planted.ignored_mark_error,
+        partial(hunt_errors, 2),
     ),
     Mutant(
         "middle taken as tail",
@@ -286,10 +294,16 @@ MUTANTS = (
         "ids not verified", "D6: another entry's bytes are served", planted_index.unverified_ids, misdirect_position
     ),
     Mutant(
-        "doubt answered negatively", "#2908: an unreadable entry is 'no such entry'", planted.negative_doubt, hunt_flips
+        "doubt answered negatively",
+        "#2908: an unreadable entry is 'no such entry'",
+        planted.negative_doubt,
+        partial(hunt_flips, ".log"),
     ),
     Mutant(
-        "header not verified", "a damaged fence bit or key is believed", planted_index.unverified_header, hunt_flips
+        "header not verified",
+        "a damaged fence bit or key is believed",
+        planted_index.unverified_header,
+        partial(hunt_flips, ".idx"),
     ),
     _collect("copy not synced", "S06, BOOKKEEPER-926: the index points to lost copies", collecting.unsynced_copy),
     Mutant(
@@ -325,7 +339,10 @@ MUTANTS = (
     ),
     _collect("one proof is enough", "S13, #865, #870: what a listing misses is dropped", collecting.one_proof),
     _collect(
-        "lagging server believed", "Z6: a ledger that a server does not know yet is dropped", collecting.never_caught_up
+        "lagging server believed",
+        "Z6: a ledger that a server does not know yet is dropped",
+        collecting.never_caught_up,
+        5,
     ),
     Mutant(
         "direct reads of a lagging server",
@@ -345,9 +362,9 @@ MUTANTS = (
         collecting.listed_before_own,
         directed.create_during_listing,
     ),
-    _collect("no tombstone", "P21, #4462: a late writer makes a fenced ledger anew", collecting.no_tombstones),
+    _collect("no tombstone", "P21, #4462: a late writer makes a fenced ledger anew", collecting.no_tombstones, 6),
     _collect("tombstone after the drop", "P21: a crash in between forgets the fence", collecting.late_tombstones),
-    _collect("tombstone not synced", "P21: a power cut forgets the fence", collecting.unsynced_tombstones),
+    _collect("tombstone not synced", "P21: a power cut forgets the fence", collecting.unsynced_tombstones, 6),
     _crash("index file noted early", "a crash makes an index file count as lost", planted_index.noted_before_durable),
     Mutant(
         "lost index file believed",
@@ -362,7 +379,10 @@ MUTANTS = (
         directed.crash_after_a_drop,
     ),
     _collect(
-        "fence forgotten when dropped", "P21: a fenced ledger is dropped as if it were not", collecting.forgotten_fence
+        "fence forgotten when dropped",
+        "P21: a fenced ledger is dropped as if it were not",
+        collecting.forgotten_fence,
+        6,
     ),
 )
 

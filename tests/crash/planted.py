@@ -39,8 +39,8 @@ def unflushed_fence() -> Plant:
 
 def unfenced_header() -> Plant:
     def make(old: Any) -> Any:
-        def encode(header: LedgerHeader) -> bytes:
-            return old(dataclasses.replace(header, fenced=False))
+        def encode(header: LedgerHeader, *version: int) -> bytes:
+            return old(dataclasses.replace(header, fenced=False), *version)
 
         return encode
 
@@ -68,7 +68,7 @@ def receding_lac() -> Plant:
 
 def lacless_header() -> Plant:
     def make(old: Any) -> Any:
-        return lambda header: old(dataclasses.replace(header, explicit_lac=b""))
+        return lambda header, *version: old(dataclasses.replace(header, explicit_lac=b""), *version)
 
     return changed(index_format, "encode_slot", make)
 

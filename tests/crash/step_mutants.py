@@ -6,6 +6,7 @@ from functools import partial
 
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.crash import directed, directed_steps, planted_commits, planted_doubts, planted_starts
+from tests.crash.doubts import Damage
 from tests.crash.hunting import (
     Mutant,
     hunt_collections,
@@ -40,7 +41,7 @@ COMMIT_MUTANTS = (
         "commit beside the thread",
         "event loop and journal thread write at the same time",
         planted_commits.commit_beside_thread,
-        hunt_crashes,
+        partial(hunt_crashes, first_seed=13),
     ),
     Mutant(
         "failed journal goes on",
@@ -52,7 +53,7 @@ COMMIT_MUTANTS = (
         "mixed group not synced",
         "an ordinary add beside a deferred one is answered from the page cache",
         planted_commits.mixed_group_deferred,
-        hunt_deferrals,
+        partial(hunt_deferrals, first_seed=5),
     ),
     Mutant(
         "held records handed over last",
@@ -64,7 +65,7 @@ COMMIT_MUTANTS = (
         "submitted counts as written",
         "what came while a group was written counts as durable with it",
         planted_commits.submitted_counted_as_written,
-        hunt_deferrals,
+        partial(hunt_deferrals, first_seed=4),
     ),
     Mutant(
         "deferred group counts as durable",
@@ -94,7 +95,7 @@ COMMIT_MUTANTS = (
         "revived fence not journaled",
         "P21: a repair makes a fenced, dropped ledger anew; a crash forgets the fence",
         planted_commits.revived_fence_not_journaled,
-        hunt_collections,
+        partial(hunt_collections, 4),
     ),
     Mutant(
         "fence without its key",
@@ -130,7 +131,7 @@ COMMIT_MUTANTS = (
         "flush counted when it begins",
         "C11: a force is answered when the flush begins",
         planted_commits.flush_counted_when_begun,
-        hunt_deferrals,
+        partial(hunt_deferrals, first_seed=6),
     ),
     Mutant(
         "deferred adds counted when taken",
@@ -200,7 +201,7 @@ START_MUTANTS = (
         "late add revives",
         "P21: a late add makes a fenced, dropped ledger anew",
         planted_starts.late_add_revives,
-        hunt_collections,
+        partial(hunt_collections, first_seed=6),
     ),
     Mutant(
         "key-value store's directory not synced",
@@ -270,13 +271,13 @@ DOUBT_MUTANTS = (
         "limbo left without a fence",
         "the lost header had one, and a late writer goes on",
         planted_doubts.left_limbo_unfenced,
-        hunt_doubts,
+        partial(hunt_doubts, Damage.REMOVED),
     ),
     Mutant(
         "limbo left before the fence is durable",
         "a crash in between leaves a ledger that takes adds",
         planted_doubts.left_limbo_early,
-        hunt_doubts,
+        partial(hunt_doubts, Damage.REMOVED),
     ),
     Mutant(
         "limbo not synced",
@@ -285,19 +286,22 @@ DOUBT_MUTANTS = (
         hunt_doubts,
     ),
     Mutant(
-        "limbo not written", "a restart forgets which ledgers are in doubt", planted_doubts.limbo_in_memory, hunt_doubts
+        "limbo not written",
+        "a restart forgets which ledgers are in doubt",
+        planted_doubts.limbo_in_memory,
+        partial(hunt_doubts, Damage.REMOVED),
     ),
     Mutant(
         "rebuilt ledger not in doubt",
         "the fence is lost with the header, and a late writer goes on",
         planted_doubts.rebuilt_without_doubt,
-        hunt_doubts,
+        partial(hunt_doubts, Damage.REMOVED),
     ),
     Mutant(
         "dropped in doubt, without a tombstone",
         "P21: a late writer makes a ledger anew that may have been fenced",
         planted_doubts.dropped_in_doubt_unfenced,
-        hunt_doubts,
+        partial(hunt_doubts, Damage.REMOVED),
     ),
     Mutant(
         "absence in limbo is certain",

@@ -8,9 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
+from bookie_service.formats import index as index_format
 from tests.crash import directed, directed_steps
-from tests.crash.hunting import Mutant, killed_by
+from tests.crash.hunting import Mutant, hunt_crashes, killed_by
 from tests.crash.mutants import EQUIVALENT, MUTANTS
+from tests.planting import Plant, replaced
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -34,6 +36,16 @@ def test_error_of_the_harness_is_no_kill() -> None:
 
     with pytest.raises(TypeError):
         killed_by(Mutant("", "", contextlib.nullcontext, broken))
+
+
+def test_planted_function_that_does_not_take_the_products_arguments_is_no_kill() -> None:
+    """The start that calls it ends with the TypeError, which looks like a bookie that does not start."""
+
+    def unfitting() -> Plant:
+        return replaced(index_format, "encode_slot", lambda: b"")
+
+    with pytest.raises(TypeError):
+        killed_by(Mutant("", "", unfitting, hunt_crashes))
 
 
 def test_there_are_at_least_thirty_and_each_has_its_own_name() -> None:

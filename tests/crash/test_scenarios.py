@@ -5,102 +5,38 @@ The others stand where what they need is; `python -m tests.scenarios` lists the 
 
 from __future__ import annotations
 
-import asyncio
-import copy
 import errno
 from dataclasses import replace
 from random import Random
 
 import pytest
 
-from bkspark.errors import ConfigurationError, StorageDamaged
-from bkspark.metadata.bookies import BookieRegistry
-from bkspark.metadata.memory import MemoryStore
-from bkspark.metadata.uri import MetadataUri
+from bkspark.errors import StorageDamaged
 from bkspark.wire import v2
 from bkspark.wire.status import Status
-from bookie_service.cluster.identity import Identity
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import index as index_format
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats import marks as mark_format
-from bookie_service.storage.journal.journal import JournalOptions
-from bookie_service.storage.ledgers.base import StoreOptions
-from bookie_service.storage.logs.log_appender import AppendOptions
-from tests.crash.audit import Violation, audit
+from tests.crash.audit import audit
 from tests.crash.campaign import reopened
 from tests.crash.directed import crash_held_index, crash_reused_journals, crash_striped_ledger
 from tests.crash.faults import misdirect_position
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
-from tests.crash.simulated_files import Inode, SimulatedDisk, SimulatedFiles, os_error
-from tests.crash.twins import BookieTwin, Setup
-
-ROOMY = Setup(
-    store=StoreOptions(cache_half_bytes=1 << 16, append=AppendOptions(1 << 20), open_files_max=2),
-    journal=JournalOptions(file_bytes_max=1 << 20, preallocate_bytes=4096, alignment_bytes=1, backups_max=0),
+from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles, os_error
+from tests.crash.staging import (
+    ROOMY,
+    WRONG_KEY,
+    crash_everywhere,
+    file_at,
+    new_bookie,
+    operations_of,
+    overwrite,
+    put,
+    restarted,
 )
-WRONG_KEY = b"a key of another one"
-
-
-def new_bookie(setup: Setup = ROOMY) -> BookieTwin:
-    return BookieTwin(setup.new_disk(), setup, History())
-
-
-def restarted(twin: BookieTwin, loss: Loss = Loss.LOST, seed: int = 0) -> BookieTwin:
-    """Crash a bookie, start it on what is left, and hold it against what it promised."""
-    twin.disk.before_operation = None
-    history = twin.history.after_crash()
-    new = reopened(crash_image(twin.disk, loss, Random(seed)), twin.setup, history)
-    audit(new, history)
-    return new
-
-
-def put(twin: BookieTwin, ledger_id: int, ids: range, size: int = 30, flags: int = 0) -> None:
-    """Add entries and wait until they are acknowledged."""
-    twin.add(ledger_id, [(entry_id, bytes([entry_id % 251]) * size) for entry_id in ids], flags)
-    twin.settle()
-
-
-def file_at(disk: SimulatedDisk, name: str) -> tuple[str, Inode]:
-    """Return (path, file) of the only file whose path ends so."""
-    found = [(path, inode) for path, inode in disk.visible_files().items() if path.endswith(name)]
-    assert len(found) == 1, (name, sorted(disk.visible_files()))
-    return found[0]
-
-
-def overwrite(inode: Inode, offset: int, data: bytes) -> None:
-    """Damage a file, durably."""
-    inode.cached[offset : offset + len(data)] = inode.durable[offset : offset + len(data)] = data
-
-
-def crash_everywhere(twin: BookieTwin, act: object, audits: int = 1) -> int:
-    """Run `act()` and crash the bookie before each of its operations, in every way; return how many there were."""
-    boundaries = 0
-
-    def crash(operation: str, path: str) -> None:
-        nonlocal boundaries
-        boundaries += 1
-        history = twin.history.after_crash()
-        for loss in Loss:
-            for seed in range(audits):
-                audit(reopened(crash_image(twin.disk, loss, Random(seed)), twin.setup, history), history)
-
-    twin.disk.before_operation = crash
-    try:
-        act()
-    finally:
-        twin.disk.before_operation = None
-    return boundaries
-
-
-def operations_of(disk: SimulatedDisk, act: object) -> list[tuple[str, str]]:
-    """Return (operation, path) of everything that `act()` changed."""
-    found: list[tuple[str, str]] = []
-    disk.before_operation = lambda operation, path: found.append((operation, path))
-    act()
-    disk.before_operation = None
-    return found
+from tests.crash.twins import BookieTwin, Setup
 
 
 @pytest.mark.parametrize("loss", list(Loss))
@@ -399,92 +335,6 @@ def test_s30_half_is_flushed_once_and_serves_until_it_is_on_disk() -> None:
     audit(twin, twin.history)
 
 
-def full_image(twin: BookieTwin, place: str) -> SimulatedDisk:
-    """Return what a crash leaves of a bookie's disk, with no space below `place`."""
-    image = crash_image(twin.disk, Loss.LOST, Random(0))
-    grows = ("create", "write", "preallocate", "create_directory")
-    image.fault = lambda operation, path: (
-        os_error(errno.ENOSPC, path) if operation in grows and path.startswith(place) else None
-    )
-    return image
-
-
-def test_s31_full_journal_disk_refuses_to_start_with_the_path_and_loses_nothing() -> None:
-    twin = new_bookie()
-    put(twin, 1, range(5))
-    image = full_image(twin, "/journal0")
-    with pytest.raises(OSError) as caught:
-        BookieTwin(image, twin.setup, History())
-    assert caught.value.filename.startswith("/journal0")
-    image.fault = None
-    history = twin.history.after_crash()
-    audit(reopened(image, twin.setup, history), history)
-
-
-def test_s31_bookie_whose_ledger_disk_is_full_starts_read_only_and_loses_nothing() -> None:
-    twin = new_bookie()
-    put(twin, 1, range(5))
-    image = full_image(twin, "/ledgers0")
-    history = twin.history.after_crash()
-    again = BookieTwin(image, twin.setup, history)
-    assert again.disks.is_stuck
-    assert [again.read(1, entry_id)[0] for entry_id in range(5)] == [Status.EOK] * 5
-    # A crash before there is space finds the entries in the journal once more.
-    crashed = crash_image(image, Loss.LOST, Random(0))
-    history = history.after_crash()
-    audit(reopened(crashed, twin.setup, history), history)
-
-
-def new_cluster() -> MemoryStore:
-    store = MemoryStore()
-    uri = MetadataUri.parse("zk://127.0.0.1:2181/ledgers")
-    asyncio.run(BookieRegistry(store.session(), uri).initialize_cluster())
-    return store
-
-
-def establish(disk: SimulatedDisk, cluster: MemoryStore) -> None:
-    """Establish whose directories these are, as a bookie's process does before it opens them."""
-    uri = MetadataUri.parse("zk://127.0.0.1:2181/ledgers")
-    identity = Identity(SimulatedFiles(disk), ROOMY.journal_paths, ROOMY.ledger_paths)
-    asyncio.run(identity.establish(BookieRegistry(cluster.session(), uri), "127.0.0.1:3181"))
-    identity.release()
-
-
-@pytest.mark.parametrize("lost", ["/journal0", "/ledgers0"])
-def test_s32_emptied_directory_is_no_new_bookie(lost: str) -> None:
-    cluster, disk = new_cluster(), ROOMY.new_disk()
-    establish(disk, cluster)
-    put(BookieTwin(disk, ROOMY, History()), 1, range(3))
-    disk.directory("/").change({lost[1:]: None})
-    SimulatedFiles(disk).make_directory(lost)
-    with pytest.raises(ConfigurationError, match=f"{lost} of bookie .* has lost its contents"):
-        establish(disk, cluster)
-
-
-def test_s33_bookie_that_the_cluster_does_not_know_does_not_start() -> None:
-    cluster, disk = new_cluster(), ROOMY.new_disk()
-    as_it_was = copy.deepcopy(cluster)
-    establish(disk, cluster)
-    put(BookieTwin(disk, ROOMY, History()), 1, range(3))
-    with pytest.raises(ConfigurationError, match="does not know bookie"):
-        establish(disk, as_it_was)
-
-
-def test_x5_first_boot_that_crashes_anywhere_is_finished_by_the_next() -> None:
-    cluster, disk = new_cluster(), ROOMY.new_disk()
-    images: list[SimulatedDisk] = []
-    disk.before_operation = lambda operation, path: images.extend(
-        crash_image(disk, loss, Random(len(images))) for loss in Loss
-    )
-    as_it_was = copy.deepcopy(cluster)
-    establish(disk, cluster)
-    assert len(images) > 60
-    for image in images:
-        establish(image, copy.deepcopy(as_it_was))
-        put(BookieTwin(image, ROOMY, History()), 1, range(2))
-    establish(crash_image(disk, Loss.LOST, Random(0)), cluster)
-
-
 def test_s37_index_file_with_a_cut_header_is_made_again_by_replay() -> None:
     twin = new_bookie()
     put(twin, 1, range(3))
@@ -555,14 +405,6 @@ def test_d6_block_of_another_entry_is_an_error_not_data() -> None:
     overwrite(log, log_format.HEADER_BYTES, bytes(log.cached[log_format.HEADER_BYTES + half :]))
     assert twin.read(1, 0)[0] == Status.EIO
     assert twin.read(2, 0)[0] == Status.EOK
-
-
-def test_d12_lost_journal_directory_is_never_a_silent_empty_replay() -> None:
-    twin = new_bookie()
-    put(twin, 1, range(3))
-    twin.disk.directory("/journal0").change({"current": None})
-    with pytest.raises(Violation, match=r"journal file .* is missing"):
-        restarted(twin, Loss.KEPT)
 
 
 def test_index_cut_inside_a_position_is_written_again() -> None:

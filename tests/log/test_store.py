@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ import pytest
 from bkspark.errors import (
     ConfigurationError,
     DataLoss,
-    LedgerFenced,
     LogExists,
     MetadataError,
     NoSuchLog,
@@ -21,17 +19,14 @@ from bkspark.errors import (
 )
 from bkspark.log.formats import (
     LAST_EPOCHS_MAX,
-    PAGE_LEDGERS_MAX,
     QUERIES_OF_A_NAME_MAX,
     TAIL_LEDGERS_MAX,
     LedgerFacts,
-    PageRef,
-    encode_head,
 )
-from bkspark.log.positions import BEGINNING, Position
+from bkspark.log.positions import BEGINNING
 from bkspark.log.store import LogStore
 from bkspark.metadata.memory import Fault
-from tests.log.world import JOB, CountingTree, LaggingTree, RacingTree, World, closed, in_world
+from tests.log.world import JOB, LaggingTree, RacingTree, World, closed, in_world
 
 # ---- whole logs ----
 
@@ -349,278 +344,3 @@ async def test_what_others_have_just_written_is_seen_through_a_server_that_lags(
         assert (await store.append_ledgers("x", closed(ledger_id))).is_new
     with pytest.raises(NoSuchLog):
         await store.snapshot("y")
-
-
-# ---- long logs ----
-
-
-@in_world
-async def test_a_log_of_5000_ledgers_reads_back_in_order_and_its_nodes_stay_small(world: World) -> None:
-    ids = list(range(10**18, 10**18 + 5_000))
-    for start in range(0, 4_000, 150):
-        await world.publish(*ids[start : min(start + 150, 4_000)])
-    await world.publish(*ids[4_000:])
-    assert await world.ids() == ids
-    snapshot = await world.store.snapshot("x")
-    assert [ref.first_ordinal for ref in snapshot.head.pages] == [0, PAGE_LEDGERS_MAX, 2 * PAGE_LEDGERS_MAX]
-    tree = world.server.session()
-    pages = await tree.children("/bkspark/logs/x/pages")
-    assert sorted(pages) == sorted(ref.name for ref in snapshot.head.pages)
-    sizes = [len((await tree.get(f"/bkspark/logs/x/pages/{page}"))[0]) for page in pages]
-    assert max(sizes) < 200_000
-    assert len((await tree.get("/bkspark/logs/x"))[0]) < 20_000
-
-
-@in_world
-async def test_part_of_a_long_log_is_read_without_its_other_pages(world: World) -> None:
-    await world.publish(*range(6_500))
-    counting = CountingTree(world.server)
-    snapshot = await LogStore(counting, "/ledgers").snapshot("x")
-    assert [ledger.ledger_id for ledger in await snapshot.ledgers(2_500, 2_503)] == [2_500, 2_501, 2_502]
-    assert (await snapshot.ledger(2_499)).ledger_id == 2_499
-    assert counting.reads == ["/bkspark/logs/x", f"/bkspark/logs/x/pages/{snapshot.head.pages[1].name}"]
-
-
-@in_world
-async def test_appending_to_a_long_log_reads_and_writes_no_full_page(world: World) -> None:
-    await world.publish(*range(6_000))
-    full = (await world.store.snapshot("x")).head.pages
-    counting = CountingTree(world.server)
-    store = LogStore(counting, "/ledgers")
-    for start in range(10_000, 10_900, 100):
-        await world.stage(*range(start, start + 100))
-        await store.append_ledgers("x", closed(*range(start, start + 100)))
-    snapshot = await store.snapshot("x")
-    assert snapshot.head.pages[:3] == full[:3]
-    read = {path.rpartition("/")[2] for path in counting.reads if "/pages/" in path}
-    assert not read & {ref.name for ref in full[:3]}
-    assert [ledger.ledger_id for ledger in await snapshot.ledgers(5_999, 6_101)] == [
-        5_999,
-        *range(10_000, 10_100),
-        10_100,
-    ]
-
-
-@in_world
-async def test_a_million_ledgers_fit_into_the_head(world: World) -> None:
-    """Built by hand from full pages: only their names are in the head."""
-    head = (await world.store.snapshot("x")).head
-    pages = tuple(PageRef(f"{first}-{'a' * 16}") for first in range(0, 1_000_000, PAGE_LEDGERS_MAX))
-    epochs = tuple((f"{'q' * 190}{number}", 1 << 62) for number in range(LAST_EPOCHS_MAX))
-    largest = LedgerFacts((1 << 63) - 1, (1 << 63) - 2, (1 << 63) - 1)
-    full = replace(
-        head,
-        pages=pages,
-        tail_ordinal=1_000_000,
-        tail=(largest,) * TAIL_LEDGERS_MAX,
-        last_epochs=epochs,
-        changes=("a",) * 32,
-    )
-    assert len(encode_head(full)) < 400_000
-
-
-@in_world
-async def test_a_snapshot_reads_on_when_its_last_page_was_written_anew(world: World) -> None:
-    await world.publish(*range(300))
-    before = await world.another_store().snapshot("x")
-    await world.publish(*range(300, 600))
-    assert [ledger.ledger_id for ledger in await before.ledgers()] == list(range(300))
-
-
-@in_world
-async def test_a_snapshot_of_what_was_truncated_meanwhile_says_so(world: World) -> None:
-    await world.publish(*range(4_100))
-    before = await world.another_store().snapshot("x")
-    await world.store.truncate("x", Position(3_000, 3_000, 5), at_ledger_end=False, closed=())
-    with pytest.raises(DataLoss, match="truncated"):
-        await before.ledgers()
-    assert (await before.ledger(4_050)).ledger_id == 4_050
-
-
-@in_world
-async def test_the_list_is_read_backwards_from_any_ordinal(world: World) -> None:
-    await world.publish(*range(2_300))
-    await world.publish(5_000)
-    snapshot = await world.store.snapshot("x")
-    backwards = [ledger.ledger_id async for ledger in snapshot.last_before(2_301)]
-    assert backwards == [5_000, *range(2_299, -1, -1)]
-    assert [ledger.ledger_id async for ledger in snapshot.last_before(2)] == [1, 0]
-
-
-# ---- truncating, overwriting, deleting ----
-
-
-@in_world
-async def test_truncating_takes_ledgers_from_the_front_and_deletes_them(world: World) -> None:
-    await world.publish(10, 11, 12)
-    gone = await world.store.truncate("x", Position(1, 11, 4), at_ledger_end=False, closed=())
-    assert gone == 1
-    snapshot = await world.store.snapshot("x")
-    assert (snapshot.first_ordinal, snapshot.start) == (1, Position(1, 11, 4))
-    assert await world.ids() == [11, 12]
-    assert await world.store.attempts.sweep("x", world.delete) == 1
-    assert world.deleted == [10]
-
-
-@in_world
-async def test_truncating_at_a_ledgers_end_takes_that_ledger_and_keeps_the_position_valid(world: World) -> None:
-    await world.publish(10, 11)
-    end = Position(0, 10, 10)
-    assert await world.store.truncate("x", end, at_ledger_end=True, closed=()) == 1
-    snapshot = await world.store.snapshot("x")
-    assert (snapshot.first_ordinal, snapshot.start) == (1, end)
-    assert await world.store.truncate("x", end, at_ledger_end=True, closed=()) == 0
-
-
-@in_world
-async def test_a_log_truncated_to_nothing_goes_on_with_new_ordinals(world: World) -> None:
-    await world.publish(*range(300))
-    assert await world.store.truncate("x", Position(299, 299, 10), at_ledger_end=True, closed=()) == 300
-    assert (await world.publish(500)).first_ordinal == 300
-    assert await world.ids() == [500]
-
-
-@in_world
-async def test_truncating_at_a_position_of_another_log_is_refused(world: World) -> None:
-    await world.publish(10, 11)
-    with pytest.raises(ConfigurationError, match="has ledger 11 at ordinal 1"):
-        await world.store.truncate("x", Position(1, 99, 4), at_ledger_end=False, closed=())
-    with pytest.raises(DataLoss, match="ends before ordinal 2"):
-        await world.store.truncate("x", Position(2, 99, 4), at_ledger_end=False, closed=())
-    assert await world.ids() == [10, 11]
-
-
-@in_world
-async def test_overwriting_swaps_the_list_at_once_and_condemns_the_old_ledgers(world: World) -> None:
-    await world.publish(*range(250))
-    await world.stage(900, 901)
-    outcome = await world.store.replace_ledgers("x", closed(900, 901), closed=(), publisher=("q", 1))
-    assert (outcome.is_new, outcome.first_ordinal) == (True, 250)
-    assert await world.ids() == [900, 901]
-    assert (await world.store.snapshot("x")).start == Position.beginning(250)
-    assert await world.store.attempts.sweep("x", world.delete) == 250
-    assert sorted(world.deleted) == list(range(250))
-    assert await world.store.attempts.sweep("x", world.delete) == 0
-    assert not (await world.store.replace_ledgers("x", [], closed=(), publisher=("q", 1))).is_new
-    assert await world.ids() == [900, 901]
-
-
-@in_world
-async def test_a_sweep_that_fails_is_finished_by_the_next(world: World) -> None:
-    await world.publish(1, 2)
-    await world.store.replace_ledgers("x", [], closed=())
-
-    async def failing(ledger_id: int) -> None:
-        raise MetadataError("away")
-
-    with pytest.raises(MetadataError):
-        await world.store.attempts.sweep("x", failing)
-    assert await world.store.attempts.sweep("x", world.delete) == 2
-
-
-@in_world
-async def test_a_deleted_log_leaves_no_node_and_no_ledger(world: World) -> None:
-    await world.publish(*range(2_300))
-    await world.stage(5_000)
-    assert await world.store.delete("x", world.delete, closed=())
-    assert sorted(world.deleted) == [*range(2_300), 5_000]
-    assert await world.store.names() == []
-    with pytest.raises(NoSuchLog):
-        await world.store.snapshot("x")
-    await world.store.create("x")
-    assert await world.ids() == []
-
-
-@in_world
-async def test_an_interrupted_deletion_hides_the_log_and_is_finished_by_another_call(world: World) -> None:
-    await world.publish(1)
-
-    async def failing(ledger_id: int) -> None:
-        raise MetadataError("away")
-
-    with pytest.raises(MetadataError):
-        await world.store.delete("x", failing, closed=())
-    with pytest.raises(NoSuchLog, match="being deleted"):
-        await world.store.snapshot("x")
-    with pytest.raises(NoSuchLog, match="being deleted"):
-        await world.store.create("x")
-    assert await world.store.delete("x", world.delete, closed=())
-    assert world.deleted == [1]
-    assert await world.store.names() == []
-
-
-# ---- writing ----
-
-
-@in_world
-async def test_a_writer_has_fenced_what_is_open_before_it_gets_the_log(world: World) -> None:
-    await world.stage(1, 2, 3)
-    assert await world.store.open_writer("x", 1, "a" * 16, ()) == 0
-    assert await world.store.open_writer("x", 2, "b" * 16, ()) is None
-    assert await world.store.open_writer("x", 2, "b" * 16, [(0, LedgerFacts(1, 4, 50))]) == 1
-    snapshot = await world.store.snapshot("x")
-    assert snapshot.open_ordinals == (1,)
-    assert [ledger.last_entry for ledger in await snapshot.ledgers()] == [4, None]
-    with pytest.raises(LedgerFenced, match="opened for writing by another client"):
-        await world.store.add_writer_ledger("x", 3, "a" * 16, ())
-    assert await world.pending() == [3]
-
-
-@in_world
-async def test_a_writer_rolls_and_ends_and_leaves_no_ledger_open(world: World) -> None:
-    writer = "a" * 16
-    await world.stage(1, 2, 3)
-    await world.store.open_writer("x", 1, writer, ())
-    assert await world.store.add_writer_ledger("x", 2, writer, ()) == 1
-    assert (await world.store.snapshot("x")).open_ordinals == (0, 1)
-    assert await world.store.add_writer_ledger("x", 3, writer, [(0, LedgerFacts(1, 4, 50))]) == 2
-    ends = [(1, LedgerFacts(2, 5, 60)), (2, LedgerFacts(3, -1, 0))]
-    await world.store.settle_writer("x", writer, ends, is_end=True)
-    snapshot = await world.store.snapshot("x")
-    assert (snapshot.open_ordinals, snapshot.head.writer) == ((), None)
-    assert [ledger.last_entry for ledger in await snapshot.ledgers()] == [4, 5, -1]
-
-
-@in_world
-async def test_of_two_that_open_a_log_at_once_each_has_fenced_the_one_before(world: World) -> None:
-    await world.stage(1, 2)
-    tokens = ["a" * 16, "b" * 16]
-    outcomes = await asyncio.gather(
-        *(world.another_store().open_writer("x", i + 1, token, ()) for i, token in enumerate(tokens))
-    )
-    assert sorted(outcomes, key=str) == [0, None]
-
-
-@in_world
-async def test_open_ledgers_are_neither_overwritten_nor_truncated_nor_deleted_before_they_are_closed(
-    world: World,
-) -> None:
-    await world.stage(1)
-    await world.store.open_writer("x", 1, "a" * 16, ())
-    await world.publish(2)
-    assert await world.store.replace_ledgers("x", [], closed=()) is None
-    assert await world.store.truncate("x", Position(1, 2, 5), at_ledger_end=False, closed=()) is None
-    assert not await world.store.delete("x", world.delete, closed=())
-    assert await world.ids() == [1, 2]
-    assert await world.store.truncate("x", Position(1, 2, 5), at_ledger_end=False, closed=[0]) == 1
-
-
-@in_world
-async def test_an_overwritten_log_is_lost_to_its_writer(world: World) -> None:
-    await world.stage(1, 2)
-    await world.store.open_writer("x", 1, "a" * 16, ())
-    await world.store.replace_ledgers("x", [], closed=[0])
-    with pytest.raises(LedgerFenced):
-        await world.store.add_writer_ledger("x", 2, "a" * 16, ())
-
-
-@in_world
-async def test_an_open_ledger_stays_where_its_end_can_be_noted(world: World) -> None:
-    await world.publish(*range(150))
-    await world.stage(500)
-    await world.store.open_writer("x", 500, "a" * 16, ())
-    await world.publish(*range(1_000, 1_100))
-    await world.store.settle_writer("x", "a" * 16, [(150, LedgerFacts(500, 7, 70))], is_end=True)
-    snapshot = await world.store.snapshot("x")
-    assert len(snapshot.head.pages) == 1
-    assert (await snapshot.ledger(150)).last_entry == 7

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.spark_settings import INTERPRETED, SHORT_JVM, spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,32 +27,13 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
-    # A JVM for short jobs: compiling much and collecting in parallel does not pay off on two cores.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.extraJavaOptions": SHORT_JVM,
+    **INTERPRETED,
     "spark.sql.session.timeZone": "America/New_York",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.streaming.stopTimeout": "60s",
 }
 """The time zone is nobody's default, so that a timestamp which passes through local time is noticed."""
-
-
-def spark_home(folder: Path) -> Path:
-    """Return a Spark whose Python processes import pyspark from where it is installed.
-
-    They look into `python/lib/pyspark.zip` first, which has no compiled modules: each process would compile what it
-    imports, 1.3 s of processor, and one of a stream has ten seconds, by the clock, to start.
-    """
-    import pyspark
-
-    # A folder of its own for each process: a driver that was killed may have left half a one.
-    home = Path(tempfile.mkdtemp(prefix="home-", dir=folder))
-    for entry in Path(pyspark.__file__).parent.iterdir():
-        if entry.name != "python":
-            (home / entry.name).symlink_to(entry)
-    return home
 
 
 def session(folder: Path) -> SparkSession:

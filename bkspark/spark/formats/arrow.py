@@ -2,8 +2,8 @@
 
     schema message, record batch message, end of stream        (Arrow columnar format 1.5, uncompressed)
 
-An entry explains itself: any Arrow library reads it with `ipc.open_stream`, and Spark's schema is read off the first
-entry of a log. A reader takes more than the writer writes: several batches in the stream, compressed buffers,
+An entry is self-describing: any Arrow library reads it with `ipc.open_stream`, and Spark's schema comes from the first
+entry of a log. A reader accepts more than the writer writes: several batches in the stream, compressed buffers,
 dictionaries, columns in any order and of any type that converts without loss.
 """
 
@@ -27,7 +27,7 @@ _MALFORMED = (pa.ArrowException, ValueError, TypeError, KeyError, OSError)
 
 
 class ArrowDecoder(Decoder):
-    """Decodes entries of many rows; columns lie over the received buffer where types agree."""
+    """Decodes entries of many rows; columns are views of the received buffer if types agree."""
 
     def decode(self, entries: EntryBatch) -> Iterator[Rows]:
         tables: list[pa.Table] = []
@@ -58,7 +58,7 @@ class ArrowDecoder(Decoder):
     def _table(self, payload: pa.Buffer) -> pa.Table:
         with pa.ipc.open_stream(payload) as stream:
             table = stream.read_all()
-        # Offsets inside the payload are the writer's word; followed blindly they lead out of the buffer.
+        # Offsets inside the payload come from the writer; unchecked, they may lead out of the buffer.
         table.validate(full=True)
         if self.is_whole:
             known = {name.lower() for name in self.schema.names}
@@ -80,7 +80,7 @@ class ArrowDecoder(Decoder):
 
 
 def _rows_without_columns(count: int) -> pa.Table:
-    # A table has as many rows as its columns; one is needed to carry the count when none is wanted.
+    # A table has as many rows as its columns; one column is needed to carry the count when none is wanted.
     return pa.table({"rows": pa.nulls(count)})
 
 
@@ -107,7 +107,7 @@ def _column(table: pa.Table, field: pa.Field, *, is_whole: bool) -> pa.ChunkedAr
 def _converts(found: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether values may be converted; each is checked to fit when they are.
 
-    Arrow itself converts much more, texts to numbers for instance, and follows whatever a damaged type says.
+    Arrow itself converts much more, texts to numbers for instance, and trusts a damaged type.
     """
     if found == wanted or kinds.is_null(found):
         return True
@@ -125,14 +125,14 @@ def _converts(found: pa.DataType, wanted: pa.DataType) -> bool:
     if kinds.is_decimal(wanted):
         return kinds.is_decimal(found) and 0 <= found.scale <= found.precision
     if kinds.is_floating(wanted):
-        # Arrow checks no digit that a narrower one loses.
+        # Arrow does not check the digits that a narrower decimal loses.
         return kinds.is_floating(found) and found.bit_width <= wanted.bit_width
     alike = (kinds.is_integer, _is_text, _is_bytes, kinds.is_date, kinds.is_time, kinds.is_duration)
     return any(kind(found) and kind(wanted) for kind in alike)
 
 
 def _members_convert(found: pa.StructType, wanted: pa.StructType) -> bool:
-    """As `_converts`. One that is missing becomes null, one that is not wanted is passed over; names match exactly."""
+    """As `_converts`. A missing member becomes null, an unwanted one is ignored; names match exactly."""
     types = {member.name: member.type for member in found}
     in_any_case = {name.lower() for name in types}
     return len(types) == found.num_fields and all(
@@ -214,7 +214,7 @@ def schema_of_first(payloads: Sequence[bytes], *, is_lenient: bool) -> pa.Schema
 
 
 def _check_text(batch: pa.RecordBatch, column: pa.Field) -> None:
-    """Raise MalformedPayload where a string is no UTF-8, as Spark's may be: readers would refuse the whole entry."""
+    """Raise MalformedPayload if a string is not UTF-8, as Spark's may be: readers would refuse the whole entry."""
     try:
         batch.column(column.name).validate(full=True)
     except pa.ArrowInvalid as error:
@@ -225,7 +225,7 @@ class ArrowEncoder(Encoder):
     """Encodes a batch as entries of about `entry_bytes` each.
 
     Args:
-        schema: of the batches to come; each is brought to it.
+        schema: the schema to which each batch is converted.
         entry_bytes: target size of an entry.
         entry_bytes_max: a piece of several rows above it is halved until it fits.
     """
@@ -237,7 +237,7 @@ class ArrowEncoder(Encoder):
             )
         self._schema = schema
         self._entry_bytes = entry_bytes
-        # What is left for the record batch beside the schema, message heads and the end mark.
+        # Bytes left for the record batch besides the schema, message heads and the end mark.
         self._batch_bytes_max = entry_bytes_max - len(schema.serialize()) - _STREAM_OVERHEAD_BYTES
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[EntryBatch]:

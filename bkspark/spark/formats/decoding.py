@@ -1,4 +1,4 @@
-"""From entries to columns: what a decoder is, and what a malformed payload does.
+"""From entries to columns: the interface of decoders, and the handling of malformed payloads.
 
 A decoder turns an EntryBatch into `Rows`: Arrow columns of the payload schema, in its order and types. `MalformedMode`
 is as in Spark's own sources: FAILFAST raises, PERMISSIVE gives a row of nulls (and the payload in the column
@@ -22,7 +22,7 @@ from bkspark.errors import ConfigurationError, MalformedPayload
 
 CORRUPT_RECORD = "_corrupt_record"
 TYPES_CACHED_MAX = 1000
-"""Nested types of which a process remembers whether they forbid nulls inside."""
+"""Number of nested types for which a process remembers whether they forbid nulls inside."""
 
 
 class MalformedMode(enum.Enum):
@@ -33,9 +33,9 @@ class MalformedMode(enum.Enum):
 
 @dataclass(frozen=True)
 class Rows:
-    """Decoded rows: one array a column, and for each row the position in the batch of the entry it came from.
+    """Decoded rows: one array per column, and for each row its entry's position in the batch.
 
-    `entry_of_row` returns an int64 array, once somebody wants it; None when row i came from entry i, one each.
+    `entry_of_row` returns an int64 array, on demand; None when row i came from entry i, one each.
     """
 
     columns: list[pa.Array]
@@ -47,9 +47,10 @@ class Decoder(ABC):
     """Decodes the payload columns of one schema.
 
     Args:
-        schema: the payload columns that are wanted, in the order and with the types and nullability of the output.
+        schema: the requested payload columns, in the order and with the types and nullability of the output.
         mode: what a malformed payload does.
-        is_whole: the user named no columns, so a payload with one that the schema lacks is malformed: it would be lost.
+        is_whole: the user named no columns, so a payload with a column that the schema lacks is malformed: the column
+        would be lost.
 
     Raises:
         ConfigurationError: PERMISSIVE with a column that cannot be null, or `_corrupt_record` with a wrong type.
@@ -75,8 +76,8 @@ class Decoder(ABC):
         """Yield the rows of the entries, in order, in as many pieces as suits the format.
 
         Raises:
-            MalformedPayload: a payload is not of the format, or does not fit the schema (FAILFAST only); names ledger,
-                entry and reason.
+            MalformedPayload: a payload does not have the format, or does not fit the schema (FAILFAST only); names
+                ledger, entry and reason.
         """
 
     def malformed(self, entries: EntryBatch, index: int, reason: object) -> MalformedPayload:
@@ -98,7 +99,8 @@ class Decoder(ABC):
 
 
 def beyond_inferred(name: object) -> ValueError:
-    """Return the error for a payload with a column that was not there when the columns were read off the first."""
+    """Return the error for a payload with a column that the first entries, which determined the columns, did not
+    have."""
     return ValueError(f"it has a column '{name}', which the first entries have not: name the columns by .schema()")
 
 
@@ -106,7 +108,7 @@ def check_nulls(column: pa.Array, field: pa.Field) -> pa.Array:
     """Return `column`; raise ValueError when it, or what nests in it, has a null where the field allows none."""
     if not field.nullable and column.null_count:
         raise ValueError(f"column '{field.name}' is NOT NULL, but the payload has no value for it")
-    # A flat type, as most are, is not worth a look into the cache: it is asked for every entry.
+    # A flat type, the usual case, is not worth a cache look-up, which would be made for every entry.
     if field.type.num_fields and _forbids_null_inside(field.type):
         for array in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
             _check_inside(array, field.type, field.name)
@@ -120,13 +122,13 @@ def _forbids_null_inside(kind: pa.DataType) -> bool:
 
 def _inner_fields(kind: pa.DataType) -> list[pa.Field]:
     if kinds.is_map(kind):
-        # The entry itself, and its key, are never null, which Arrow sees to.
+        # The entry itself, and its key, are never null; Arrow ensures that.
         return [kind.key_field.with_nullable(True), kind.item_field]
     return [kind.field(i) for i in range(kind.num_fields)]
 
 
 def _check_inside(array: pa.Array, kind: pa.DataType, name: str) -> None:
-    # Spark trusts such a type: it would take what lies under a null for a value.
+    # Spark trusts such a type: it would take the bytes under a null for a value.
     if not _forbids_null_inside(kind):
         return
     array = array.drop_null()

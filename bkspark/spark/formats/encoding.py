@@ -1,4 +1,4 @@
-"""From columns to entries: what an encoder is."""
+"""From columns to entries: the interface of encoders."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ class Encoder(ABC):
         """Yield the rows of the batch as entries, in order.
 
         Raises:
-            MalformedPayload: a row has no form in the format, such as a null in raw; says what to do.
+            MalformedPayload: the format cannot represent a row, such as a null in raw; says what to do.
         """

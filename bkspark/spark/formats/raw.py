@@ -18,7 +18,7 @@ _TYPES = (pa.binary(), pa.string())
 
 
 class RawDecoder(Decoder):
-    """Gives `value` over the received buffer. A string column demands UTF-8."""
+    """Returns `value` as a view of the received buffer. A string column must be UTF-8."""
 
     def __init__(self, schema: pa.Schema, mode: MalformedMode) -> None:
         for column in schema:
@@ -52,12 +52,14 @@ class RawDecoder(Decoder):
     def _columns(
         self, payloads: pa.Array, texts: pa.Array, corrupt: list[bytes | None] | None = None
     ) -> list[pa.Array]:
-        """Return the columns: binary ones of the payloads, text ones of those that are text; `corrupt`: the others."""
+        """Return the columns: binary ones of all payloads, text ones of valid text; `corrupt`: the other payloads."""
         columns = []
         for index, column in enumerate(self.schema):
             if column.name == CORRUPT_RECORD:
-                is_kept = corrupt is not None and index == self._corrupt_index
-                columns.append(self.corrupt_column(corrupt) if is_kept else pa.nulls(len(payloads), column.type))
+                if corrupt is not None and index == self._corrupt_index:
+                    columns.append(self.corrupt_column(corrupt))
+                else:
+                    columns.append(pa.nulls(len(payloads), column.type))
             else:
                 columns.append((payloads if column.type == pa.binary() else texts).cast(column.type))
         return columns
@@ -72,7 +74,7 @@ def _is_text(payload: bytes) -> bool:
 
 
 class RawEncoder(Encoder):
-    """One entry a row, over the row's own bytes."""
+    """One entry per row, a view of the row's own bytes."""
 
     def __init__(self, schema: pa.Schema) -> None:
         if [name.lower() for name in schema.names] != [VALUE] or schema.field(0).type not in _TYPES:

@@ -19,7 +19,7 @@ def decoder_of(
     """Return the decoder of `raw`, `json`, `msgpack` or `arrow` for these payload columns; see `Decoder`.
 
     Raises:
-        ConfigurationError: the format cannot give one of the columns.
+        ConfigurationError: the format cannot provide one of the columns.
     """
     if format_name == "raw":
         return RawDecoder(schema, mode)
@@ -29,7 +29,8 @@ def decoder_of(
 
 
 def encoder_of(format_name: str, schema: pa.Schema, entry_bytes: int, entry_bytes_max: int) -> Encoder:
-    """Return the encoder of a format for batches of `schema`. `entry_bytes` guides formats of many rows an entry.
+    """Return the encoder of a format for batches of `schema`. `entry_bytes`: target size for formats with many rows per
+    entry.
 
     Raises:
         ConfigurationError: the format cannot hold one of the columns.
@@ -45,10 +46,10 @@ def columns_of(format_name: str, payloads: Sequence[bytes], mode: MalformedMode 
     """Return the columns that the first entries of a `json`, `msgpack` or `arrow` ledger have; at least one entry.
 
     Args:
-        mode: of the read to come; other than FAILFAST, entries that are malformed do not count here either.
+        mode: mode of the later read; unless it is FAILFAST, malformed entries do not count here either.
 
     Raises:
-        ValueError: they are not of the format, or disagree.
+        ValueError: they do not have the format, or disagree.
     """
     is_lenient = mode is not MalformedMode.FAILFAST
     if format_name == "arrow":

@@ -1,4 +1,4 @@
-"""Formats with one object an entry: json and msgpack. Cells are as `values` specifies.
+"""Formats with one object per entry: json and msgpack. `values` specifies the cells.
 
 json      an entry is one JSON object, UTF-8, members by column name
 msgpack   an entry is one MessagePack map, keys are column names (str), or one array: a cell for each payload column of
@@ -26,12 +26,12 @@ from bkspark.spark.formats.decoding import Decoder, MalformedMode, Rows, beyond_
 from bkspark.spark.formats.encoding import Encoder
 from bkspark.spark.formats.values import WORDS_OF_FLOATS, check_types, reader_of, writer_of
 
-# All that a payload of hostile bytes makes the parsers, `values` and pa.array raise.
+# All errors that the parsers, `values` and pa.array raise for a payload of hostile bytes.
 _MALFORMED = (ValueError, TypeError, ArithmeticError, RecursionError, msgpack.UnpackException, pa.ArrowException)
 
 
 class RowDecoder(Decoder):
-    """Decodes one object an entry. Whole batches at a time; entry by entry only once one is malformed."""
+    """Decodes one object per entry. Whole batches at a time; entry by entry only if one is malformed."""
 
     def __init__(self, schema: pa.Schema, mode: MalformedMode, *, is_json: bool, is_whole: bool = False) -> None:
         super().__init__(schema, mode, is_whole=is_whole)
@@ -98,7 +98,7 @@ class RowDecoder(Decoder):
 
 
 def _json_parser(schema: pa.Schema) -> Callable[[bytes], Any]:
-    # A float has fewer digits than a decimal; numbers are kept as they stand only where that matters, as it is slower.
+    # A float has fewer digits than a decimal; numbers are kept as text only if that matters, as it is slower.
     has_decimal = any(_has_decimal(column.type) for column in schema)
     decoder = json.JSONDecoder(parse_float=Decimal) if has_decimal else json.JSONDecoder()
     return lambda payload: decoder.decode(payload.decode())
@@ -113,16 +113,17 @@ def _unpack_msgpack(payload: bytes) -> Any:
 
 
 def inferred_columns(payloads: Sequence[bytes], *, is_json: bool, is_lenient: bool = False) -> pa.Schema:
-    """Return the columns that these entries have, in the order they are met.
+    """Return the columns of these entries, in order of appearance.
 
-    A whole number is a bigint, or a double where another entry has a fraction; a column, or an element, that is null
+    A whole number is a bigint, or a double if another entry has a fraction; a column, or an element, that is null
     everywhere is a string. Text stays text: dates, decimals and (in json) binary and timestamps need a schema.
 
     Args:
-        is_lenient: pass over entries that are no object of the format.
+        is_lenient: skip entries that are not an object of the format.
 
     Raises:
-        ValueError: an entry is no object of the format (or all are), or a column has values that no one type holds.
+        ValueError: an entry is not an object of the format (if lenient: no entry is), or no single type can hold a
+        column's values.
     """
     rows: list[dict[str, Any]] = []
     shapes: set[object] = set()
@@ -133,8 +134,12 @@ def inferred_columns(payloads: Sequence[bytes], *, is_json: bool, is_lenient: bo
             if is_lenient:
                 continue
             raise
-        shapes.add(len(row) if type(row) is list else dict)
-        rows.append({f"_{i}": cell for i, cell in enumerate(row, 1)} if type(row) is list else row)
+        if isinstance(row, list):
+            shapes.add(len(row))
+            rows.append({f"_{i}": cell for i, cell in enumerate(row, 1)})
+        else:
+            shapes.add(dict)
+            rows.append(row)
     if not rows:
         raise ValueError("none of them is an object of columns")
     if len(shapes) > 1:
@@ -144,11 +149,11 @@ def inferred_columns(payloads: Sequence[bytes], *, is_json: bool, is_lenient: bo
 
 
 def _object_of(payload: bytes, *, is_json: bool) -> dict[str, Any] | list[Any]:
-    """Return the object that a payload holds; msgpack's may be an array. Raises ValueError where it is neither."""
+    """Return the object in a payload; msgpack's may be an array. Raises ValueError if it is neither."""
     try:
         row = json.loads(payload) if is_json else _unpack_msgpack(payload)
         if is_json:
-            json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair, as "\\ud800", is no text
+            json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair, as "\\ud800", is not text
     except _MALFORMED as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
     if type(row) is not dict and (is_json or type(row) is not list):
@@ -159,7 +164,7 @@ def _object_of(payload: bytes, *, is_json: bool) -> dict[str, Any] | list[Any]:
 def _inferred_type(name: Any, cells: list[Any]) -> pa.DataType:
     if type(name) is not str:
         raise ValueError(f"a column is named {name!r}, which is no text")
-    # Beside numbers, the three words are numbers too; where every value is one, they may be a text's.
+    # Together with numbers, the three words are numbers too; if all values are such words, they may be text.
     if any(type(cell) in (int, float) for cell in cells):
         cells = [float(cell) if cell in WORDS_OF_FLOATS else cell for cell in cells]
     try:
@@ -179,7 +184,7 @@ def _without_null_type(kind: pa.DataType) -> pa.DataType:
 
 
 class RowEncoder(Encoder):
-    """Encodes one object an entry. Every column is present, null or not.
+    """Encodes one object per entry. Every column is present, null or not.
 
     Args:
         schema: of the batches to come; each is brought to it.

@@ -18,9 +18,9 @@
 | struct                         | object                               | map                            |
 | null                           | null                                 | nil                            |
 
-Reading is lenient where nothing can be misread: a missing member is null, unknown members are ignored, a decimal
-may be a number, a number stands for a float, a timestamp without zone in a column with zone is UTC, MessagePack
-takes the JSON text of a timestamp and JSON's three words for a float.
+Reading is lenient where nothing can be misread: a missing member is null, unknown members are ignored, a decimal may be
+a number, a number is accepted for a float, a timestamp without zone in a column with zone is UTC, MessagePack accepts
+the JSON text of a timestamp and JSON's three words for a float.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def _unknown_type(kind: pa.DataType) -> pa.DataType | None:
 
 
 def writer_of(kind: pa.DataType, *, is_json: bool) -> Convert | None:
-    """Return what turns a value that Arrow's `to_pylist` gave into the format's value; None: it is one already."""
+    """Return a function that converts a value from Arrow's `to_pylist` into the format's value; None: it is one
+    already."""
     if kinds.is_list(kind):
         return _each(writer_of(kind.value_type, is_json=is_json))
     if kinds.is_map(kind):
@@ -103,10 +104,11 @@ def writer_of(kind: pa.DataType, *, is_json: bool) -> Convert | None:
 
 
 def reader_of(kind: pa.DataType, *, is_json: bool, is_whole: bool = False) -> Convert | None:
-    """Return what turns the format's value into one that `pa.array` takes for `kind`; None: it is one already.
+    """Return a function that converts the format's value into one that `pa.array` accepts for `kind`; None: it is one
+    already.
 
     Args:
-        is_whole: a member of an object that `kind` lacks is an error; otherwise it is passed over.
+        is_whole: a member of an object that `kind` lacks is an error; otherwise it is ignored.
 
     The function raises ValueError, TypeError or ArithmeticError for a value that is not of the type.
     """

@@ -1,10 +1,10 @@
-"""Which digest the entries of a ledger carry, found out from the entries themselves, and whether they match it.
+"""Determines which digest type a ledger's entries carry, from the entries themselves, and whether they match it.
 
-Entry logs have no checksum per record: the digest that the writer sealed an entry with is its checksum. Its type stands
-in the ledger's metadata, which a disk alone does not have; but all entries of a ledger carry one type, and that one
-entry matches a digest by chance is out of the question. So the first match tells the type, and from then on an entry
-that does not match is damaged. Entries of a ledger of which none matched (no digest at all, or a MAC with another
-password) cannot be verified.
+Entry logs have no checksum per record: the digest that the writer sealed an entry with is its checksum. The digest type
+is in the ledger's metadata, which are not on the disk. But all entries of a ledger carry the same type, and an entry
+does not match a digest by chance. So the first match determines the type, and from then on an entry that does not match
+is damaged. If no entry of a ledger matched (no digest at all, or a MAC with another password), its entries cannot be
+verified.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from bookie_service.storage.io.framed_entries import rows_by_ledger
 
 _TYPES = (DigestType.CRC32C, DigestType.CRC32, DigestType.MAC)
 _PROBES_MAX = 8
-"""So many entries of a ledger are tried with every type each time it is met; some may be damaged, not all."""
+"""Entries of a ledger that are tried with every type each time the ledger occurs; some of them may be damaged."""
 _LEDGERS_MAX = 1_000_000
-"""Ledgers remembered; more are found out about anew."""
+"""Ledgers whose type is remembered; the type of others is determined again."""
 
 
 class DigestVerifier:
-    """Judges entries of many ledgers; remembers what it found out."""
+    """Verifies entries of many ledgers and remembers their digest types."""
 
     def __init__(self, password: bytes) -> None:
-        """`password`: of ledgers with a MAC."""
+        """`password`: the password of ledgers with a MAC."""
         self._digests = [EntryDigest(digest_type, password, ANY_COPY) for digest_type in _TYPES]
         self._known: dict[int, EntryDigest] = {}
 
@@ -37,13 +37,13 @@ class DigestVerifier:
         return ledger_id in self._known
 
     def verifies(self, entry: bytes | memoryview) -> bool:
-        """Return whether these bytes are an entry of whatever ledger, certainly."""
+        """Return whether these bytes are certainly an entry, of any ledger."""
         ledger_id, entry_id = (int.from_bytes(entry[at : at + 8], "big", signed=True) for at in (0, ENTRY_ID_AT))
         bounds = np.zeros(1, np.int64), np.array([len(entry)])
         return any(_matches(each, entry, *bounds, ledger_id, np.array([entry_id])) for each in self._digests)
 
     def belongs_to(self, ledger_id: int, entry: bytes | memoryview) -> bool:
-        """Return whether these bytes are an entry of that ledger, certainly, but for the ledger id in them."""
+        """Return whether these bytes are certainly an entry of that ledger, apart from the ledger id in them."""
         digest = self._known.get(ledger_id)
         if digest is None:
             return False

@@ -1,15 +1,15 @@
-"""Reading an entry log as it lies on the disk, damage and all; format in `formats.entry_log`.
+"""Reads an entry log as it is on the disk, including damage; format in `formats.entry_log`.
 
 Records have no checksum of their own, only a length word, and their entries' digests (see `digests`). Where the chain
-of length words breaks, reading goes on at the next place that is a record beyond doubt. Bytes at the end of a log that
-are no whole record are of an append that is under way or was interrupted: no index points there.
+of length words breaks, reading continues at the next offset that is certainly a record. Bytes at the end of a log that
+are not a whole record come from an append that is under way or was interrupted: no index points there.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +31,7 @@ _FRONT = struct.Struct(">iqq")
 
 
 def read_entry_log(files: ReadOnlyFiles, path: str, verifier: DigestVerifier) -> Iterator[Finding]:
-    """Yield what an entry log holds: its header, then runs of entries with what is between them."""
+    """Yield the contents of an entry log: its header, then runs of entries and whatever is between them."""
     log_id = log_format.parse_file_name(os.path.basename(path))
     if log_id is None:
         yield Damage(path, 0, None, "the name is not that of an entry log, <hex number>.log")
@@ -76,7 +76,7 @@ class _EntryLog:
             yield from self._mismatches(run, np.flatnonzero(wrong))
             end = offset + chain.end
             if end < self._size and wrong[-1] and not self._is_item(end):
-                # The length word of the last one may be what is damaged: it must not swallow those behind it.
+                # The length word of the last one may itself be damaged: it must not swallow the items after it.
                 following = self._next_item(int(run.offsets[-1]) + 1)
                 offset = self._size if following is None else following
             elif end < self._size and not self._is_item(end):
@@ -105,7 +105,7 @@ class _EntryLog:
                 yield Damage(self._path, 0, HEADER_BYTES, "the header fails its checksum; the entries are not affected")
 
     def _map(self) -> Iterator[Finding]:
-        """Report what is wrong with the ledgers map, as a whole."""
+        """Report damage of the ledgers map as a whole."""
         header = self._file_header
         if header is None or not header.map_offset:
             return
@@ -147,8 +147,8 @@ class _EntryLog:
             reason = f"entry {entry_id} of ledger {ledger_id} does not match its digest"
             yield Damage(self._path, int(run.offsets[row]), int(run.sizes[row]), reason, ledger_id, entry_id)
 
-    def _unreadable(self, offset: int, search_from: int) -> Iterator[Finding]:
-        """Report what at `offset` is no item; return where the next one begins, the file's end if nowhere."""
+    def _unreadable(self, offset: int, search_from: int) -> Generator[Finding, None, int]:
+        """Report bytes at `offset` that are not an item; return where the next item begins, or the file's end."""
         if (length := self._map_record(offset)) is not None:
             yield Fact("ledgers-map", self._path, offset, length, None, {"log": self._log_id})
             return offset + length
@@ -186,7 +186,7 @@ class _EntryLog:
         return fits and (min(ledger_id, entry_id) >= 0 or (ledger_id, entry_id) == (_MAP_LEDGER, _MAP_ENTRY))
 
     def _next_item(self, start: int) -> int | None:
-        """Return where the next item begins beyond doubt, at `start` or behind."""
+        """Return where the next certain item begins, at `start` or later."""
         overlap = _FRONT.size - 1
         for position in range(start, self._size, _SEARCH_BYTES):
             piece = self._file.read(_SEARCH_BYTES + overlap, position)
@@ -196,7 +196,7 @@ class _EntryLog:
         return None
 
     def _is_certain(self, offset: int) -> bool:
-        """Return whether an item lies here: its digest says so, or its ledger is known and another item follows."""
+        """Return whether an item begins here: its digest matches, or its ledger is known and another item follows."""
         if self._map_record(offset) is not None:
             return True
         length, ledger_id, _ = _FRONT.unpack(self._file.read(_FRONT.size, offset))

@@ -1,7 +1,7 @@
 """What the readers of a bookie's files report: facts, runs of entries or positions, damage.
 
-A reader is a generator of findings in the order of the file. It changes nothing, needs no lock, and may meet a file
-that a bookie is writing at this moment: what is not complete yet is `Incomplete`, never `Damage`.
+A reader is a generator of findings in the order of the file. It changes nothing, needs no lock, and may read a file
+that a bookie is writing at the moment: unfinished parts are `Incomplete`, never `Damage`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 UNVERIFIED, VERIFIED, WRONG = 0, 1, -1
-"""States of one entry or position: nothing here can tell; it passed its check; it failed."""
+"""States of one entry or position: it cannot be checked here; it passed its check; it failed its check."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
     """One header, record, mark or other single thing. `checksum_ok` None: it carries no checksum.
 
-    offset, length: None in a key-value store, which has its own places for things.
+    offset, length: None in a key-value store, which has no file offsets.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class FoundEntries:
 
 @dataclass(frozen=True, slots=True)
 class FoundPositions:
-    """Where an index says that entries of one ledger lie; none of positions is 0.
+    """Positions of entries of one ledger according to an index; no position is 0.
 
     offsets: where in the file the positions themselves are; None in a key-value store.
     """
@@ -60,7 +60,8 @@ class FoundPositions:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes that were whole once, and are not. `length` None: it is not known how many; `offset` None: nor which."""
+    """Bytes that were whole once and are damaged now. `length` None: their number is unknown; `offset` None: their
+    place, too."""
 
     path: str
     offset: int | None
@@ -77,7 +78,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """Bytes of a write that is under way or was interrupted; nobody was promised anything about them."""
+    """Bytes of a write that is under way or was interrupted; nothing in them was acknowledged."""
 
     path: str
     offset: int

@@ -1,4 +1,4 @@
-"""Reading the files of garbage collection: the intent of a compaction, and the ledgers that were fenced and dropped."""
+"""Reads the files of garbage collection: the intent of a compaction, and the ledgers that were fenced and dropped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAMES = frozenset({compaction.FILE_NAME, tombstones.FILE_NAME})
 
 
 def read_garbage_file(files: ReadOnlyFiles, path: str) -> Iterator[Finding]:
-    """Yield what a `compaction` or `fencedDeleted` file holds."""
+    """Yield the contents of a `compaction` or `fencedDeleted` file."""
     data = files.read_all(path)
     try:
         if os.path.basename(path) == compaction.FILE_NAME:

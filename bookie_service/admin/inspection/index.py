@@ -1,7 +1,6 @@
-"""Reading the index file of a ledger as it lies on the disk, damage and all; format in `formats.index`.
+"""Reads the index file of a ledger as it is on the disk, including damage; format in `formats.index`.
 
-Positions have no checksum: each is followed to its entry log, and is right when the entry there has the ids that were
-looked for.
+Positions have no checksum: each is followed to its entry log, and is right when the entry there has the expected ids.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_M
 from bookie_service.formats.index import HEAD_BYTES, LAYOUT, POSITION_BYTES, SLOT_BYTES, Layout, LedgerHeader
 from bookie_service.storage.index.index_file import IndexFile
 from bookie_service.storage.io.files import ReadOnlyFiles
-from bookie_service.storage.logs.entry_log import EntryLogs
+from bookie_service.storage.logs.entry_log import StoredLogs
 from bookie_service.storage.logs.log_reader import EntryLogReader
 
 _POSITIONS_PER_READ = 8192
 _READ_BYTES = 4 * 1024 * 1024
 _LOGS_OPEN_MAX = 16
 _ATTEMPTS = 3
-"""A header that a running bookie is just writing is whole when it is read again."""
+"""Delay before a header is read again: one that a running bookie was just writing is whole then."""
 
 
 class LogLookup:
@@ -39,13 +38,14 @@ class LogLookup:
         self._open()
 
     def states(self, ledger_id: int, first_entry: int, positions: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:
-        """Yield (states, what is wrong) of positions of consecutive entries, in pieces; a wrong one is alone."""
+        """Yield (states, error) of positions of consecutive entries, in pieces; a wrong position is a piece of its
+        own."""
         done = 0
         while done < len(positions):
             reason = _impossible(int(positions[done]))
             count = 0
             if not reason:
-                # Those that cannot be positions would break the reading of those before them.
+                # Invalid positions would break the reading of those before them.
                 usable = positions[done:]
                 possible = (usable & OFFSET_MASK) > HEADER_BYTES
                 usable = usable if possible.all() else usable[: int(np.argmin(possible))]
@@ -57,7 +57,7 @@ class LogLookup:
             done += max(1, count)
 
     def refresh(self) -> None:
-        """Look again which entry logs there are."""
+        """List the entry logs again."""
         self.close()
         self._open()
 
@@ -65,7 +65,7 @@ class LogLookup:
         self._reader.close()
 
     def _open(self) -> None:
-        self._reader = EntryLogReader(EntryLogs(self._files, self._directories), _LOGS_OPEN_MAX)
+        self._reader = EntryLogReader(StoredLogs(self._files, self._directories), _LOGS_OPEN_MAX)
 
 
 def _impossible(position: int) -> str:
@@ -75,7 +75,7 @@ def _impossible(position: int) -> str:
 
 
 def read_index(files: ReadOnlyFiles, path: str, lookup: LogLookup, entry_id: int | None = None) -> Iterator[Finding]:
-    """Yield what an index file holds: its two header slots, then runs of positions.
+    """Yield the contents of an index file: its two header slots, then runs of positions.
 
     Args:
         entry_id: only this entry's position; None: all.
@@ -114,8 +114,8 @@ def _slots(file: IndexFile, ledger_id: int) -> Iterator[Finding]:
 
 
 def header_values(header: LedgerHeader) -> dict[str, object]:
-    """Return what is shown of a header; not the master key."""
-    values = {"ledger": header.ledger_id, "generation": header.generation, "fenced": header.fenced}
+    """Return the fields of a header that are shown; not the master key."""
+    values: dict[str, object] = {"ledger": header.ledger_id, "generation": header.generation, "fenced": header.fenced}
     if header.explicit_lac:
         values["explicit_lac"] = index_format.decode_lac(header.explicit_lac)[1]
     return values
@@ -156,7 +156,7 @@ class PositionSource:
     """The positions of one ledger.
 
     read: returns the positions of (first entry, how many), as they are now.
-    offset_of: returns where in the file that of an entry is, None where there are no offsets.
+    offset_of: returns the file offset of an entry's position, None in a store without offsets.
     """
 
     path: str
@@ -192,7 +192,7 @@ def _run(source: PositionSource, first_entry: int, positions: np.ndarray, lookup
 def _once_more(
     source: PositionSource, entry_id: int, reason: str, lookup: LogLookup
 ) -> tuple[np.ndarray, np.ndarray, str]:
-    """Judge a position again: a running bookie may have made a new log, or moved the entry and deleted the old one."""
+    """Check a position again: a running bookie may have made a new log, or moved the entry and deleted the old one."""
     position = source.read(entry_id, 1)
     if not len(position) or not position[0]:
         return position, np.full(len(position), VERIFIED, np.int8), ""

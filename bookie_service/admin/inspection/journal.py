@@ -1,14 +1,14 @@
-"""Reading a journal file as it lies on the disk, damage and all; format in `formats.journal`.
+"""Reads a journal file as it is on the disk, including damage; format in `formats.journal`.
 
-Torn and damaged are distinguished as `journal.replay` does: bytes below a place that is known to have been synced were
-whole once. What is known to be synced is looked up before a record is read, so a record that a running bookie is just
+Torn and damaged are distinguished as `journal.replay` does: bytes below an offset that is known to have been synced
+were whole once. The synced offset is determined before a record is read, so a record that a running bookie is still
 writing is never taken for damage.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 import numpy as np
 from crc32c import crc32c
@@ -40,11 +40,11 @@ def file_ids(files: ReadOnlyFiles, directory: str) -> list[int]:
 
 
 def read_journal(files: ReadOnlyFiles, path: str, mark: JournalPosition | None, start: int = 0) -> Iterator[Finding]:
-    """Yield what a journal file holds: its header, then each record followed by what is in it.
+    """Yield the contents of a journal file: its header, then each record followed by its contents.
 
     Args:
-        mark: of this journal where known; all before it was durable once.
-        start: where to begin behind the file header, the beginning of a record.
+        mark: the mark of this journal, if known; everything before it was durable once.
+        start: offset of the record to begin with, after the file header.
     """
     directory, name = os.path.split(path)
     file_id = journal_format.parse_file_name(name)
@@ -80,7 +80,7 @@ def _file_header(files: ReadOnlyFiles, path: str, file_id: int) -> FileHeader | 
 
 
 class _JournalFile:
-    """One open file, and what is known of where it must be whole."""
+    """One open file, and up to where it must be whole."""
 
     def __init__(self, file: File, file_id: int, successor: FileHeader | None, mark: JournalPosition | None) -> None:
         self._file = file
@@ -140,8 +140,8 @@ class _JournalFile:
         is_whole = len(body) == header.body_bytes and crc32c(body) == header.body_crc
         return (header, body) if is_whole else None
 
-    def _unreadable(self, offset: int) -> Iterator[Finding]:
-        """Report bytes at `offset` that are no record; return where reading goes on, None: nowhere."""
+    def _unreadable(self, offset: int) -> Generator[Finding, None, int | None]:
+        """Report bytes at `offset` that are not a record; return where reading continues, None if nowhere."""
         header = self._record_header_at(offset)
         behind = offset + RECORD_HEADER_BYTES + header.body_bytes if header is not None else None
         following = behind if behind is not None and behind <= self._size else self._next_header(offset + 1)
@@ -155,7 +155,7 @@ class _JournalFile:
             yield Incomplete(self._path, offset, length or self._size - offset, reason)
         return None
 
-    def _contents(self, offset: int, header: RecordHeader, body: bytes) -> Iterator[Finding]:
+    def _contents(self, offset: int, header: RecordHeader, body: bytes) -> Generator[Finding, None, int]:
         """Report a whole record; return where the next one begins."""
         length = RECORD_HEADER_BYTES + len(body)
         is_known = header.kind in list(RecordKind)
@@ -176,7 +176,7 @@ class _JournalFile:
         return any(self._file.read(RECORD_HEADER_BYTES, offset))
 
     def _is_stale(self, offset: int) -> bool:
-        """Return whether a whole record header of another file stands here: this file is a used one, written anew."""
+        """Return whether a whole record header of another file is here: then this file is a reused one."""
         data = self._file.read(RECORD_HEADER_BYTES, offset)
         if len(data) < RECORD_HEADER_BYTES:
             return False
@@ -186,7 +186,7 @@ class _JournalFile:
         )
 
     def _next_header(self, start: int) -> int | None:
-        """Return where the next whole record header begins, at `start` or behind."""
+        """Return where the next whole record header begins, at `start` or later."""
         overlap = RECORD_HEADER_BYTES - 1
         for position in range(start, self._size, _SCAN_BYTES):
             piece = self._file.read(_SCAN_BYTES + overlap, position)
@@ -199,7 +199,7 @@ class _JournalFile:
         return None
 
     def _highest_synced(self) -> int:
-        """Return how far the records of the file themselves say that it was durable."""
+        """Return up to where the file was durable, according to its own records."""
         synced = 0
         offset: int | None = FILE_HEADER_BYTES
         while offset is not None:
@@ -217,7 +217,7 @@ def _things(path: str, body_at: int, header: RecordHeader, body: bytes) -> Itera
     if header.kind == RecordKind.ENTRIES:
         yield _entries(path, body_at, header.count, body)
     elif header.kind == RecordKind.LEDGER_KEY:
-        # The key itself opens the ledger to whoever has it, so it is not shown.
+        # The key gives access to the ledger, so it is not shown.
         ledger_ids = [ledger_id for ledger_id, _ in journal_format.decode_keys(body, header.count)]
         yield from _per_ledger("ledger-key", path, body_at, len(body), ledger_ids)
     elif header.kind == RecordKind.FENCE:

@@ -1,6 +1,6 @@
-"""Reading the index of a `DbLedgerStorage` as it lies on the disk; format in `formats.key_value_index`.
+"""Reads the index of a `DbLedgerStorage` as it is on the disk; format in `formats.key_value_index`.
 
-The store checks its own checksums. It has no offsets to tell: findings name its directory, the ledger and the entry.
+The store checks its own checksums. It has no offsets to report: findings name its directory, the ledger and the entry.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ATTEMPTS = 3
 def read_key_value_index(
     files: ReadOnlyFiles, path: str, lookup: LogLookup, ledger_id: int | None = None, entry_id: int | None = None
 ) -> Iterator[Finding]:
-    """Yield what the store holds: per ledger its header, then runs of positions.
+    """Yield the contents of the store: for each ledger its header, then runs of positions.
 
     Args:
         path: the store's directory.

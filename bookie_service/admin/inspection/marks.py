@@ -1,4 +1,4 @@
-"""Reading the small files of a ledger directory: last log marks and the last log id."""
+"""Reads the small files of a ledger directory: last log marks and the last log id."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _MARK_NAME = mark_format.file_name(0)
 
 
 def parse_file_name(name: str) -> int | None:
-    """Return the number of the journal whose mark a file of this name is, or None."""
+    """Return the number of the journal whose mark a file of this name holds, or None."""
     stem, _, suffix = name.partition(".")
     index = 0 if name == _MARK_NAME else int(suffix) if suffix.isdecimal() else None
     return index if stem == _MARK_NAME and index is not None and mark_format.file_name(index) == name else None
 
 
 def read_mark_file(files: ReadOnlyFiles, path: str) -> Iterator[Finding]:
-    """Yield what a `lastMark` or `lastId` file holds."""
+    """Yield the contents of a `lastMark` or `lastId` file."""
     name = os.path.basename(path)
     data = files.read_all(path)
     if name == log_format.LAST_ID_NAME:

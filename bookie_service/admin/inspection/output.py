@@ -43,7 +43,7 @@ from bookie_service.formats.index import POSITION_BYTES
 Row = dict[str, object]
 
 _SHOWN = {VERIFIED: True, WRONG: False, UNVERIFIED: None}
-_MARKS = {True: "ok", False: "WRONG", None: "-"}
+_MARKS: dict[object, str] = {True: "ok", False: "WRONG", None: "-"}
 _COLUMNS = "{:>12} {:>10}  {:<12} {:>8}  {}"
 
 
@@ -64,7 +64,8 @@ class Selection:
         return np.flatnonzero(shown)
 
     def shows(self, fact: Fact) -> bool:
-        """Return whether a fact is shown: one about another ledger is not, nor a record when only some entries are."""
+        """Return whether a fact is shown: facts about other ledgers are not, and records are not when entries are
+        filtered."""
         if self == Selection():
             return True
         ledger_id = fact.values.get("ledger")
@@ -75,7 +76,7 @@ class Selection:
 
 @dataclass(slots=True)
 class Counts:
-    """What was met, shown or not."""
+    """Counts of everything found, shown or not."""
 
     files: int = 0
     entries: int = 0
@@ -104,10 +105,10 @@ class Counts:
 
 
 def write_json(findings: Iterable[Finding], selection: Selection, out: TextIO) -> None:
-    """Write what is selected of the findings of one file, one object a line."""
+    """Write the selected findings of one file, one object per line."""
     for finding in findings:
         out.writelines(json.dumps(row) + "\n" for row in _rows(finding, selection))
-        # Whoever reads along sees a run as soon as it is read.
+        # A reader of the output sees a run as soon as it was read.
         out.flush()
 
 
@@ -116,7 +117,7 @@ def write_row(row: Row, out: TextIO) -> None:
 
 
 def write_table(path: str, findings: Iterable[Finding], selection: Selection, out: TextIO) -> None:
-    """Write what is selected of the findings of one file, as a table under its name."""
+    """Write the selected findings of one file as a table under its name."""
     print(f"{path}:", file=out)
     has_head = False
     for finding in findings:

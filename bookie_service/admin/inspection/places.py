@@ -22,7 +22,7 @@ KINDS: dict[str, Callable[[str], bool]] = {
 }
 """Which file names each kind has."""
 SOMETIMES = frozenset({"garbage"})
-"""Kinds of which a bookie may have no file."""
+"""Kinds of file that a bookie need not have."""
 
 
 def directories_below(files: ReadOnlyFiles, path: str) -> list[str]:
@@ -82,7 +82,7 @@ class BookieFiles:
 
 
 def bookie_of(files: ReadOnlyFiles, directory: str, siblings: Sequence[str]) -> BookieFiles:
-    """Return the bookie that a `current` directory belongs to, as the cookie in it says.
+    """Return the bookie that a `current` directory belongs to, according to the cookie in it.
 
     Without a readable cookie, or in a copy that lies elsewhere, `siblings` are taken for its ledger directories.
     """

@@ -1,6 +1,6 @@
-"""The index on disk, per ledger one file of header and positions (`formats.index`): where it lies, how it is read.
+"""The index on disk: one file of header and positions per ledger (`formats.index`), its location and reading.
 
-What was changed and is not written yet is in memory (`index_pages`); `index_writer` takes changes and writes them.
+Changes that are not written yet are in memory (`index_pages`); `index_writer` takes changes and writes them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from bookie_service.storage.io.open_files import OpenFiles
 ENTRIES_END = STORED_ENTRY_ID_MAX + 1
 """No entry that can be stored has this id or a higher one."""
 EXTENT_ENTRIES = 8192
-"""How many positions an extent has at most."""
+"""Maximum number of positions in an extent."""
 Extent = tuple[int, np.ndarray]
-"""(entry id, positions of that entry and those behind it)."""
+"""(entry id, positions of that entry and the following ones)."""
 
 _SCAN_POSITIONS = 1024
 _HEX = frozenset("0123456789abcdef")
@@ -54,27 +54,28 @@ class LedgerUpdate:
 
 
 class IndexPaths:
-    """Where the index file of a ledger lies: in directory number ledger id mod their count, or where it was moved to.
+    """Locates the index file of a ledger: in directory number ledger id mod their count, or in the one it was moved to.
 
-    One thread moves files, any thread asks. A path is right until the file moves: who does not find it asks again.
+    One thread moves files, any thread may look paths up. A path is right until the file moves: a caller that does not
+    find the file looks it up again.
     """
 
     def __init__(self, directories: Sequence[str], moved: Mapping[int, int] | None = None) -> None:
-        """`moved`: the directory, by its number, of each ledger whose file does not lie in its usual one."""
+        """`moved`: the number of the directory of each ledger whose file is not in its usual one."""
         self._directories = directories
         self.moved = dict(moved or {})
         self.moves = 0
-        """How often a file moved; grows before `path` tells it."""
+        """How often a file moved; incremented before `path` returns the new place."""
 
     def place(self, ledger_id: int) -> int:
-        """Return the number of the directory that a ledger's file lies in, or will lie in."""
+        """Return the number of the directory that a ledger's file is in, or will be in."""
         return self.moved.get(ledger_id, ledger_id % len(self._directories))
 
     def path(self, ledger_id: int) -> str:
         return os.path.join(self._directories[self.place(ledger_id)], *index_format.relative_path(ledger_id))
 
     def path_in(self, place: int, ledger_id: int) -> str:
-        """Return where the file of a ledger lies in directory number `place`."""
+        """Return the path of a ledger's file in directory number `place`."""
         return os.path.join(self._directories[place], *index_format.relative_path(ledger_id))
 
     def places(self) -> range:
@@ -82,24 +83,24 @@ class IndexPaths:
         return range(min(len(self._directories), PLACES_MAX))
 
     def all_paths(self, ledger_id: int) -> list[str]:
-        """Return where a ledger's file lies, and where one that moved may have been left."""
+        """Return the path of a ledger's file, and the paths where a moved file may have been left."""
         if ledger_id not in self.moved:
             return [self.path(ledger_id)]
         return [self.path_in(place, ledger_id) for place in range(len(self._directories))]
 
     def counts(self, path: str) -> bool:
-        """Return whether an index file lies where its ledger's has to be."""
+        """Return whether an index file is at the place of its ledger's file."""
         ledger_id = index_format.parse_file_name(os.path.basename(path))
         return ledger_id is not None and self.path(ledger_id) == path
 
     def place_of(self, directory: str) -> int:
-        """Return the number of the directory that is, or has in it, `directory`."""
+        """Return the number of the directory that is, or contains, `directory`."""
         inside = os.path.join(directory, "")
         within = (inside.startswith(os.path.join(each, "")) for each in self._directories)
         return next(place for place, is_within in enumerate(within) if is_within)
 
     def move(self, ledger_id: int, place: int) -> None:
-        """Note that a ledger's file lies in directory number `place` from now on."""
+        """Record that a ledger's file is in directory number `place` from now on."""
         self.moves += 1
         if place == ledger_id % len(self._directories):
             self.moved.pop(ledger_id, None)
@@ -107,11 +108,11 @@ class IndexPaths:
             self.moved[ledger_id] = place
 
     def forget(self, ledger_id: int) -> None:
-        """Note that a ledger has no file any more."""
+        """Record that a ledger has no file any more."""
         self.moved.pop(ledger_id, None)
 
     def size(self, files: ReadOnlyFiles, ledger_id: int) -> int | None:
-        """Return how long a ledger's file is, None when there is none."""
+        """Return the length of a ledger's file, None when there is none."""
         while True:
             moves = self.moves
             size = files.file_size(self.path(ledger_id))
@@ -119,11 +120,11 @@ class IndexPaths:
                 return size
 
     def directories(self, ledger_id: int) -> tuple[str, str, str]:
-        """Return the directories that hold the names on the way to a ledger's file, outermost first."""
+        """Return the directories that hold the names in the path of a ledger's file, outermost first."""
         return names_on_the_way(self.path(ledger_id))
 
     def places_of_all(self, files: ReadOnlyFiles) -> Iterator[tuple[int, int]]:
-        """Yield (number of the directory, ledger id) of every index file that there is, counting or not."""
+        """Yield (number of the directory, ledger id) of every existing index file, valid or not."""
         for place, directory in enumerate(self._directories):
             for inner in _innermost(files, directory):
                 for name in files.names(inner):
@@ -151,7 +152,7 @@ class IndexPaths:
         ]
 
     def _each_ledger(self, files: ReadOnlyFiles) -> Iterator[int]:
-        # A file that moved may have been left where it was, and an attempt to move one at its goal.
+        # A moved file may have been left at its old place, and an unfinished copy at its new one.
         count, moved = len(self._directories), self.moved
         for place, ledger_id in self.places_of_all(files):
             if moved.get(ledger_id, ledger_id % count) == place:
@@ -164,15 +165,18 @@ class IndexReader:
     def __init__(
         self, files: ReadOnlyFiles, paths: IndexPaths, pages: IndexPages, open_files_max: int, keeps_pages: bool = True
     ) -> None:
-        """`keeps_pages`: what is read stays in memory for the next time; not so for those who read everything once."""
+        """`keeps_pages`: pages that are read stay in memory for the next time; False for callers that read everything
+        once."""
         self._paths = paths
         self._pages = pages
-        self._open = OpenFiles(lambda ledger_id: IndexFile(files.open(paths.path(ledger_id))), open_files_max)
+        self._open: OpenFiles[int, IndexFile] = OpenFiles(
+            lambda ledger_id: IndexFile(files.open(paths.path(ledger_id))), open_files_max
+        )
         self._keeps_pages = keeps_pages
         self._moves = paths.moves
 
     def header(self, ledger_id: int) -> LedgerHeader | None:
-        """Return the header in a ledger's file, None when the ledger has none.
+        """Return the header in a ledger's file, None without a file.
 
         Raises:
             StorageDamaged: there is a file, but its header is unreadable.
@@ -193,22 +197,22 @@ class IndexReader:
         return header
 
     def _file(self, ledger_id: int) -> IndexFile:
-        """Return a ledger's open file. Raises FileNotFoundError: it has none."""
+        """Return a ledger's open file. Raises FileNotFoundError: it does not exist."""
         while True:
             moves = self._paths.moves
             if moves != self._moves:
-                # A file that moves away and back is another one under the old path.
+                # A file that moves away and back is a different file under the old path.
                 self._open.close()
                 self._moves = moves
             try:
                 return self._open.get(ledger_id)
             except FileNotFoundError:
-                # It may have moved just now; the old one goes after readers are told.
+                # It may have moved just now; the old file is removed after readers know the new place.
                 if moves == self._paths.moves:
                     raise
 
     def positions(self, ledger_id: int, first_entry: int, count: int) -> np.ndarray:
-        """Return positions of `first_entry`, ... as int64, 0 where not held; shorter when nothing is held behind."""
+        """Return positions of `first_entry`, ... as int64, 0 where not held; shorter when no later entry is held."""
         return self._read_positions(ledger_id, first_entry, count, self._keeps_pages)
 
     def _read_positions(self, ledger_id: int, first_entry: int, count: int, keeps_pages: bool) -> np.ndarray:
@@ -225,7 +229,7 @@ class IndexReader:
         return overlaid(stored, found, first_page, each)[skipped : skipped + count]
 
     def _keep(self, ledger_id: int, first_page: int, stored: np.ndarray, changes: int) -> None:
-        """Keep the pages of which a file holds anything."""
+        """Keep the pages that have positions in the file."""
         each = self._pages.positions_per_page
         for first in range(0, len(stored), each):
             self._pages.keep(ledger_id, first_page + first // each, stored[first : first + each].copy(), changes)
@@ -242,10 +246,10 @@ class IndexReader:
         try:
             end = self._file(ledger_id).end_entry()
         except (FileNotFoundError, StorageDamaged):
-            # Whoever makes a ledger anew whose header is unreadable holds nothing of it.
+            # When a ledger with an unreadable header is created again, the bookie holds no entry of it.
             return NO_ENTRY
         while end > 0:
-            # A crash can leave a file longer than what was written into it: zeros at the end are no entries.
+            # A crash can leave a file longer than the bytes written to it: zeros at the end are not entries.
             first = max(0, end - _SCAN_POSITIONS)
             held = np.flatnonzero(self._stored(ledger_id, first, end - first))
             if len(held):
@@ -254,10 +258,10 @@ class IndexReader:
         return NO_ENTRY
 
     def extents(self, ledger_id: int, first_entry: int = 0, end_entry: int = ENTRIES_END) -> Iterator[Extent]:
-        """See `IndexView.extents`: from page to page of those in memory, and of those that the file has data for."""
+        """See `IndexView.extents`: visits the pages in memory, and those that the file has data for."""
         each = self._pages.positions_per_page
         first_page, end_page = first_entry // each, -(-end_entry // each)
-        # What is held when this begins is on one of these pages, or in the file by the time that it is looked at.
+        # Every position that is held at the start is on one of these pages, or in the file by the time it is read.
         in_memory = self._pages.numbers(ledger_id, first_page, end_page)
         pages_min, pages_max = max(1, _SCAN_POSITIONS // each), max(1, EXTENT_ENTRIES // each)
         page, pages = first_page, pages_min
@@ -266,7 +270,7 @@ class IndexReader:
             first = max(first_entry, page_at * each)
             positions = self._read_positions(ledger_id, first, min(end_entry, page * each) - first, False)
             held = np.flatnonzero(positions)
-            # Few large reads where entries lie close together, small ones where they lie far apart.
+            # Few large reads where entries are close together, small reads where they are far apart.
             pages = min(pages_max, 2 * pages) if 2 * len(held) >= len(positions) else pages_min
             if len(held):
                 yield first + int(held[0]), positions[held[0] : held[-1] + 1]
@@ -283,7 +287,7 @@ class IndexReader:
         return found if found < end_page else None
 
     def forget(self, ledger_id: int) -> None:
-        """Let go of a ledger whose file is about to be removed."""
+        """Drop a ledger whose file is about to be removed."""
         self._pages.forget(ledger_id)
         self._open.forget(ledger_id)
 
@@ -292,14 +296,14 @@ class IndexReader:
 
 
 def names_on_the_way(path: str) -> tuple[str, str, str]:
-    """Return the directories that hold the names on the way to an index file, outermost first."""
+    """Return the directories that hold the names in the path of an index file, outermost first."""
     innermost = os.path.dirname(path)
     outer = os.path.dirname(innermost)
     return os.path.dirname(outer), outer, innermost
 
 
 def _last_data_end(file: IndexFile, end_entry: int) -> int:
-    """Return up to which entry a file may have positions below `end_entry`: behind that it is a hole."""
+    """Return the entry below `end_entry` up to which a file may have positions: a hole follows it."""
 
     def has_data(entry_id: int) -> bool:
         found = file.next_data(entry_id)

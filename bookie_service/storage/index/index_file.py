@@ -1,4 +1,4 @@
-"""One open index file: where its header and its positions lie, which depends on its version (`formats.index`)."""
+"""One open index file: the offsets of its header and positions depend on its version (`formats.index`)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class IndexFile:
 
     @property
     def layout(self) -> Layout | None:
-        """Where things lie; None when the file does not tell: it is being created, or both header slots are lost."""
+        """The file's layout; None when it is unknown: the file is being created, or both header slots are lost."""
         if self._layout is None:
             self._layout = index_format.layout_of(self.file.read(HEAD_BYTES, 0))
         return self._layout
 
     def header(self, ledger_id: int) -> LedgerHeader | None:
-        """Return the header, None when no slot is whole. Raises ValueError: it is of a version that is not read."""
+        """Return the header, None when no slot is whole. Raises ValueError: its version is not supported."""
         data = self.file.read(HEAD_BYTES, 0)
         self._layout = self._layout or index_format.layout_of(data)
         return index_format.decode_header(data, ledger_id)
@@ -37,7 +37,7 @@ class IndexFile:
     def create(self, header: LedgerHeader) -> None:
         """Write both header slots at once, which is right while the file is not durable: the journal holds the header.
 
-        Positions that are there already stay. A crash may have left them and taken the header.
+        Existing positions stay. A crash may have left them without the header.
         """
         self.file.write([index_format.encode_head(header)], 0)
         self._layout = LAYOUT
@@ -51,14 +51,14 @@ class IndexFile:
         """Return positions as the file has them, int64; shorter when it ends before, or within a position.
 
         Raises:
-            StorageDamaged: where they lie cannot be told.
+            StorageDamaged: the layout is unknown.
         """
         layout = self._layout or self.layout
         if layout is None:
             self._check_empty()
             return np.empty(0, np.int64)
         data = self.file.read(count * POSITION_BYTES, layout.position_at(first_entry))
-        # After a crash the file may end inside a position: that one was not durable, so replay brings it back.
+        # After a crash the file may end inside a position: that position was not durable, so replay restores it.
         return np.frombuffer(data, ">i8", len(data) // POSITION_BYTES).astype(np.int64)
 
     def write_positions(self, first_entry: int, positions: np.ndarray) -> int:
@@ -67,7 +67,7 @@ class IndexFile:
         return at + self.file.write([positions.astype(">i8").tobytes()], at)
 
     def known_layout(self) -> Layout:
-        """Return the layout. Raises StorageDamaged when it cannot be told."""
+        """Return the layout. Raises StorageDamaged when it is unknown."""
         layout = self._layout or self.layout
         if layout is None:
             raise self._unknown_layout()
@@ -82,7 +82,7 @@ class IndexFile:
         return StorageDamaged(f"{self.file.path}: its header is unreadable, so it is unknown where positions lie")
 
     def end_entry(self) -> int:
-        """Return the entry id behind the last one whose position the file has room for. Raises StorageDamaged."""
+        """Return the entry id after the last one whose position the file has room for. Raises StorageDamaged."""
         layout = self._layout or self.layout
         if layout is None:
             self._check_empty()
@@ -90,10 +90,10 @@ class IndexFile:
         return layout.entry_at(self.file.size())
 
     def next_data(self, entry_id: int) -> int | None:
-        """Return the first entry from `entry_id` on whose position is not in a hole of the file, None for none.
+        """Return the first entry from `entry_id` on whose position is not in a hole of the file, or None.
 
         Raises:
-            StorageDamaged: where positions lie cannot be told.
+            StorageDamaged: the layout is unknown.
         """
         layout = self.known_layout()
         data_at = self.file.next_data(layout.position_at(entry_id))
@@ -106,6 +106,6 @@ class IndexFile:
 
 
 def has_positions(file_bytes: np.ndarray) -> np.ndarray:
-    """Return which index files of so many bytes have positions, bool each; wrong for few files of version 2."""
+    """Return which index files of these sizes have positions, bool each; wrong for few files of version 2."""
     no_positions: Collection[int] = [layout.positions_at for layout in index_format.LAYOUTS.values()]
     return (file_bytes > min(no_positions)) & ~np.isin(file_bytes, list(no_positions))

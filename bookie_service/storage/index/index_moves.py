@@ -1,9 +1,9 @@
 """Moves index files from a directory that takes no writes, because its disk is full or fails, to another one.
 
-A file moves as a copy of what the old one and memory hold. What memory let go of before it was durable is in doubt, and
-so is all of a file that cannot be read: such a ledger is in limbo before readers look at the copy. The copy is synced
-with all else that the index writer wrote, then `manifest` notes where it is, and only then the old file is removed.
-After a crash before that the old one counts, and replay brings back the rest.
+A file moves as a copy of the contents of the old file and of memory. Positions that memory evicted before they were
+durable are in doubt, and so is an unreadable file as a whole: such a ledger is in limbo before readers see the copy.
+The copy is synced together with everything else that the index writer wrote, then `manifest` records its place, and
+only then the old file is removed. After an earlier crash the old file counts, and replay restores the rest.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from bookie_service.storage.io.files import File, LocalFiles, refuses_writes
 Doubt = Callable[[Collection[int]], None]
 """Puts ledgers into limbo, durably."""
 HeaderOf = Callable[[int], LedgerHeader | None]
-"""Returns what is known of a ledger in memory."""
+"""Returns what memory knows about a ledger."""
 
 
 class IndexMoves:
-    """Copies index files to other directories. For one thread at a time, that of the index writer."""
+    """Copies index files to other directories. For one thread at a time, the index writer's."""
 
     def __init__(
         self, files: LocalFiles, paths: IndexPaths, pages: IndexPages, doubt: Doubt | None, header_of: HeaderOf
@@ -40,19 +40,21 @@ class IndexMoves:
         self._left_at: list[str] = []
 
     def can_move(self, ledger_id: int) -> bool:
-        """Say whether there is another directory than those that refused; the ledger's own one does from now on."""
+        """Return whether there is a directory that has not refused; the ledger's own one counts as refusing from now
+        on."""
         self._refusing.add(self._paths.place(ledger_id))
         return self._doubt is not None and not self._refusing.issuperset(self._paths.places())
 
     def move(
         self, ledger_id: int, header: LedgerHeader | None, new_names: set[str], *, in_doubt: bool
     ) -> IndexFile | None:
-        """Copy a ledger's file to another directory; return the copy, open and not durable, None if none takes it.
+        """Copy a ledger's file to another directory; return the copy, open and not durable, or None if no directory
+        takes it.
 
         Args:
-            header: the ledger's, None to take it from the file or from memory.
-            new_names: gets the directories with names in them that are not durable.
-            in_doubt: the old file may have lost what memory has not.
+            header: the ledger's header, None to take it from the file or from memory.
+            new_names: receives the directories with names in them that are not durable.
+            in_doubt: the old file may have lost positions that memory does not have.
         """
         header = header or self._header(ledger_id)
         if header is None:
@@ -68,9 +70,10 @@ class IndexMoves:
         return None
 
     def find(self) -> None:
-        """Look where all index files lie, as of some it is not noted; a ledger that has two is in limbo.
+        """Find the places of all index files, as some are not recorded; a ledger with two files is in limbo.
 
-        Of two the one counts whose place is noted. After a crash that tore the last record that is the right one.
+        If there are two files, the one at the recorded place counts. After a crash that tore the last record this is
+        the right one.
         """
         places: dict[int, list[int]] = {}
         for place, ledger_id in self._paths.places_of_all(self._files):
@@ -83,16 +86,16 @@ class IndexMoves:
                 self._paths.move(ledger_id, some[0])
 
     def noted(self) -> None:
-        """Remove the old files, as it is durable where the new ones are."""
+        """Remove the old files: the places of the new ones are durable."""
         for path in self._left_at:
-            # Mostly its disk refuses that, too. A file that does not count does no harm there.
+            # Usually its disk refuses that, too. A file that does not count does no harm there.
             with contextlib.suppress(OSError):
                 self._files.remove(path)
         self._left_at.clear()
         self._refusing.clear()
 
     def refused_by(self, place: int) -> None:
-        """Note that a directory takes no writes now."""
+        """Record that a directory takes no writes now."""
         self._refusing.add(place)
 
     def _header(self, ledger_id: int) -> LedgerHeader | None:
@@ -125,13 +128,13 @@ class IndexMoves:
                 self._files.create_directory(directory)
                 new_names.add(parent)
         new_names.add(innermost)
-        # An attempt before a crash may have left one, which does not count.
+        # An attempt before a crash may have left a file, which does not count.
         with contextlib.suppress(FileNotFoundError):
             self._files.remove(path)
         return self._files.create(path)
 
     def _copy_positions(self, ledger_id: int, file: IndexFile) -> bool:
-        """Copy all positions that can be read; return whether that is all there were."""
+        """Copy all readable positions; return whether all could be read."""
         with self._reader() as reader:
             try:
                 for extent in reader.extents(ledger_id):

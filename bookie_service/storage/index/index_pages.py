@@ -1,12 +1,12 @@
 """Pages of index positions in memory: bounded, dirty ones apart from clean ones. Knows no files.
 
 A page holds the positions of consecutive entries of one ledger, entry e at slot e mod `positions_per_page` of page
-e div `positions_per_page`. It takes memory for its last position only, so a ledger of few entries costs few bytes.
-A dirty page holds positions that its ledger's file may lack; a clean one equals what the file holds.
+e div `positions_per_page`. It takes memory only up to its last position, so a ledger of few entries costs few bytes. A
+dirty page holds positions that its ledger's file may lack; a clean one equals what the file holds.
 
-One thread at a time changes pages and gives back what it wrote (the holder of the storage's `writing` lock); any thread
-reads. Only the changing thread brings in dirty pages or takes them out; a reader's page is dropped when anything
-changed since the reader looked at the file, so a page is never older than its file.
+One thread at a time changes pages and evicts written ones (the holder of the storage's `writing` lock); any thread
+reads. Only the changing thread adds or removes dirty pages; a reader's page is dropped when anything changed since the
+reader read the file, so a page is never older than its file.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ PageKey = tuple[int, int]
 """(ledger id, number of the page)."""
 
 _PAGE_COST_BYTES = 500
-"""What a page takes beside its positions: measured, rounded up."""
+"""Memory of a page besides its positions: measured, rounded up."""
 _POSITIONS_MIN = 16
 _KEPT_SHARE = 0.9
-"""Making room frees this much at once, so that it is seldom done."""
+"""Making room frees this much at once, so that it is rare."""
 
 
 class Page:
@@ -67,7 +67,7 @@ class Page:
 
 
 class IndexPages:
-    """The pages of all ledgers, within `bytes_max` bytes but for one update that is being taken."""
+    """The pages of all ledgers, within `bytes_max` bytes plus one update that is being applied."""
 
     def __init__(self, page_bytes: int, bytes_max: int) -> None:
         """`page_bytes`: positions of 8 bytes on a full page."""
@@ -78,15 +78,16 @@ class IndexPages:
         self._clean: OrderedDict[PageKey, Page] = OrderedDict()
         self._dirty: OrderedDict[PageKey, Page] = OrderedDict()
         self._numbers: dict[int, int | set[int]] = {}
-        """Which pages of each ledger are here: most ledgers have one, and a number takes less memory than a set."""
+        """Which pages of each ledger are in memory: most ledgers have one, and a number takes less memory than a
+        set."""
         self._lock = threading.Lock()
         self.changes = 0
-        """Grows with every change; a reader notes it before it looks at a file."""
+        """Grows with every change; a reader saves it before it reads a file."""
 
     # ---- for readers ----
 
     def find(self, ledger_id: int, first_page: int, end_page: int) -> dict[int, np.ndarray]:
-        """Return the positions on those of the pages [first_page, end_page) that are here, by the pages' numbers."""
+        """Return the positions on the pages of [first_page, end_page) that are in memory, by page number."""
         found = {}
         with self._lock:
             for key in self._present(ledger_id, first_page, end_page):
@@ -100,7 +101,7 @@ class IndexPages:
         return found
 
     def _present(self, ledger_id: int, first_page: int, end_page: int) -> Sequence[PageKey]:
-        """Return the keys of a ledger's pages in a range, and maybe of pages that are not here."""
+        """Return the keys of a ledger's pages in a range, and possibly of pages that are not in memory."""
         numbers = self._numbers.get(ledger_id)
         if numbers is None:
             return ()
@@ -111,14 +112,14 @@ class IndexPages:
         return [(ledger_id, number) for number in numbers if first_page <= number < end_page]
 
     def numbers(self, ledger_id: int, first_page: int, end_page: int) -> list[int]:
-        """Return which of the pages [first_page, end_page) of a ledger are here, ascending."""
+        """Return which of the pages [first_page, end_page) of a ledger are in memory, ascending."""
         with self._lock:
             numbers = self._numbers.get(ledger_id, set())
             numbers = {numbers} if isinstance(numbers, int) else numbers
             return sorted(number for number in numbers if first_page <= number < end_page)
 
     def _note(self, key: PageKey, page: Page) -> None:
-        """Count a page that came in."""
+        """Count a page that was added."""
         ledger_id, number = key
         others = self._numbers.get(ledger_id)
         if others is None:
@@ -130,7 +131,7 @@ class IndexPages:
         self.bytes += page.cost
 
     def _forget(self, key: PageKey, page: Page) -> None:
-        """Count no more a page that was taken out."""
+        """Stop counting a page that was removed."""
         ledger_id, number = key
         others = self._numbers[ledger_id]
         if isinstance(others, int) or len(others) == 1:
@@ -140,7 +141,7 @@ class IndexPages:
         self.bytes -= page.cost
 
     def keep(self, ledger_id: int, number: int, positions: np.ndarray, changes: int) -> None:
-        """Keep what a file held of a page, unless something changed since `changes` was noted."""
+        """Keep a page as read from a file, unless something changed since `changes` was saved."""
         page = Page(positions)
         with self._lock:
             key = (ledger_id, number)
@@ -159,14 +160,14 @@ class IndexPages:
     def change(
         self, ledger_id: int, number: int, slots: np.ndarray, positions: np.ndarray, load: Callable[[], np.ndarray]
     ) -> None:
-        """Set positions at ascending slots of a page, which is dirty then; `load()` returns what its file holds."""
+        """Set positions at ascending slots of a page, which becomes dirty; `load()` returns the page of its file."""
         key = (ledger_id, number)
         page = self._dirty.get(key)
         loaded = None if page is not None or key in self._clean else Page(load())
         with self._lock:
             self.changes += 1
             if page is None:
-                # A reader may have brought it in meanwhile, or thrown it out to make room.
+                # A reader may have added it meanwhile, or removed it to make room.
                 page = self._clean.pop(key, None)
                 if page is None:
                     page = loaded or Page(load())
@@ -194,21 +195,21 @@ class IndexPages:
         return victims
 
     def evict(self, keys: Iterable[PageKey]) -> None:
-        """Let go of dirty pages that were written to their files."""
+        """Drop dirty pages that were written to their files."""
         with self._lock:
             self.changes += 1
             for key in keys:
                 self._forget(key, self._dirty.pop(key))
 
     def written(self, keys: Iterable[PageKey]) -> None:
-        """Note that dirty pages equal their files now."""
+        """Mark dirty pages as equal to their files."""
         with self._lock:
             for key in keys:
                 page = self._clean[key] = self._dirty.pop(key)
                 page.dirty_first = page.dirty_end = 0
 
     def forget(self, ledger_id: int) -> None:
-        """Let go of the clean pages of a ledger; it has no dirty one."""
+        """Drop the clean pages of a ledger, which has no dirty page."""
         with self._lock:
             self.changes += 1
             numbers = self._numbers.get(ledger_id, set())
@@ -223,7 +224,7 @@ class IndexPages:
 
 
 def overlaid(stored: np.ndarray, pages: Mapping[int, np.ndarray], first_page: int, each: int) -> np.ndarray:
-    """Return positions from page `first_page` on: those of a file, and over them those of pages; a copy.
+    """Return positions from page `first_page` on: those of a file, overwritten by those of pages; a copy.
 
     `each`: positions on a full page. The result ends where the last of them ends.
     """

@@ -1,22 +1,22 @@
-"""Changes of the index on their way to the disk: held in memory, evicted to files when that is full, synced together.
+"""Changes of the index on their way to the disk: held in memory, evicted to files when memory is full, synced together.
 
-What is held is not durable, and neither is what was evicted: until `sync` returns, the journal must keep both, so the
-mark stays where it was. Positions may be taken as soon as the entry log bytes they point to are durable, not before:
-from then on any of them may reach the disk at any moment.
+Held changes are not durable, and neither are evicted ones: until `sync` returns, the journal must keep both, so the
+mark stays where it was. Positions may be added only when the entry log bytes they point to are durable: from then on
+any of them may reach the disk at any moment.
 
-A file that is new gets its header with its first positions. A header that changes goes to one slot, is synced, then
-goes to the other (`formats.index` says why). Few changed files are synced one by one; above `files_synced_singly_max`
-of them one sync of the whole file system is cheaper by far: of 100,000 files here, 0.8 s instead of 40.
+A new file gets its header with its first positions. A changed header goes to one slot, is synced, then goes to the
+other (`formats.index` says why). Few changed files are synced one by one; above `files_synced_singly_max` files one
+sync of the whole file system is far cheaper: for 100,000 files, 0.8 s instead of 40.
 
 A file stays open from its first write until it is synced: if the system cannot write it to the disk meanwhile, it may
-tell only those that have it open. That holds for as many files as are synced one by one; the sync of a file system
-reports the errors of all its files.
+report the error only to processes that have it open. This applies to files that are synced one by one; the sync of a
+file system reports the errors of all its files.
 
-What is durable is noted in `manifest` before `sync` returns, so that a file that is lost later is noticed.
+Durable files are recorded in `manifest` before `sync` returns, so that a later loss is noticed.
 
-Where the disk of a file takes no writes, the file moves to another directory (`index_moves`), with what waits for it.
+If the disk of a file takes no writes, the file moves to another directory (`index_moves`), with its pending changes.
 
-No file stays open behind a sync: a ledger that is dropped and comes back is another file of that name.
+No file stays open after a sync: a ledger that is dropped and comes back has a different file of the same name.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class IndexWriter:
         file_systems: Sequence[FileSystem | None],
         files_synced_singly_max: int,
     ) -> None:
-        """`known`: where it is noted which files there are.
+        """`known`: records which files exist.
 
-        `file_systems`: that of each directory; where any is None, files are always synced one by one.
+        `file_systems`: the file system of each directory; if any is None, files are always synced one by one.
         """
         self._files = files
         self._paths = paths
@@ -65,17 +65,17 @@ class IndexWriter:
         self._files_synced_singly_max = files_synced_singly_max
         self._headers: dict[int, LedgerHeader] = {}
         self._unsynced: dict[int, int] = {}
-        """Ledgers of which something is not durable, and up to where positions were written to each one's file."""
+        """Ledgers with changes that are not durable, and up to where positions were written to each file."""
         self._written: dict[int, IndexFile] = {}
-        """Files of these that are open: written to and not synced since."""
+        """Their open files: written to and not synced since."""
         self._evicted: set[int] = set()
-        """Ledgers of which memory lacks positions that are not durable."""
+        """Ledgers with positions that are neither in memory nor durable."""
         self._new_names: set[str] = set()
         """Directories with names in them that are not durable."""
 
     @property
     def is_clean(self) -> bool:
-        """True when all that was held is durable."""
+        """True when all held changes are durable."""
         return not self._unsynced
 
     def pending_header(self, ledger_id: int) -> LedgerHeader | None:
@@ -83,10 +83,10 @@ class IndexWriter:
         return self._headers.get(ledger_id)
 
     def hold(self, updates: Iterable[LedgerUpdate]) -> None:
-        """Take headers and positions; readers see the positions from now on.
+        """Add headers and positions; readers see the positions from now on.
 
         Raises:
-            OSError: memory is full, and nothing could be evicted to a file; some updates are held.
+            OSError: memory is full, and no page could be evicted to a file; some updates are held.
         """
         for update in updates:
             if update.header is None and not len(update.entry_ids):
@@ -100,15 +100,15 @@ class IndexWriter:
                 self._make_room()
 
     def sync(self, names_are_durable: bool = True) -> None:
-        """Make everything that was held durable.
+        """Make all held changes durable.
 
         Args:
-            names_are_durable: False: a process that was killed may have created any of the files and directories, and
-                a power cut may take their names again.
+            names_are_durable: False: a killed process may have created any of the files and directories, and a power
+                cut may remove their names again.
 
         Raises:
             SyncFailed: what is durable is unknown, and the index must not be used any more.
-            OSError: a write failed; everything that is not durable counts as held still.
+            OSError: a write failed; all changes that are not durable still count as held.
         """
         if self.is_clean:
             return
@@ -118,7 +118,7 @@ class IndexWriter:
             for ledger_id in self._unsynced:
                 names.update(self._paths.directories(ledger_id))
         self._make_durable(self._unsynced, names)
-        # Not before: a file that moves gets from memory what a failed sync may have lost.
+        # Only now: a file that moves gets from memory what a failed sync may have lost.
         self._pages.written(pages)
         self._evicted.clear()
         for header in rewritten:
@@ -133,7 +133,7 @@ class IndexWriter:
         self._new_names.clear()
 
     def learn_files(self) -> None:
-        """Note all index files that there are, made durable before; what was noted of others stays.
+        """Record all existing index files, which were made durable before; the records of others stay.
 
         Raises:
             SyncFailed, OSError: as `sync`.
@@ -144,12 +144,12 @@ class IndexWriter:
         self.note_sizes(ledger_ids)
 
     def note_sizes(self, ledger_ids: Iterable[int]) -> None:
-        """Note how long the files of ledgers are, and where they lie."""
+        """Record the lengths and places of ledgers' files."""
         self._known.note({ledger_id: self.file_size(ledger_id) for ledger_id in ledger_ids}, self._paths.moved)
         self._moves.noted()
 
     def file_size(self, ledger_id: int) -> int:
-        """Return how long a ledger's file is, 0 when there is none."""
+        """Return the length of a ledger's file, 0 when there is none."""
         try:
             file = self._files.open(self._paths.path(ledger_id))
         except FileNotFoundError:
@@ -158,20 +158,20 @@ class IndexWriter:
             return file.size()
 
     def unsynced_with_positions(self) -> np.ndarray:
-        """Return the ledgers to whose files positions were written that are not durable. For any thread."""
+        """Return the ledgers whose files have written positions that are not durable. For any thread."""
         return np.array([each for each, end in list(self._unsynced.items()) if end], np.int64)
 
     def close(self) -> None:
-        """Close what is open; what is not synced is not durable."""
+        """Close the open files; changes that are not synced are not durable."""
         for file in self._written.values():
             file.close()
         self._written.clear()
 
     def _size(self, ledger_id: int, end: int) -> int:
-        """Return how long a durable file is at least that was written up to `end`."""
+        """Return the least length of a durable file that was written up to `end`."""
         is_moved = self._known.place(ledger_id) != self._paths.place(ledger_id)
         least = 0 if is_moved else self._known.least_bytes(ledger_id)
-        # Of a file that nothing is noted of, or nothing any more, all that there is counts.
+        # If the manifest has no (or no current) length of the file, its actual length counts.
         return max(least, end) if least else max(end, self.file_size(ledger_id))
 
     def _hold_positions(self, update: LedgerUpdate) -> None:
@@ -186,14 +186,14 @@ class IndexWriter:
             self._pages.change(update.ledger_id, number, slots, update.positions[start:end], load)
 
     def _load(self, ledger_id: int, number: int) -> np.ndarray:
-        """Return what a ledger's file holds of a page."""
+        """Return a page of a ledger's file."""
         each = self._pages.positions_per_page
         try:
             file = self._written.get(ledger_id) or self._open(ledger_id)
         except FileNotFoundError:
             return np.empty(0, np.int64)
         try:
-            # Without a layout it is made anew before anything is written to it.
+            # A file without a layout is created again before anything is written to it.
             return file.positions(number * each, each) if file.layout is not None else np.empty(0, np.int64)
         finally:
             if ledger_id not in self._written:
@@ -207,14 +207,14 @@ class IndexWriter:
             self._pages.evict(key for key, _ in pages)
 
     def _write_all(self) -> tuple[list[LedgerHeader], list[PageKey]]:
-        """Write all that is held to files; return the headers whose second slot is to be written, and the pages."""
+        """Write all held changes to files; return the headers whose second slot must be written, and the pages."""
         dirty = dict(_by_ledger(self._pages.dirty()))
         rewritten = []
         for ledger_id in sorted({*dirty, *self._headers}):
             pages = dirty.get(ledger_id, [])
             header = self._headers.get(ledger_id)
             self._moving(ledger_id, partial(self._write, ledger_id, header, 0, pages))
-            # A file that was made just now, or moved, has it in both slots.
+            # A file that was just created or moved has the header in both slots.
             if header is not None and ledger_id in self._headers:
                 rewritten.append(header)
         return rewritten, [key for pages in dirty.values() for key, _ in pages]
@@ -235,7 +235,7 @@ class IndexWriter:
             self._unsynced[ledger_id] = max(end, self._unsynced.get(ledger_id, 0))
 
     def _moving(self, ledger_id: int, work: Callable[[], None]) -> None:
-        """Do some work on a ledger's file; where its disk refuses that, move the file and do it again."""
+        """Do some work on a ledger's file; if its disk refuses that, move the file and do it again."""
         while True:
             try:
                 work()
@@ -246,10 +246,11 @@ class IndexWriter:
                 self._move(ledger_id, error)
 
     def _move(self, ledger_id: int, error: OSError) -> None:
-        """Move a ledger's file to another directory, as the disk of this one refuses writes; `error` tells how.
+        """Move a ledger's file to another directory, because the disk of this one refuses writes; `error` is the
+        refusal.
 
         Raises:
-            OSError: `error`, for there is no other directory that takes it.
+            OSError: `error`, because no other directory takes the file.
         """
         if not self._moves.can_move(ledger_id):
             raise error
@@ -273,7 +274,7 @@ class IndexWriter:
 
     @contextlib.contextmanager
     def _writing(self, ledger_id: int) -> Iterator[IndexFile]:
-        """Give a ledger's file, which is made if there is none; it stays open until it is synced, if there is room."""
+        """Yield a ledger's file, which is created if missing; it stays open until it is synced, if there is room."""
         file = self._written.get(ledger_id) or self._existing_or_new(ledger_id)
         is_kept = ledger_id in self._written or len(self._written) < self._files_synced_singly_max
         if is_kept:
@@ -284,7 +285,8 @@ class IndexWriter:
                 with _syncing():
                     file.file.sync_data()
         finally:
-            # Of a file that is not kept the sync of its file system tells errors: there are too many to sync singly.
+            # The sync of the file system reports the errors of a file that is not kept open: there are too many to sync
+            # singly.
             if not is_kept:
                 file.close()
 
@@ -292,14 +294,15 @@ class IndexWriter:
         return IndexFile(self._files.open(self._paths.path(ledger_id)))
 
     def _existing_or_new(self, ledger_id: int) -> IndexFile:
-        """Return a ledger's file; one that is new has the header that waits."""
+        """Return a ledger's file; a new file has the pending header."""
         try:
             file = self._open(ledger_id)
         except FileNotFoundError:
             return self._new(ledger_id)
         try:
             if file.layout is None:
-                # A crash came while it was made, and the journal has the header and all entries; or the header is lost.
+                # A crash interrupted its creation, and the journal has the header and all entries; or the header is
+                # lost.
                 file.create(self._waiting_header(ledger_id))
                 del self._headers[ledger_id]
         except BaseException:
@@ -331,10 +334,11 @@ class IndexWriter:
         return file
 
     def _make_durable(self, ledger_ids: Collection[int], directories: Collection[str]) -> None:
-        """Sync the files of ledgers, and the names in directories; files whose disk refuses that move, and are synced.
+        """Sync the files of ledgers, and the names in directories; files whose disk refuses the sync move, and are
+        synced there.
 
         Raises:
-            SyncFailed: what is durable is unknown, and there is no other disk.
+            SyncFailed: it is unknown what is durable, and there is no other disk.
         """
         while ledger_ids or directories:
             failed = self._sync(ledger_ids, directories)
@@ -343,7 +347,7 @@ class IndexWriter:
             ledger_ids, directories = list(failed), set(self._new_names) if failed else ()
 
     def _sync(self, ledger_ids: Collection[int], directories: Collection[str]) -> dict[int, SyncFailed]:
-        """Sync what `_make_durable` is given; return the ledgers of which it failed, and why."""
+        """Sync the arguments of `_make_durable`; return the ledgers that failed, and the error."""
         failed: dict[int, SyncFailed] = {}
         refusing: dict[int, SyncFailed] = {}
         if self._syncs_file_systems and len(ledger_ids) + len(directories) > self._files_synced_singly_max:
@@ -371,13 +375,14 @@ class IndexWriter:
 
 
 def _is_of_disk(error: OSError) -> bool:
-    """Say whether an error, of a sync too, means that one disk takes no writes, so that all goes to another one."""
+    """Return whether an error, also of a sync, means that one disk takes no writes, so that its files go to another
+    one."""
     return refuses_writes(OSError(error.errno, error.strerror))
 
 
 @contextlib.contextmanager
 def _noting(failed: dict[int, SyncFailed], key: int) -> Iterator[None]:
-    """Note a sync that fails because of its disk."""
+    """Record a sync that fails because of its disk."""
     try:
         yield
     except OSError as error:
@@ -389,7 +394,7 @@ def _noting(failed: dict[int, SyncFailed], key: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _syncing() -> Iterator[None]:
-    """Make a failed sync final: pages that were written count as clean, so nothing would write them again."""
+    """Make a failed sync final: written pages count as clean, so nothing would write them again."""
     try:
         yield
     except OSError as error:
@@ -397,5 +402,5 @@ def _syncing() -> Iterator[None]:
 
 
 def _by_ledger(pages: Sequence[tuple[PageKey, Page]]) -> list[tuple[int, list[tuple[PageKey, Page]]]]:
-    """Return (ledger id, its pages) of pages that are ordered by ledger."""
+    """Return (ledger id, its pages) for pages that are ordered by ledger."""
     return [(ledger_id, list(group)) for ledger_id, group in itertools.groupby(pages, key=lambda item: item[0][0])]

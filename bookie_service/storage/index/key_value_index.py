@@ -2,7 +2,7 @@
 
 One store holds all ledgers, in the first ledger directory. However many ledgers a flush changes, making them durable
 is one sync of the store. Each commit has a number, kept in the store and in a file beside it: a store that was set back
-to an older state, which no checksum tells, is refused.
+to an older state, which checksums cannot detect, is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class KeyValueView:
     """An `IndexView` over a key-value store, which many threads may read."""
 
     def __init__(self, path: str, key_values: KeyValues) -> None:
-        """`path`: where the store lies, for messages."""
+        """`path`: the store's path, for messages."""
         self.path = path
         self._key_values = key_values
 
@@ -103,7 +103,7 @@ class KeyValueView:
                         yield at + skipped, positions
 
     def close(self) -> None:
-        """Nothing to do: the store is its owner's."""
+        """Does nothing: the store belongs to its owner."""
 
     def close_store(self) -> None:
         """Close the store itself."""
@@ -111,10 +111,10 @@ class KeyValueView:
 
 
 def open_view(files: ReadOnlyFiles, directory: str) -> KeyValueView:
-    """Return the index in a `current` directory, to be looked at; `close_store` closes it.
+    """Return the index in a `current` directory, for reading; `close_store` closes it.
 
     Raises:
-        StorageDamaged: the store is damaged, or has lost what was durable.
+        StorageDamaged: the store is damaged, or has lost durable data.
     """
     path = os.path.join(directory, index_format.DIRECTORY_NAME)
     reached = _commit_reached(files, os.path.join(directory, index_format.COMMIT_NAME))
@@ -128,7 +128,7 @@ def open_view(files: ReadOnlyFiles, directory: str) -> KeyValueView:
 
 
 class KeyValueIndex(KeyValueView):
-    """A `LedgerIndex` over a key-value store; which thread may call what stands there."""
+    """A `LedgerIndex` over a key-value store; the interface says which thread may call which method."""
 
     def __init__(
         self,
@@ -139,12 +139,12 @@ class KeyValueIndex(KeyValueView):
         name: str = index_format.DIRECTORY_NAME,
         commits_before: int = 0,
     ) -> None:
-        """`directory`: the `current` directory that the store lies in, under `name`.
+        """`directory`: the `current` directory that contains the store, under `name`.
 
         `commits_before`: the commits of the store that this one will replace.
 
         Raises:
-            StorageDamaged: the store is damaged, or has lost what was durable.
+            StorageDamaged: the store is damaged, or has lost durable data.
         """
         self._files = files
         self._commit_path = os.path.join(directory, f"{name}{index_format.COMMIT_SUFFIX}")
@@ -154,7 +154,7 @@ class KeyValueIndex(KeyValueView):
             if reached:
                 raise StorageDamaged(f"{path}: the key-value store is missing; {_REMEDY}")
             files.make_directory(path)
-        # A process that was killed may have made it and not its name durable.
+        # A killed process may have created it without making its name durable.
         files.sync_directory(directory)
         super().__init__(path, files.open_key_values(path, options))
         self._is_clean = True
@@ -177,10 +177,10 @@ class KeyValueIndex(KeyValueView):
         return []
 
     def accept(self, ledger_ids: Collection[int]) -> None:
-        """Nothing to do: nothing is noted of single ledgers."""
+        """Does nothing: there are no records of single ledgers."""
 
     def disown(self, ledger_ids: Collection[int]) -> None:
-        """Nothing to do: nothing is noted of single ledgers."""
+        """Does nothing: there are no records of single ledgers."""
 
     @property
     def is_clean(self) -> bool:
@@ -201,7 +201,7 @@ class KeyValueIndex(KeyValueView):
             self._key_values.write(self._merged(some_blocks))
 
     def sync(self, names_are_durable: bool = True) -> None:
-        # Whatever a killed process left: what an opened store shows is durable.
+        # Whatever a killed process left: the contents of an opened store are durable.
         if self._is_clean:
             return
         self._commit_number += 1
@@ -235,7 +235,7 @@ class KeyValueIndex(KeyValueView):
         try:
             self._key_values.sync()
         except OSError as error:
-            # A crash then brings the ledgers back, and the next pass drops them again.
+            # A crash then restores the ledgers, and the next pass drops them again.
             if not is_out_of_space(error):
                 raise
 
@@ -255,7 +255,7 @@ def _blocks(update: LedgerUpdate) -> Iterator[tuple[bytes, np.ndarray, np.ndarra
 
 
 def _check_commit(key_values: KeyValues, reached: int, path: str) -> int:
-    """Return the store's commit number; raise StorageDamaged when it is lower than what was durable."""
+    """Return the store's commit number; raise StorageDamaged when it is lower than a durable one."""
     number = index_format.decode_commit_number(key_values.get([index_format.COMMIT_KEY])[0])
     if number < reached:
         raise StorageDamaged(
@@ -266,7 +266,7 @@ def _check_commit(key_values: KeyValues, reached: int, path: str) -> int:
 
 
 def _commit_reached(files: ReadOnlyFiles, path: str) -> int:
-    """Return the commit that the store must have reached, 0 when that is not known."""
+    """Return the commit that the store must have reached, 0 when it is unknown."""
     if not files.exists(path):
         return 0
     try:

@@ -1,6 +1,7 @@
-"""Which index files there must be (`formats.index_files`), so that a lost one is noticed and not taken for absence.
+"""Which index files must exist (`formats.index_files`), so that the loss of one is noticed and not taken for absence.
 
-The index writer notes what it made durable, garbage collection what may go. Kept in memory at 16 bytes a ledger.
+The index writer records files that it made durable, garbage collection files that may be removed. Takes 16 bytes of
+memory per ledger.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from bookie_service.storage.io.placed_file import PlacedFile
 _RECENT_MAX = 8192
 """Rows in the dictionary before they are merged into the arrays."""
 _ROWS_BESIDE = 4096
-"""The file is written anew when it has so many rows, and as many as there are ledgers, that say nothing any more."""
+"""The file is rewritten when this many of its rows, and as many as there are ledgers, are obsolete."""
 
 
 class IndexManifest:
-    """What is known of the index files. Changed by one thread at a time, asked by any."""
+    """What is known about the index files. Changed by one thread at a time, read by any."""
 
     def __init__(self, files: ReadOnlyFiles, directories: Sequence[str]) -> None:
         """`directories`: the `current` directories of all ledger directories.
@@ -40,7 +41,7 @@ class IndexManifest:
             raise StorageDamaged(f"{file_format.FILE_NAME} in {', '.join(directories)}: {error}") from error
         self._directories = directories
         self.damaged_at = None if end == len(data) else end
-        """Where something stands that is no record; then, or when nothing stands at all, rows may be missing."""
+        """Offset of bytes that are not a record; then, or when the file is missing, rows may be missing."""
         self.is_complete = end == len(data) > 0
         self._rows = _last_rows(ledger_ids, rows)
         self._recent: dict[int, int] = {}
@@ -50,16 +51,16 @@ class IndexManifest:
         return self._file.path
 
     def least_bytes(self, ledger_id: int) -> int:
-        """Return how long a ledger's index file must be at least; 0: there may be none."""
+        """Return the least length of a ledger's index file; 0: there may be no file."""
         return file_format.size_of(self._row(ledger_id))
 
     def place(self, ledger_id: int) -> int:
-        """Return in which directory, by its number, a ledger's index file lies."""
+        """Return the number of the directory of a ledger's index file."""
         place = (self._row(ledger_id) >> file_format.PLACE_BITS) - 1
         return place if 0 <= place < len(self._directories) else ledger_id % len(self._directories)
 
     def _row(self, ledger_id: int) -> int:
-        """Return the size and place of a ledger's index file, 0 when nothing is known of it."""
+        """Return the size and place of a ledger's index file, 0 when it is unknown."""
         recent = self._recent.get(ledger_id)
         if recent is not None:
             return recent
@@ -68,8 +69,8 @@ class IndexManifest:
         return rows.item(at) if at < len(ledger_ids) and ledger_ids.item(at) == ledger_id else 0
 
     def are_noted(self, ledger_ids: np.ndarray) -> np.ndarray:
-        """Return of which ledgers there must be an index file, bool."""
-        # In this order, as the recent ones may be merged into the rows meanwhile.
+        """Return which ledgers must have an index file, bool."""
+        # In this order, because the recent rows may be merged into the others meanwhile.
         recent, noted = self._recent, self._rows[0]
         at = np.minimum(noted.searchsorted(ledger_ids), max(0, len(noted) - 1))
         found = noted[at] == ledger_ids if len(noted) else np.zeros(len(ledger_ids), bool)
@@ -80,12 +81,12 @@ class IndexManifest:
         return found
 
     def all(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return (ledger ids, bytes of each), int64, ascending: every file that there must be."""
+        """Return (ledger ids, bytes of each), int64, ascending: every file that must exist."""
         ledger_ids, rows = self._all_rows()
         return ledger_ids, file_format.sizes_of(rows)
 
     def moved(self) -> dict[int, int]:
-        """Return in which directory those index files lie that are not in their usual one."""
+        """Return the directories of the index files that are not in their usual one."""
         ledger_ids, rows = self._all_rows()
         places = file_format.places_of(rows)
         is_moved = (places >= 0) & (places < len(self._directories))
@@ -100,13 +101,13 @@ class IndexManifest:
     def _learn(self, changes: Mapping[int, int]) -> None:
         self._recent.update(changes)
         if len(self._recent) > _RECENT_MAX:
-            # In this order: who asks meanwhile looks at the recent ones first.
+            # In this order: a concurrent reader checks the recent rows first.
             self._rows = self._all_rows()
             self._recent = {}
 
 
 class IndexManifestWriter(IndexManifest):
-    """Notes durably what is known of the index files."""
+    """Records durably what is known about the index files."""
 
     def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
         super().__init__(files, directories)
@@ -115,9 +116,9 @@ class IndexManifestWriter(IndexManifest):
         """Changes that are not durable."""
         self._rows_written = len(self._rows[0])
         self._end = 0
-        """Where the next record goes; 0: the file has to be written anew."""
+        """Offset of the next record; 0: the file must be rewritten."""
         if self.is_complete and self._version == file_format.VERSION:
-            # A process that was killed may have written the end without making it durable.
+            # A killed process may have written the end without making it durable.
             try:
                 with contextlib.closing(files.open(self.path)) as file:
                     file.sync_data()
@@ -129,10 +130,10 @@ class IndexManifestWriter(IndexManifest):
     def note(self, changes: Mapping[int, int], moved: Mapping[int, int] | None = None) -> None:
         """Set the least bytes of ledgers' files; durable on return.
 
-        `moved`: in which directory those files lie that are not in their usual one.
+        `moved`: the directories of files that are not in their usual one.
 
         Raises:
-            OSError: they are not durable; they are written with the next ones.
+            OSError: they are not durable yet; the next call writes them again.
         """
         moved = moved or {}
         rows = {each: file_format.with_place(size, moved.get(each)) for each, size in changes.items()}
@@ -164,7 +165,7 @@ class IndexManifestWriter(IndexManifest):
         self._rows_written += len(changed)
 
     def _write_all(self, *, elsewhere: bool) -> None:
-        """Write the file anew; `elsewhere`: in another directory, as the disk of this one takes nothing."""
+        """Rewrite the file; `elsewhere`: in another directory, because the disk of this one takes no writes."""
         ledger_ids, rows = self._all_rows()
         records = file_format.encode_rows(ledger_ids, rows)
         self._end = 0

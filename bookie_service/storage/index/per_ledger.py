@@ -24,7 +24,7 @@ POSITION_BYTES = 8
 class PageOptions:
     """How much of the index is kept in memory: `pages_max` full pages of `page_bytes`, or more that are not full.
 
-    files_synced_singly_max: above so many changed files the whole file system is synced instead.
+    files_synced_singly_max: above this number of changed files the whole file system is synced instead.
     """
 
     page_bytes: int = 8192
@@ -37,7 +37,7 @@ class PageOptions:
 
 
 class PerLedgerIndex:
-    """A `LedgerIndex` over index files; which thread may call what stands there."""
+    """A `LedgerIndex` over index files; the interface says which thread may call which method."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class PerLedgerIndex:
     ) -> None:
         """`directories`: the `current` directories of all ledger directories, in configured order.
 
-        `doubt`, `header_of`: what `IndexMoves` needs. Without `doubt` no file moves to another directory.
+        `doubt`, `header_of`: see `IndexMoves`. Without `doubt` no file moves to another directory.
         """
         self._files = files
         self._known = IndexManifestWriter(files, directories)
@@ -68,7 +68,7 @@ class PerLedgerIndex:
             try:
                 self._writer.learn_files()
             except OSError as error:
-                # The files are durable, and the note of them is written with the next one. Reads need none of it.
+                # The files are durable, and their record is written with the next one. Reads do not need it.
                 if not is_out_of_space(error):
                     raise
 
@@ -96,7 +96,7 @@ class PerLedgerIndex:
         return self._paths.size(self._files, ledger_id) is not None
 
     def absent(self, ledger_ids: np.ndarray) -> np.ndarray:
-        # What is noted and is not there is lost, which is for `lost` to tell.
+        # A recorded file that is missing is lost; `lost` reports it.
         is_noted = self._known.are_noted(ledger_ids)
         return np.array(
             [
@@ -134,7 +134,7 @@ class PerLedgerIndex:
 
     @property
     def pages_bytes(self) -> int:
-        """Memory that positions take now."""
+        """Memory of positions now."""
         return self._pages.bytes
 
     @property
@@ -155,7 +155,7 @@ class PerLedgerIndex:
             except FileNotFoundError:
                 pass
             except OSError as error:
-                # It may go, that is noted. Where its disk does not let it go, a later pass tries again.
+                # Its removal is recorded. If its disk refuses the removal, a later pass tries again.
                 if not refuses_writes(error):
                     raise
         self._paths.forget(ledger_id)

@@ -1,9 +1,9 @@
-"""Where a read gets a file's bytes from: by waiting for the disk, or without any waiting.
+"""Sources of a file's bytes for a read: one waits for the disk, the other never waits.
 
-The event loop never waits for a disk. It reads through a `CachedSource`, which takes what the operating system has in
-its page cache; for anything else it raises `NotCached`, somebody fetches those bytes (`fetching`), and the read is
-done again from the start with them at hand. Entry logs never change where a position points, so it does not matter when
-the bytes were fetched; everything else a read needs it looks up anew.
+The event loop never waits for a disk. It reads through a `CachedSource`, which returns bytes from the operating
+system's page cache; for other bytes it raises `NotCached`, a thread fetches them (`fetching`), and the read starts
+again with them in memory. The bytes at a position of an entry log never change, so it does not matter when they were
+fetched; a read looks everything else up again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from bookie_service.storage.io.files import File
 
 _MORE_BYTES = 8 * 1024
-"""Fetched behind what is asked for: how long the last entry of a run is, is known only when it is read."""
+"""Bytes fetched beyond the request: the length of a run's last entry is known only when it is read."""
 
 
 class ByteSource(Protocol):
@@ -31,7 +31,7 @@ class ByteSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Bytes of a file. Files are never changed there, and no other file ever gets this path."""
+    """Bytes of a file. They never change, and no other file ever gets this path."""
 
     path: str
     offset: int
@@ -48,14 +48,14 @@ class NotCached(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What fetching a place came to: its bytes, or the error that reading it raised."""
+    """The result of fetching a place: its bytes, or the error of the read."""
 
     place: Place
     data: bytes = b""
     error: OSError | None = None
 
     def part(self, path: str, size: int, offset: int) -> memoryview | None:
-        """Return the bytes of a place if these are among them. Raises the error when there was one for that place."""
+        """Return the bytes of a place if they were fetched. Raises the error of fetching that place, if any."""
         place = self.place
         begin = offset - place.offset
         if path != place.path or begin < 0 or begin + size > place.size:
@@ -83,18 +83,18 @@ class CachedSource:
     lends = True
 
     def __init__(self, memory_bytes: int) -> None:
-        """`memory_bytes`: what one read gets mostly; a larger one gets memory of its own."""
+        """`memory_bytes`: size of the memory that reads share; a larger read gets memory of its own."""
         self._memory = np.empty(memory_bytes, np.uint8).data
         self._used = 0
         self._fetched: Fetched | None = None
 
     def begin(self, fetched: Fetched | None = None) -> None:
-        """Begin a read, with what was fetched for it; bytes given before are no longer valid."""
+        """Begin a read, with the bytes fetched for it; bytes returned before are no longer valid."""
         self._used = 0
         self._fetched = fetched
 
     def bytes_at(self, file: File, size: int, offset: int) -> memoryview:
-        # What is short is then not cached, for it cannot be the end of the file.
+        # A short read then means "not cached", because it cannot be the end of the file.
         size = min(size, max(0, file.size() - offset))
         fetched = None if self._fetched is None else self._fetched.part(file.path, size, offset)
         if fetched is not None:

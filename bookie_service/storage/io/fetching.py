@@ -1,7 +1,7 @@
 """Threads that wait for the disk, so that the event loop need not.
 
-What is to be done waits in a queue; a thread does it and hands over what came of it, and begins the next only once that
-is taken. So fetched bytes in memory are never more than one read for each thread.
+Tasks wait in a queue; a thread runs one, hands over its result, and begins the next only once the result is taken. So
+memory holds the fetched bytes of at most one read per thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bookie_service.storage.io.byte_source import Fetched, Place
 from bookie_service.storage.io.files import LocalFiles
 
 _AHEAD_BYTES_MIN = 256 * 1024
-"""Behind a piece as large as this the next one is asked for: somebody reads a ledger from end to end."""
+"""After a piece as large as this the next one is prefetched: some client reads a ledger from end to end."""
 
 OnFetched = Callable[[Fetched], None]
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class FetchThreads:
         on_failure: Callable[[BaseException], None],
     ) -> None:
         """`post(callback, *arguments)` calls back on the event loop, from a thread; there `on_failure` gets an error of
-        our own, after which nobody would answer.
+        our own, after which the read would never be answered.
         """
         self._files = files
         self._post = post
@@ -48,7 +48,7 @@ class FetchThreads:
             thread.start()
 
     def stop(self) -> None:
-        """Begin nothing more, and end the threads; what they have read is dropped."""
+        """Begin no more tasks, and end the threads; their results are dropped."""
         self._stopping.set()
         for _ in self._threads:
             self._queue.put(None)
@@ -59,7 +59,7 @@ class FetchThreads:
             thread.join()
 
     def fetch(self, place: Place, on_fetched: OnFetched) -> None:
-        """Read a place and call back with what came of it."""
+        """Read a place and call back with the result."""
         self.run(lambda: self._read(place), on_fetched)
 
     def run(self, task: Callable[[], T], on_done: Callable[[T], None]) -> None:

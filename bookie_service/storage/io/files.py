@@ -1,16 +1,17 @@
-"""The only door to the file system.
+"""All access to the file system goes through this module.
 
-`LocalFiles` and the `File` objects it opens are the whole interface that storage uses; a simulated disk offers the
-same names. Rules that the callers rely on:
+`LocalFiles` and the `File` objects it opens are the whole interface that storage uses; a simulated disk has the same
+methods. Callers rely on these rules:
 
 * A write is complete or raises OSError; nothing retries. After an error on a file its contents are unknown.
 * Data is durable after `File.sync_data`; a created, renamed or removed name after `sync_directory` of its directory.
 * Every OSError names the path.
 
-An embedded key-value store does its own input and output; it is opened here, too, and `key_values` says what it keeps.
+An embedded key-value store does its own input and output; it is opened here, too, and `key_values` states its
+guarantees.
 
-What a bookie writes holds entries and master keys: files have mode 0600 and directories 0700. Where a group may read
-them, files have 0640 and directories 2750 and belong to the group, so that what is made in them does, too.
+The files of a bookie contain entries and master keys: files have mode 0600 and directories 0700. If a group may read
+them, files have 0640 and directories 2750 and belong to the group, so that new files in them do, too.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from bookie_service.storage.io.key_values import KeyValueOptions, KeyValues
 Buffer = bytes | bytearray | memoryview
 
 _fallocate = ctypes.CDLL(None, use_errno=True).fallocate
-"""Of the C library: Python has only the call that makes the file longer."""
+"""From the C library: Python only has the call that makes the file longer."""
 _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _FALLOC_FL_KEEP_SIZE = 1
 
@@ -41,33 +42,34 @@ _BUFFERS_PER_CALL_MAX = 1024
 _BLOCK_BYTES = 4096
 _NO_WAIT = getattr(os, "RWF_NOWAIT", None)
 _NOTHING_AT_ONCE = (errno.EAGAIN, errno.EOPNOTSUPP)
-"""Not cached, or a file system that cannot tell."""
+"""The bytes are not cached, or the file system cannot tell."""
 _KEY_VALUES_SCRIBBLE = ("LOG", "LOCK", "rocksdict-config.json")
-"""Files of a key-value store that opening it writes to, even to read only."""
+"""Files of a key-value store that are written when it is opened, even for reading only."""
 _OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _DISK_FAILURES = frozenset({errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV})
-"""What a failing disk answers; file systems that meet an error are often made read-only."""
+"""Error numbers of a failing disk; after an error file systems are often made read-only."""
 
 
 class SyncFailed(OSError):
-    """A sync failed: what was written to the file before may be gone, and another sync would not tell (fsyncgate).
+    """A sync failed: earlier writes to the file may be lost, and another sync would not report it (fsyncgate).
 
-    So this is no lack of space, whatever its errno says, to those who cannot write all of it again.
+    So callers that cannot write everything again must not treat it as a lack of space, whatever its errno is.
     """
 
 
 def is_out_of_space(error: BaseException) -> bool:
-    """Say whether an error means that a disk or a quota is full: what it stopped can be tried again later."""
+    """Return whether an error means that a disk or a quota is full: the operation can be tried again later."""
     return isinstance(error, OSError) and not isinstance(error, SyncFailed) and error.errno in _OUT_OF_SPACE
 
 
 def is_disk_failure(error: BaseException) -> bool:
-    """Say whether an error is one of the disk that a file lies on; another disk may do what this one does not."""
+    """Return whether an error comes from the disk of a file; the operation may succeed on another disk."""
     return isinstance(error, OSError) and error.errno in _DISK_FAILURES
 
 
 def refuses_writes(error: BaseException) -> bool:
-    """Say whether an error means that one disk takes no writes: it is full, or it fails. Another one may take them."""
+    """Return whether an error means that one disk takes no writes: it is full, or it fails. Another disk may take
+    them."""
     return is_out_of_space(error) or is_disk_failure(error)
 
 
@@ -87,7 +89,7 @@ def _named(error: OSError, path: str) -> OSError:
 
 
 def physical_block_bytes(device: int, sysfs: str = "/sys") -> int | None:
-    """Return the physical block size that Linux knows of a disk or a partition, None when it knows none."""
+    """Return the physical block size that Linux reports for a disk or a partition, None when it reports none."""
     at = os.path.join(sysfs, "dev", "block", f"{os.major(device)}:{os.minor(device)}")
     for queue in (os.path.join(at, "queue"), os.path.join(os.path.realpath(at), os.pardir, "queue")):
         try:
@@ -122,7 +124,7 @@ class File:
         wanted = sum(map(len, buffers))
         done = os.pwritev(self._fd, buffers, offset)
         if done < wanted:
-            # Linux stops at 2 GiB a call and at a full disk; the next call tells which.
+            # Linux stops at 2 GiB per call and at a full disk; the next call shows which.
             rest = memoryview(b"".join(buffers))
             while done < wanted:
                 done += os.pwrite(self._fd, rest[done:], offset + done)
@@ -142,7 +144,7 @@ class File:
         return data
 
     def read_cached(self, buffer: memoryview, offset: int) -> int:
-        """Fill the front of the buffer with what needs no disk, which may be nothing; return how much that is."""
+        """Fill the start of the buffer with cached bytes, possibly none of them; return their number."""
         if _NO_WAIT is None:
             return 0
         try:
@@ -153,11 +155,11 @@ class File:
             raise OSError(error.errno, error.strerror, self.path) from None
 
     def read_ahead(self, size: int, offset: int) -> None:
-        """Have the operating system read what will be asked for next; does not wait for it."""
+        """Have the operating system read ahead; does not wait for it."""
         os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_WILLNEED)
 
     def let_go(self, start: int, end: int) -> None:
-        """Have the operating system let go of what it caches of bytes [start, end), where they are durable."""
+        """Have the operating system drop bytes [start, end) from its cache, as far as they are durable."""
         os.posix_fadvise(self._fd, start, end - start, os.POSIX_FADV_DONTNEED)
 
     def size(self) -> int:
@@ -167,7 +169,7 @@ class File:
             raise _named(error, self.path) from None
 
     def next_data(self, offset: int) -> int | None:
-        """Return where the next bytes lie that are no hole, at `offset` or behind; None when there are none.
+        """Return the offset of the next bytes that are not a hole, at `offset` or later; None when there are none.
 
         A hole reads as zeros; a file system without holes returns `offset`.
         """
@@ -193,9 +195,9 @@ class File:
             raise _named(error, self.path) from None
 
     def reserve(self, offset: int, size: int) -> None:
-        """Take space for bytes [offset, offset + size) from the file system; the file does not become longer.
+        """Allocate space for bytes [offset, offset + size) in the file system; the file does not become longer.
 
-        `truncate` gives back what lies behind the new end. Where the file system cannot do it, nothing happens.
+        `truncate` frees the space after the new end. If the file system cannot do it, nothing happens.
         """
         while _fallocate(self._fd, _FALLOC_FL_KEEP_SIZE, offset, size) != 0:
             code = ctypes.get_errno()
@@ -212,7 +214,7 @@ class File:
 
     @property
     def descriptor(self) -> int:
-        """To be handed to another process; closed by `close` here."""
+        """For another process; closed by `close` here."""
         return self._fd
 
     def close(self) -> None:
@@ -268,7 +270,7 @@ class DirectoryLock:
 
 
 class ReadOnlyFiles:
-    """The real file system for those who only look: nothing here changes a file or a name. All paths are absolute."""
+    """The real file system for read-only use: no method changes a file or a name. All paths are absolute."""
 
     def open(self, path: str) -> File:
         """Open an existing file; every attempt to change it through the result raises OSError.
@@ -291,25 +293,34 @@ class ReadOnlyFiles:
         return sorted(os.listdir(directory))
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        """Return whether there is such a file. Raises OSError: the disk failed, which does not mean "no"."""
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def file_size(self, path: str) -> int | None:
-        """Return how long a file is, None when there is none."""
+        """Return the length of a file, None when there is none."""
         try:
             return os.stat(path).st_size
         except FileNotFoundError:
             return None
 
     def is_directory(self, path: str) -> bool:
-        return os.path.isdir(path)
+        """Return whether there is such a directory. Raises OSError: the disk failed."""
+        try:
+            return stat.S_ISDIR(os.stat(path).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def open_key_values(self, path: str, options: KeyValueOptions) -> KeyValues:
         """Open the key-value store in a directory.
 
         Raises:
-            StorageDamaged: there is none, or it is not whole.
+            StorageDamaged: the store does not exist, or it is not whole.
         """
-        # Here, because most bookies have none and start without it.
+        # Imported here, because most bookies have no such store and start without it.
         from bookie_service.storage.io.rocks import RocksKeyValues
 
         with tempfile.TemporaryDirectory() as links:
@@ -319,14 +330,14 @@ class ReadOnlyFiles:
             return RocksKeyValues(path, options, links=links)
 
     def block_bytes(self, directory: str) -> int:
-        """Return the physical block size of the disk that a directory lies on: what one write may tear.
+        """Return the physical block size of a directory's disk: the unit that one write may tear.
 
-        Where it cannot be told (no disk of this machine, no Linux), that of most disks.
+        If it is unknown (not a local disk, not Linux), return that of most disks.
         """
         return physical_block_bytes(os.stat(directory).st_dev) or _BLOCK_BYTES
 
     def space(self, directory: str) -> FileSystemSpace:
-        """Return how full the file system is that a directory lies on."""
+        """Return how full the file system of a directory is."""
         found = os.statvfs(directory)
         return FileSystemSpace(
             os.stat(directory).st_dev, found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
@@ -351,9 +362,9 @@ class ReadOnlyFiles:
 
 
 def make_private(*, group: bool = False) -> None:
-    """Have everything that this process makes from now on readable by its user alone, or by its user and a group.
+    """Make all new files of this process readable by its user alone, or by its user and a group.
 
-    For what does not go through `LocalFiles`: an embedded store, and what libraries write.
+    For files that do not go through `LocalFiles`: those of an embedded store and of libraries.
     """
     os.umask(0o027 if group else 0o077)
 
@@ -362,10 +373,10 @@ class LocalFiles(ReadOnlyFiles):
     """The real file system. All paths are absolute.
 
     Args:
-        group_id: a group that may read what is made here.
+        group_id: a group that may read new files.
     """
 
-    # Of the class, so that files of a kind of their own, which count or damage, have them without a call of `__init__`.
+    # Class attributes, so that subclasses that count or damage have them without a call of `__init__`.
     _group_id: int | None = None
     _file_mode, _directory_mode = 0o600, 0o700
 
@@ -375,9 +386,8 @@ class LocalFiles(ReadOnlyFiles):
             self._file_mode, self._directory_mode = 0o640, 0o2750
 
     def protect(self, directory: str) -> str | None:
-        """Let nobody but those who may into a directory that exists; return what was done, None if nothing had to be.
-
-        One that belongs to another user stays as it is, and what is returned says that.
+        """Restrict access to an existing directory; return what was done, None if nothing was needed. A directory that
+        belongs to another user is not changed, and the result says that.
         """
         found = os.stat(directory)
         mode = stat.S_IMODE(found.st_mode)
@@ -397,7 +407,7 @@ class LocalFiles(ReadOnlyFiles):
                 raise OSError(
                     error.errno, f"group {self._group_id} of permittedFileGroup is none of this user's", directory
                 ) from None
-        # After the owner: a change of that takes the bit away that hands the group on.
+        # After the owner: a change of the owner clears the bit that makes new files inherit the group.
         os.chmod(directory, self._directory_mode)
 
     def open(self, path: str) -> File:
@@ -417,14 +427,14 @@ class LocalFiles(ReadOnlyFiles):
         """Create a file that must not exist yet.
 
         Raises:
-            FileExistsError: there is one.
+            FileExistsError: it exists.
         """
         return File(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._file_mode), path)
 
     def replace(self, path: str, data: bytes, *, durably: bool = True) -> None:
-        """Make `path` hold exactly `data`, durably; after a crash it holds that or what it held before.
+        """Make `path` hold exactly `data`, durably; after a crash it holds either that or its old contents.
 
-        With `durably` False nothing is synced, and after a crash it may also hold a part of `data`, or nothing.
+        With `durably` False nothing is synced, and after a crash it may also hold part of `data`, or be empty.
         """
         temporary = path + ".new"
         with contextlib.suppress(FileNotFoundError):
@@ -446,7 +456,7 @@ class LocalFiles(ReadOnlyFiles):
         Raises:
             StorageDamaged: it is not whole.
         """
-        # Here, because most bookies have none and start without it.
+        # Imported here, because most bookies have no such store and start without it.
         from bookie_service.storage.io.rocks import RocksKeyValues
 
         return RocksKeyValues(
@@ -460,7 +470,7 @@ class LocalFiles(ReadOnlyFiles):
         os.unlink(path)
 
     def remove_directory(self, path: str) -> None:
-        """Remove an empty directory; that is not durable."""
+        """Remove an empty directory; the removal is not durable."""
         os.rmdir(path)
 
     def make_directory(self, path: str) -> None:
@@ -475,9 +485,9 @@ class LocalFiles(ReadOnlyFiles):
             self.sync_directory(os.path.dirname(directory))
 
     def open_file_system(self, path: str) -> FileSystem | None:
-        """Return the file system of a directory; None where syncing all of it may hide an error.
+        """Return the file system of a directory; None if a sync of it may hide an error.
 
-        Linux reports errors of writes that it did in the background since 5.8.
+        Linux reports errors of background writes since version 5.8.
         """
         if not _syncs_file_systems():
             return None

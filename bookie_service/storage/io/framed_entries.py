@@ -12,8 +12,8 @@ import numpy as np
 class FramedEntries:
     """A run of one ledger: item i of `buffer` is entry `first_entry + i` and has sizes[i] bytes; no gaps.
 
-    `buffer` may be lent (`byte_source`): whoever keeps items beyond the next read keeps `owned` ones. `is_full`: the
-    next entry lies here, too, and is larger than what was left of the bytes asked for.
+    `buffer` may be lent (`byte_source`): to keep items beyond the next read, keep `owned` ones. `is_full`: the next
+    entry is also here, and is larger than the rest of the requested bytes.
     """
 
     first_entry: int

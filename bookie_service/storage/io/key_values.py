@@ -1,15 +1,15 @@
-"""What the bookie asks of an embedded key-value store, and all that it may rely on.
+"""The interface of an embedded key-value store, and all guarantees that the bookie relies on.
 
 * Keys are ordered as bytes. A call of `write` is visible at once and atomic: a crash keeps all of it or nothing.
-* A crash keeps the calls up to some moment, in their order; after `sync` that is all of them.
-* What a newly opened store shows is durable.
-* Damage to its files is noticed when what was damaged is read, or when the store is opened; not so a whole older state
-  of the store, which `key_value_index` finds by itself.
-* An OSError of `write` or `sync` for want of space takes nothing back: what was visible stays so, the call that failed
-  may be visible or not, and repeating it is all that is needed when there is space again.
+* A crash keeps the calls up to some moment, in their order; after `sync` these are all calls.
+* The contents of a newly opened store are durable.
+* Damage to its files is noticed when the damaged part is read, or when the store is opened. A complete older state of
+  the store is not noticed; `key_value_index` detects it by itself.
+* An OSError of `write` or `sync` for lack of space undoes nothing: visible data stays visible, the failed call may be
+  visible or not, and it only needs to be repeated when there is space again.
 * Any number of threads may read, while one writes.
 
-`rocks` is the store; the crash campaigns run on a model of just these sentences.
+`rocks` is the store; the crash campaigns run on a model of exactly these guarantees.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class KeyValueOptions:
-    """Sizes in bytes; the last two are of interest to RocksDB alone."""
+    """Sizes in bytes; only RocksDB uses the last two."""
 
     cache_bytes: int = 16 * 1024 * 1024
     write_buffer_bytes: int = 16 * 1024 * 1024
@@ -34,10 +34,10 @@ class KeyValues(Protocol):
     """An ordered map of bytes. Every method raises OSError when the disk fails, StorageDamaged when data is damaged."""
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of keys, None for those that are not there."""
+        """Return the values of keys, None for missing keys."""
 
     def last(self, first: bytes, end: bytes) -> tuple[bytes, bytes] | None:
-        """Return the highest key at or behind `first` and before `end`, and its value; None when there is none."""
+        """Return the highest key from `first` on and before `end`, and its value; None when there is none."""
 
     def keys(self, first: bytes, end: bytes) -> Iterator[bytes]:
         """Yield the keys from `first` on and before `end`, ascending."""
@@ -50,4 +50,4 @@ class KeyValues(Protocol):
         """Make everything written durable."""
 
     def close(self) -> None:
-        """Let go of the files; what was not synced may be lost."""
+        """Close the files; changes that were not synced may be lost."""

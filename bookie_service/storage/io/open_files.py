@@ -30,7 +30,7 @@ class OpenFiles(Generic[K, T]):
         """Return the open file; it stays usable until the next call.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: it does not exist.
         """
         file = self._open.get(key)
         if file is not None:

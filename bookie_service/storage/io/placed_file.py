@@ -1,7 +1,7 @@
-"""A small file of the whole bookie that lies in one of its ledger directories, in the first one that takes it.
+"""A small file of the whole bookie in one of its ledger directories: in the first one that takes it.
 
-Where the disk of the one that holds it is full or fails, the next version goes to another directory. Each version has a
-generation, and the highest counts; older ones may stay behind in directories that could not be changed.
+If the disk of the present file is full or fails, the next version goes to another directory. Each version has a
+generation, and the highest counts; older ones may remain in directories that could not be changed.
 """
 
 from __future__ import annotations
@@ -9,41 +9,52 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles, refuses_writes
+from bkspark.errors import StorageDamaged
+from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles, is_disk_failure, refuses_writes
 
 
 class PlacedFile:
-    """Where such a file lies. Written by one thread at a time."""
+    """The location of such a file. Written by one thread at a time."""
 
     def __init__(
         self, files: ReadOnlyFiles, directories: Sequence[str], name: str, generation_of: Callable[[bytes], int | None]
     ) -> None:
-        """`generation_of(contents)`: None for contents that are damaged. Such a file counts, for it may be the last.
+        """`generation_of(contents)`: None for contents that are damaged. Such a file counts, because it may be the
+        last.
 
         Raises:
-            OSError: one of the files cannot be read, so that it is not known which counts.
+            StorageDamaged: a disk cannot be read, so that it is unknown which file counts.
         """
         self._paths = [os.path.join(directory, name) for directory in directories]
-        found = {path: files.read_all(path) for path in self._paths if files.exists(path)}
+        try:
+            found = {path: files.read_all(path) for path in self._paths if files.exists(path)}
+        except OSError as error:
+            if not is_disk_failure(error):
+                raise
+            raise StorageDamaged(
+                f"{error.filename} cannot be read ({error.strerror}), so it is unknown whether a version of it in "
+                "another ledger directory is the last. Repair the disk, or start a bookie with a new bookieId and "
+                "empty directories"
+            ) from error
         generations = {path: generation_of(data) for path, data in found.items()}
         damaged = [path for path, generation in generations.items() if generation is None]
         whole = {path: generation for path, generation in generations.items() if generation is not None}
         last = max(whole, key=lambda path: whole[path], default=self._paths[0])
         self.path = damaged[0] if damaged else last
-        """The file that counts, or where it will lie first."""
+        """The path of the file that counts, or where the first one will be."""
         self.generation = whole.get(last, 0)
         self.data = found.get(self.path)
-        """What was found in it; None: there is no such file."""
+        """Its contents; None: there is no such file."""
 
     def replace(self, files: LocalFiles, encode: Callable[[int], bytes], *, elsewhere: bool = False) -> bytes:
-        """Write the next version, `encode(generation)`, durably, where its disk takes it; return it.
+        """Write the next version, `encode(generation)`, durably, to a directory whose disk takes it; return it.
 
-        `elsewhere`: not where the last one lies, unless there is no other directory.
+        `elsewhere`: not in the directory of the last one, unless there is no other directory.
 
         Raises:
-            OSError: no directory took it; the last version counts still.
+            OSError: no directory took it; the last version still counts.
         """
-        # Each attempt has its own: one that fails late may have left its file.
+        # Each attempt has its own generation: an attempt that fails late may have left its file.
         self.generation += 1
         data = encode(self.generation)
         others = [path for path in self._paths if path != self.path]

@@ -1,11 +1,12 @@
-"""RocksDB as the embedded key-value store; `key_values` says what is relied on. The only module that imports rocksdict.
+"""RocksDB as the embedded key-value store; `key_values` states the required guarantees. The only module that imports
+rocksdict.
 
 Its write-ahead log is not used: the bookie's journal holds what is not synced, so `sync` writes the memory table out
 as one sorted file, synced before the manifest names it. Writes into memory hold Python's lock for about 2 us a key;
 `sync`, which waits for the disk, lets other threads run.
 
-Files and manifest carry checksums, which every reading verifies. What damage or a failing disk is, RocksDB says in
-words only; the errors here are made from them.
+Files and manifest have checksums, which every read verifies. RocksDB reports damage and failing disks only as message
+texts; this module derives its errors from them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import contextlib
 import errno
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
 from rocksdict import (
     AccessType,
@@ -39,7 +41,7 @@ _DISK_FULL = "No space left on device"
 
 
 class RocksKeyValues:
-    """An open database, `KeyValues` to those who use it."""
+    """An open database, used as `KeyValues`."""
 
     def __init__(
         self,
@@ -52,18 +54,20 @@ class RocksKeyValues:
         """Open the database in a directory that exists; an empty one becomes a database.
 
         Args:
-            has_space: says whether it is worth while to try again after the disk had no space.
-            links: a directory with links to all its files: it is only read, through them, as a running bookie has made
-                it durable so far. RocksDB and rocksdict write files of their own in any case, then there.
+            has_space: returns whether a retry is worthwhile after the disk had no space.
+            links: a directory with links to all its files: the database is only read, through them, in the state that a
+                running bookie has made durable so far. RocksDB and rocksdict always write some files of their own;
+                these go there.
 
         Raises:
-            StorageDamaged: it is no whole database.
+            StorageDamaged: it is not a whole database.
             OSError: it cannot be read or written, or another process has it open.
         """
         self._path = path
         self._opened_at = links or path
         self._unlogged = WriteOptions()
-        self._unlogged.disable_wal = True
+        # A property, which rocksdict's stub has as a method.
+        self._unlogged.disable_wal = True  # type: ignore[method-assign,assignment]
         self._settings = _settings(options)
         self._access = AccessType.read_write()
         if links is not None:
@@ -72,19 +76,20 @@ class RocksKeyValues:
             self._settings.set_max_open_files(-1)
         self._settings.create_if_missing(links is None)
         self._using = threading.Lock()
-        """Held while the database is used, but for `sync`, and while it is opened anew."""
+        """Held while the database is used, except by `sync`, and while it is reopened."""
         self._syncing = threading.Lock()
-        """Held by `sync`, before `_using`: what one that fails took must not be written again over what a later one
-        made durable."""
+        """Held by `sync`, before `_using`: the changes of a failed sync must not be written again over those that a
+        later sync made durable."""
         self._has_space = has_space
         self._is_stuck = False
         self._unsynced: list[tuple[Sequence[tuple[bytes, bytes]], Sequence[tuple[bytes, bytes]]]] = []
-        """What was written since the last sync; it is written again when the database had to be opened anew."""
+        """The writes since the last sync; they are repeated when the database had to be reopened."""
         self._open()
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         with self._using, self._naming():
-            return self._database.get(list(keys))
+            # A list of keys gives a list of values of the same length; the stub has no overload for it.
+            return cast("list[bytes | None]", self._database.get(list(keys)))
 
     def last(self, first: bytes, end: bytes) -> tuple[bytes, bytes] | None:
         with self._using, self._naming():
@@ -104,7 +109,7 @@ class RocksKeyValues:
             first = some[-1] + b"\0"
 
     def _some_keys(self, first: bytes, end: bytes) -> list[bytes]:
-        """Return the leading keys, few enough that nobody waits long, none when there are no more."""
+        """Return the leading keys, few enough that no other thread waits long; empty when there are no more."""
         found: list[bytes] = []
         with self._using, self._naming():
             at = self._database.iter()
@@ -127,8 +132,8 @@ class RocksKeyValues:
                         with self._naming():
                             self._database.write(batch, self._unlogged)
             except OSError:
-                # The caller was told that it was not written, and writes it again or never: a ledger that could not be
-                # dropped is served on, and must not vanish when there is space again.
+                # The caller got an error, and writes it again or never: a ledger that could not be dropped is still
+                # served, and must not vanish when there is space again.
                 self._unsynced.pop()
                 raise
 
@@ -143,13 +148,13 @@ class RocksKeyValues:
                     self._database.flush(True)
             except OSError:
                 with self._using:
-                    # At once: a database that is opened again must get all of it, in its order.
+                    # At once: a reopened database must get all of it, in order.
                     self._unsynced = written + self._unsynced
                     self._is_stuck = True
                 raise
 
     def _open_again(self) -> None:
-        """Leave the state in which RocksDB refuses all writes after a disk without space, which it does for ever."""
+        """Leave the permanent state in which RocksDB refuses all writes after a lack of disk space."""
         if not self._has_space():
             raise OSError(errno.ENOSPC, "there is still no space for the key-value store", self._path)
         with contextlib.suppress(OSError, StorageDamaged):
@@ -165,8 +170,8 @@ class RocksKeyValues:
             try:
                 self._close()
             except OSError as error:
-                # RocksDB writes the memory table out when it is closed. On a full disk it cannot, nor need it: nobody
-                # was told that this is durable.
+                # RocksDB writes the memory table out when it is closed. On a full disk it cannot, and need not: these
+                # writes were never reported as durable.
                 if error.errno != errno.ENOSPC:
                     raise
 
@@ -188,7 +193,7 @@ class RocksKeyValues:
 
     @contextlib.contextmanager
     def _naming(self) -> Iterator[None]:
-        """Turn what rocksdict raises into our errors. It raises bare Exceptions, and others for misuse."""
+        """Translate rocksdict's exceptions into our errors. It raises bare Exceptions, and others for misuse."""
         try:
             yield
         except DbClosedError as error:
@@ -212,7 +217,7 @@ def _error_of(text: str, path: str) -> Exception:
     if text.startswith("IO error") and "No such file" not in text:
         code = errno.ENOSPC if _DISK_FULL in text else errno.EIO
         return OSError(code, text, path)
-    # What is missing or contradicts itself counts as damage, too.
+    # Missing or contradictory data counts as damage, too.
     return StorageDamaged(
         f"{path}: the key-value store is damaged: {text}; run `bkspark bookie --rebuild-index`, which makes it again "
         "from the entry logs, or start a bookie with a new id and empty directories and let autorecovery copy the "

@@ -1,14 +1,14 @@
-"""Checkpoints: flush the store, then move the mark, then let go of journals; in this order, always.
+"""Checkpoints: flush the store, then move the mark, then release journal files; always in this order.
 
 A flush that does not move the mark ends with the first step: it made room for adds, and the journal keeps everything.
 
-The mark of each journal is taken when the flush is, behind every record whose entry or header the flush carries. It is
-written to the ledger directories only after entry logs and index are durable, and journals behind it go only after the
-mark is durable, in one directory at least: one that is full or fails does not hold the others up. A crash between any
-two steps repeats work at the next start and loses nothing.
+The mark of each journal is taken together with the flush, after every record whose entry or header the flush carries.
+It is written to the ledger directories only after entry logs and index are durable, and journal files before it are
+released only after the mark is durable in at least one directory: a directory that is full or fails does not block the
+others. A crash between any two steps repeats work at the next start and loses nothing.
 
-A checkpoint that finds no space is tried again when there may be some: its entries stay in memory, where reads find
-them, and in the journal, whose mark has not moved. Any other error ends the process.
+A checkpoint that finds no space is retried when there may be some: its entries stay in memory, where reads find them,
+and in the journal, whose mark has not moved. Any other error ends the process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class Marks:
-    """The marks of all journals, kept in every ledger directory that takes them."""
+    """The marks of all journals, stored in every ledger directory that takes writes."""
 
     def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
         """`directories`: the `current` directories of all ledger directories."""
@@ -46,7 +46,7 @@ class Marks:
     def read(self, journal_index: int) -> JournalPosition | None:
         """Return the highest readable mark of a journal; None when there is none.
 
-        Without one, everything that is left of the journal is replayed: files go only below a durable mark, so that is
+        Without a mark, the whole remaining journal is replayed: files are removed only below a durable mark, so that is
         always enough.
         """
         found = []
@@ -69,10 +69,11 @@ class Marks:
         return None if mark == mark_format.NO_JOURNAL else mark
 
     def write(self, positions: Sequence[JournalPosition]) -> None:
-        """Make positions[i] the mark of journal i, durably, in every directory that takes it, in one at least.
+        """Make positions[i] the mark of journal i, durably, in every directory that takes writes, in at least one.
 
         Raises:
-            OSError: no directory took all of them; some may be written. Where any had no space, it is that error.
+            OSError: no directory took all of them; some may be written. If any directory had no space, it is that
+            error.
         """
         errors: dict[str, OSError] = {}
         for directory in self._directories:
@@ -87,21 +88,21 @@ class Marks:
         if len(errors) == len(self._directories):
             raise next(filter(is_out_of_space, errors.values()), next(iter(errors.values())))
         for directory in sorted(errors.keys() - self._refusing):
-            error = errors[directory]
-            logger.warning("marks are written to the other ledger directories, not to %s: %s", directory, error)
+            why = errors[directory]
+            logger.warning("marks are written to the other ledger directories, not to %s: %s", directory, why)
         self._refusing = frozenset(errors)
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A flush and, per journal, the position behind everything in it."""
+    """A flush and, per journal, the position after everything in it."""
 
     flush: Flush
     marks: Sequence[Future[JournalPosition]]
 
 
 class JournalFailed(Exception):
-    """A journal failed with `error` and gave no mark. Even where that is a lack of space, no flush waits for it."""
+    """A journal failed with `error` and returned no mark. Even if that is a lack of space, no flush waits for it."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
@@ -109,18 +110,18 @@ class JournalFailed(Exception):
 
 
 class ForgetfulJournal(Protocol):
-    """What a checkpoint needs of a journal."""
+    """The part of a journal that a checkpoint uses."""
 
     def forget_before(self, mark: JournalPosition) -> None:
-        """Let go of files wholly before a durable mark."""
+        """Release files that are wholly before a durable mark."""
 
 
 def carry_out(checkpoint: Checkpoint, store: LedgerStorage, marks: Marks, journals: Sequence[ForgetfulJournal]) -> None:
-    """Do all that a checkpoint does on disk, in the one order that is safe. Waits for its marks first.
+    """Do all disk work of a checkpoint, in the only safe order. Waits for its marks first.
 
     Raises:
-        JournalFailed: a journal did, and the process must end.
-        OSError: something failed; what was not moved stays where it was, and nothing is lost.
+        JournalFailed: a journal failed, and the process must end.
+        OSError: a step failed; marks that were not moved stay where they were, and nothing is lost.
     """
     try:
         positions = [mark.result() for mark in checkpoint.marks]
@@ -135,7 +136,7 @@ def carry_out(checkpoint: Checkpoint, store: LedgerStorage, marks: Marks, journa
 
 
 class CheckpointThread:
-    """Carries checkpoints out, one after the other. A failure ends the thread: the mark stays, nothing is lost."""
+    """Carries out checkpoints, one after the other. A failure ends the thread: the mark stays, nothing is lost."""
 
     def __init__(
         self,
@@ -167,11 +168,11 @@ class CheckpointThread:
         self._queue.put(checkpoint)
 
     def retry(self) -> None:
-        """Try a checkpoint again that found no space."""
+        """Retry a checkpoint that found no space."""
         self._again.set()
 
     def stop(self) -> None:
-        """Carry out what was submitted, then end; what finds no space is left to the journal."""
+        """Carry out submitted checkpoints, then end; entries without space stay in the journal."""
         self._is_stopping = True
         self._again.set()
         self._queue.put(None)

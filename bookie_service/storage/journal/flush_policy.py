@@ -1,4 +1,4 @@
-"""When a group of journal records is synced. Pure: no clock, no queue; the journal's thread asks."""
+"""Decides when a group of journal records is synced. Pure: no clock, no queue; the journal's thread calls it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 
 MARKER_DELAY_NS = 100_000_000
-"""A durability marker is written after so long without records: it costs a sync, so not between one writer's adds."""
+"""Time without records before a durability marker is written: it costs a sync, so not between one writer's adds."""
 
 
 class FlushReason(enum.Enum):
@@ -18,12 +18,13 @@ class FlushReason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class FlushLimits:
-    """How long and how far a group may grow.
+    """Limits of a group's age and size.
 
-    With `flush_when_idle` (the default) a group is whatever arrived while the sync before it ran: the lowest latency,
-    and under load still large groups. Without, records wait for company up to `age_ns_max`. `entries_max` 0: no limit.
+    With `flush_when_idle` (the default) a group is what arrived during the sync before it: this gives the lowest
+    latency, and under load still large groups. Otherwise records wait up to `age_ns_max` for others. `entries_max` 0:
+    no limit.
 
-    After `marker_delay_ns` without records the journal notes that what it has is durable
+    After `marker_delay_ns` without records the journal records that its contents are durable
     (`Journal.write_durability_marker`); a journal that does not sync its groups is synced once in that time.
     """
 

@@ -1,13 +1,13 @@
 """The writing end of the journal: a chain of files in one directory, format in `formats.journal`.
 
 `append` returns when its records and everything before them are durable. Files are preallocated, because a sync that
-need not also change the file's size is about twice as fast; files that fell behind the mark are used again for the same
-reason (their blocks are written already, so the file system has nothing to note). `write_durability_marker` is for
-quiet moments: it proves the last group durable, so that replay takes damage in it for what it is. Nothing here knows
-threads; `journal_thread` runs it.
+need not also change the file's size is about twice as fast; files before the mark are reused for the same reason (their
+blocks are written already, so the file system has no metadata to change). `write_durability_marker` is for idle
+moments: it proves the last group durable, so that replay recognises damage in it. This module has no threads;
+`journal_thread` runs it.
 
 With `sync_groups` false, or for a group that is deferred, `append` returns as soon as the operating system has the
-records: a power cut takes what was appended since the last `sync`, acknowledged or not.
+records: a power cut loses what was appended since the last `sync`, acknowledged or not.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from bookie_service.storage.io.files import Buffer, File, LocalFiles, is_out_of_
 logger = logging.getLogger(__name__)
 
 SPARES_MAX = 4
-"""Files that wait to be used again; more than are filled between two checkpoints are of little use."""
+"""Files that wait for reuse; more than are filled between two checkpoints are of little use."""
 CACHED_BYTES = 8 * 1024 * 1024
-"""How much of the journal's newest part stays in the page cache, where that is given back."""
+"""Bytes of the journal's newest part that stay in the page cache, with `leaves_page_cache`."""
 _PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class JournalOptions:
-    """Sizes in bytes. `backups_max` files behind the mark are kept for people; `reuse_files` recycles them instead.
+    """Sizes in bytes. `backups_max` files before the mark are kept for operators; `reuse_files` recycles them instead.
 
     Every group begins at a multiple of `alignment_bytes`; 0: the physical block size of the journal's disk, so that no
-    write touches a sector that holds what is durable. `leaves_page_cache`: what is durable is let go of, for nobody
-    reads it but a replay, and memory that entry logs are cached in is better used.
+    write touches a sector with durable bytes. `leaves_page_cache`: durable bytes are dropped from the page cache,
+    because only a replay reads them, and the memory is better used to cache entry logs.
     """
 
     file_bytes_max: int = 2048 * 1024 * 1024
@@ -54,7 +54,8 @@ class JournalOptions:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One journal record to be: its body is `parts` back to back. The parts must not change until it is durable."""
+    """A journal record to be written: its body is `parts` back to back. The parts must not change until it is
+    durable."""
 
     kind: RecordKind
     count: int
@@ -80,9 +81,9 @@ class Journal:
         chain_end: JournalPosition,
         mark: JournalPosition | None = None,
     ) -> None:
-        """Begin a new file behind `chain_end`, where replay found the last whole record (file id 0: no chain yet).
+        """Begin a new file after `chain_end`, where replay found the last whole record (file id 0: no chain yet).
 
-        `mark`: a durable one; files wholly before it are backups, which go when there is no space.
+        `mark`: a durable mark; files wholly before it are backups, which are removed when there is no space.
         """
         self._marked_id = 0 if mark is None else mark.file_id
         self._files = files
@@ -95,25 +96,25 @@ class Journal:
         self._end = chain_end.offset
         self._allocated = 0
         self._let_go = 0
-        # All before `_synced` is durable, and a record says so of all before `_proved`.
+        # Everything before `_synced` is durable, and a record proves it for everything before `_proved`.
         self._synced = self._proved = 0
         self._begin_file()
 
     @property
     def end(self) -> JournalPosition:
-        """Where the next record will begin; everything before is durable, in any case after `sync`."""
+        """Where the next record will begin; after `sync` everything before it is durable."""
         return JournalPosition(self._file_id, self._end)
 
     @property
     def syncs_groups(self) -> bool:
-        """Whether `append` makes durable what it writes."""
+        """Whether `append` makes its records durable."""
         return self._options.sync_groups
 
     def append(self, records: Sequence[Record], *, deferred: bool = False) -> None:
         """Write the records as one group and make them durable, unless it is `deferred` or `sync_groups` is false.
 
         Raises:
-            OSError: the group is not known to be durable; nothing of it may be acknowledged.
+            OSError: the group may not be durable; none of its records may be acknowledged.
         """
         if self._end >= self._options.file_bytes_max:
             self._go_on()
@@ -130,18 +131,18 @@ class Journal:
         self._file.sync_data()
         self._synced = self._end
         if self._options.leaves_page_cache and self._end - self._let_go >= CACHED_BYTES:
-            # Seldom, for it costs a call; to whole pages, for the last one is written to again.
+            # Rarely, because it costs a call; in whole pages, because the last page is written to again.
             end = self._end - self._end % _PAGE_BYTES
             self._file.let_go(self._let_go, end)
             self._let_go = end
 
     def write_durability_marker(self) -> None:
-        """Make everything appended durable, and a record that says so. Raises OSError as `append`."""
+        """Make everything appended durable, and also a record that proves it. Raises OSError as `append`."""
         if self._proved < self._end:
             self.sync()
             self._write(())
             self._file.sync_data()
-            # That record holds nothing that would need a proof.
+            # That record itself contains nothing that needs a proof.
             self._synced = self._proved = self._end
 
     def _write(self, records: Sequence[Record]) -> None:
@@ -154,7 +155,7 @@ class Journal:
         if offset % alignment or not records:
             body = bytes(journal_format.padding_body_bytes(offset, alignment))
             offset = self._encode(Record(RecordKind.PADDING, 0, (body,), len(body)), offset, buffers)
-        # A group takes room for the next marker, too: a quiet bookie needs no space on a full disk.
+        # A group also reserves room for the next marker: an idle bookie needs no space on a full disk.
         self._reserve(offset + RECORD_HEADER_BYTES + alignment if records else offset)
         self._file.write(buffers, self._end)
         self._end = offset
@@ -178,12 +179,12 @@ class Journal:
         return offset + RECORD_HEADER_BYTES + record.body_bytes
 
     def forget_before(self, mark: JournalPosition) -> None:
-        """Let go of files that lie wholly before a mark, which must be durable; the newest of them stay as backups."""
+        """Release files that are wholly before a mark, which must be durable; the newest of them stay as backups."""
         self._marked_id = max(self._marked_id, mark.file_id)
         behind = [name for name in self._files.names(self._directory) if _is_before(name, mark.file_id)]
         for name in behind[: max(0, len(behind) - self._options.backups_max)]:
             if name in self._offered:
-                # Offered once: the journal's thread may take it and rename it at any moment.
+                # Offered only once: the journal's thread may take and rename it at any moment.
                 continue
             if self._options.reuse_files and len(self._spares) < SPARES_MAX:
                 self._offered.add(name)
@@ -193,12 +194,12 @@ class Journal:
                     self._files.remove(os.path.join(self._directory, name))
 
     def _drop_backups(self) -> bool:
-        """Remove the files that are kept for people only, as there is no space; return whether there was one."""
+        """Remove the files that are kept only as backups, as there is no space; return whether there was one."""
         dropped = False
         self._spares.clear()
         for name in self._files.names(self._directory):
             if _is_before(name, self._marked_id):
-                with contextlib.suppress(FileNotFoundError):  # the checkpoint thread let go of it meanwhile
+                with contextlib.suppress(FileNotFoundError):  # the checkpoint thread released it meanwhile
                     self._files.remove(os.path.join(self._directory, name))
                     dropped = True
         if dropped:
@@ -208,13 +209,13 @@ class Journal:
         return dropped
 
     def close(self) -> None:
-        """Make everything appended durable and give back the space reserved behind the last record."""
+        """Make everything appended durable and free the space reserved after the last record."""
         self.sync()
         self._file.truncate(self._end)
         self._file.close()
 
     def _go_on(self) -> None:
-        """Begin the next file, and have the present one name it before it takes its first record."""
+        """Begin the next file, and let the present one name it before it takes its first record."""
         self.sync()
         full, end = self._file, self._end
         followed: list[Buffer] = []
@@ -227,13 +228,13 @@ class Journal:
         full.close()
 
     def _begin_file(self) -> None:
-        """Go on in a new file behind the present end."""
+        """Continue in a new file after the present end."""
         header = FileHeader(self._file_id + 1, self._file_id, self._end if self._file_id else 0)
         self._file_id += 1
         path = os.path.join(self._directory, journal_format.file_name(self._file_id))
         self._allocated = 0
         if self._spares:
-            # The old records in it carry another file id: they are no records of this file.
+            # The old records in it have another file id: they are not records of this file.
             self._files.rename(os.path.join(self._directory, self._spares.pop(0)), path)
             self._file = self._files.open(path)
             self._allocated = self._file.size()
@@ -262,7 +263,7 @@ class Journal:
         if end <= self._allocated or not step:
             return
         wanted = -(-(end - self._allocated) // step) * step
-        # Even a nearly full disk may have what is needed now, which is little on a read-only bookie.
+        # Even a nearly full disk may have the space needed now, which is little on a read-only bookie.
         size = self._preallocated(wanted) or self._preallocated(end - self._allocated)
         if not size and self._drop_backups():
             size = self._preallocated(end - self._allocated)
@@ -272,7 +273,7 @@ class Journal:
         self._allocated += size
 
     def _preallocated(self, size: int) -> int:
-        """Reserve so many more bytes; return them, 0 when there is no space."""
+        """Reserve this many more bytes; return their number, 0 when there is no space."""
         try:
             self._file.preallocate(self._allocated, size)
         except OSError as error:

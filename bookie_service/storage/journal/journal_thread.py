@@ -1,19 +1,19 @@
 """Group commit: makes journal records durable, in the order they were submitted.
 
-While a sync runs, records gather in a queue; the next group is what gathered (`flush_policy`). A thread writes and
-syncs the groups and reports the highest durable sequence number once per group.
+While a sync runs, records gather in a queue and become the next group (`flush_policy`). A thread writes and syncs the
+groups and reports the highest durable sequence number once per group.
 
-A small group that meets an idle thread is written by the event loop itself, at the end of the turn in which it arrived:
-with one add in flight, two changes of thread cost as much as a good disk's sync. It still takes all that came in that
-turn, and what comes meanwhile waits in the sockets and is the next group. It is not done where recent syncs were slow
-(`INLINE_SYNC_NS_MAX`), as the loop serves nobody else meanwhile. Where the bookie knows that nobody else adds, it does
-not wait for the end of the turn either (`commit`).
+If the thread is idle, the event loop itself writes a small group, at the end of the turn in which it arrived: with one
+add in flight, two thread switches cost as much as a good disk's sync. The group still has everything that arrived in
+that turn; later requests wait in the sockets and form the next group. The loop does not do this if recent syncs were
+slow (`INLINE_SYNC_NS_MAX`), because it serves no other client meanwhile. If the bookie knows that no other client adds,
+it does not wait for the end of the turn either (`commit`).
 
-Deferred records (of ledgers with relaxed durability) are written with the group they are in, which is synced only if
-something else in it wants that: of a group that is not, `on_written` tells. They become durable with the next sync of
-any kind, and at the latest `marker_delay_ns` later, or when `force` is called.
+Deferred records (of ledgers with relaxed durability) are written with their group, which is synced only if another
+record in it requires that; otherwise `on_written` reports the group. They become durable with the next sync of any
+kind, at the latest `marker_delay_ns` later, or when `force` is called.
 
-A failed write or sync ends it all: the error is reported, and nothing after it is ever written or counts as durable.
+A failed write or sync is final: the error is reported, and nothing after it is ever written or counts as durable.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from bookie_service.storage.journal.journal import Journal, Record
 INLINE_BYTES_MAX = 16 * 1024
 """A larger group is worth a thread: the event loop reads and parses the next adds while it is synced."""
 INLINE_SYNC_NS_MAX = 4_000_000
-"""Where each of the last INLINE_SYNCS syncs took longer, the event loop does not wait for the disk."""
+"""If each of the last INLINE_SYNCS syncs took longer, the event loop does not wait for the disk."""
 _WAIT_NS_MIN = 200_000
-"""A group never waits for company for less than this. `SimpleQueue.get` of CPython 3.11 waits without a limit when its
-time is over by a microsecond at its second look at the clock."""
+"""A group never waits for others for less than this. `SimpleQueue.get` of CPython 3.11 waits without a limit if its
+time-out has passed by a microsecond when it reads the clock for the second time."""
 INLINE_SYNCS = 4
-"""More than one: a thread that waited for a processor looks like a slow disk."""
+"""More than one: a thread that had to wait for a processor looks like a slow disk."""
 
 
 class TimerHandle(Protocol):
@@ -51,19 +51,19 @@ class TimerHandle(Protocol):
 
 
 class LoopTurns(Protocol):
-    """What is needed of the event loop."""
+    """The part of the event loop that is used here."""
 
     def call_soon(self, callback: Callable[[], None]) -> object:
-        """Call at the end of this turn, behind the sockets that are ready now."""
+        """Call at the end of this turn, after the sockets that are ready now."""
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> TimerHandle: ...
 
 
 @dataclass(frozen=True, slots=True)
 class JournalEvents:
-    """Who is told what, on the event loop: `post(callback, *arguments)` gets there from a thread.
+    """Callbacks on the event loop: `post(callback, *arguments)` calls there from a thread.
 
-    on_written: everything up to a sequence number is with the operating system, the end of it not durable yet.
+    on_written: everything up to a sequence number is written to the operating system, the end of it not durable yet.
     """
 
     on_durable: Callable[[int], None]
@@ -74,7 +74,8 @@ class JournalEvents:
 
 @dataclass(frozen=True, slots=True)
 class _Submission:
-    """Records; or a wish to have all before it durable, to know its end, or to have a durability marker written."""
+    """Records; or a request to make everything before it durable, to report its end, or to write a durability
+    marker."""
 
     sequence: int
     records: Sequence[Record] = ()
@@ -86,7 +87,7 @@ class _Submission:
 
 @dataclass(slots=True)
 class _Group:
-    """Records to be synced together; a mark, a settling or the end of the queue closes a group."""
+    """Records to be synced together; a mark, a durability marker or the end of the queue closes a group."""
 
     records: list[Record] = field(default_factory=list)
     submissions: int = 0
@@ -114,7 +115,7 @@ class _Group:
 
 
 class JournalThread:
-    """Owns a `Journal` from `start` to `join`. All but `join` and `forget_before` is called by the event loop."""
+    """Owns a `Journal` from `start` to `join`. The event loop calls all methods except `join` and `forget_before`."""
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ class JournalThread:
         commits_inline: bool = True,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`commits_inline` False: several journals, which sync at the same time only on threads of their own."""
+        """`commits_inline` False: several journals, which can sync at the same time only on their own threads."""
         self._journal = journal
         self._clock_ns = clock_ns
         self._limits = limits
@@ -136,20 +137,20 @@ class JournalThread:
         self._commits_inline = commits_inline and limits.flush_when_idle
         self._queue: queue.SimpleQueue[_Submission | None] = queue.SimpleQueue()
         self._sequence = 0
-        # What this turn of the event loop submitted and may commit itself.
+        # Records that this turn of the event loop submitted and may commit itself.
         self._held: list[_Submission] = []
         self._held_bytes = 0
-        # Both count submissions; equal, the thread has nothing to do.
+        # Both count submissions; if they are equal, the thread is idle.
         self._handed_over = 0
         self._carried_out = 0
         self._syncs_ns: deque[int] = deque((0,), INLINE_SYNCS)
         self._writing = threading.Lock()
         self._failure: BaseException | None = None
         self._carrying_out: _Group | None = None
-        """The group that the thread has in its hands."""
+        """The group that the thread is writing."""
         self._marker_timer: TimerHandle | None = None
         self._marker_sequence = 0
-        # The last deferred submission, and up to where a sync has been asked for.
+        # The last deferred submission, and the last one that a requested sync covers.
         self._deferred = 0
         self._forced = 0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -159,13 +160,13 @@ class JournalThread:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the thread has nothing to do: all that it was given is carried out."""
+        """Whether the thread is idle: all its work is done."""
         return self._handed_over == self._carried_out
 
     def submit(self, records: Sequence[Record], *, deferred: bool = False) -> int:
         """Queue records and return their sequence number; durable once `on_durable` reports it or a higher one.
 
-        `deferred` ones are not synced for their own sake: `on_written` or `on_durable` reports when they are written.
+        `deferred` ones do not cause a sync: `on_written` or `on_durable` reports when they are written.
         """
         self._sequence += 1
         if deferred:
@@ -173,9 +174,9 @@ class JournalThread:
         return self._enqueue(_Submission(self._sequence, records, is_deferred=deferred))
 
     def commit(self, records: list[Record]) -> int:
-        """Make records durable here and now, all before them too; return their sequence number, which is not reported.
+        """Make records, and all before them, durable in this call; return their sequence number, which is not reported.
 
-        0: nothing was done, for other records are under way or the disk is slow; submit them.
+        0: nothing was done, because other records are in flight or the disk is slow; submit them.
 
         Raises:
             OSError: it failed, and the process must end.
@@ -192,7 +193,7 @@ class JournalThread:
         return self._sequence
 
     def force(self) -> int:
-        """Have everything submitted so far made durable; return the sequence number that `on_durable` will report."""
+        """Make everything submitted so far durable; return the sequence number that `on_durable` will report."""
         self._sequence += 1
         self._forced = self._sequence
         return self._enqueue(_Submission(self._sequence, forces=True))
@@ -210,30 +211,30 @@ class JournalThread:
         return submission.sequence
 
     def take_mark(self) -> Future[JournalPosition]:
-        """Return a future of the position behind everything submitted so far, resolved when all that is durable.
+        """Return a future of the position after everything submitted so far, resolved when all of it is durable.
 
-        It gets the journal's error when that fails.
+        It gets the journal's error if the journal fails.
         """
         mark: Future[JournalPosition] = Future()
         self._hand_over(_Submission(self._sequence, mark=mark))
         if self._failure is not None:
-            # The thread may have ended before this came.
+            # The thread may have ended before this request.
             _fail(mark, self._failure)
         return mark
 
     def forget_before(self, mark: JournalPosition) -> None:
-        """Let go of files wholly before a durable mark. Called by the thread that wrote the mark."""
+        """Release files that are wholly before a durable mark. Called by the thread that wrote the mark."""
         self._journal.forget_before(mark)
 
     def stop(self) -> None:
-        """Take no more; what was submitted is made durable, then the journal is closed. `join` waits for that."""
+        """Accept no more; submitted records are made durable, then the journal is closed. `join` waits for that."""
         if self._marker_timer is not None:
             self._marker_timer.cancel()
         self._hand_over()
         self._queue.put(None)
 
     def join(self) -> None:
-        """Wait until all is done that was submitted before `stop`."""
+        """Wait until everything submitted before `stop` is done."""
         self._thread.join()
 
     # ---- on the event loop ----
@@ -242,14 +243,14 @@ class JournalThread:
         return self._commits_inline and self.is_idle and min(self._syncs_ns) <= INLINE_SYNC_NS_MAX
 
     def _hand_over(self, *submissions: _Submission) -> None:
-        """Give the thread what is held, and then these."""
+        """Pass the held records to the thread, and then these."""
         held, self._held, self._held_bytes = self._held, [], 0
         for submission in (*held, *submissions):
             self._handed_over += 1
             self._queue.put(submission)
 
     def _end_turn(self) -> None:
-        """Commit what is held, or leave it to the thread if that is at work after all."""
+        """Commit the held records, or leave them to the thread if it is busy after all."""
         if not self._held:
             return
         if not (self._may_commit() and self._writing.acquire(blocking=False)):
@@ -273,9 +274,9 @@ class JournalThread:
         self._marker_timer = self._turns.call_later(self._limits.marker_delay_ns / 1e9, self._end_quiet)
 
     def _end_quiet(self) -> None:
-        """Have a durability marker written if nothing came meanwhile, or in any case where groups are not synced.
+        """Have a durability marker written if nothing came meanwhile, or always if groups are not synced.
 
-        If something came, what is deferred is at least made durable.
+        If something came, deferred records are at least made durable.
         """
         self._marker_timer = None
         if self._marker_sequence == self._sequence or not self._journal.syncs_groups:
@@ -290,7 +291,7 @@ class JournalThread:
     # ---- on the thread, and a group that the event loop commits itself ----
 
     def _carry_out(self, group: _Group) -> bool:
-        """Write a group and do what its last submission wants; return whether all so far counts as durable.
+        """Write a group and carry out its last submission; return whether everything so far counts as durable.
 
         Called with `_writing` held.
         """
@@ -321,10 +322,10 @@ class JournalThread:
     def run_group(self) -> bool:
         """Wait for the next group, carry it out and report it; return False after the last one, or a failure.
 
-        This is all that the thread does. A simulation calls it instead of `start`.
+        The thread does nothing else. A simulation calls this instead of `start`.
         """
         try:
-            # The records hold views of the write cache. They go with this frame, so none is kept while waiting.
+            # The records hold views of the write cache. They end with this frame, so no view is kept while waiting.
             group = self._gather()
             with self._writing:
                 self._carrying_out = group
@@ -345,7 +346,7 @@ class JournalThread:
         return True
 
     def _fail_marks(self, error: BaseException) -> None:
-        """Tell everybody who waits for a mark that there will be none."""
+        """Fail every future that waits for a mark."""
         waiting: list[_Submission | None] = [self._carrying_out.last] if self._carrying_out is not None else []
         with contextlib.suppress(queue.Empty):
             while True:

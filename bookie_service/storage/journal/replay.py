@@ -1,12 +1,12 @@
-"""Reading the journal back after a stop or a crash; here alone it is decided what is torn and what is damaged.
+"""Reads the journal back after a stop or a crash; only this module decides what is torn and what is damaged.
 
 The argument. Records are written in groups, and a group is acknowledged only after its sync. A crash leaves every
 synced group whole and any part of the last, unsynced one. So the first unreadable record P of the last file is torn if
-it is of the unsynced group: nothing acknowledged lies at P or behind it, and it is cut. It is damaged if P was synced
-once, and that is proved by any whole record behind P whose `synced` exceeds P: of a later group, or the PADDING that
-is written when nothing follows for a moment. In a file that has a successor, the successor says where its records end;
-all before that place was synced. With journalSyncData=false a cut record may have been acknowledged all the same: that
-is what the key gives away.
+it belongs to the unsynced group: nothing acknowledged is at P or after it, and the file is cut there. P is damaged if
+it was synced once. Any whole record after P whose `synced` exceeds P proves that: a record of a later group, or the
+PADDING that is written when nothing follows for a moment. If a file has a successor, the successor says where its
+records end; everything before that offset was synced. With journalSyncData=false a cut record may have been
+acknowledged nevertheless: that is the price of this setting.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class ReplayedJournal:
-    """What a chain held: where its last whole record ends, and how much was read."""
+    """The result of reading a chain: where its last whole record ends, and how much was read."""
 
     end: JournalPosition
     records: int
@@ -44,7 +44,7 @@ class ReplayedJournal:
 
 
 def replay_journal(files: LocalFiles, directory: str, mark: JournalPosition | None, apply: Apply) -> ReplayedJournal:
-    """Apply all records from `mark` on (None: from the beginning of what there is), in order.
+    """Apply all records from `mark` on (None: from the first existing file), in order.
 
     Raises:
         StorageDamaged: a file that must exist is missing, or bytes that were durable once are unreadable.
@@ -90,9 +90,9 @@ class _Link:
 
 
 def _make_durable(files: LocalFiles, directory: str, chain: list[_Link]) -> None:
-    """Make what is read durable before anything is built on it.
+    """Make the records durable before anything depends on them.
 
-    1. A process is killed between a write and its sync; the write is in the page cache, and replay finds it whole.
+    1. A process is killed between a write and its sync; the record is in the page cache, and replay finds it whole.
     2. The next file's header says that the record is there. 3. The power fails, and the record is gone.
     """
     for link in chain:
@@ -101,7 +101,7 @@ def _make_durable(files: LocalFiles, directory: str, chain: list[_Link]) -> None
 
 
 def _is_unborn(last: _Link, mark: JournalPosition | None) -> bool:
-    """Return whether the header of the last file is nowhere to be seen, as before its first sync.
+    """Return whether the last file has no header, as before its first sync.
 
     No record was written into it before that, unless the file before it says so.
     """
@@ -198,7 +198,7 @@ def _judge_tail(link: _Link, end: int) -> str | None:
 
 
 def _later_record(link: _Link, end: int) -> int | None:
-    """Return the offset of a whole record header behind `end` that says `end` was synced before it was written."""
+    """Return the offset of a whole record header after `end` that says `end` was synced before it was written."""
     position = end + 1
     overlap = RECORD_HEADER_BYTES - 1
     while position < link.size:

@@ -1,17 +1,17 @@
-"""What all ledger storages share: write cache in front, entry logs and index behind.
+"""The common part of all ledger storages: a write cache before entry logs and index.
 
-An entry is in the half that fills, or in the half that is being flushed, or in an entry log with its position in the
-index; it leaves a half only after it is durable behind. Lookups go in that order, so there is no moment in which an
-entry that was added is not found.
+An entry is in the filling half, or in the half that is being flushed, or in an entry log with its position in the
+index; it leaves a half only after it is durable in the log. Lookups go in that order, so an added entry is found at
+every moment.
 
-The event loop calls everything but what takes the lock `writing`: `write_flush`, on the checkpoint thread, for one
-flush at a time, and `move` and `seal_logs`, on the collector's thread. So a position never changes under a flush.
+The event loop calls all methods except those that take the lock `writing`: `write_flush`, on the checkpoint thread, for
+one flush at a time, and `move` and `seal_logs`, on the collector's thread. So a position never changes during a flush.
 
 A flush makes entries durable in the entry log; the index may hold their positions in memory until a flush that moves
 the marks syncs it. Until then the journal keeps the entries, and a crash lets replay find them again.
 
-A ledger is dropped only when nothing of it is in a half, or flushed and not yet before the marks. So its journal
-records lie before the marks, and neither a flush nor replay can bring it back.
+A ledger is dropped only when none of its entries are in a half, or flushed and not yet before the marks. So its journal
+records are before the marks, and neither a flush nor replay can bring it back.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ logger = logging.getLogger(__name__)
 
 _POSITIONS_PER_LOOKUP = 8192
 _LEDGERS_MAX = 16 * 1024
-"""Ledgers kept in memory beside those of which something is not before the marks yet."""
+"""Ledgers kept in memory besides those with changes that are not before the marks yet."""
 _LEDGERS_LOOKED_AT = 8
-"""How many of the oldest are looked at, when another comes, for one that can go."""
+"""How many of the oldest are checked for one that can be dropped when another comes."""
 _UNMARKED_LEDGERS_MAX = 64 * 1024
 _UNMARKED_BYTES_MAX = 256 * 1024 * 1024
-"""More than this is never flushed behind the marks: it is what replay has to read again."""
+"""At most this many bytes are flushed without moving the marks: replay has to read them again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadAheadOptions:
-    """What `DbLedgerStorage` reads beyond what was asked for, per miss; `cache_bytes` 0: nothing.
+    """What `DbLedgerStorage` reads ahead per miss; `cache_bytes` 0: nothing.
 
     batch_bytes: 0 or less: a 16th of the cache.
     """
@@ -72,9 +72,9 @@ class ReadAheadOptions:
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """Which storage, and sizes in bytes. `cache_half_bytes`: one of the two halves of the write cache.
+    """Which storage, and sizes in bytes. `cache_half_bytes`: size of one of the two halves of the write cache.
 
-    read_ahead, key_values: of `DbLedgerStorage` alone.
+    read_ahead, key_values: for `DbLedgerStorage` only.
     """
 
     storage_class: StorageClass = StorageClass.SORTED
@@ -88,12 +88,13 @@ class StoreOptions:
 
     @property
     def reader_files_max(self) -> int:
-        """Files that the entry logs' reader, and as many that the index's, keeps open; writers need few."""
+        """Files that the reader of entry logs keeps open; the index's reader keeps as many; writers need few."""
         return max(1, self.open_files_max // 2)
 
 
 class BaseLedgerStorage(ABC):
-    """A `LedgerStorage`, but for the order in which entries go to the log; see there what each method guarantees."""
+    """A `LedgerStorage`, except for the order in which entries go to the log; the interface states each method's
+    guarantees."""
 
     def __init__(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> None:
         """`directories`: the `current` directories of all ledger directories, in configured order."""
@@ -112,15 +113,15 @@ class BaseLedgerStorage(ABC):
         self._are_names_durable = True
         """False from replay on until the index was synced for the first time."""
         self._unmarked: set[int] = set()
-        """Ledgers of flushes, of the one that runs too, since the marks last moved."""
+        """Ledgers of flushes since the marks last moved, including the current flush."""
         self._unmarked_bytes = 0
         self.writing = threading.Lock()
-        # The last: what it finds may put ledgers into limbo.
+        # Last, because its findings may put ledgers into limbo.
         self.index = self._open_index(files, directories, options)
 
     @abstractmethod
     def _open_index(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> LedgerIndex:
-        """Return the index of this kind of storage. Raises StorageDamaged when it is not whole."""
+        """Return the index of this storage. Raises StorageDamaged when it is not whole."""
 
     # ---- ledgers ----
 
@@ -143,7 +144,7 @@ class BaseLedgerStorage(ABC):
         return is_absent
 
     def _stored_header(self, ledger_id: int) -> LedgerHeader | None:
-        """Return what the index says of a ledger; one of which something is lost is in limbo from then on."""
+        """Return the index's state of a ledger; a ledger that lost something is in limbo from then on."""
         is_whole = self._is_whole(ledger_id)
         try:
             return self.index.header(ledger_id)
@@ -153,7 +154,7 @@ class BaseLedgerStorage(ABC):
             return None
 
     def _is_whole(self, ledger_id: int) -> bool:
-        """Return False when something of a ledger is lost that was durable; then it is in limbo."""
+        """Return False when durable data of a ledger is lost; then it is in limbo."""
         if len(self.limbo.ledger_ids) and ledger_id in self.limbo:
             return False
         lost = self.index.lost(ledger_id)
@@ -168,7 +169,7 @@ class BaseLedgerStorage(ABC):
         return not lost
 
     def _remember(self, header: LedgerHeader) -> Ledger:
-        """Keep a ledger in memory, and let go of one or two others when there are too many."""
+        """Keep a ledger in memory, and drop one or two others when there are too many."""
         ledger = self._ledgers[header.ledger_id] = Ledger(header, self.index.last_entry(header.ledger_id))
         for _ in range(_LEDGERS_LOOKED_AT):
             if len(self._ledgers) <= _LEDGERS_MAX:
@@ -181,7 +182,7 @@ class BaseLedgerStorage(ABC):
         return ledger
 
     def known_header(self, ledger_id: int) -> LedgerHeader | None:
-        """Return what memory has of a ledger, None for nothing. For any thread."""
+        """Return a ledger's state in memory, or None. For any thread."""
         ledger = self._ledgers.get(ledger_id)
         return None if ledger is None else _header_of(ledger)
 
@@ -194,7 +195,7 @@ class BaseLedgerStorage(ABC):
         return ledger
 
     def _note_changed(self, ledger_id: int) -> None:
-        """Have a ledger's header flushed with the half that fills, where it takes room until then."""
+        """Let the filling half flush a ledger's header, which takes room there until then."""
         if ledger_id not in self._changed:
             self._changed.add(ledger_id)
             self.active.note_header()
@@ -248,7 +249,7 @@ class BaseLedgerStorage(ABC):
     def _read_run(
         self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int, source: ByteSource
     ) -> FramedEntries | None:
-        """Return entries that lie together in one place, at least `first_entry`; None when that is not held."""
+        """Return consecutive entries in one place, at least `first_entry`; None when that is not held."""
         if first_entry > ledger.last_entry:
             return None
         for half in (self.active, self._flushing):
@@ -257,15 +258,15 @@ class BaseLedgerStorage(ABC):
             items = half.read(ledger.ledger_id, first_entry, count_max, bytes_max)
             if items is not None:
                 return items
-            # A run found further behind must end before an entry that was written again here.
+            # A run found in a later place must end before an entry that was written again here.
             count_max = half.gap(ledger.ledger_id, first_entry, count_max)
         return self._read_stored(ledger, first_entry, count_max, bytes_max, source)
 
     def _read_stored(
         self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int, source: ByteSource
     ) -> FramedEntries | None:
-        """Return entries that lie together in an entry log, at least `first_entry`; None when no position is held."""
-        # Entries to come are taken to be as large as those before them; where they are smaller, another run follows.
+        """Return adjacent entries of an entry log, at least `first_entry`; None when no position is held."""
+        # Later entries are assumed to be as large as those before them; if they are smaller, another run follows.
         likely = bytes_max // self._item_bytes + 2
         count = min(count_max, likely, ledger.last_entry - first_entry + 1, _POSITIONS_PER_LOOKUP)
         positions = self.index.positions(ledger.ledger_id, first_entry, count)
@@ -280,7 +281,7 @@ class BaseLedgerStorage(ABC):
         count = min(count_max, ledger.last_entry - first_entry + 1, _POSITIONS_PER_LOOKUP)
         for half in (self.active, self._flushing):
             if half is not None and count > 0:
-                # None where it begins with an entry that was written again here, or ends before one.
+                # None if it begins with an entry that was written again here, or ends before one.
                 count = half.gap(ledger.ledger_id, first_entry, count)
         if count <= 0:
             return None
@@ -323,7 +324,8 @@ class BaseLedgerStorage(ABC):
                 self._sync_index()
 
     def _sync_index(self) -> None:
-        """Make the index durable; only the logs that go on are unsettled then, if it has all that was appended."""
+        """Make the index durable; if it covers everything appended, only logs that are still appended to are unsettled
+        then."""
         self.index.sync(self._are_names_durable)
         self._are_names_durable = True
         if not self._is_index_behind:
@@ -336,7 +338,7 @@ class BaseLedgerStorage(ABC):
         positions: list[np.ndarray] = []
         if held:
             if flush.positions is None:
-                # Until the index is stored, which may have to wait for space, nothing else tells what the log holds.
+                # Until the index is stored, which may have to wait for space, nothing else records the log's contents.
                 self._is_index_behind = True
                 flush.positions = self._append(half, np.concatenate([at for _, at in held]))
             positions = np.split(flush.positions, np.cumsum([len(at) for _, at in held])[:-1])
@@ -362,7 +364,7 @@ class BaseLedgerStorage(ABC):
                 self._appender.sync()
                 return positions
             except OSError as error:
-                # After a failed sync, too: what the log lacks then is written again, to another one.
+                # Also after a failed sync: entries that the log then lacks are written again, to another log.
                 if not refuses_writes(error):
                     raise
                 is_other_left = self.logs.avoid(self._appender.last_log_id)
@@ -372,7 +374,7 @@ class BaseLedgerStorage(ABC):
 
     @abstractmethod
     def _log_order(self, addresses: np.ndarray) -> np.ndarray | slice:
-        """Return in which order items go to the log; their addresses are given by (ledger, entry)."""
+        """Return the order in which items go to the log; their addresses come ordered by (ledger, entry)."""
 
     def end_flush(self, flush: Flush) -> None:
         flush.half.clear()
@@ -407,7 +409,7 @@ class BaseLedgerStorage(ABC):
                 except StorageDamaged:
                     found.append((ledger_id, True))
                     continue
-                # Looking the ledger up put it into limbo if something of it is lost.
+                # Looking up the ledger put it into limbo if it lost something.
                 if ledger is not None or ledger_id in self.limbo:
                     found.append((ledger_id, ledger is None or ledger.fenced or ledger_id in self.limbo))
         return found
@@ -418,7 +420,7 @@ class BaseLedgerStorage(ABC):
             try:
                 self.index.disown(ledger_ids)
             except OSError as error:
-                # Ledgers that are deleted must go all the same, for that makes space.
+                # Deleted ledgers must be dropped nevertheless, because that frees space.
                 if not is_out_of_space(error):
                     raise
 
@@ -434,7 +436,7 @@ class BaseLedgerStorage(ABC):
                 try:
                     self.index.remove(ledger_id)
                 except OSError as error:
-                    # A key-value store may have no space even to note that; a later pass drops it again.
+                    # A key-value store may have no space even to record that; a later pass drops it again.
                     if not is_out_of_space(error):
                         raise
                     break
@@ -443,7 +445,7 @@ class BaseLedgerStorage(ABC):
         return dropped
 
     def _is_settled(self, ledger_id: int) -> bool:
-        """True when all that the bookie knows of a ledger is in entry logs and index, and the marks are behind it."""
+        """True when everything about a ledger is in entry logs and index, and before the marks."""
         return not any(ledger_id in ledgers for ledgers in (self.active.ledgers, self._changed, self._unmarked))
 
     def forget_log(self, log_id: int) -> None:
@@ -463,7 +465,7 @@ class BaseLedgerStorage(ABC):
             try:
                 self._sync_index()
             except OSError as error:
-                # The logs stay unsettled; the flush that waits for the same space tells, and tries again.
+                # The logs stay unsettled; the flush that waits for the same space reports it, and tries again.
                 if not is_out_of_space(error):
                     raise
 

@@ -1,7 +1,7 @@
 """`DbLedgerStorage`: positions in an embedded key-value store, and caches of its own for writing and reading.
 
-Against the files of the other two: however many ledgers a flush changes, the index costs one sync; a ledger costs no
-file; and single reads that follow each other are answered from memory. Entry logs are those of `SortedLedgerStorage`.
+Compared with the index files of the other two: the index costs one sync, however many ledgers a flush changes; a ledger
+costs no file; and consecutive single reads are answered from memory. Entry logs are those of `SortedLedgerStorage`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class DbLedgerStorage(BaseLedgerStorage):
     """Each flush goes to the entry log sorted by (ledger, entry), its positions to the key-value store."""
 
     def __init__(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> None:
-        """Raises StorageDamaged when the key-value store is, or has lost what was durable."""
+        """Raises StorageDamaged when the key-value store is damaged, or has lost durable data."""
         super().__init__(files, directories, options)
         ahead = options.read_ahead
         self._ahead_entries = ahead.batch_entries if ahead.cache_bytes else 0
@@ -45,7 +45,7 @@ class DbLedgerStorage(BaseLedgerStorage):
         if found is not None:
             return found
         epoch = self._read_ahead.epoch
-        # It may reach over entries that a half holds anew; those are found there first, until the flush ends.
+        # It may cover entries that a half holds again; those are found there first, until the flush ends.
         run = super()._read_stored(ledger, first_entry, self._ahead_entries, max(bytes_max, self._ahead_bytes), source)
         if run is None:
             return None

@@ -23,7 +23,7 @@ _STORAGES: dict[StorageClass, Callable[[LocalFiles, Sequence[str], StoreOptions]
 
 
 def open_ledger_storage(files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> LedgerStorage:
-    """Open the configured storage; nothing is replayed. `directories`: the `current` ones, in configured order.
+    """Open the configured storage, without replay. `directories`: the `current` ones, in configured order.
 
     Raises:
         ConfigurationError: another storage wrote the directories, and this one does not read its index.
@@ -34,7 +34,7 @@ def open_ledger_storage(files: LocalFiles, directories: Sequence[str], options: 
 
 
 def check_written_by(files: ReadOnlyFiles, directories: Sequence[str], storage_class: StorageClass) -> None:
-    """Raise ConfigurationError when the other kind of index is there: ledgers in it would be missing from this one."""
+    """Raise ConfigurationError when the other kind of index exists: its ledgers would be missing from this one."""
     if storage_class is StorageClass.DB:
         if IndexPaths(directories).has_any(files):
             raise ConfigurationError(

@@ -1,15 +1,17 @@
-"""Ledgers of which entries may be lost, so that nobody may conclude anything from what is missing here (B2, P29).
+"""Ledgers that may have lost entries, so that no client may draw a conclusion from an entry that is missing here (B2,
+P29).
 
 A bookie acknowledges from its journal. One that ran with an incomplete journal and was not stopped in order, or whose
 journal is gone, cannot know what it acknowledged. From then on every ledger that it may have held is in limbo. So is a
-single ledger whose index file is lost, or shorter than it was (`manifest`). Of a ledger in limbo:
+single ledger whose index file is lost, or shorter than it was (`manifest`). For a ledger in limbo:
 
-* an entry that is held is served; that one is not held is answered "unknown ledger state", not "no such entry";
-* which entry is the last, it does not know;
-* ordinary adds are refused, for the ledger may have been fenced; recovery adds and fences are taken.
+* a held entry is served; a read of another entry is answered "unknown ledger state", not "no such entry";
+* the bookie does not know which entry is the last;
+* ordinary adds are refused, because the ledger may have been fenced; recovery adds and fences are accepted.
 
-A ledger leaves limbo when the metadata say that it is deleted, or closed and all that this bookie should hold is held:
-recovery, autorecovery, or nothing at all has been missing. It is fenced then. Ledgers created later are not in limbo.
+A ledger leaves limbo when according to the metadata it is deleted, or closed and this bookie holds everything that it
+should: because of recovery or autorecovery, or because nothing was missing. It is fenced then. Ledgers created later
+are not in limbo.
 """
 
 from __future__ import annotations
@@ -82,7 +84,7 @@ def _array(ledger_ids: Collection[int] | np.ndarray) -> np.ndarray:
 
 
 class DirtyMarker:
-    """Tells the next start how this run ended: it is there unless the bookie stopped in order."""
+    """Shows the next start how this run ended: the file exists unless the bookie stopped in order."""
 
     def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
         """`directories`: the `current` directories of all ledger directories."""
@@ -90,14 +92,14 @@ class DirtyMarker:
         self._paths = [os.path.join(directory, limbo_format.DIRTY_NAME) for directory in directories]
 
     def is_journal_incomplete(self) -> bool:
-        """Return whether an earlier run did not stop in order and its journal cannot tell all that it acknowledged."""
+        """Return whether an earlier run did not stop in order and its journal may lack entries that it acknowledged."""
         found = [self._says_complete(path) for path in self._paths if self._files.exists(path)]
         told = [each for each in found if each is not None]
-        # All say the same, unless a crash came while they were written: then what is to be done about it is done.
+        # All markers are equal, unless a crash interrupted their writing: then the limbo step was already done.
         return not all(told) or bool(found and not told)
 
     def _says_complete(self, path: str) -> bool | None:
-        """Return what a marker says, None where its disk does not tell."""
+        """Return the contents of a marker, None if its disk cannot be read."""
         try:
             return limbo_format.decode_dirty(self._files.read_all(path))
         except OSError as error:
@@ -106,9 +108,9 @@ class DirtyMarker:
             return None
 
     def set(self, *, journal_is_complete: bool) -> None:
-        """Say durably that a run begins, in every directory that can be written.
+        """Record durably that a run begins, in every directory that can be written.
 
-        With an incomplete journal that is one at least; without any marker the journal counts as complete.
+        With an incomplete journal there must be at least one; without any marker the journal counts as complete.
 
         Raises:
             OSError: no directory can be written, and the journal is not complete.
@@ -118,7 +120,7 @@ class DirtyMarker:
         for path in self._paths:
             try:
                 if self._files.exists(path) and self._files.read_all(path) == marker:
-                    # Left by a process that was killed, maybe before its name was durable. A full disk can do this.
+                    # Left by a killed process, maybe before its name was durable. This also works on a full disk.
                     self._files.sync_directory(os.path.dirname(path))
                 else:
                     self._files.replace(path, marker)
@@ -130,9 +132,9 @@ class DirtyMarker:
             raise errors[0]
 
     def clear(self) -> None:
-        """Say durably that the run stopped in order: all it acknowledged is in entry logs and index.
+        """Record durably that the run stopped in order: everything it acknowledged is in entry logs and index.
 
-        A marker that its disk does not let go of stays, and says too little: that costs a check at the next start.
+        A marker that cannot be removed stays and is pessimistic: that costs a check at the next start.
         """
         for path in self._paths:
             if self._files.exists(path):

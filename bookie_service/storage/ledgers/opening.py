@@ -1,7 +1,8 @@
-"""Opening a bookie's storage: finish a compaction, replay the journals, flush everything, move the marks.
+"""Opens a bookie's storage: finishes a compaction, replays the journals, flushes everything, moves the marks.
 
-After it the write cache is empty and the marks stand at the beginning of the new files, so a second crash right behind
-it finds nothing to replay. Until the marks are durable the old files stay, and a crash in between only repeats.
+Afterwards the write cache is empty and the marks are at the beginning of the new files, so after an immediate second
+crash there is nothing to replay. Until the marks are durable the old files stay, and a crash in between only repeats
+the work.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from bkspark.wire.layout import ENTRY_BYTES_MIN, ENTRY_ID_AT
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats.index import UNKNOWN_KEY
 from bookie_service.formats.journal import RecordKind
+from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage import layout
 from bookie_service.storage.io.files import LocalFiles, is_disk_failure, is_out_of_space
 from bookie_service.storage.io.framed_entries import rows_by_ledger
 from bookie_service.storage.journal.checkpoint import Marks
 from bookie_service.storage.journal.journal import Journal, JournalOptions
-from bookie_service.storage.journal.replay import replay_journal
+from bookie_service.storage.journal.replay import ReplayedJournal, replay_journal
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.factory import open_ledger_storage
 from bookie_service.storage.ledgers.interface import Flush, Ledger, LedgerStorage
@@ -35,12 +37,12 @@ from bookie_service.storage.logs.compaction import Compactor
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Open storage, clean.
+    """Open storage without anything left to flush.
 
-    notices: lines for the operator about what was found, mostly none.
-    dirty: to be set before anything is acknowledged, and cleared when all is flushed at the end.
-    may_have_lost_entries: until the ledgers concerned are in limbo, nothing may be served and `dirty` not be set.
-    stuck: a flush that found no space; it is to be tried again, and adds are refused until it is done.
+    notices: lines for the operator about findings; usually empty.
+    dirty: must be set before anything is acknowledged, and cleared when everything is flushed at the end.
+    may_have_lost_entries: until the ledgers concerned are in limbo, nothing may be served and `dirty` must not be set.
+    stuck: a flush that found no space; it must be retried, and adds are refused until it is done.
     """
 
     store: LedgerStorage
@@ -60,7 +62,7 @@ def open_storage(
     store_options: StoreOptions,
     journal_options: JournalOptions,
 ) -> Storage:
-    """Open configured directories, creating what is missing below them. Identity is checked before.
+    """Open configured directories, creating missing files below them. Identity must be checked before.
 
     Raises:
         ConfigurationError: as `open_ledger_storage`.
@@ -69,14 +71,7 @@ def open_storage(
     """
     journals_at = [layout.current(directory) for directory in journal_directories]
     ledgers_at = [layout.current(directory) for directory in ledger_directories]
-    for directory in (*journals_at, *ledgers_at):
-        files.make_directory(directory)
-        try:
-            # A process that was killed may have made it and not its name durable.
-            files.sync_directory(os.path.dirname(directory))
-        except OSError as error:
-            if directory in journals_at or not is_disk_failure(error):
-                raise
+    _make_directories(files, journals_at, ledgers_at)
     store = open_ledger_storage(files, ledgers_at, store_options)
     marks = Marks(files, ledgers_at)
     compactor = Compactor(files, store, ledgers_at)
@@ -87,20 +82,11 @@ def open_storage(
     notices += store.index.notices
     notices += store.logs.notices
     replay = _Replay(store)
-    ends, befores = [], []
+    befores: list[JournalPosition | None] = []
+    ends: list[JournalPosition] = []
     for index, directory in enumerate(journals_at):
-        mark = marks.read(index)
+        mark, replayed = _replayed(files, directory, marks, index, replay)
         befores.append(mark)
-        try:
-            replayed = replay_journal(files, directory, mark, replay.apply)
-        except StorageDamaged as error:
-            if mark is not None or not marks.unreadable:
-                raise
-            # Records behind which the mark stood may be of ledgers that are deleted, keys and all.
-            damaged = ", ".join(marks.unreadable)
-            raise StorageDamaged(
-                f"{error}; replay began at the first record there is, as {damaged} is damaged"
-            ) from error
         ends.append(replayed.end)
         if replayed.torn is not None:
             notices.append(replayed.torn)
@@ -110,14 +96,7 @@ def open_storage(
         for directory, end, before in zip(journals_at, ends, befores)
     ]
     if replay.stuck is None:
-        try:
-            marks.write([journal.end for journal in journals])
-            for journal in journals:
-                journal.forget_before(journal.end)
-        except OSError as error:
-            if not is_out_of_space(error):
-                raise
-            notices.append(f"{error.filename}: there is no space for the marks, so the journals stay as they are")
+        notices += _move_marks(marks, journals)
     else:
         notices.append("the ledger directories have no space for what the journals hold: it stays there and in memory")
     dirty = DirtyMarker(files, ledgers_at)
@@ -125,16 +104,56 @@ def open_storage(
     return Storage(store, marks, journals, compactor, notices, dirty, incomplete, replay.stuck)
 
 
+def _make_directories(files: LocalFiles, journals_at: Sequence[str], ledgers_at: Sequence[str]) -> None:
+    """Make the missing directories, and every name durable. A ledger directory whose disk fails is left out."""
+    for directory in (*journals_at, *ledgers_at):
+        try:
+            files.make_directory(directory)
+            # A killed process may have created it without making its name durable.
+            files.sync_directory(os.path.dirname(directory))
+        except OSError as error:
+            if directory in journals_at or not is_disk_failure(error):
+                raise
+
+
+def _replayed(
+    files: LocalFiles, directory: str, marks: Marks, journal_index: int, replay: _Replay
+) -> tuple[JournalPosition | None, ReplayedJournal]:
+    """Replay one journal; return its mark and its contents. Raises StorageDamaged as `replay_journal`."""
+    mark = marks.read(journal_index)
+    try:
+        return mark, replay_journal(files, directory, mark, replay.apply)
+    except StorageDamaged as error:
+        if mark is not None or not marks.unreadable:
+            raise
+        # Records before the mark may belong to deleted ledgers; their keys are gone, too.
+        damaged = ", ".join(marks.unreadable)
+        raise StorageDamaged(f"{error}; replay began at the first record there is, as {damaged} is damaged") from error
+
+
+def _move_marks(marks: Marks, journals: Sequence[Journal]) -> list[str]:
+    """Move the marks to the ends of the journals, and drop the files before them; return notices of missing space."""
+    try:
+        marks.write([journal.end for journal in journals])
+        for journal in journals:
+            journal.forget_before(journal.end)
+    except OSError as error:
+        if not is_out_of_space(error):
+            raise
+        return [f"{error.filename}: there is no space for the marks, so the journals stay as they are"]
+    return []
+
+
 class _Replay:
-    """Puts journal records into the store, as serving them did; doing it twice changes nothing."""
+    """Puts journal records into the store, as when they were served; repeating it changes nothing."""
 
     def __init__(self, store: LedgerStorage) -> None:
         self._store = store
         self.stuck: Flush | None = None
-        """A flush that found no space; what comes behind it stays in memory, as far as there is room."""
+        """A flush that found no space; later records stay in memory, as far as there is room."""
 
     def apply(self, kind: int, count: int, body: bytes) -> None:
-        """Apply one record. Raises ValueError when its body is not what its kind says."""
+        """Apply one record. Raises ValueError when its body does not fit its kind."""
         if kind == RecordKind.ENTRIES:
             self._insert(count, body)
         elif kind == RecordKind.LEDGER_KEY:
@@ -165,14 +184,15 @@ class _Replay:
         except OSError as error:
             if not is_out_of_space(error):
                 raise
-            # Marks move with a later flush, behind all that replay found.
+            # A later flush moves the marks, to after everything that replay found.
             flush.advances_checkpoint = False
             self.stuck = flush
         else:
             self._store.end_flush(flush)
 
     def _flush_again(self, flush: Flush) -> None:
-        """Write what found no space before. Raises OSError: there is none still, and what follows has no room."""
+        """Write the flush that found no space before. Raises OSError: there is still no space, and no room for later
+        records."""
         try:
             self._store.write_flush(flush, names_are_durable=False)
         except OSError as error:
@@ -184,8 +204,8 @@ class _Replay:
         self.stuck = None
 
     def _learn_key(self, ledger_id: int, key: bytes) -> None:
-        # Whatever the index says: a crash came while the file was being created, or a killed process wrote it without
-        # making it durable. In both cases it is made from this record again.
+        # Regardless of the index: a crash may have interrupted the file's creation, or a killed process wrote it
+        # without making it durable. In both cases this record creates it again.
         with contextlib.suppress(StorageDamaged):
             self._store.ledger(ledger_id)
         self._store.create_ledger(ledger_id, key)
@@ -193,13 +213,13 @@ class _Replay:
     def _learn_lac(self, ledger_id: int, packet: bytes) -> None:
         ledger = self._ledger(ledger_id)
         if not self._store.advance_lac(ledger, packet):
-            # Whatever the index says, as above: the header is written and synced again.
+            # Regardless of the index, as above: the header is written and synced again.
             self._store.create_ledger(ledger_id, ledger.master_key)
 
     def _ledger(self, ledger_id: int) -> Ledger:
         ledger = self._store.ledger(ledger_id)
         if ledger is None and ledger_id in self._store.limbo:
-            # Its index file is lost, and its key with it: what the journal has of it is kept until a recovery comes.
+            # Its index file is lost, and its key with it: the journal's records of it are kept until a recovery comes.
             ledger = self._store.create_ledger(ledger_id, UNKNOWN_KEY)
         if ledger is None:
             raise ValueError(

@@ -1,7 +1,7 @@
-"""The read-ahead cache of `DbLedgerStorage`: entries behind those that were asked for, kept for the next request.
+"""The read-ahead cache of `DbLedgerStorage`: entries after the requested ones, kept for the next request.
 
-It holds runs of items as they were read, least recently used ones go first. What a flush writes makes older runs of
-that ledger stale, so they are forgotten when it ends; a run that was read while a flush ended is not kept at all.
+It holds runs of items as they were read and evicts the least recently used. A flush makes older runs of its ledgers
+stale, so they are dropped when it ends; a run that was read while a flush ended is not kept at all.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class ReadAheadCache:
         """`bytes_max`: 0 keeps nothing."""
         self._bytes_max = bytes_max
         self._runs: OrderedDict[tuple[int, int], FramedEntries] = OrderedDict()
-        """By (ledger id, first entry id)."""
+        """The runs by (ledger id, first entry id)."""
         self._first_entries: dict[int, np.ndarray] = {}
         """Per ledger, the first entry ids of its runs, ascending."""
         self._lock = threading.Lock()
         self.used = 0
         self.epoch = 0
-        """Counts what made runs stale: note it before a read, give it to `keep`."""
+        """Counts events that make runs stale: save it before a read, and pass it to `keep`."""
 
     def find(self, ledger_id: int, first_entry: int, count_max: int, bytes_max: int) -> FramedEntries | None:
-        """Return entries from `first_entry` on as far as one run holds them, None when none does.
+        """Return entries from `first_entry` on as far as one run holds them, None when no run does.
 
         At least one entry, then as many as `count_max` and `bytes_max` bytes of items allow.
         """
@@ -68,7 +68,7 @@ class ReadAheadCache:
                 self._drop(next(iter(self._runs)))
 
     def forget(self, ledger_ids: set[int]) -> None:
-        """Let go of all that is held, or being read, of ledgers."""
+        """Drop all runs of ledgers, also those that are being read."""
         with self._lock:
             self.epoch += 1
             for ledger_id in ledger_ids & self._first_entries.keys():
@@ -87,7 +87,7 @@ class ReadAheadCache:
 
 
 def part_of(run: FramedEntries, first_entry: int, count_max: int, bytes_max: int) -> FramedEntries:
-    """Return entries from `first_entry`, which the run holds, on: at least one, and as many as the limits allow."""
+    """Return entries from `first_entry` on, which the run holds: at least one, and as many as the limits allow."""
     row = first_entry - run.first_entry
     ends = np.cumsum(run.sizes)
     begin = int(ends[row] - run.sizes[row])

@@ -1,8 +1,8 @@
 """The two storages whose index is a file per ledger. Either may open what the other wrote.
 
-Sorted: a ledger's entries lie together in the entry log, so reading a ledger back reads one stretch of the disk.
-Interleaved: entries lie as they arrived, those of all ledgers among each other. A flush then writes one contiguous
-block, whatever the number of ledgers; reading one ledger back passes over the others.
+Sorted: a ledger's entries are adjacent in the entry log, so reading a ledger reads one stretch of the disk.
+Interleaved: entries of all ledgers are in order of arrival. A flush then writes one contiguous block, whatever the
+number of ledgers; reading one ledger skips the others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bookie_service.storage.ledgers.base import BaseLedgerStorage, StoreOptions
 
 
 class _FileStorage(BaseLedgerStorage):
-    """A storage with index files, which move where the disk of one takes no writes."""
+    """A storage with index files, which move if their disk takes no writes."""
 
     def _open_index(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> PerLedgerIndex:
         return PerLedgerIndex(

@@ -20,7 +20,7 @@ class StorageClass(enum.Enum):
 
     @property
     def cache_half_setting(self) -> str:
-        """What sets the size of one half of the write cache."""
+        """The key that sets the size of one half of the write cache."""
         return "half of dbStorage_writeCacheMaxSizeMb, in bytes" if self is StorageClass.DB else "skipListSizeLimit"
 
     @classmethod
@@ -28,7 +28,7 @@ class StorageClass(enum.Enum):
         """Return the storage of a short or fully qualified name.
 
         Raises:
-            ValueError: there is none of that name.
+            ValueError: there is no storage of that name.
         """
         for each in cls:
             if text in (each.value, each.short_name):
@@ -38,6 +38,6 @@ class StorageClass(enum.Enum):
 
     @classmethod
     def nearest(cls, text: str) -> StorageClass | None:
-        """Return the storage of which a class is a kind by its name, as `org.example.SlowSortedLedgerStorage`."""
+        """Return the storage whose name a class name ends with, as in `org.example.SlowSortedLedgerStorage`."""
         kinds = [each for each in cls if "." in text and text.endswith(each.short_name)]
         return max(kinds, key=lambda each: len(each.short_name), default=None)

@@ -1,6 +1,6 @@
 """Ledgers that were fenced and then dropped, remembered for longer than a writer lives (P21).
 
-Ordinary adds to them are refused. A recovery add makes such a ledger anew, fenced: a repair may bring it back.
+Ordinary adds to them are refused. A recovery add creates such a ledger again, fenced: a repair may bring it back.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ KEPT_S = 7 * 24 * 3600
 
 
 class Tombstones:
-    """Which ledgers are refused although nothing of them is left. Read by the event loop, written by one thread."""
+    """The dropped ledgers whose adds are still refused. Read by the event loop, written by one thread."""
 
     def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
         """`directories`: the `current` directories of all ledger directories.

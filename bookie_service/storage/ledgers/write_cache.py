@@ -1,9 +1,9 @@
 """Entries that are journaled but not yet in an entry log: two halves of fixed memory, one active, one being flushed.
 
-A half is one block of memory that holds items `i32 length, entry` in order of arrival, exactly as journal and entry
-log hold them, so the same bytes serve as the body of a journal record, as the source of reads and of the entry log.
-Beside it, per ledger, growing arrays of entry ids, ascending, and of the items' addresses in the block: one run of
-them, and a few more where entries arrive out of order (a repair, or a recovery that writes again what is there).
+A half is one block of memory that holds items `i32 length, entry` in order of arrival, exactly as journal and entry log
+hold them, so the same bytes serve as the body of a journal record and as the source of reads and of the entry log. In
+addition it has, per ledger, growing arrays of ascending entry ids and of the items' addresses in the block: one run of
+them, and a few more if entries arrive out of order (a repair, or a recovery that writes existing entries again).
 
 Bytes in a half do not change from `append` until `clear`.
 """
@@ -23,12 +23,12 @@ _LENGTH = struct.Struct(">i")
 INDEX_BYTES_PER_ENTRY = 16
 _RUN_BYTES = 400
 _MERGED_MAX = 64 * 1024
-"""No longer run is made of two: that takes about a millisecond."""
+"""Runs are not merged into a longer one than this: that takes about a millisecond."""
 _LOOK_MAX = 1024
-"""How many ids are looked at together where entries came out of order."""
+"""How many ids are compared at once where entries came out of order."""
 _LEDGER_BYTES = 600
 _HEADER_BYTES = 1024
-"""What a changed header takes in memory until it is flushed, the ledger that it belongs to included."""
+"""Memory of a changed header until it is flushed, including its ledger."""
 
 
 class _Run:
@@ -63,7 +63,7 @@ class _Run:
         self.last = entries.item(-1)
 
     def append_single(self, entry_id: int, address: int) -> None:
-        """`append` of one entry: numbers are cheaper to handle than arrays of one."""
+        """`append` of one entry: numbers are cheaper than arrays of one."""
         at = self.count
         if at == len(self._entries):
             self._entries = _grown(self._entries, at, at + 1)
@@ -73,24 +73,24 @@ class _Run:
         self.count = at + 1
 
     def address(self, entry_id: int) -> int:
-        """Return the address of one entry, NOT_HELD where it is not here."""
+        """Return the address of one entry, or NOT_HELD."""
         at = int(self._entries[: self.count].searchsorted(entry_id))
         if at == self.count or self._entries.item(at) != entry_id:
             return NOT_HELD
         return self._addresses.item(at)
 
     def find(self, entry_id: int) -> int:
-        """Return where the first entry stands whose id is not below `entry_id`."""
+        """Return the index of the first entry whose id is not below `entry_id`."""
         return int(self.entries.searchsorted(entry_id))
 
 
 class LedgerWrites:
-    """Where one half holds the entries of one ledger; of an id that came twice the newer address counts.
+    """Where one half holds the entries of one ledger; if an id came twice, the newer address counts.
 
     Addresses grow with the time of arrival. Entries mostly arrive in order, and there is one run. Others go to the
-    first run that they continue, or to a new one. Before there is a new one, the last two become one if the last has
-    grown to half of the one before: so there are few runs, and no entry is copied often. Long runs are left alone, as
-    the event loop does this.
+    first run that they continue, or to a new one. Before a new run begins, the last two are merged if the last has
+    grown to half of the one before: so there are few runs, and no entry is copied often. Long runs are left alone,
+    because the event loop does this.
     """
 
     __slots__ = ("_runs", "last_entry")
@@ -101,7 +101,7 @@ class LedgerWrites:
         """Highest entry id held here."""
 
     def append(self, entries: np.ndarray, addresses: np.ndarray) -> int:
-        """Note where entries lie. Return the bytes of memory that it costs."""
+        """Record the addresses of entries. Return the bytes of memory that this costs."""
         if len(entries) > 1 and not bool((entries[1:] > entries[:-1]).all()):
             entries, addresses = _newest(entries, addresses)
         run, cost = self._continued(entries.item(0))
@@ -120,7 +120,7 @@ class LedgerWrites:
         return cost + INDEX_BYTES_PER_ENTRY
 
     def _continued(self, entry_id: int) -> tuple[_Run, int]:
-        """Return a run that entries from `entry_id` on continue, and the bytes that a new one costs."""
+        """Return a run that entries from `entry_id` on continue, and the bytes that a new run costs."""
         for run in self._runs:
             if run.last < entry_id:
                 return run, 0
@@ -135,7 +135,7 @@ class LedgerWrites:
     def run(self, first_entry: int, count_max: int) -> np.ndarray:
         """Return the addresses of first_entry, first_entry + 1, ... as far as held, at most `count_max`.
 
-        Where entries came out of order it may end earlier, but not in front of the first.
+        If entries came out of order, it may end earlier, but not before the first.
         """
         if len(self._runs) == 1:
             (run,) = self._runs
@@ -155,14 +155,14 @@ class LedgerWrites:
         return addresses[:length]
 
     def address(self, entry_id: int) -> int | None:
-        """`run` of one entry: numbers are cheaper to handle than arrays of one."""
+        """`run` of one entry: numbers are cheaper than arrays of one."""
         newest = NOT_HELD
         for run in self._runs:
             newest = max(newest, run.address(entry_id))
         return None if newest == NOT_HELD else newest
 
     def gap(self, first_entry: int, count_max: int) -> int:
-        """Return how many ids from `first_entry` on lie before the next one held here, at most `count_max`."""
+        """Return how many ids from `first_entry` on precede the next one held here, at most `count_max`."""
         end = first_entry + count_max
         for run in self._runs:
             at = run.find(first_entry)
@@ -171,7 +171,7 @@ class LedgerWrites:
         return end - first_entry
 
     def ids(self) -> list[np.ndarray]:
-        """Return ascending arrays that together have the ids of everything held; none of them changes any more."""
+        """Return ascending arrays that together have all held ids; the arrays never change."""
         return [run.entries for run in self._runs if run.count]
 
     def sorted(self) -> tuple[np.ndarray, np.ndarray]:
@@ -187,7 +187,7 @@ def _newest_of(*runs: _Run) -> tuple[np.ndarray, np.ndarray]:
 
 def _newest(entries: np.ndarray, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the entries by ascending id, each with the highest of its addresses."""
-    # Stable: of pieces that are in order already, which is what it gets mostly, it makes one in a single pass.
+    # Stable: it merges pieces that are already in order, which is the usual case, in a single pass.
     order = np.argsort(entries, kind="stable")
     entries, addresses = entries[order], addresses[order]
     begins = np.flatnonzero(np.append(len(entries) > 0, entries[1:] != entries[:-1]))
@@ -203,7 +203,7 @@ def _grown(array: np.ndarray, count: int, needed: int) -> np.ndarray:
 
 
 class MemTable:
-    """One block of memory and where everything in it lies."""
+    """One block of memory, and the addresses of everything in it."""
 
     def __init__(self, capacity_bytes: int) -> None:
         # Untouched pages of an empty array cost nothing until they are written.
@@ -214,7 +214,7 @@ class MemTable:
 
     @property
     def room(self) -> int:
-        """Bytes of items that still fit; memory for finding them, and for headers, counts too. It may be below 0."""
+        """Bytes of items that still fit; memory for look-ups and headers counts, too. It may be below 0."""
         return len(self.memory) - self.used - self._index_bytes
 
     def place(self, octets: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -240,8 +240,8 @@ class MemTable:
         return addresses
 
     def insert(self, ledger_id: int, entry_ids: np.ndarray, addresses: np.ndarray) -> None:
-        """Note that entries of one ledger lie at `addresses`, as `place` returned them."""
-        writes = self._writes(ledger_id)  # first: it counts, too
+        """Record the `addresses` of entries of one ledger, as `place` returned them."""
+        writes = self._writes(ledger_id)  # first, because it counts, too
         self._index_bytes += writes.append(entry_ids, addresses)
 
     def add_single(self, ledger_id: int, entry_id: int, octets: np.ndarray, at: int, size: int) -> memoryview:
@@ -277,7 +277,7 @@ class MemTable:
         return gather_i32(self.memory, addresses).astype(np.int64)
 
     def read(self, ledger_id: int, first_entry: int, count_max: int, bytes_max: int) -> FramedEntries | None:
-        """Return a run of consecutive entries from `first_entry` on; None when that one is not here.
+        """Return a run of consecutive entries from `first_entry` on; None when `first_entry` is not here.
 
         At least one entry, then as many as `bytes_max` bytes of items allow. Lent: valid until `clear`.
         """
@@ -305,12 +305,12 @@ class MemTable:
         return FramedEntries(entry_id, self.memory[address : address + size].data, np.array([size]))
 
     def gap(self, ledger_id: int, first_entry: int, count_max: int) -> int:
-        """Return how many entries from `first_entry` on lie before the next one held here, at most `count_max`."""
+        """Return how many entries from `first_entry` on precede the next one held here, at most `count_max`."""
         writes = self.ledgers.get(ledger_id)
         return count_max if writes is None else writes.gap(first_entry, count_max)
 
     def clear(self) -> None:
-        """Forget everything; nobody may hold a view of the memory any more."""
+        """Drop everything; no view of the memory may be in use any more."""
         self.used = 0
         self._index_bytes = 0
         self.ledgers = {}

@@ -1,22 +1,22 @@
-"""Entry logs after their ledgers are gone: what of a log still counts, and moving that into a new log.
+"""Compaction of entry logs after ledgers were deleted: finds the live entries of a log and moves them into a new log.
 
 Replacing a log is a transaction. Steps, each durable before the next:
 
 1. the entries that the index points to are copied to a new log with a temporary name, ledgers map included;
 2. the intent (`formats.compaction`) is written;
 3. the new log gets its name, and the index points to it, entry by entry, except where a flush wrote one again;
-4. the old log is removed (the event loop has let go of it before), then the intent.
+4. the old log is removed (the event loop stopped using it before), then the intent.
 
-Step 3 may find the disk full. Then the index points partly to one log and partly to the other, both stay, and it is
-done again when there may be space; entries are served meanwhile, and a crash leaves it to `recover`.
+Step 3 may find the disk full. Then the index points partly to one log and partly to the other, both stay, and the step
+is repeated when there may be space; entries are served meanwhile, and after a crash `recover` does it.
 
-A log that may hold entries of a ledger in doubt is left as it is. Such a ledger is in limbo, or its index is lost or
+A log that may hold entries of a ledger in doubt is not compacted. Such a ledger is in limbo, or its index is lost or
 cut: entries without a position count, too, until the index is rebuilt from the logs or the ledger is repaired.
 
-A crash before the intent leaves a temporary file, which `recover` removes. After it, `recover` does the rest again; it
-runs before replay. So no entry is ever without a durable copy, and nothing is copied twice.
+A crash before the intent leaves a temporary file, which `recover` removes. After a crash that comes later, `recover`
+repeats the rest; it runs before replay. So every entry always has a durable copy, and nothing is copied twice.
 
-For one thread, which is neither the event loop nor that of the checkpoints.
+For one thread, which is neither the event loop nor the checkpoint thread.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bookie_service.formats import compaction as intent_format
 from bookie_service.formats.compaction import SUFFIX, Intent
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
 from bookie_service.storage.index.index import LedgerUpdate
-from bookie_service.storage.io.files import LocalFiles, is_out_of_space
+from bookie_service.storage.io.files import LocalFiles, is_disk_failure, is_out_of_space
 from bookie_service.storage.io.framed_entries import contiguous_spans, ledger_sums, rows_by_ledger
 from bookie_service.storage.ledgers.interface import IndexView, LedgerStorage
 from bookie_service.storage.logs.log_reader import EntryLogReader
@@ -48,16 +48,16 @@ _SYNC_BYTES = 2 * 1024 * 1024
 OUTSTANDING_MAX = 100_000
 
 Pace = Callable[[int, int], None]
-"""Called with (entries, bytes) that were copied; waits as limits ask, and raises to end the work."""
+"""Called with (entries, bytes) that were copied; waits as the limits require, and raises to end the work."""
 
 
 class LogInDoubt(Exception):
-    """A log must stay as it is: it may hold entries of a ledger in doubt that have no position."""
+    """A log must not be compacted: it may hold entries of a ledger in doubt that have no position."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """What one log holds: ledger_ids[i] has ledger_bytes[i] bytes of records, `log_bytes` lie before its map."""
+    """What one log holds: ledger_ids[i] has ledger_bytes[i] bytes of records; `log_bytes` precede its map."""
 
     log_id: int
     log_bytes: int
@@ -76,18 +76,19 @@ class Compactor:
         self._intent_path = os.path.join(directories[0], intent_format.FILE_NAME)
         self._scanned: dict[int, LogFacts] = {}
         self.unfinished: Intent | None = None
-        """What step 3 found no space for: both logs stay until `finish` is done again; no other is copied before."""
+        """A compaction whose step 3 found no space: both logs stay until `finish` is repeated; no other log is copied
+        before."""
 
     # ---- what a log holds ----
 
     def facts(self, log_id: int, pace: Pace) -> LogFacts:
-        """Return what a rotated log holds: by its ledgers map, or what the index points to when it has no whole one.
+        """Return the contents of a rotated log: from its ledgers map, or from the index when it has no whole map.
 
-        Of a ledger in doubt all that is there counts.
+        For a ledger in doubt all existing entries count.
 
         Raises:
-            LogInDoubt: something cannot be read that may be of a ledger in doubt.
-            StorageDamaged: that cannot be told; the log must be kept.
+            LogInDoubt: unreadable bytes may belong to a ledger in doubt.
+            StorageDamaged: the contents are unknown; the log must be kept.
             OSError: the log or the index cannot be read.
         """
         if log_id in self._scanned:
@@ -118,7 +119,7 @@ class Compactor:
         return facts
 
     def _points_behind(self, log_id: int, offset: int, index: IndexView, pace: Pace) -> bool:
-        """Return whether any position points into a log at `offset` or behind."""
+        """Return whether any position points into a log at `offset` or later."""
         for ledger_id in self._store.index.ledger_ids().tolist():
             for _, positions in index.extents(ledger_id):
                 if bool(((positions >> OFFSET_BITS == log_id) & (positions & OFFSET_MASK >= offset)).any()):
@@ -129,7 +130,7 @@ class Compactor:
     # ---- rewriting ----
 
     def copy(self, log_id: int, pace: Pace, outstanding_max: int = OUTSTANDING_MAX) -> Intent | None:
-        """Do steps 1 and 2; return what is to be finished, None when nothing in the log counts any more.
+        """Do steps 1 and 2; return the compaction to finish, None when nothing in the log counts any more.
 
         `outstanding_max`: entries that are copied between two syncs.
 
@@ -165,7 +166,7 @@ class Compactor:
             intent = Intent(writer.log_id, log_id)
             self._files.replace(self._intent_path, intent_format.encode(intent))
         except BaseException:
-            # An intent that got as far as the disk nevertheless names a log that is missing: `recover` passes over it.
+            # An intent that reached the disk nevertheless names a missing log: `recover` skips it.
             if writer is not None:
                 writer.close()
                 self._remove_temporary(writer.log_id)
@@ -179,7 +180,7 @@ class Compactor:
             raise LogInDoubt(f"ledger {doubtful[0]}, which has entries in {path}, is in limbo or its index is lost")
 
     def _check_whole(self, scan: LogScan, path: str, seen: Sequence[np.ndarray], index: IndexView, pace: Pace) -> None:
-        """Raise StorageDamaged unless all that the log holds was seen."""
+        """Raise StorageDamaged unless all contents of the log were seen."""
         if scan.ledgers_map is None:
             if scan.end < scan.size and self._points_behind(scan.log_id, scan.end, index, pace):
                 raise incomplete(scan, path)
@@ -192,13 +193,13 @@ class Compactor:
             )
 
     def finish(self, intent: Intent, pace: Pace) -> None:
-        """Do step 3: make the index point to the new log, durably. Doing it twice changes nothing more.
+        """Do step 3: make the index point to the new log, durably. Repeating it changes nothing more.
 
         Raises:
             StorageDamaged: the new log is not whole; both logs must be kept.
-            OSError: the index could not be written. Where there was no space (`files.is_out_of_space`), positions lead
-                to both logs, each to a whole entry, and this can be done again; it is `unfinished`. After any other
-                error `recover` must run before anything else uses the store.
+            OSError: the index could not be written. If there was no space (`files.is_out_of_space`), positions lead to
+                both logs, each to a whole entry, and this can be repeated; it is `unfinished`. After any other error
+                `recover` must run before anything else uses the store.
         """
         self.unfinished = intent
         if self._store.logs.path(intent.new_id) is None:
@@ -206,7 +207,7 @@ class Compactor:
         with self._reading(intent.new_id) as (scan, index, path):
             gathered: list[np.ndarray] = []
             for window in scan:
-                # Without the window's bytes, of which there may be many.
+                # Without the window's bytes, which may be many.
                 gathered.append(np.stack((window.ledger_ids, window.entry_ids, window.positions)))
                 if sum(each.shape[1] for each in gathered) >= _ROWS_PER_MOVE:
                     self._move(intent, np.concatenate(gathered, axis=1), index)
@@ -235,10 +236,10 @@ class Compactor:
                 self._store.move(updates)
 
     def _is_replaced(self, intent: Intent, ledger_id: int, entry_ids: np.ndarray, stored: np.ndarray) -> np.ndarray:
-        """Return which stored positions give way to those in the new log, bool each.
+        """Return which stored positions are replaced by those in the new log, bool each.
 
-        Those into the old log do. Those into the new one are written once more, for a killed process may not have
-        synced them. A crash can have torn a position, which then leads to no such entry. All others are newer.
+        Those into the old log are. Those into the new log are written again, because a killed process may not have
+        synced them. A crash can have torn a position, which then does not lead to its entry. All others are newer.
         """
         logs = stored >> OFFSET_BITS
         replaced = (logs == intent.old_id) | (logs == intent.new_id) | (stored == 0)
@@ -270,9 +271,9 @@ class Compactor:
     # ---- after a crash ----
 
     def recover(self) -> list[str]:
-        """Finish what a crash interrupted, remove what came to nothing; return lines for the operator.
+        """Finish interrupted compactions, remove files of unfinished ones; return lines for the operator.
 
-        Without space to finish it, it is `unfinished`, and the next pass of garbage collection tries again.
+        Without space to finish a compaction, it is `unfinished`, and the next pass of garbage collection tries again.
 
         Raises:
             OSError: a file could not be read or written; the store must not be used.
@@ -288,13 +289,18 @@ class Compactor:
                 self.unfinished = None
                 notices.append(f"the compaction of entry log {intent.old_id:x} could not be finished: {error}")
             if self.unfinished is not None:
-                # As while it serves. Nothing is removed: the new log may still have its temporary name.
+                # As while serving. Nothing is removed: the new log may still have its temporary name.
                 notices.append(f"entry log {intent.old_id:x} stays beside its copy until there is space for the index")
                 return notices
         for directory in self._directories:
-            for name in self._files.names(directory):
-                if name.endswith(SUFFIX):
+            try:
+                unfinished = [name for name in self._files.names(directory) if name.endswith(SUFFIX)]
+                for name in unfinished:
                     self._files.remove(os.path.join(directory, name))
+            except OSError as error:
+                # The start goes on without what this disk holds; the copies wait for a later one.
+                if not is_disk_failure(error):
+                    raise
         if self._files.exists(self._intent_path):
             self.forget_intent()
         return notices
@@ -312,7 +318,7 @@ class Compactor:
         path = logs.path(intent.new_id) or logs.file_path(intent.new_id, SUFFIX)
         if not self._files.exists(path):
             raise StorageDamaged(f"the new log {path} is missing")
-        # A killed process leaves files and names that are there, but not durable yet.
+        # A killed process leaves files and names that exist, but are not durable yet.
         self._sync(path)
         try:
             self.finish(intent, _without_limits)
@@ -320,7 +326,7 @@ class Compactor:
             if not is_out_of_space(error):
                 raise
             return
-        # It may be gone already.
+        # It may already be removed.
         self._store.forget_log(intent.old_id)
         self.remove(intent.old_id)
 
@@ -339,7 +345,7 @@ class Compactor:
 
     @contextlib.contextmanager
     def _reading(self, log_id: int) -> Iterator[tuple[LogScan, IndexView, str]]:
-        """Open a log to be scanned, and the index for this thread."""
+        """Open a log for a scan, and the index for this thread."""
         path = self._store.logs.path(log_id)
         assert path is not None, f"entry log {log_id:x} is none of the rotated ones"
         index = self._store.index.view(_OPEN_FILES_MAX)
@@ -352,7 +358,7 @@ class Compactor:
 
 
 def _without_limits(entries: int, size: int) -> None:
-    """Go on at once."""
+    """Continue at once."""
 
 
 def _append(writer: EntryLogWriter, window: LogWindow, live: np.ndarray) -> None:
@@ -363,5 +369,5 @@ def _append(writer: EntryLogWriter, window: LogWindow, live: np.ndarray) -> None
     begin = writer.end
     writer.write([view[start:end] for start, end in contiguous_spans(starts, sizes)])
     if begin // _SYNC_BYTES != writer.end // _SYNC_BYTES:
-        # Little by little, so that the journal's syncs never wait for much.
+        # In small steps, so that the journal's syncs never wait for much.
         writer.sync()

@@ -1,9 +1,9 @@
-"""Entry logs: where entries stay. `log_appender` writes them, `log_reader` reads them back.
+"""Entry logs: the permanent place of entries. `log_appender` writes them, `log_reader` reads them back.
 
-Log ids ascend and are never used twice, whatever `lastId` says: the highest of it and of the files found counts, and a
-log is created only where no file of its name exists. A crash in the middle of an append leaves bytes that no index
-position points to; nothing is ever appended behind them, because a new process begins a new log. A log that is full
-is closed with a ledgers map; it is rotated once the index is durable for all that it holds.
+Log ids ascend and are never used twice, whatever `lastId` says: the highest of it and of the existing files counts, and
+a log is created only if no file of its name exists. A crash in the middle of an append leaves bytes that no index
+position points to; nothing is ever appended after them, because a new process begins a new log. A full log is closed
+with a ledgers map; it is rotated once the index is durable for all its contents.
 """
 
 from __future__ import annotations
@@ -16,52 +16,36 @@ from collections.abc import Iterable, Sequence
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import entry_log as log_format
 from bookie_service.storage.disks import UNKNOWN_SPACE, DiskLimits, FileSystemSpace, directory_for_log
-from bookie_service.storage.io.files import File, LocalFiles, is_disk_failure, refuses_writes
+from bookie_service.storage.io.files import File, LocalFiles, ReadOnlyFiles, is_disk_failure, refuses_writes
 from bookie_service.storage.logs.log_writer import EntryLogWriter
 
 _UNSEEN_LOGS_MAX = 1 << 20
-"""Logs with higher numbers than all others that a directory may have which cannot be read."""
+"""Number of logs, with higher numbers than all others, that an unreadable directory may contain."""
 ITEM_BYTES_MAX = 64 * 1024 * 1024
 """A length word above this is damage, not an entry."""
 
 
-class EntryLogs:
-    """Which entry logs exist, in which directory. Shared by all threads of the storage.
+class StoredLogs:
+    """Which entry logs lie in ledger directories, and where. It reads the directories once and changes nothing."""
 
-    A new log goes to the directory with the most free space (`disks.directory_for_log`).
-    """
+    files: ReadOnlyFiles
 
-    def __init__(
-        self,
-        files: LocalFiles,
-        directories: Sequence[str],
-        limits: DiskLimits | None = None,
-        *,
-        reserves: bool = False,
-    ) -> None:
-        """`directories`: the `current` directories of all ledger directories; `reserves`: see `EntryLogWriter`."""
+    def __init__(self, files: ReadOnlyFiles, directories: Sequence[str]) -> None:
+        """`directories`: the `current` directories of all ledger directories."""
         self.files = files
-        self._reserves = reserves
         self._directories = directories
-        self._limits = limits or DiskLimits()
         self._directory_of: dict[int, str] = {}
-        self._creating = threading.Lock()
-        self._appended: set[int] = set()
-        self._adopted: set[int] = set()
-        self._full: frozenset[str] = frozenset()
-        self._avoided: frozenset[str] = frozenset()
-        highest = 0
         self.notices: list[str] = []
         """Lines for the operator about directories that cannot be read."""
+        self._last_id = 0
+        """The highest number that a log has or had, as far as the directories tell."""
         for directory in directories:
             for name in self._names(directory):
                 log_id = log_format.parse_file_name(name)
                 if log_id is not None:
                     self._directory_of[log_id] = directory
-                    highest = max(highest, log_id)
-            highest = max(highest, self._noted_id(directory))
-        # No number is used twice, also not one of a log that cannot be seen now.
-        self._last_id = min(highest + (_UNSEEN_LOGS_MAX if self.notices else 0), log_format.LOG_ID_MAX)
+                    self._last_id = max(self._last_id, log_id)
+            self._last_id = max(self._last_id, self._noted_id(directory))
 
     def _names(self, directory: str) -> list[str]:
         try:
@@ -76,7 +60,7 @@ class EntryLogs:
             return []
 
     def _noted_id(self, directory: str) -> int:
-        """Return the log id that a directory's `lastId` names, 0 where that does not tell."""
+        """Return the log id in a directory's `lastId`, 0 if it is unreadable."""
         path = os.path.join(directory, log_format.LAST_ID_NAME)
         try:
             return log_format.decode_last_id(self.files.read_all(path)) or 0 if self.files.exists(path) else 0
@@ -89,26 +73,55 @@ class EntryLogs:
             return 0
 
     def path(self, log_id: int) -> str | None:
-        """Return where a log lies, None when there is no such log."""
+        """Return the path of a log, None when there is no such log."""
         directory = self._directory_of.get(log_id)
         return None if directory is None else os.path.join(directory, log_format.file_name(log_id))
+
+
+class EntryLogs(StoredLogs):
+    """Which entry logs exist, in which directory. Shared by all threads of the storage.
+
+    A new log goes to the directory with the most free space (`disks.directory_for_log`).
+    """
+
+    files: LocalFiles
+
+    def __init__(
+        self,
+        files: LocalFiles,
+        directories: Sequence[str],
+        limits: DiskLimits | None = None,
+        *,
+        reserves: bool = False,
+    ) -> None:
+        """`directories`: the `current` directories of all ledger directories; `reserves`: see `EntryLogWriter`."""
+        super().__init__(files, directories)
+        self._reserves = reserves
+        self._limits = limits or DiskLimits()
+        self._creating = threading.Lock()
+        self._appended: set[int] = set()
+        self._adopted: set[int] = set()
+        self._full: frozenset[str] = frozenset()
+        self._avoided: frozenset[str] = frozenset()
+        # No number is used twice, also not one of a log that cannot be seen now.
+        self._last_id = min(self._last_id + (_UNSEEN_LOGS_MAX if self.notices else 0), log_format.LOG_ID_MAX)
 
     # ---- full disks ----
 
     def note_full(self, directories: frozenset[str]) -> None:
-        """Remember which directories are full, as a look at the disks found; those avoided may be tried again."""
+        """Remember which directories a check found full; directories that refused writes may be tried again."""
         self._full = directories
         self._avoided = frozenset()
 
     def avoid(self, log_id: int | None) -> bool:
-        """Note that a log's directory took no writes; return whether there is another one to try."""
+        """Record that a log's directory took no writes; return whether there is another one to try."""
         directory = None if log_id is None else self._directory_of.get(log_id)
         if directory is not None:
             self._avoided |= {directory}
         return directory is not None and len(self._avoided) < len(self._directories)
 
     def should_leave(self, log_id: int) -> bool:
-        """Return whether the rest belongs into another log, because this one's directory is full and another is not."""
+        """Return whether the rest must go to another log, because this one's directory is full and another is not."""
         return self._directory_of.get(log_id) in self._full and len(self._full) < len(self._directories)
 
     # ---- creating ----
@@ -135,15 +148,15 @@ class EntryLogs:
             return self._create(suffix)[2]
 
     def file_path(self, log_id: int, suffix: str) -> str:
-        """Return where the file of a log lies that is not one of the logs, or not any more."""
+        """Return the path of a log's file that is not one of the logs yet, or not any more."""
         name = log_format.file_name(log_id) + suffix
         paths = [os.path.join(directory, name) for directory in self._directories]
         return next(filter(self.files.exists, paths), paths[0])
 
     def adopt(self, log_id: int, suffix: str) -> None:
-        """Give a temporary log its name, durably; it is unsettled. The file must be durable."""
+        """Give a temporary log its final name, durably; it is unsettled. The file must be durable."""
         self._adopted.add(log_id)
-        # A crash may have taken `lastId`, and as a temporary log it did not count.
+        # A crash may have lost `lastId`, and as a temporary log it did not count.
         self._last_id = max(self._last_id, log_id)
         path = self.file_path(log_id, suffix)
         directory = os.path.dirname(path)
@@ -160,24 +173,24 @@ class EntryLogs:
             self.files.remove(path)
 
     def rotate_appended(self, except_for: set[int]) -> None:
-        """Note that the index is durable for all created logs but those that are still appended to."""
+        """Record that the index is durable for all created logs except those that are still appended to."""
         self._appended &= except_for
 
     def rotate_adopted(self, log_id: int) -> None:
-        """Note that the index is durable for an adopted log."""
+        """Record that the index is durable for an adopted log."""
         self._adopted.discard(log_id)
 
     def rotated(self) -> list[int]:
-        """Return the logs that only compaction changes any more: all that the index will ever say of them, it says."""
+        """Return the logs that only compaction may still change: the index has all their positions."""
         return sorted(set(self._directory_of) - self._appended - self._adopted)
 
     def forget(self, log_id: int) -> None:
-        """Take a log out of the list; its file stays."""
+        """Remove a log from the list; its file stays."""
         del self._directory_of[log_id]
 
     def _create(self, suffix: str) -> tuple[int, str, EntryLogWriter]:
-        """Create the next log in the best directory, or the next best while one has no space after all."""
-        # A number is used once, also when creating its file failed in the middle.
+        """Create the next log in the best directory, or in the next best if that has no space after all."""
+        # A number is used once, even if creating its file failed in the middle.
         if self._last_id == log_format.LOG_ID_MAX:
             raise StorageDamaged(
                 f"entry log {self._last_id:x} has the highest possible id, so no other can follow: stop this bookie, "
@@ -196,12 +209,12 @@ class EntryLogs:
                 if not refuses_writes(error) or not spaces:
                     raise
                 continue
-            # Space reserved on a small or nearly full disk would be missing there for what is acknowledged.
+            # Space reserved on a small or nearly full disk would be missing for acknowledged entries.
             reserves = self._reserves and spaces[directory].free_bytes >= self._limits.log_bytes_max
             return log_id, directory, EntryLogWriter(log_id, file, reserves=reserves)
 
     def _spaces(self, directories: Iterable[str]) -> dict[str, FileSystemSpace]:
-        """Return how full the directories are whose disks tell it, all if none does."""
+        """Return how full the directories are whose disks answer, or all if no disk answers."""
         spaces = {}
         for directory in directories:
             try:
@@ -215,8 +228,8 @@ class EntryLogs:
     def _create_in(self, directory: str, log_id: int, suffix: str) -> File:
         """Return a new file with the header of a log in it, whose name is durable.
 
-        The header becomes so with the first entries, before which nothing points here. `lastId` may be torn by a crash:
-        the logs that there are then tell.
+        The header becomes durable with the first entries; before them nothing points here. `lastId` may be torn by a
+        crash: then the existing logs determine the highest id.
         """
         path = os.path.join(directory, log_format.file_name(log_id) + suffix)
         file = self.files.create(path)
@@ -227,7 +240,7 @@ class EntryLogs:
             self.files.sync_directory(directory)
         except OSError:
             file.close()
-            # The disk may refuse this, too; the file is then a log without entries, which garbage collection removes.
+            # The disk may refuse this, too; then the file is a log without entries, which garbage collection removes.
             with contextlib.suppress(OSError):
                 self.files.remove(path)
             raise

@@ -1,7 +1,7 @@
-"""Appending items to entry logs: one log for all ledgers, or one for each ledger that is written.
+"""Appends items to entry logs: one log for all ledgers, or one for each ledger that is written.
 
-A flush appends, then syncs, and only then does the index point to what it wrote. What a disk without space refused in
-between is taken back, so that the same flush can go to another directory, or be repeated when there is space.
+A flush appends, then syncs, and only then does the index point to what it wrote. If a disk has no space in between, the
+append is rolled back, so that the same flush can go to another directory, or be repeated when there is space.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class AppendOptions:
     """How entry logs grow, in bytes.
 
     log_bytes_max: a log rolls before it would exceed this, unless a single item does.
-    sync_bytes: written between two syncs, so that the journal's syncs never wait for much more.
+    sync_bytes: bytes written between two syncs, so that the journal's syncs never wait for much more.
     log_per_ledger: a ledger that is written gets a log of its own, up to `active_logs_max` at a time.
-    idle_s: such a log is completed when nothing was written to it for so long, looked at when a flush ends.
-    reserves: space is taken from the file system before it is written to.
+    idle_s: such a log is completed when nothing was written to it for this time, checked when a flush ends.
+    reserves: space is allocated in the file system before it is written.
     """
 
     log_bytes_max: int = 1024 * 1024 * 1024
@@ -65,13 +65,13 @@ class EntryLogAppender:
         self._created: set[int] = set()
         """Logs created since the last `sync`."""
         self._synced_ends: dict[int, int] = {}
-        """Where the others that were written to since then ended at that time."""
+        """Ends, at that time, of the other logs written to since then."""
         self.last_log_id: int | None = None
-        """The log that was written to, synced or completed last, and so failed; None: creating one did."""
+        """The log of the last operation, which is the one that failed; None: creating a log failed."""
 
     @property
     def active_log_ids(self) -> set[int]:
-        """The logs that the next item may go to, if not to a new one."""
+        """The logs that the next item may go to, unless it needs a new one."""
         return {log.log_id for log, _ in self._active.values()}
 
     def append(self, memory: np.ndarray, addresses: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -95,7 +95,7 @@ class EntryLogAppender:
         while done < len(addresses):
             log = self._log_with_room(owner, int(sizes[done]))
             ends = np.cumsum(sizes[done:]) + log.end
-            # At least one item, also when a single one exceeds the limit of a whole log.
+            # At least one item, even if a single item exceeds the limit of a whole log.
             count = max(1, int(ends.searchsorted(self._options.log_bytes_max, side="right")))
             ends = ends[:count]
             chosen = slice(done, done + count)
@@ -113,9 +113,9 @@ class EntryLogAppender:
         self._note_synced()
 
     def rollback(self) -> None:
-        """Take back what was appended since the last `sync`; the next items go to new logs.
+        """Undo appends since the last `sync`; the next items go to new logs.
 
-        Nothing may point to it yet. What the disk does not take back, garbage collection finds.
+        Nothing may point to them yet. If the disk cannot undo them, garbage collection removes them.
         """
         self.close()
         for log_id in self._created:
@@ -127,7 +127,7 @@ class EntryLogAppender:
         self._note_synced()
 
     def seal_idle(self) -> None:
-        """Complete logs of ledgers that nothing was written to for long. Everything appended must be synced."""
+        """Complete logs of ledgers without writes for a long time. Everything appended must be synced."""
         if self._options.log_per_ledger:
             idle_since_s = self._clock_s() - self._options.idle_s
             while self._active and next(iter(self._active.values()))[1] <= idle_since_s:
@@ -155,7 +155,7 @@ class EntryLogAppender:
         try:
             log.seal(may_lack_map=True)
         except OSError as error:
-            # What is durable needs no map: such a log is scanned. On a disk that fails none can be written.
+            # Durable entries need no map: such a log is scanned. On a failing disk no map can be written.
             if log.log_id in self._unsynced or not is_disk_failure(error):
                 raise
         self._unsynced.pop(log.log_id, None)
@@ -163,12 +163,12 @@ class EntryLogAppender:
         log.close()
 
     def _cut(self, log_id: int, end: int) -> None:
-        """Make a log end where it did, without a ledgers map: whoever needs to know what it holds scans it."""
+        """Truncate a log to its previous end, without a ledgers map: its contents are found by a scan."""
         path = self._logs.path(log_id)
         assert path is not None, f"entry log {log_id:x} was appended to a moment ago"
         file = self._logs.files.open(path)
         try:
-            # The header first: it must never name a map that is not there.
+            # The header first: it must never name a missing map.
             file.write([log_format.encode_header(log_id)], 0)
             file.sync_data()
             file.truncate(end)
@@ -177,7 +177,7 @@ class EntryLogAppender:
             file.close()
 
     def _log_with_room(self, owner: int, size: int) -> EntryLogWriter:
-        """Return the owner's log, or a new one where that is full, and note that it is written to."""
+        """Return the owner's log, or a new one if that is full, and record that it is written to."""
         if owner in self._active:
             log, _ = self._active[owner]
             is_full = log.end + size > self._options.log_bytes_max

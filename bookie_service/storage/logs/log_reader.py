@@ -1,11 +1,11 @@
-"""Reads runs of items back from entry logs: a run that lies together is one slice of the file.
+"""Reads runs of items back from entry logs: an adjacent run is one slice of the file.
 
-A record of an entry log is byte for byte an item of a batch-read reply, so nothing is taken apart. Three words of each
-record are looked at, a few nanoseconds each: that it has a sane length and carries the ids that the index says. A
-position that leads elsewhere, whatever the reason, is damage and never somebody else's entry; the bytes behind the ids
-are for the client's digest to check. The slice is read once, into memory that the next read uses again, and sent from
-there. (`sendfile` was measured: looking at the ids without that copy takes as much processor time as the copy saves,
-and it would wait for the disk on the event loop.)
+A record of an entry log is byte for byte an item of a batch-read reply, so records are not decoded. Three words of each
+record are checked, a few nanoseconds each: that its length is sane and that it carries the ids from the index. A
+position that leads elsewhere, whatever the reason, is reported as damage, and another ledger's entry is never returned;
+the client's digest checks the bytes after the ids. The slice is read once, into memory that the next read reuses, and
+sent from there. (`sendfile` was measured: checking the ids without that copy takes as much processor time as the copy
+saves, and it would wait for the disk on the event loop.)
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from bookie_service.storage.io.byte_source import WAITING, ByteSource
 from bookie_service.storage.io.framed_entries import FramedEntries, contiguous_spans
 from bookie_service.storage.io.open_files import OpenFiles
 from bookie_service.storage.ledgers.interface import Located
-from bookie_service.storage.logs.entry_log import ITEM_BYTES_MAX, EntryLogs
+from bookie_service.storage.logs.entry_log import ITEM_BYTES_MAX, StoredLogs
 
 _GAP_BYTES_MAX = 256 * 1024
-"""Entries of one ledger that lie further apart than this are read one by one."""
+"""Entries of one ledger that are further apart than this are read one by one."""
 _FIRST_READ_BYTES = 4096
 _HEAD = np.dtype([("length", ">i4"), ("ledger", ">i8"), ("entry", ">i8")])
 _HEAD_BYTES = np.dtype((np.void, _HEAD.itemsize))
 
 
 class EntryLogReader:
-    """Reads runs of items back and checks that they are what the index says. For one thread."""
+    """Reads runs of items back and checks that they match the index. For one thread."""
 
-    def __init__(self, logs: EntryLogs, open_files_max: int) -> None:
+    def __init__(self, logs: StoredLogs, open_files_max: int) -> None:
         self._logs = logs
         self._open = OpenFiles(logs.files.open, open_files_max)
 
@@ -46,7 +46,7 @@ class EntryLogReader:
     ) -> FramedEntries:
         """Return a run of entries from `first_entry` on, whose positions are given; 0, not the first one, ends it.
 
-        At least one entry, then as many as lie near each other in one log and as `bytes_max` bytes of items allow.
+        At least one entry, then as many as are near each other in one log and as `bytes_max` bytes of items allow.
 
         Raises:
             StorageDamaged: the first position does not point to that entry.
@@ -64,7 +64,8 @@ class EntryLogReader:
             )
         offset = (positions.item(0) & OFFSET_MASK) - LENGTH_BYTES
         if offset < HEADER_BYTES:
-            # A zeroed byte of a position is enough; the file system would not even read before the file's beginning.
+            # A single zeroed byte of a position can cause this; the file system cannot read before the file's
+            # beginning.
             raise StorageDamaged(
                 f"ledger {ledger_id} entry {first_entry}: the index names offset {offset + LENGTH_BYTES} of {path}, "
                 "where no entry can begin",
@@ -92,7 +93,8 @@ class EntryLogReader:
         return FramedEntries(first_entry, spans[0] if len(spans) == 1 else b"".join(spans), sizes, is_full)
 
     def locate(self, positions: np.ndarray, bytes_max: int) -> Located | None:
-        """Return where the leading items lie that begin within `bytes_max` of one log, ascending; None for nowhere."""
+        """Return the places of the leading items that begin within `bytes_max` of one log, ascending; None for none of
+        them."""
         path = self._logs.path(positions.item(0) >> OFFSET_BITS)
         offsets = (positions & OFFSET_MASK) - LENGTH_BYTES
         if path is None or offsets.item(0) < HEADER_BYTES:
@@ -103,20 +105,20 @@ class EntryLogReader:
         return Located(path, offsets if near.all() else offsets[: int(np.argmin(near)) + 1])
 
     def forget(self, path: str) -> None:
-        """Let go of a log that is about to be removed."""
+        """Close a log that is about to be removed."""
         self._open.forget(path)
 
     def close(self) -> None:
         self._open.close()
 
     def _read_span(self, path: str, offset: int, starts: np.ndarray, source: ByteSource) -> bytes | memoryview:
-        """Return the log's bytes from the first item to the end of the last, or not quite when that one is long.
+        """Return the log's bytes from the first item to the end of the last, or fewer if that item is long.
 
-        `starts`: where the items begin, from the first one, which lies at `offset`.
+        `starts`: where the items begin, relative to the first one, which is at `offset`.
         """
         file = self._open.get(path)
         if len(starts) > 1:
-            # Entries of a ledger mostly have one size, so the last is taken to be as long as the one before it.
+            # Entries of a ledger usually have one size, so the last is assumed to be as long as the one before it.
             return source.bytes_at(file, 2 * starts.item(-1) - starts.item(-2), offset)
         data = source.bytes_at(file, _FIRST_READ_BYTES, offset)
         size = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "big", signed=True)
@@ -126,9 +128,9 @@ class EntryLogReader:
 
 
 def _nearby(positions: np.ndarray, bytes_max: int) -> tuple[np.ndarray, int]:
-    """Return (the leading positions that one read serves, how far each is from the next or 0 where that differs).
+    """Return (the leading positions that one read serves, their common distance, or 0 if it differs).
 
-    They lie in one log, ascend without wide gaps, and are within `bytes_max`.
+    They are in one log, ascend without wide gaps, and are within `bytes_max`.
     """
     step = equal_step(positions)
     if 0 < step <= _GAP_BYTES_MAX:
@@ -139,14 +141,14 @@ def _nearby(positions: np.ndarray, bytes_max: int) -> tuple[np.ndarray, int]:
 
 
 def _are_neighbours(data: bytes | memoryview, count: int, step: int, ledger_id: int, first_entry: int) -> bool:
-    """Return whether `data` holds exactly so many items of `step` bytes, which carry the right ids; as most runs do."""
+    """Return whether `data` holds exactly this many items of `step` bytes with the right ids, as most runs do."""
     if count < 2 or step < LENGTH_BYTES + ENTRY_BYTES_MIN or len(data) != count * step:
         return False
     expected = np.empty(count, _HEAD)
     expected["length"] = step - LENGTH_BYTES
     expected["ledger"] = ledger_id
     expected["entry"] = np.arange(first_entry, first_entry + count)
-    # Compared as bytes: one pass over heads that lie far apart, instead of one for each word.
+    # Compared as bytes: one pass over distant heads, instead of one for each word.
     return np.ndarray((count,), _HEAD_BYTES, data, 0, (step,)).tobytes() == expected.tobytes()
 
 
@@ -157,7 +159,7 @@ def _checked_sizes(data: bytes | memoryview, starts: np.ndarray, ledger_id: int,
     if not count:
         return starts
     if step > 0:
-        # Neighbours of one size, as they mostly come: their heads are looked at where they lie.
+        # Neighbours of one size, the usual case: their heads are compared in place.
         heads = np.ndarray((count,), _HEAD, data, 0, (step,))
     else:
         heads = np.frombuffer(gather_octets(np.frombuffer(data, np.uint8), starts, _HEAD.itemsize), _HEAD)

@@ -1,4 +1,4 @@
-"""Reading an entry log from its beginning, record by record, and asking the index which of them still count."""
+"""Reads an entry log from its beginning, record by record, and checks in the index which records still count."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bookie_service.storage.logs.entry_log import ITEM_BYTES_MAX
 
 _WINDOW_BYTES = 1024 * 1024
 _POSITIONS_GAP_MAX = 8192
-"""Entry ids that lie further apart than this are looked up separately."""
+"""Entry ids that are further apart than this are looked up separately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,11 @@ class LogWindow:
     ledger_ids: np.ndarray
     entry_ids: np.ndarray
     positions: np.ndarray
-    """What the index says where this item is the entry that counts."""
+    """The position in the index if this item is the entry that counts."""
 
 
 class LogScan:
-    """Iterates over the items of one log; afterwards `end` is where the first thing that is no item begins.
+    """Iterates over the items of one log; afterwards `end` is the offset of the first bytes that are not an item.
 
     `ledgers_map` is (ledger ids, bytes) when the log has a whole one; iteration then stops before it.
     """
@@ -136,7 +136,7 @@ def live_rows(window: LogWindow, index: IndexView) -> np.ndarray:
 
 
 def incomplete(scan: LogScan, path: str) -> StorageDamaged:
-    """Return the error for a log in which something that is no entry stands before the end of its entries."""
+    """Return the error for a log with bytes that are not an entry before the end of its entries."""
     return StorageDamaged(
         f"{path} offset {scan.end}: no entry begins there, but the log's entries end at "
         f"{scan.items_end}; the log is kept as it is. Look with `bkspark dump entry-log {path}`"

@@ -1,4 +1,4 @@
-"""One entry log that is being written, from its header to its ledgers map."""
+"""Writes one entry log, from its header to its ledgers map."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _RESERVE_BYTES_MAX = 16 * 1024 * 1024
 
 
 class EntryLogWriter:
-    """Appends records to one log and counts whose they are. For one thread.
+    """Appends records to one log and counts their bytes by ledger. For one thread.
 
     After an OSError the log's end is unknown and the writer must not be used again.
     """
 
     def __init__(self, log_id: int, file: File, *, reserves: bool = False) -> None:
-        """`file`: a new log with nothing in it but its header, under a durable name.
+        """`file`: a new log that contains only its header, under a durable name.
 
-        With `reserves`, space is taken from the file system ahead of what is written, so that the log's blocks lie
-        together, and the rest is given back at the end.
+        With `reserves`, space is allocated in the file system ahead of the writes, so that the log's blocks are
+        adjacent, and the rest is freed at the end.
         """
         self.log_id = log_id
         self.end = HEADER_BYTES
@@ -35,8 +35,8 @@ class EntryLogWriter:
         self._ledger_bytes = np.empty(0, np.int64)
 
     def count(self, ledger_ids: np.ndarray, sizes: np.ndarray) -> None:
-        """Note whose records are written: item i has sizes[i] bytes and belongs to ledger_ids[i]."""
-        # Items of a ledger mostly lie together.
+        """Count written records: item i has sizes[i] bytes and belongs to ledger_ids[i]."""
+        # Items of a ledger are usually adjacent.
         firsts = np.concatenate([[0], np.flatnonzero(np.diff(ledger_ids)) + 1])
         self._ledger_ids, self._ledger_bytes = ledger_sums(
             np.concatenate([self._ledger_ids, ledger_ids[firsts]]),
@@ -49,16 +49,16 @@ class EntryLogWriter:
         self.end += self._file.write(buffers, self.end)
 
     def _reserve(self, size: int) -> None:
-        """Have space for `size` more bytes and some beyond, if there is that much."""
+        """Allocate space for `size` more bytes and some beyond, if there is that much."""
         if self._reserved is None or self.end + size <= self._reserved:
             return
-        # As much again as there is, so that many small logs do not hold space that they never use.
+        # As much again as the log has, so that many small logs do not reserve space that they never use.
         end = self.end + size + min(max(self.end, _RESERVE_BYTES_MIN), _RESERVE_BYTES_MAX)
         try:
             self._file.reserve(self._reserved, end - self._reserved)
             self._reserved = end
         except OSError as error:
-            # What is to be written may have space nevertheless.
+            # The write itself may have space nevertheless.
             if not is_out_of_space(error):
                 raise
 
@@ -67,10 +67,10 @@ class EntryLogWriter:
         self._file.sync_data()
 
     def seal(self, *, may_lack_map: bool = False) -> None:
-        """Make everything durable, with the ledgers map behind it. Nothing may be written after it.
+        """Make everything durable, followed by the ledgers map. Nothing may be written after it.
 
         Args:
-            may_lack_map: where there is no space for the map, go without: the log is scanned, as after a crash.
+            may_lack_map: without space for the map, omit it: the log is scanned, as after a crash.
         """
         table = log_format.encode_map(self._ledger_ids, self._ledger_bytes)
         has_more = self._reserved is not None
@@ -83,7 +83,7 @@ class EntryLogWriter:
                 table, has_more = b"", True
         if has_more:
             self._file.truncate(self.end + len(table))
-        # The map first: a header that names it must never be there without it.
+        # The map first: a header must never name a missing map.
         self._file.sync_data()
         if table:
             header = log_format.encode_header(

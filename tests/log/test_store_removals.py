@@ -1,0 +1,198 @@
+"""Taking ledgers out of a log, and writing it: nothing that is open is taken away, and nothing is left over."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bkspark.errors import (
+    ConfigurationError,
+    DataLoss,
+    LedgerFenced,
+    MetadataError,
+    NoSuchLog,
+)
+from bkspark.log.formats import (
+    LedgerFacts,
+)
+from bkspark.log.positions import Position
+from tests.log.world import World, closed, in_world
+
+# ---- truncating, overwriting, deleting ----
+
+
+@in_world
+async def test_truncating_takes_ledgers_from_the_front_and_deletes_them(world: World) -> None:
+    await world.publish(10, 11, 12)
+    gone = await world.store.truncate("x", Position(1, 11, 4), at_ledger_end=False, closed=())
+    assert gone == 1
+    snapshot = await world.store.snapshot("x")
+    assert (snapshot.first_ordinal, snapshot.start) == (1, Position(1, 11, 4))
+    assert await world.ids() == [11, 12]
+    assert await world.store.attempts.sweep("x", world.delete) == 1
+    assert world.deleted == [10]
+
+
+@in_world
+async def test_truncating_at_a_ledgers_end_takes_that_ledger_and_keeps_the_position_valid(world: World) -> None:
+    await world.publish(10, 11)
+    end = Position(0, 10, 10)
+    assert await world.store.truncate("x", end, at_ledger_end=True, closed=()) == 1
+    snapshot = await world.store.snapshot("x")
+    assert (snapshot.first_ordinal, snapshot.start) == (1, end)
+    assert await world.store.truncate("x", end, at_ledger_end=True, closed=()) == 0
+
+
+@in_world
+async def test_a_log_truncated_to_nothing_goes_on_with_new_ordinals(world: World) -> None:
+    await world.publish(*range(300))
+    assert await world.store.truncate("x", Position(299, 299, 10), at_ledger_end=True, closed=()) == 300
+    assert (await world.publish(500)).first_ordinal == 300
+    assert await world.ids() == [500]
+
+
+@in_world
+async def test_truncating_at_a_position_of_another_log_is_refused(world: World) -> None:
+    await world.publish(10, 11)
+    with pytest.raises(ConfigurationError, match="has ledger 11 at ordinal 1"):
+        await world.store.truncate("x", Position(1, 99, 4), at_ledger_end=False, closed=())
+    with pytest.raises(DataLoss, match="ends before ordinal 2"):
+        await world.store.truncate("x", Position(2, 99, 4), at_ledger_end=False, closed=())
+    assert await world.ids() == [10, 11]
+
+
+@in_world
+async def test_overwriting_swaps_the_list_at_once_and_condemns_the_old_ledgers(world: World) -> None:
+    await world.publish(*range(250))
+    await world.stage(900, 901)
+    outcome = await world.store.replace_ledgers("x", closed(900, 901), closed=(), publisher=("q", 1))
+    assert (outcome.is_new, outcome.first_ordinal) == (True, 250)
+    assert await world.ids() == [900, 901]
+    assert (await world.store.snapshot("x")).start == Position.beginning(250)
+    assert await world.store.attempts.sweep("x", world.delete) == 250
+    assert sorted(world.deleted) == list(range(250))
+    assert await world.store.attempts.sweep("x", world.delete) == 0
+    assert not (await world.store.replace_ledgers("x", [], closed=(), publisher=("q", 1))).is_new
+    assert await world.ids() == [900, 901]
+
+
+@in_world
+async def test_a_sweep_that_fails_is_finished_by_the_next(world: World) -> None:
+    await world.publish(1, 2)
+    await world.store.replace_ledgers("x", [], closed=())
+
+    async def failing(ledger_id: int) -> None:
+        raise MetadataError("away")
+
+    with pytest.raises(MetadataError):
+        await world.store.attempts.sweep("x", failing)
+    assert await world.store.attempts.sweep("x", world.delete) == 2
+
+
+@in_world
+async def test_a_deleted_log_leaves_no_node_and_no_ledger(world: World) -> None:
+    await world.publish(*range(2_300))
+    await world.stage(5_000)
+    assert await world.store.delete("x", world.delete, closed=())
+    assert sorted(world.deleted) == [*range(2_300), 5_000]
+    assert await world.store.names() == []
+    with pytest.raises(NoSuchLog):
+        await world.store.snapshot("x")
+    await world.store.create("x")
+    assert await world.ids() == []
+
+
+@in_world
+async def test_an_interrupted_deletion_hides_the_log_and_is_finished_by_another_call(world: World) -> None:
+    await world.publish(1)
+
+    async def failing(ledger_id: int) -> None:
+        raise MetadataError("away")
+
+    with pytest.raises(MetadataError):
+        await world.store.delete("x", failing, closed=())
+    with pytest.raises(NoSuchLog, match="being deleted"):
+        await world.store.snapshot("x")
+    with pytest.raises(NoSuchLog, match="being deleted"):
+        await world.store.create("x")
+    assert await world.store.delete("x", world.delete, closed=())
+    assert world.deleted == [1]
+    assert await world.store.names() == []
+
+
+# ---- writing ----
+
+
+@in_world
+async def test_a_writer_has_fenced_what_is_open_before_it_gets_the_log(world: World) -> None:
+    await world.stage(1, 2, 3)
+    assert await world.store.open_writer("x", 1, "a" * 16, ()) == 0
+    assert await world.store.open_writer("x", 2, "b" * 16, ()) is None
+    assert await world.store.open_writer("x", 2, "b" * 16, [(0, LedgerFacts(1, 4, 50))]) == 1
+    snapshot = await world.store.snapshot("x")
+    assert snapshot.open_ordinals == (1,)
+    assert [ledger.last_entry for ledger in await snapshot.ledgers()] == [4, None]
+    with pytest.raises(LedgerFenced, match="opened for writing by another client"):
+        await world.store.add_writer_ledger("x", 3, "a" * 16, ())
+    assert await world.pending() == [3]
+
+
+@in_world
+async def test_a_writer_rolls_and_ends_and_leaves_no_ledger_open(world: World) -> None:
+    writer = "a" * 16
+    await world.stage(1, 2, 3)
+    await world.store.open_writer("x", 1, writer, ())
+    assert await world.store.add_writer_ledger("x", 2, writer, ()) == 1
+    assert (await world.store.snapshot("x")).open_ordinals == (0, 1)
+    assert await world.store.add_writer_ledger("x", 3, writer, [(0, LedgerFacts(1, 4, 50))]) == 2
+    ends = [(1, LedgerFacts(2, 5, 60)), (2, LedgerFacts(3, -1, 0))]
+    await world.store.settle_writer("x", writer, ends, is_end=True)
+    snapshot = await world.store.snapshot("x")
+    assert (snapshot.open_ordinals, snapshot.head.writer) == ((), None)
+    assert [ledger.last_entry for ledger in await snapshot.ledgers()] == [4, 5, -1]
+
+
+@in_world
+async def test_of_two_that_open_a_log_at_once_each_has_fenced_the_one_before(world: World) -> None:
+    await world.stage(1, 2)
+    tokens = ["a" * 16, "b" * 16]
+    outcomes = await asyncio.gather(
+        *(world.another_store().open_writer("x", i + 1, token, ()) for i, token in enumerate(tokens))
+    )
+    assert sorted(outcomes, key=str) == [0, None]
+
+
+@in_world
+async def test_open_ledgers_are_neither_overwritten_nor_truncated_nor_deleted_before_they_are_closed(
+    world: World,
+) -> None:
+    await world.stage(1)
+    await world.store.open_writer("x", 1, "a" * 16, ())
+    await world.publish(2)
+    assert await world.store.replace_ledgers("x", [], closed=()) is None
+    assert await world.store.truncate("x", Position(1, 2, 5), at_ledger_end=False, closed=()) is None
+    assert not await world.store.delete("x", world.delete, closed=())
+    assert await world.ids() == [1, 2]
+    assert await world.store.truncate("x", Position(1, 2, 5), at_ledger_end=False, closed=[0]) == 1
+
+
+@in_world
+async def test_an_overwritten_log_is_lost_to_its_writer(world: World) -> None:
+    await world.stage(1, 2)
+    await world.store.open_writer("x", 1, "a" * 16, ())
+    await world.store.replace_ledgers("x", [], closed=[0])
+    with pytest.raises(LedgerFenced):
+        await world.store.add_writer_ledger("x", 2, "a" * 16, ())
+
+
+@in_world
+async def test_an_open_ledger_stays_where_its_end_can_be_noted(world: World) -> None:
+    await world.publish(*range(150))
+    await world.stage(500)
+    await world.store.open_writer("x", 500, "a" * 16, ())
+    await world.publish(*range(1_000, 1_100))
+    await world.store.settle_writer("x", "a" * 16, [(150, LedgerFacts(500, 7, 70))], is_end=True)
+    snapshot = await world.store.snapshot("x")
+    assert len(snapshot.head.pages) == 1
+    assert (await snapshot.ledger(150)).last_entry == 7
