@@ -10,7 +10,6 @@ from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.pipeline import WriterState
 from bkspark.core.writer import WriterCore
 from bkspark.entries import EntryBatch, as_batch
-from bkspark.errors import RequestTimeout
 from bkspark.ledger import arguments
 from bkspark.ledger.explicit_lac import tell_lac
 from bkspark.ledger.services import Services
@@ -48,8 +47,6 @@ class LedgerWriter:
         self.core = core
         """The decisions; recovery looks at its fragments."""
         self.ledger_id = core.ledger_id
-        """Constant."""
-        self._options = options
         """Constant."""
         self._sealed_lac = sealed_lac
         """The LAC that all entries carry, in a recovery; None: that of the moment. Constant."""
@@ -223,26 +220,7 @@ class LedgerWriter:
             return core.metadata
         self._is_closing = True
         try:
-            async with asyncio.timeout(self._options.close_timeout_s):
-                await self.sync()
-                await self.run.fanout.reach()
-                while core.state is not WriterState.CLOSED:
-                    # An ensemble change may begin in the turn of the event loop in which another one ends, and another
-                    # call may have begun to close.
-                    if core.state not in (WriterState.CHANGING, WriterState.CLOSING):
-                        self.run.perform(core.close())
-                    await self.run.settled.wait()
-        except TimeoutError:
-            outcome = (
-                f"whether it was closed at entry {core.lac} is unknown: its metadata could not be written for certain"
-                if core.state is WriterState.CLOSING
-                else f"it is left open, its last acknowledged entry is {core.lac}"
-            )
-            raise RequestTimeout(
-                f"ledger {core.ledger_id} did not settle in {self._options.close_timeout_s:g} s; {outcome}",
-                ledger_id=core.ledger_id,
-                entry_id=core.lac + 1,
-            ) from None
+            await self.run.close(self.sync)
         finally:
             if core.state is not WriterState.CLOSED:
                 self.abandon()

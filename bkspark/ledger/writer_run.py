@@ -10,7 +10,7 @@ from typing import assert_never
 from bkspark.core import effects
 from bkspark.core.pipeline import WriterState
 from bkspark.core.writer import WriterCore
-from bkspark.errors import BookKeeperError
+from bkspark.errors import BookKeeperError, RequestTimeout
 from bkspark.ledger.bookies import ClusterView
 from bkspark.ledger.driver import Driver, Work
 from bkspark.ledger.fanout import CONFIRM_PAUSE_S, Fanout
@@ -79,6 +79,31 @@ class WriterRun:
         self._ticker = self._extra_tick = None
         self.fanout.close()
         self._driver.stop()
+
+    async def close(self, drain: Callable[[], Awaitable[object]]) -> None:
+        """Close the ledger, after `drain()` has waited for all that is pending. Raises as `LedgerWriter.close`."""
+        core = self.core
+        try:
+            async with asyncio.timeout(self._options.close_timeout_s):
+                await drain()
+                await self.fanout.reach()
+                while core.state is not WriterState.CLOSED:
+                    # An ensemble change may begin in the turn of the event loop in which another one ends, and another
+                    # call may have begun to close.
+                    if core.state not in (WriterState.CHANGING, WriterState.CLOSING):
+                        self.perform(core.close())
+                    await self.settled.wait()
+        except TimeoutError:
+            outcome = (
+                f"whether it was closed at entry {core.lac} is unknown: its metadata could not be written for certain"
+                if core.state is WriterState.CLOSING
+                else f"it is left open, its last acknowledged entry is {core.lac}"
+            )
+            raise RequestTimeout(
+                f"ledger {core.ledger_id} did not settle in {self._options.close_timeout_s:g} s; {outcome}",
+                ledger_id=core.ledger_id,
+                entry_id=core.lac + 1,
+            ) from None
 
     # ---- effects ----
 

@@ -109,7 +109,6 @@ class Recorder:
             self.lines.append(what)
             self.lines += [f"    {describe(effect)}" for effect in done]
             known = ((fact.rpartition(".")[2], operator.attrgetter(fact)(core)) for fact in facts)
-            known = ((fact.rpartition(".")[2], operator.attrgetter(fact)(core)) for fact in facts)
             self.lines.append("    = " + " ".join(f"{fact}={describe(value)}" for fact, value in known))
             return done
 
