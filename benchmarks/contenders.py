@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.spark_jobs import PARTITIONS, Connector, Options
 from bkspark.blocking import Client
-from bkspark.ledger.writer_options import WriterOptions
+from bkspark.core.writer_options import WriterOptions
 from bkspark.spark.limits import NullArrowSink, ReadyArrowSource
 
 LAC_INTERVAL_S = 0.002

@@ -1,4 +1,4 @@
-"""Identifiers: ledger ids, entry ids and bookie ids; names of logs and of their publishers.
+"""Identifiers: ledger ids, entry ids and bookie ids; names of logs, of their publishers and of kinds of ledgers.
 
 Ledger and entry ids are plain `int` (63-bit, never negative for a real one). A bookie id is plain `str`:
 Apache's syntax (letters, digits, `:` to `_`, `.` and `-`), by default `host:port`. Its identity survives a
@@ -17,6 +17,11 @@ LEDGER_ID_MAX = (1 << 63) - 1
 ENTRY_ID_MAX = (1 << 63) - 1
 LAST_ENTRY_MAX = ENTRY_ID_MAX - 1
 """The highest id that an entry may have: the id after it still fits 63 bits."""
+
+DIGESTS = ("crc32c", "crc32", "mac", "dummy")
+"""How entries can be checked, by name."""
+LEDGER_TYPES = ("PD_JOURNAL", "VD_JOURNAL", "VD_BYPASS_JOURNAL")
+"""What an acknowledged add can mean, by name; see `bkspark.core.metadata.LedgerType`."""
 
 NAME_LENGTH_MAX = 200
 LOG_NAME_RULE = f"1 to {NAME_LENGTH_MAX} letters, digits and . _ - only, and not . or .."

@@ -21,17 +21,6 @@ import os
 from collections.abc import Callable
 
 VARIABLE = "BKSPARK_STAGES"
-STAGES = (
-    "task.begun",
-    "task.wrote",
-    "task.closed",
-    "commit.begun",
-    "commit.appended",
-    "commit.published",
-    "commit.done",
-    "source.planned",
-    "source.read",
-)
 
 
 def _listener() -> Callable[[str], None] | None:

@@ -20,7 +20,15 @@ def _words(text: str) -> frozenset[str]:
 PACKAGES = ("bkspark", "bookie_service", "pyspark_bookkeeper")
 
 LAYERS = (
-    ("bkspark.ids", "bkspark.errors", "bkspark.memory", "bkspark.stages", "bkspark.version"),
+    (
+        "bkspark.ids",
+        "bkspark.errors",
+        "bkspark.options",
+        "bkspark.tasks",
+        "bkspark.memory",
+        "bkspark.stages",
+        "bkspark.version",
+    ),
     ("bkspark.entries",),
     ("bkspark.wire",),
     ("bkspark.core",),
@@ -58,6 +66,8 @@ IMPORTED_BY = {
 SERVER_IMPORTS = (
     "bkspark.ids",
     "bkspark.errors",
+    "bkspark.options",
+    "bkspark.tasks",
     "bkspark.memory",
     "bkspark.entries",
     "bkspark.wire",
@@ -72,6 +82,7 @@ REPAIR_IMPORTS = (*SERVER_IMPORTS, "bkspark.core", "bkspark.ledger")
 PURE = (
     "bkspark.ids",
     "bkspark.errors",
+    "bkspark.options",
     "bkspark.entries",
     "bkspark.wire",
     "bkspark.core",

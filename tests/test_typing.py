@@ -87,7 +87,7 @@ def test_the_types_of_spark_are_used() -> None:
 
 
 def test_no_source_file_switches_the_type_checker_off() -> None:
-    """`# type: ignore` names the error that it is for, and `# mypy:` changes settings behind setup.cfg's back."""
+    """`# type: ignore` names the error that it is for, and `# mypy:` changes settings that setup.cfg does not show."""
     blanket = re.compile(r"#\s*type:\s*ignore(?!\[)|#\s*mypy:|@no_type_check")
     sources = [path for name in _installed_packages() for path in (ROOT / name).rglob("*.py")]
     found = [str(path) for path in sources if not GENERATED.search(path.name) and blanket.search(path.read_text())]

@@ -20,6 +20,7 @@ from bkspark.blocking.client import Client
 from bkspark.blocking.ledgers import AdvancedLedgerWriter, LedgerReader, LedgerWriter, SnapshotReader
 from bkspark.blocking.logs import Election, Log, LogWriter
 from bkspark.blocking.loop import iterate, run
+from bkspark.client import NetOptions, PlacementOptions, RelaxedDurability, WriterOptions
 
 __all__ = [
     "AdvancedLedgerWriter",
@@ -29,7 +30,11 @@ __all__ = [
     "LedgerWriter",
     "Log",
     "LogWriter",
+    "NetOptions",
+    "PlacementOptions",
+    "RelaxedDurability",
     "SnapshotReader",
+    "WriterOptions",
     "iterate",
     "run",
 ]

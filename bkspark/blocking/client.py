@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from typing import Self
 
 from bkspark import client as aio
 from bkspark.blocking.ledgers import LedgerReader, LedgerWriter
 from bkspark.blocking.logs import Log
-from bkspark.blocking.loop import iterate, run
-from bkspark.core.limits import WriterLimits
-from bkspark.core.metadata import LedgerMetadata
-from bkspark.core.relaxed import RelaxedDurability
+from bkspark.blocking.loop import run
+from bkspark.blocking.twins import Twin, blocking, iterating
+from bkspark.core.writer_options import WriterOptions
 from bkspark.ledger.bookies import PlacementOptions
-from bkspark.ledger.writer_options import WriterOptions
 from bkspark.net.pool import NetOptions
 
 
-class Client:
+class Client(Twin[aio.Client]):
     """A connection to one cluster; see `bkspark.client.Client`. Connects when made."""
 
     def __init__(
@@ -28,85 +26,38 @@ class Client:
         wire_protocol: str = "v2",
         net: NetOptions = NetOptions(),
         writer: WriterOptions = WriterOptions(),
-        limits: WriterLimits = WriterLimits(),
         placement: PlacementOptions = PlacementOptions(),
     ) -> None:
-        self._client = aio.Client(
+        client = aio.Client(
             uri,
             digest=digest,
             password=password,
             wire_protocol=wire_protocol,
             net=net,
             writer=writer,
-            limits=limits,
             placement=placement,
         )
-        run(self._client.connect)
-
-    @property
-    def asynchronous(self) -> aio.Client:
-        """The asyncio client behind this one; use it only on this module's loop (`run`, `iterate`)."""
-        return self._client
+        super().__init__(client)
+        run(client.connect)
 
     def log(self, name: str) -> Log:
-        """Return the log of that name, whether or not it exists yet."""
-        return Log(self._client.log(name))
+        """Return the log of that name, whether or not it exists yet.
 
-    def logs(self) -> list[str]:
-        """Return the names of all logs at the metadata store, sorted."""
-        return run(self._client.logs)
+        Raises:
+            ConfigurationError: no log can have that name.
+        """
+        return Log(self.asynchronous.log(name))
 
-    def create(
-        self,
-        *,
-        ensemble: int = 3,
-        write_quorum: int = 3,
-        ack_quorum: int = 2,
-        ledger_type: str = "PD_JOURNAL",
-        relaxed: RelaxedDurability = RelaxedDurability(),
-        metadata: Mapping[str, bytes | str] | None = None,
-        ledger_id: int | None = None,
-    ) -> LedgerWriter:
-        """Create a ledger and return its writer."""
-        return LedgerWriter(
-            run(
-                lambda: self._client.create(
-                    ensemble=ensemble,
-                    write_quorum=write_quorum,
-                    ack_quorum=ack_quorum,
-                    ledger_type=ledger_type,
-                    relaxed=relaxed,
-                    metadata=metadata,
-                    ledger_id=ledger_id,
-                )
-            )
-        )
+    logs = blocking(aio.Client.logs)
+    create = blocking(aio.Client.create, LedgerWriter)
+    open = blocking(aio.Client.open, LedgerReader)
+    recover = blocking(aio.Client.recover)
+    metadata = blocking(aio.Client.metadata)
+    ledgers = iterating(aio.Client.ledgers)
+    delete = blocking(aio.Client.delete)
+    close = blocking(aio.Client.close)
 
-    def open(self, ledger_id: int, *, recover: bool = False) -> LedgerReader:
-        """Return a reader; `recover=True` fences and closes the ledger first."""
-        return LedgerReader(run(lambda: self._client.open(ledger_id, recover=recover)))
-
-    def recover(self, ledger_id: int) -> LedgerMetadata:
-        """Fence, find the end of and close a ledger; return its metadata, closed."""
-        return run(lambda: self._client.recover(ledger_id))
-
-    def metadata(self, ledger_id: int) -> LedgerMetadata:
-        """Return what the metadata store knows of a ledger."""
-        return run(lambda: self._client.metadata(ledger_id))
-
-    def ledgers(self) -> Iterator[int]:
-        """Yield the id of every ledger, in no particular order."""
-        return iterate(self._client.ledgers)
-
-    def delete(self, ledger_id: int) -> None:
-        """Delete a ledger's metadata; bookies drop its entries later."""
-        run(lambda: self._client.delete(ledger_id))
-
-    def close(self) -> None:
-        """Drop every connection. Ledgers left open stay open."""
-        run(self._client.close)
-
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

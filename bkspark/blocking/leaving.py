@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Self
+from collections.abc import Awaitable
+from typing import Protocol, Self, TypeVar
 
-from bkspark import client as aio
-from bkspark import log as aio_log
 from bkspark.blocking.loop import run
+from bkspark.blocking.twins import Twin
 
 
-class Leaving(ABC):
+class _Writer(Protocol):
+    """An asyncio writer."""
+
+    def close(self) -> Awaitable[object]: ...
+
+    def abandon(self) -> None: ...
+
+
+_AnyWriter = TypeVar("_AnyWriter", bound=_Writer)
+
+
+class Leaving(Twin[_AnyWriter]):
     """What ends any writer. As a context manager it is closed, or abandoned when an error leaves the block."""
-
-    _writer: aio.LedgerWriter | aio.AdvancedLedgerWriter | aio_log.LogWriter
-
-    @abstractmethod
-    def close(self) -> object:
-        """Wait for what is pending and close."""
 
     def abandon(self) -> None:
         """Stop without closing anything: whoever opens the ledger or log next finds the end."""
 
         async def abandon() -> None:
-            self._writer.abandon()
+            self.asynchronous.abandon()
 
         run(abandon)
 
@@ -32,6 +36,6 @@ class Leaving(ABC):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            self.close()
+            run(self.asynchronous.close)
         else:
             self.abandon()

@@ -72,6 +72,12 @@ def run(work: Callable[[], Awaitable[_T]]) -> _T:
         raise
 
 
+def run_unless_exiting(work: Callable[[], Awaitable[object]]) -> None:
+    """`run`, but at interpreter exit: the loop's thread runs no more then, and waiting for it would never end."""
+    if not sys.is_finalizing():
+        run(work)
+
+
 def iterate(make: Callable[[], AsyncIterator[_T]]) -> Iterator[_T]:
     """Yield what the asynchronous iterator `make()` yields; closing the generator closes it."""
     items = make()
@@ -85,9 +91,8 @@ def iterate(make: Callable[[], AsyncIterator[_T]]) -> Iterator[_T]:
                 return
             yield item
     finally:
-        # At interpreter exit the loop's thread runs no more: waiting for it would never end.
-        if closing is not None and not sys.is_finalizing():
-            run(closing)
+        if closing is not None:
+            run_unless_exiting(closing)
 
 
 def submitted(submit: Callable[[], Awaitable[asyncio.Future[_T]]]) -> concurrent.futures.Future[_T]:

@@ -12,10 +12,10 @@ import sys
 from typing import NoReturn, TypeAlias
 
 from bkspark.errors import ConfigurationError
+from bkspark.ids import DIGESTS
 
 # Every command's parser is built to print any help; the imports above decide how fast that is.
 
-DIGESTS = ("crc32c", "crc32", "mac", "dummy")
 INPUT_FORMATS = ("lines", "length-prefixed")
 OUTPUT_FORMATS = ("lines", "length-prefixed", "json")
 """How entries look as a byte stream: see `bkspark.cli.entry_formats`."""

@@ -167,7 +167,7 @@ async def _with_client(
 ) -> T:
     """Return what `work` returns, given a client whose writers have room for the window."""
     from bkspark.client import Client
-    from bkspark.ledger.writer_options import WriterOptions
+    from bkspark.core.writer_options import WriterOptions
 
     options = WriterOptions()
     options = replace(

@@ -23,6 +23,7 @@ from bkspark.cli.arguments import (
 )
 from bkspark.cli.output import human_bytes, print_facts, print_json, print_table, progress
 from bkspark.errors import ConfigurationError
+from bkspark.ids import LEDGER_TYPES
 
 if TYPE_CHECKING:
     from bkspark.blocking import Client, LedgerReader, LedgerWriter
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from bkspark.entries import EntryBatch
 
 Run = Callable[[argparse.Namespace], int]
-
-LEDGER_TYPES = ("pd_journal", "vd_journal", "vd_bypass_journal")
 
 
 def add_parser(commands: Commands) -> None:
@@ -67,7 +66,7 @@ def _add_creating(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--type",
-        choices=LEDGER_TYPES,
+        choices=[name.lower() for name in LEDGER_TYPES],
         default="pd_journal",
         help="pd_journal: acknowledged when on disk (the default); vd_journal: when in page caches, on disk when the "
         "ledger is closed; vd_bypass_journal: as that, and not written to the journal (docs/relaxed-durability.md)",
@@ -107,7 +106,7 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
 def connect(arguments: argparse.Namespace, *, explicit_lac_interval_s: float | None = None) -> Client:
     """Return a blocking client of the cluster and credentials that the arguments name."""
     from bkspark.blocking import Client
-    from bkspark.ledger.writer_options import WriterOptions
+    from bkspark.core.writer_options import WriterOptions
 
     writer = WriterOptions(explicit_lac_interval_s=explicit_lac_interval_s or 0.0)
     return Client(cluster_uri(arguments), digest=arguments.digest, password=arguments.password.encode(), writer=writer)

@@ -9,6 +9,20 @@ async with Client("zk://127.0.0.1:2181/ledgers") as client:
 """
 
 from bkspark.client.client import Client
+from bkspark.core.relaxed import RelaxedDurability
+from bkspark.core.writer_options import WriterOptions
 from bkspark.ledger import AdvancedLedgerWriter, LedgerReader, LedgerWriter, SnapshotReader
+from bkspark.ledger.bookies import PlacementOptions
+from bkspark.net.pool import NetOptions
 
-__all__ = ["AdvancedLedgerWriter", "Client", "LedgerReader", "LedgerWriter", "SnapshotReader"]
+__all__ = [
+    "AdvancedLedgerWriter",
+    "Client",
+    "LedgerReader",
+    "LedgerWriter",
+    "NetOptions",
+    "PlacementOptions",
+    "RelaxedDurability",
+    "SnapshotReader",
+    "WriterOptions",
+]

@@ -1,42 +1,58 @@
-"""WriterLimits: how long a writer waits for bookies, and when one is too slow."""
+"""WriterLimits: what the cores of a writer take from its options, in nanoseconds of the clock that events carry."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from bkspark.core.writer_options import WriterOptions
 
 
 @dataclass(frozen=True, slots=True)
 class WriterLimits:
-    """Time-outs of a writer, in nanoseconds of its events' clock, and its limits for slow bookies.
+    """`WriterOptions` as a core uses them; the names are the same, and so are the meanings.
 
-    A bookie lags when it owes answers for `slow_lag_entries` entries, or `slow_lag_bytes`, that are acknowledged
-    already; it is replaced when it has done so at every tick for `slow_lag_ns`. It is left out when it lags by more
-    than `hold_back_ns_max` after the acknowledgements. A bookie that is left out is probed after `probe_pause_ns_min`,
-    then after pauses that double up to `probe_pause_ns_max`; when it is back it is on trial for `trial_ns`.
-    `delay_ensemble_change` is Apache's delayEnsembleChange.
+    slow_lag_entries, slow_lag_bytes: at most half of what a bookie may owe before callers wait. One that is on trial is
+        then left out again before it holds callers back.
     """
 
-    add_timeout_ns: int = 5_000_000_000
-    replacement_retry_ns: int = 1_000_000_000
-    refusal_pause_ns_min: int = 5_000_000
-    refusal_pause_ns_max: int = 500_000_000
-    slow_lag_entries: int = 4096
-    slow_lag_bytes: int = 32 * 1024 * 1024
-    slow_lag_ns: int = 5_000_000_000
-    hold_back_ns_max: int = 2_000_000_000
-    probe_pause_ns_min: int = 1_000_000_000
-    probe_pause_ns_max: int = 10_000_000_000
-    trial_ns: int = 2_000_000_000
-    delay_ensemble_change: bool = False
-    ensemble_change_delay_ns_max: int = 30_000_000_000
+    add_timeout_ns: int
+    replacement_retry_ns: int
+    refusal_pause_ns_min: int
+    refusal_pause_ns_max: int
+    slow_lag_entries: int
+    slow_lag_bytes: int
+    slow_lag_ns: int
+    hold_back_ns_max: int
+    probe_pause_ns_min: int
+    probe_pause_ns_max: int
+    trial_ns: int
+    delay_ensemble_change: bool
+    ensemble_change_delay_ns_max: int
 
-    def within(self, lag_entries_max: int, lag_bytes_max: int) -> WriterLimits:
-        """Return these limits for a writer whose callers wait when a bookie owes this much.
-
-        A bookie lags at half of that at most: one that is on trial is left out again before it holds callers back.
-        """
-        return replace(
-            self,
-            slow_lag_entries=min(self.slow_lag_entries, max(1, lag_entries_max // 2)),
-            slow_lag_bytes=min(self.slow_lag_bytes, max(1, lag_bytes_max // 2)),
+    @classmethod
+    def of(cls, options: WriterOptions) -> WriterLimits:
+        """Return the limits of a writer with these options."""
+        return cls(
+            add_timeout_ns=nanoseconds(options.add_timeout_s),
+            replacement_retry_ns=nanoseconds(options.replacement_retry_s),
+            refusal_pause_ns_min=nanoseconds(options.refusal_pause_s_min),
+            refusal_pause_ns_max=nanoseconds(options.refusal_pause_s_max),
+            slow_lag_entries=min(options.slow_lag_entries, max(1, options.lag_entries_max // 2)),
+            slow_lag_bytes=min(options.slow_lag_bytes, max(1, options.lag_bytes_max // 2)),
+            slow_lag_ns=nanoseconds(options.slow_lag_s),
+            hold_back_ns_max=nanoseconds(options.hold_back_s_max),
+            probe_pause_ns_min=nanoseconds(options.probe_pause_s_min),
+            probe_pause_ns_max=nanoseconds(options.probe_pause_s_max),
+            trial_ns=nanoseconds(options.trial_s),
+            delay_ensemble_change=options.delay_ensemble_change,
+            ensemble_change_delay_ns_max=nanoseconds(options.ensemble_change_delay_s_max),
         )
+
+
+def nanoseconds(seconds: float) -> int:
+    """Return a time as cores count it.
+
+    >>> nanoseconds(0.005)
+    5000000
+    """
+    return round(seconds * 1_000_000_000)

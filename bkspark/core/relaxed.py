@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bkspark.core.striping import write_set
+from bkspark.options import DAY_S, bounded, check
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,28 +23,20 @@ class RelaxedDurability:
     striped: E > Qw is allowed.
     changes_ensemble: a lost bookie is replaced. Entries are kept until they are synced, and sent again to the new one;
         callers wait when the kept bytes reach `unsynced_bytes_max`.
-    force_interval_ns: a force is sent when the LAC has not moved for this time although there are later acknowledged
+    force_interval_s: a force is sent when the LAC has not moved for this time although there are later acknowledged
         entries; readers see entries only up to the LAC. 0: only `sync` sends one.
 
     Raises:
-        ValueError: a number is out of range, or a switch neither True nor False.
+        ConfigurationError: a value is out of bounds.
     """
 
     striped: bool = False
     changes_ensemble: bool = False
-    unsynced_bytes_max: int = 128 * 1024 * 1024
-    force_interval_ns: int = 1_000_000_000
+    unsynced_bytes_max: int = bounded(128 * 1024 * 1024, 1, 1 << 40, "bytes")
+    force_interval_s: float = bounded(1.0, 0.0, DAY_S, "seconds")
 
     def __post_init__(self) -> None:
-        for name in ("striped", "changes_ensemble"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} is {getattr(self, name)!r}, it is True or False")
-        if not isinstance(self.unsynced_bytes_max, int) or self.unsynced_bytes_max < 1:
-            raise ValueError(f"unsynced_bytes_max is {self.unsynced_bytes_max!r}, it is a whole number, at least 1")
-        if not isinstance(self.force_interval_ns, int) or self.force_interval_ns < 0:
-            raise ValueError(
-                f"force_interval_ns is {self.force_interval_ns!r}, it is 0 (never) or more, a whole number"
-            )
+        check(self)
 
 
 def confirmed_up_to(last_synced: Sequence[int], write_quorum: int, ack_quorum: int) -> int:

@@ -12,6 +12,7 @@ is never replaced, but left out while every write set has Qa others, like a book
 from __future__ import annotations
 
 from bkspark.core import effects
+from bkspark.core.limits import nanoseconds
 from bkspark.core.pending import PendingEntries
 from bkspark.core.relaxed import RelaxedDurability, confirmed_up_to
 from bkspark.core.slots import Phase, Slot, Slots
@@ -32,6 +33,8 @@ class Relaxed:
         self._pending = pending
         """The writer's; read only."""
         self._options = options
+        """Constant."""
+        self._force_interval_ns = nanoseconds(options.force_interval_s)
         """Constant."""
         self._lac = NO_ENTRY
         """All up to it is synced by Qa bookies of each write set. Grows, by `confirm` alone."""
@@ -88,8 +91,7 @@ class Relaxed:
     def wants_for_time(self, now_ns: int) -> bool:
         if self._pending.acknowledged == self._lac:
             self._confirmed_ns = now_ns
-        interval_ns = self._options.force_interval_ns
-        return interval_ns > 0 and now_ns - self._confirmed_ns >= interval_ns
+        return self._force_interval_ns > 0 and now_ns - self._confirmed_ns >= self._force_interval_ns
 
     def force(self, *, is_again: bool = False) -> list[effects.WriterEffect]:
         if self._is_forcing() or self._target <= self._lac or (is_again and self._forced_to >= self._target):

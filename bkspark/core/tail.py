@@ -31,7 +31,10 @@ from bkspark.core import effects
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.quorum import has_coverage
 from bkspark.errors import BookKeeperError
+from bkspark.options import bounded, check
 from bkspark.wire.lac import is_lac
+
+_NS_MAX = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +47,15 @@ class TailLimits:
     refreshes may fail while no bookie answers.
     """
 
-    poll_ns: int = 5_000_000_000
-    look_ns: int = 5_000_000_000
-    pause_ns_min: int = 50_000_000
-    pause_ns_max: int = 1_000_000_000
-    retry_ns: int = 10_000_000_000
-    patience_ns: int = 60_000_000_000
+    poll_ns: int = bounded(5_000_000_000, 0, _NS_MAX)
+    look_ns: int = bounded(5_000_000_000, 0, _NS_MAX)
+    pause_ns_min: int = bounded(50_000_000, 0, _NS_MAX)
+    pause_ns_max: int = bounded(1_000_000_000, 0, _NS_MAX)
+    retry_ns: int = bounded(10_000_000_000, 0, _NS_MAX)
+    patience_ns: int = bounded(60_000_000_000, 0, _NS_MAX)
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 class Tail:

@@ -54,6 +54,7 @@ from bkspark.core.relaxed import RelaxedDurability
 from bkspark.core.slots import Phase, consecutive
 from bkspark.core.striping import ENSEMBLE_SIZE_MAX
 from bkspark.core.unwell import UnwellBookies
+from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError
 from bkspark.ids import NO_ENTRY
 from bkspark.wire.digest import SealedEntries
@@ -69,7 +70,7 @@ class WriterCore:
         metadata: LedgerMetadata,
         version: int,
         random: RandomSource,
-        limits: WriterLimits = WriterLimits(),
+        options: WriterOptions = WriterOptions(),
         *,
         is_recovery: bool = False,
         lac: int = NO_ENTRY,
@@ -87,13 +88,13 @@ class WriterCore:
         """Constant."""
         self.length = 0
         """Payload bytes of all entries up to the newest. Grows with `add`; a recovery sets it before it adds."""
-        self._limits = limits
+        self._limits = WriterLimits.of(options)
         """Constant."""
         self._pipeline = pipeline = Pipeline(
-            ledger_id, metadata, version, random, limits, relaxed, is_recovery=is_recovery, lac=lac
+            ledger_id, metadata, version, random, self._limits, relaxed, is_recovery=is_recovery, lac=lac
         )
         """The state, and what follows from it. It belongs to this core."""
-        self._unwell = UnwellBookies(pipeline, limits)
+        self._unwell = UnwellBookies(pipeline, self._limits)
         """What to do about bookies that do not take part as they should."""
         self.slots = pipeline.slots
         """The places of the ensemble. For drivers to look at."""

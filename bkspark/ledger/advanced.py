@@ -14,6 +14,7 @@ from bkspark.entries import EntryBatch, as_batch
 from bkspark.errors import BookKeeperError, DuplicateEntryId, LedgerClosed, TooManyRequests
 from bkspark.ledger import arguments
 from bkspark.ledger.writer import LedgerWriter
+from bkspark.tasks import fail
 
 AHEAD_ENTRIES_MAX = 65_536
 AHEAD_BYTES_MAX = 64 * 1024 * 1024
@@ -35,8 +36,7 @@ class _Held:
 
     def fail(self, error: BookKeeperError) -> None:
         if not self.result.done():
-            self.result.set_exception(error)
-            self.result.exception()  # a caller that went away is not a programming error worth a warning
+            fail(self.result, error)
         self.is_taken.set()
 
 

@@ -2,60 +2,23 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 
 import numpy as np
 
+from bkspark import options
 from bkspark.core.metadata import check_quorums
 from bkspark.core.striping import ENSEMBLE_SIZE_MAX
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError
-from bkspark.ids import LEDGER_ID_MAX
+from bkspark.options import flag, instance, whole_number
 
-
-def whole_number(name: str, value: object, least: int = 0, most: int = LEDGER_ID_MAX) -> int:
-    """Return an argument that is a whole number in bounds, as `int`.
-
-    Raises:
-        ConfigurationError: it is something else, or out of bounds.
-    """
-    try:
-        # It raises TypeError for what is no whole number, faster than a look at the type before it.
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise ConfigurationError(f"{name} must be a whole number, not {value!r}") from None
-    if isinstance(value, bool) or not least <= number <= most:
-        raise ConfigurationError(f"{name} must be from {least} to {most}, not {value!r}")
-    return number
-
-
-def flag(name: str, value: object) -> bool:
-    """Return an argument that is True or False: text such as "false" is neither.
-
-    Raises:
-        ConfigurationError: it is something else.
-    """
-    if not isinstance(value, bool):
-        raise ConfigurationError(f"{name} must be True or False, not {value!r:.80}")
-    return value
-
-
-def instance(name: str, value: object, kind: type) -> None:
-    """Raise ConfigurationError where an argument is of another type."""
-    if not isinstance(value, kind):
-        raise ConfigurationError(f"{name} must be {kind.__name__}, not {value!r:.80}")
+__all__ = ["custom_metadata", "flag", "instance", "quorums", "seconds", "whole_number"]
 
 
 def seconds(name: str, value: object, least: float, most: float) -> float:
-    """Return an argument that is a number of seconds in bounds.
-
-    Raises:
-        ConfigurationError: it is something else, not finite, or out of bounds.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-        raise ConfigurationError(f"{name} must be a number of seconds from {least:g} to {most:g}, not {value!r}")
-    return float(value)
+    """Return an argument that is a number of seconds in bounds; see `options.number`."""
+    return options.number(name, value, least, most, "seconds")
 
 
 def quorums(ensemble: object, write_quorum: object, ack_quorum: object) -> tuple[int, int, int]:

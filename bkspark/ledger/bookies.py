@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from bkspark.core.placement import Topology
 from bkspark.core.quarantine import Quarantine
 from bkspark.errors import MetadataFormat, NoSuchNode
-from bkspark.ledger.arguments import seconds, whole_number
 from bkspark.metadata.bookies import BookieRegistry
-from bkspark.net.shared_work import start_shared
+from bkspark.options import bounded, check
+from bkspark.tasks import start_shared
 
 PLACEMENT_COUNT_MAX = 1_000_000
 PLACEMENT_SECONDS_MAX = 366 * 86_400.0
@@ -30,16 +30,13 @@ class PlacementOptions:
         ConfigurationError: a value is out of bounds.
     """
 
-    min_racks_per_write_quorum: int = 2
-    quarantine_failures: int = 3
-    quarantine_window_s: float = 60.0
-    quarantine_s: float = 1800.0
+    min_racks_per_write_quorum: int = bounded(2, 1, PLACEMENT_COUNT_MAX)
+    quarantine_failures: int = bounded(3, 1, PLACEMENT_COUNT_MAX)
+    quarantine_window_s: float = bounded(60.0, 0.0, PLACEMENT_SECONDS_MAX, "seconds")
+    quarantine_s: float = bounded(1800.0, 0.0, PLACEMENT_SECONDS_MAX, "seconds")
 
     def __post_init__(self) -> None:
-        for name in ("min_racks_per_write_quorum", "quarantine_failures"):
-            whole_number(name, getattr(self, name), 1, PLACEMENT_COUNT_MAX)
-        for name in ("quarantine_window_s", "quarantine_s"):
-            seconds(name, getattr(self, name), 0.0, PLACEMENT_SECONDS_MAX)
+        check(self)
 
 
 @dataclass(frozen=True, slots=True)

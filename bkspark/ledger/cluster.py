@@ -10,20 +10,19 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Self
 
 from bkspark.core.last_confirmed import LastEntries
-from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.placement import choose_ensemble
 from bkspark.core.relaxed import RelaxedDurability
+from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import ClientClosed, ConfigurationError, UnauthorizedAccess
+from bkspark.ids import DIGESTS
 from bkspark.ledger import arguments
 from bkspark.ledger.bookies import ClusterView, PlacementOptions
 from bkspark.ledger.ledger_types import add_flags, check_relaxed, new_core, parse_ledger_type, type_metadata
-from bkspark.ledger.option_bounds import check_options
 from bkspark.ledger.reader import LedgerReader, LedgerTimes, last_entries
 from bkspark.ledger.recovery import recover
 from bkspark.ledger.services import Services
 from bkspark.ledger.writer import LedgerWriter
-from bkspark.ledger.writer_options import WriterOptions
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.tree import Tree
@@ -43,7 +42,7 @@ def parse_digest(name: str) -> DigestType:
     try:
         return DigestType[name.upper()]
     except (KeyError, AttributeError):
-        raise ConfigurationError(f"digest {name!r} is not one of crc32c, crc32, mac, dummy") from None
+        raise ConfigurationError(f"digest {name!r} is not one of {', '.join(DIGESTS)}") from None
 
 
 class Cluster:
@@ -54,6 +53,7 @@ class Cluster:
         digest: of ledgers created here: crc32c, crc32, mac or dummy. Opening uses the one each ledger was created with.
         password: of every ledger created or opened here.
         wire_protocol: v2 or v3, for adds and reads. V2 costs less and has batch reads; what it lacks goes by V3 anyway.
+        net, writer: time-outs and limits of connections, and of writers.
         placement: how bookies are chosen for new ledgers and in place of failed ones.
         tree: a metadata tree to use instead of connecting to the URI's hosts; closed with the client.
     """
@@ -67,7 +67,6 @@ class Cluster:
         wire_protocol: str = "v2",
         net: NetOptions = NetOptions(),
         writer: WriterOptions = WriterOptions(),
-        limits: WriterLimits = WriterLimits(),
         placement: PlacementOptions = PlacementOptions(),
         tree: Tree | None = None,
     ) -> None:
@@ -77,12 +76,16 @@ class Cluster:
             raise ConfigurationError(f"password must be bytes, not {type(password).__name__}")
         self._password = bytes(password)
         self._protocol = WireProtocol.parse(wire_protocol)
-        check_options(net, writer, limits, placement)
+        for name, given, kind in (
+            ("net", net, NetOptions),
+            ("writer", writer, WriterOptions),
+            ("placement", placement, PlacementOptions),
+        ):
+            arguments.instance(name, given, kind)
         if tree is not None:
             arguments.instance("tree", tree, Tree)
         self._net = net
         self._writer_options = writer
-        self._limits = limits.within(writer.lag_entries_max, writer.lag_bytes_max)
         self._placement = placement
         self._tree = tree
         self._services: Services | None = None
@@ -198,7 +201,7 @@ class Cluster:
             ),
             ledger_id=ledger_id,
         )
-        core = new_core(created, stored.metadata, stored.version, services.random, self._limits, type_, relaxed)
+        core = new_core(created, stored.metadata, stored.version, services.random, self._writer_options, type_, relaxed)
         return LedgerWriter(services, core, self._password, self._writer_options, flags=add_flags(type_))
 
     async def open(self, ledger_id: int, *, recover: bool = False) -> LedgerReader:
@@ -243,7 +246,7 @@ class Cluster:
         self._check_password(ledger_id, stored.metadata)
         if stored.metadata.state is LedgerState.CLOSED:
             return stored.metadata
-        return await recover(services, ledger_id, stored, self._password, self._limits)
+        return await recover(services, ledger_id, stored, self._password, self._writer_options)
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
         """Return what the metadata store knows of a ledger.

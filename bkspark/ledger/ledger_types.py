@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import LEDGER_TYPE_KEY, LedgerMetadata, LedgerType
 from bkspark.core.placement import RandomSource
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.core.writer import WriterCore
+from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import ConfigurationError
+from bkspark.ids import LEDGER_TYPES
+from bkspark.options import instance
 from bkspark.wire.adds import AddFlags
-
-LEDGER_TYPES = tuple(it.value for it in LedgerType)
 
 _DEFAULTS = RelaxedDurability()
 
@@ -32,8 +32,7 @@ def parse_ledger_type(name: str) -> LedgerType:
 
 def check_relaxed(ledger_type: LedgerType, relaxed: RelaxedDurability, ensemble: int, write_quorum: int) -> None:
     """Raise ConfigurationError where the options do not go with the type, or the quorums with the options."""
-    if not isinstance(relaxed, RelaxedDurability):
-        raise ConfigurationError(f"relaxed must be RelaxedDurability, not {relaxed!r:.80}")
+    instance("relaxed", relaxed, RelaxedDurability)
     if not ledger_type.is_relaxed:
         if relaxed != _DEFAULTS:
             raise ConfigurationError(f"relaxed: a ledger of type {ledger_type.value} has no relaxed durability")
@@ -69,14 +68,14 @@ def new_core(
     metadata: LedgerMetadata,
     version: int,
     random: RandomSource,
-    limits: WriterLimits,
+    options: WriterOptions,
     ledger_type: LedgerType,
     relaxed: RelaxedDurability,
 ) -> WriterCore:
     """Return the core of the writer that has just created its ledger."""
     if not ledger_type.is_relaxed:
-        return WriterCore(ledger_id, metadata, version, random, limits)
+        return WriterCore(ledger_id, metadata, version, random, options)
     if ledger_type is LedgerType.VD_BYPASS_JOURNAL:
         # A sync there moves everything into entry log and index: not before somebody wants it.
-        relaxed = replace(relaxed, force_interval_ns=0)
-    return WriterCore(ledger_id, metadata, version, random, limits, relaxed=relaxed)
+        relaxed = replace(relaxed, force_interval_s=0.0)
+    return WriterCore(ledger_id, metadata, version, random, options, relaxed=relaxed)

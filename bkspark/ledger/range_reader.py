@@ -26,7 +26,7 @@ from bkspark.errors import (
 from bkspark.net.answers import BAD_DIGEST, joined
 from bkspark.net.channel import BookieChannel
 from bkspark.net.pool import BookiePool
-from bkspark.net.shared_work import forget_failure
+from bkspark.tasks import forget_failure
 from bkspark.wire import v2
 from bkspark.wire.adds import WireProtocol
 from bkspark.wire.digest import EntryDigest

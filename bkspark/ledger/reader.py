@@ -13,7 +13,6 @@ from bkspark.core.tail import TailLimits
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookieUnavailable, BookKeeperError, ClientClosed, NoSuchEntry, ReadFailed
 from bkspark.ledger import arguments
-from bkspark.ledger.option_bounds import SECONDS_MAX
 from bkspark.ledger.patience import PATIENCE_S, Patience
 from bkspark.ledger.range_reader import BATCH_BYTES, RangeReader, planned_reader, read_error, report_damage
 from bkspark.ledger.services import Services
@@ -22,6 +21,7 @@ from bkspark.metadata.ledgers import Versioned
 from bkspark.net.answers import joined
 from bkspark.net.pool import BookiePool, NetOptions, resolver
 from bkspark.net.v3_channel import LacAnswer
+from bkspark.options import DAY_S
 from bkspark.wire import v2
 from bkspark.wire.digest import EntryDigest
 
@@ -291,7 +291,7 @@ class LedgerReader:
         """
         first_entry = arguments.whole_number("first_entry", first_entry)
         batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
-        patience_s = arguments.seconds("patience_s", patience_s, 0.0, SECONDS_MAX)
+        patience_s = arguments.seconds("patience_s", patience_s, 0.0, DAY_S)
         patience = Patience(patience_s, asyncio.get_running_loop().time)
         async for batch in self.follow_patiently(first_entry, batch_bytes, patience):
             yield batch

@@ -9,22 +9,21 @@ from typing import assert_never
 import numpy as np
 
 from bkspark.core import effects
-from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.reader import next_span
 from bkspark.core.recovery import RecoveryCore
 from bkspark.core.recovery_window import Answer
 from bkspark.core.writer import WriterCore
+from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError, ClientClosed, UnauthorizedAccess
 from bkspark.ledger.driver import Driver
 from bkspark.ledger.metadata_steps import write_metadata
 from bkspark.ledger.range_reader import RangeReader, read_error, report_damage
 from bkspark.ledger.services import Services
 from bkspark.ledger.writer import LedgerWriter
-from bkspark.ledger.writer_options import WriterOptions
 from bkspark.metadata.ledgers import Versioned
 from bkspark.net.answers import BAD_DIGEST
-from bkspark.net.shared_work import forget_failure
+from bkspark.tasks import forget_failure
 from bkspark.wire import v2
 from bkspark.wire.adds import AddFlags
 from bkspark.wire.digest import EntryDigest, master_key
@@ -33,7 +32,7 @@ _NEGATIVE = (v2.Status.ENOENTRY, v2.Status.ENOLEDGER)
 
 
 async def recover(
-    services: Services, ledger_id: int, stored: Versioned, password: bytes, limits: WriterLimits
+    services: Services, ledger_id: int, stored: Versioned, password: bytes, options: WriterOptions
 ) -> LedgerMetadata:
     """Return the metadata of the ledger, closed by us or by another recoverer meanwhile.
 
@@ -47,7 +46,7 @@ async def recover(
     # fenced bookie, which the owner cannot make take the entry any more. An entry has its digest. An add that succeeded
     # stored the same payload, as recoveries write again what they have read.
     lane = services.pool.lease(ledger_id)
-    run = _RecoveryRun(services, ledger_id, stored, password, limits, lane)
+    run = _RecoveryRun(services, ledger_id, stored, password, options, lane)
     try:
         return await run.result()
     finally:
@@ -62,7 +61,7 @@ class _RecoveryRun:
         ledger_id: int,
         stored: Versioned,
         password: bytes,
-        limits: WriterLimits,
+        options: WriterOptions,
         lane: int,
     ) -> None:
         self._services = services
@@ -71,7 +70,7 @@ class _RecoveryRun:
         """Constant."""
         self._password = password
         """Constant."""
-        self._limits = limits
+        self._options = options
         """Of the writer that rewrites entries. Constant."""
         self._lane = lane
         """The connections that are used. Constant."""
@@ -197,7 +196,7 @@ class _RecoveryRun:
                 self._core.metadata,
                 self._core.version,
                 self._services.random,
-                self._limits,
+                self._options,
                 is_recovery=True,
                 lac=effect.payloads.first_entry - 1,
             )
@@ -205,6 +204,7 @@ class _RecoveryRun:
                 self._services,
                 core,
                 self._password,
+                # Its window is its own: what callers of `submit` may have in flight says nothing of a recovery.
                 WriterOptions(),
                 lane=self._lane,
                 flags=AddFlags(is_recovery=True, is_urgent=True),

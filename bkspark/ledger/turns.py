@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from bkspark.net.shared_work import start_shared
+from bkspark.tasks import start_shared
 
 _T = TypeVar("_T")
 

@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from bkspark.core.writer import WriterCore
+from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError
-from bkspark.ledger.writer_options import WriterOptions
+from bkspark.tasks import fail
 
 _Waits = deque[tuple[int, asyncio.Future[int]]]
 
@@ -121,8 +122,7 @@ class AppendWindow:
         self._pending_bytes = 0
         for _, future in waits:
             if not future.done():
-                future.set_exception(error)
-                future.exception()  # a caller that went away is not a programming error worth a warning
+                fail(future, error)
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 

@@ -9,12 +9,12 @@ from bkspark.core import writer_errors
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.pipeline import WriterState
 from bkspark.core.writer import WriterCore
+from bkspark.core.writer_options import WriterOptions
 from bkspark.entries import EntryBatch, as_batch
 from bkspark.ledger import arguments
 from bkspark.ledger.explicit_lac import tell_lac
 from bkspark.ledger.services import Services
 from bkspark.ledger.turns import Singles, Turn, Turns
-from bkspark.ledger.writer_options import WriterOptions
 from bkspark.ledger.writer_run import WriterRun
 from bkspark.wire.adds import AddFlags, AddSealer
 from bkspark.wire.digest import EntryDigest, SealedEntries, master_key
@@ -46,8 +46,6 @@ class LedgerWriter:
         digest = EntryDigest(metadata.digest, password)
         self.core = core
         """The decisions; recovery looks at its fragments."""
-        self.ledger_id = core.ledger_id
-        """Constant."""
         self._sealed_lac = sealed_lac
         """The LAC that all entries carry, in a recovery; None: that of the moment. Constant."""
         self._sealer = AddSealer(pool.protocol, digest, key, pool.txn_ids, flags)
@@ -78,6 +76,10 @@ class LedgerWriter:
             self.run.spawn(tell_lac(pool, core, self._sealer, digest, key, interval_s))
 
     # ---- facts ----
+
+    @property
+    def ledger_id(self) -> int:
+        return self.core.ledger_id
 
     @property
     def last_entry(self) -> int:

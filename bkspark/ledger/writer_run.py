@@ -10,6 +10,7 @@ from typing import assert_never
 from bkspark.core import effects
 from bkspark.core.pipeline import WriterState
 from bkspark.core.writer import WriterCore
+from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError, RequestTimeout
 from bkspark.ledger.bookies import ClusterView
 from bkspark.ledger.driver import Driver, Work
@@ -17,7 +18,6 @@ from bkspark.ledger.fanout import CONFIRM_PAUSE_S, Fanout
 from bkspark.ledger.metadata_steps import is_away, write_metadata
 from bkspark.ledger.ownership import Ownership
 from bkspark.ledger.window import AppendWindow
-from bkspark.ledger.writer_options import WriterOptions
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.net.pool import BookiePool
 from bkspark.wire.adds import WireProtocol

@@ -41,6 +41,7 @@ from bkspark.log.snapshot import LogSnapshot
 from bkspark.metadata.tree import Delete
 
 CALLS_AT_ONCE = 64
+"""Calls of one reader or writer that wait for the metadata store or for bookies at the same time."""
 CONDEMNED_AT_ONCE = 500
 """Pending nodes that one transaction removes: it must stay far below ZooKeeper's 1 MiB."""
 

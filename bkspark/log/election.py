@@ -18,6 +18,7 @@ import uuid
 
 from bkspark.errors import MetadataError, NoSuchNode
 from bkspark.metadata.tree import Callback, Tree
+from bkspark.tasks import start_kept
 
 ELECTIONS_ROOT = "/bkspark/elections"
 _MARK = "__lock__"
@@ -127,9 +128,7 @@ class Election:
         looks: set[asyncio.Task[None]] = set()
 
         def look() -> None:
-            looking = asyncio.ensure_future(self._look_for_own())
-            looks.add(looking)
-            looking.add_done_callback(looks.discard)
+            start_kept(self._look_for_own(), looks)
 
         self._stop_watching = await self._tree.watch(self._node, look)
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from bkspark.errors import BookKeeperError, ConfigurationError, LedgerFenced, NoSuchLedger, NoSuchLog
 from bkspark.ledger import Cluster, LedgerReader, LedgerWriter, arguments
-from bkspark.ledger.option_bounds import SECONDS_MAX
 from bkspark.ledger.patience import PATIENCE_S, Patience
 from bkspark.ledger.range_reader import BATCH_BYTES
 from bkspark.log import reading
@@ -33,6 +32,7 @@ from bkspark.log.writer import (
     fence,
 )
 from bkspark.metadata.tree import milliseconds_of
+from bkspark.options import DAY_S
 
 VACUUM_AGE_S = 24 * 3600.0
 AGE_S_MAX = 1e10
@@ -409,7 +409,7 @@ class Log:
         """
         start = check_place("start", start)
         batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
-        patience_s = arguments.seconds("patience_s", patience_s, 0.0, SECONDS_MAX)
+        patience_s = arguments.seconds("patience_s", patience_s, 0.0, DAY_S)
         patience = Patience(patience_s, asyncio.get_running_loop().time)
         store = await self.store()
         changed = asyncio.Event()

@@ -93,7 +93,7 @@ class SharedLedger:
 
     async def _retire_left(self, ledger_id: int) -> None:
         """Clean up after dead processes. A failure must not prevent writing: the next process repeats it."""
-        age_s = (self._limits.seconds or SHARED_AGE_S) + RETIRE_MARGIN_S
+        age_s = (self._limits.roll_seconds or SHARED_AGE_S) + RETIRE_MARGIN_S
         try:
             await self._log.retire_older(ledger_id, age_s)
         except BookKeeperError:

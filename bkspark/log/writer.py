@@ -12,7 +12,6 @@ append.
 from __future__ import annotations
 
 import asyncio
-import math
 import sys
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
@@ -20,8 +19,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from bkspark.core.metadata import LedgerMetadata
+from bkspark.core.striping import ENSEMBLE_SIZE_MAX
 from bkspark.entries import EntryBatch, as_batch
 from bkspark.errors import BookKeeperError, LedgerClosed, LedgerFenced, NoSuchLedger
+from bkspark.ids import LEDGER_ID_MAX
 from bkspark.ledger import Cluster, LedgerWriter, arguments
 from bkspark.ledger.ledger_types import parse_ledger_type
 from bkspark.ledger.turns import Singles, Turn, Turns
@@ -31,7 +32,8 @@ from bkspark.log.positions import Position, PositionRange
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.log.store import LogStore
 from bkspark.metadata.tree import Callback
-from bkspark.net.shared_work import start_shared
+from bkspark.options import YEARS_S, bounded, check
+from bkspark.tasks import fail, start_kept, start_shared
 
 _T = TypeVar("_T")
 
@@ -47,13 +49,14 @@ class LedgerOptions:
         ConfigurationError: an argument is wrong.
     """
 
-    ensemble: int = 3
-    write_quorum: int = 3
-    ack_quorum: int = 2
+    ensemble: int = bounded(3, 1, ENSEMBLE_SIZE_MAX)
+    write_quorum: int = bounded(3, 1, ENSEMBLE_SIZE_MAX)
+    ack_quorum: int = bounded(2, 1, ENSEMBLE_SIZE_MAX)
     ledger_type: str = "PD_JOURNAL"
     metadata: Mapping[str, bytes | str] | None = None
 
     def __post_init__(self) -> None:
+        check(self)
         arguments.quorums(self.ensemble, self.write_quorum, self.ack_quorum)
         arguments.custom_metadata(self.metadata)
         parse_ledger_type(self.ledger_type)
@@ -70,17 +73,14 @@ class RollLimits:
         ConfigurationError: a ledger could not hold a batch.
     """
 
-    octets: int = ROLL_BYTES
-    seconds: float | None = None
+    roll_bytes: int = bounded(ROLL_BYTES, 1, LEDGER_ID_MAX, "bytes")
+    roll_seconds: float | None = bounded(None, sys.float_info.min, YEARS_S, "seconds")
 
     def __post_init__(self) -> None:
-        # A log's ledger holds at least one batch.
-        arguments.whole_number("roll_bytes", self.octets, 1)
-        if self.seconds is not None:
-            arguments.seconds("roll_seconds", self.seconds, sys.float_info.min, math.inf)
+        check(self)
 
     def reached(self, octets: int, age_s: float) -> bool:
-        return octets >= self.octets or (self.seconds is not None and age_s >= self.seconds)
+        return octets >= self.roll_bytes or (self.roll_seconds is not None and age_s >= self.roll_seconds)
 
 
 async def create_ledger(cluster: Cluster, name: str, options: LedgerOptions) -> LedgerWriter:
@@ -348,9 +348,7 @@ class LogWriter:
     def _on_change(self) -> None:
         self._is_stale = True
         if not self._looks:
-            look = asyncio.ensure_future(self._look_in_turn())
-            self._looks.add(look)
-            look.add_done_callback(self._looks.discard)
+            start_kept(self._look_in_turn(), self._looks)
 
     async def _look_in_turn(self) -> None:
         async with self._take_turn():
@@ -442,8 +440,7 @@ def _pass_on(
     if done.cancelled():
         result.cancel()
     elif error is not None:
-        result.set_exception(_overtaken(error) if isinstance(error, LedgerClosed) else error)
-        result.exception()  # a cancelled caller is not a programming error and needs no warning
+        fail(result, _overtaken(error) if isinstance(error, LedgerClosed) else error)
     else:
         end_entry = done.result() + 1
         result.set_result(PositionRange(ordinal, ledger_id, end_entry - count, end_entry))

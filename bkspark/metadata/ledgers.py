@@ -22,6 +22,7 @@ from bkspark.errors import (
 from bkspark.metadata import encoding, layout, paths
 from bkspark.metadata.tree import Stat, Tree, parent_of
 from bkspark.metadata.uri import LedgerManager, MetadataUri
+from bkspark.tasks import start_kept
 
 CREATE_TRIES_MAX = 16
 WRITE_TRIES_MAX = 5
@@ -167,9 +168,7 @@ class LedgerStore:
     async def _next_number(self, prefix: str) -> int:
         path = await self._tree.create(prefix, ephemeral=True, sequential=True, make_parents=True)
         # Only the counter is needed; the node is deleted in the background, or ends with the session if that fails.
-        deletion = asyncio.ensure_future(self._delete_quietly(path))
-        self._deletions.add(deletion)
-        deletion.add_done_callback(self._deletions.discard)
+        start_kept(self._delete_quietly(path), self._deletions)
         return int(path[len(prefix) :])
 
     async def _ensure(self, path: str) -> None:

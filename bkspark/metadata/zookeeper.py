@@ -21,6 +21,7 @@ from kazoo.protocol.states import ZnodeStat
 from bkspark.errors import MetadataError, MetadataVersion, NodeExists, NoSuchNode, SessionExpired
 from bkspark.metadata.tree import ANY_VERSION, Callback, Create, Delete, Operation, Set, Stat, Tree
 from bkspark.metadata.uri import MetadataUri
+from bkspark.tasks import start_kept
 
 SESSION_TIMEOUT_S = 10.0
 CALL_TIMEOUT_S = 10.0
@@ -304,7 +305,7 @@ class ZooKeeperTree(Tree):
         watch.has_fired = True
         if not watch.is_arming and watch in self._watches:
             watch.is_arming = True
-            self._spawn(self._rearm(watch))
+            start_kept(self._rearm(watch), self._tasks)
 
     async def _rearm(self, watch: _Watch) -> None:
         while watch.has_fired and watch in self._watches:
@@ -321,11 +322,6 @@ class ZooKeeperTree(Tree):
             if not watch.is_stopped:
                 watch.callback()
         watch.is_arming = False
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 class _Watch:

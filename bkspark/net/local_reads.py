@@ -33,7 +33,7 @@ from bkspark.errors import ProtocolError
 from bkspark.memory import ReusedMemory
 from bkspark.net.answers import joined
 from bkspark.net.connection import BookieConnection
-from bkspark.net.shared_work import start_shared
+from bkspark.tasks import start_shared
 from bkspark.wire.digest import EntryDigest, OpenedEntries
 from bkspark.wire.framing import LENGTH_BYTES, gather_i32
 from bkspark.wire.local_reads import ENTRIES_MAX, REPLY_BYTES_MAX, LocalRead, decode_reply, socket_name

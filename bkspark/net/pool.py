@@ -16,8 +16,9 @@ from bkspark.entries import EntryBatch
 from bkspark.errors import BookieUnavailable, ClientClosed
 from bkspark.net.channel import BookieChannel
 from bkspark.net.local_reads import LocalReads
-from bkspark.net.shared_work import start_shared
 from bkspark.net.v3_channel import BookieV3Channel
+from bkspark.options import DAY_S, bounded, check
+from bkspark.tasks import start_shared
 from bkspark.wire.adds import WireProtocol
 from bkspark.wire.digest import EntryDigest
 from bkspark.wire.framing import FRAME_BYTES_MAX
@@ -39,11 +40,14 @@ class NetOptions:
     `local_reads`: scans of a bookie on this host read its entry logs, if the bookie allows it.
     """
 
-    connect_timeout_s: float = 5.0
-    read_timeout_s: float = 5.0
-    speculative_read_s: float = 1.0
-    frame_bytes_max: int = FRAME_BYTES_MAX
+    connect_timeout_s: float = bounded(5.0, 0.001, DAY_S, "seconds")
+    read_timeout_s: float = bounded(5.0, 0.001, DAY_S, "seconds")
+    speculative_read_s: float = bounded(1.0, 0.0, DAY_S, "seconds")
+    frame_bytes_max: int = bounded(FRAME_BYTES_MAX, 1024, FRAME_BYTES_MAX, "bytes")
     local_reads: bool = True
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 def resolver(addresses: Mapping[str, tuple[str, int]]) -> Resolve:

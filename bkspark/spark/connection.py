@@ -8,13 +8,13 @@ use in the process that uses it, and recovers by itself from the loss of the met
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from bkspark.blocking import Client, run
+from bkspark.blocking import Client
+from bkspark.blocking.loop import run_unless_exiting
 from bkspark.net.pool import BookiePool, NetOptions, resolver
 from bkspark.spark.options import SourceOptions
 
@@ -69,7 +69,7 @@ def task_pool(addresses: _Addresses) -> Iterator[BookiePool]:
     try:
         yield pool
     except BaseException:
-        _close(pool)
+        run_unless_exiting(pool.close)
         raise
     _keep(addresses, pool)
 
@@ -83,7 +83,7 @@ def _take_kept(addresses: _Addresses) -> BookiePool | None:
     known, pool, since_s = kept
     if known == addresses and time.monotonic() - since_s < KEPT_S:
         return pool
-    _close(pool)
+    run_unless_exiting(pool.close)
     return None
 
 
@@ -92,10 +92,4 @@ def _keep(addresses: _Addresses, pool: BookiePool) -> None:
     with _lock:
         before, _kept = _kept, (addresses, pool, time.monotonic())
     if before is not None:
-        _close(before[1])
-
-
-def _close(pool: BookiePool) -> None:
-    # At interpreter exit the loop's thread runs no more: waiting for it would never end.
-    if not sys.is_finalizing():
-        run(pool.close)
+        run_unless_exiting(before[1].close)

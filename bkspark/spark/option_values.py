@@ -8,13 +8,13 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from bkspark.errors import ConfigurationError
 from bkspark.ids import ENTRY_ID_MAX, LEDGER_ID_MAX, LOG_NAME_RULE, PUBLISHER_RULE, is_log_name, is_publisher
+from bkspark.log.positions import EARLIEST, LATEST
 from bkspark.metadata.tree import milliseconds_of
 from bkspark.metadata.uri import MetadataUri
 
@@ -27,8 +27,6 @@ DURATION_MS_MAX = 36_500 * 86_400_000
 """Greatest time in an option, a hundred years: beyond it clocks and floats overflow."""
 SHOWN_CHARACTERS_MAX = 200
 """Characters of a wrong value that a message shows."""
-EARLIEST = "earliest"
-LATEST = "latest"
 Offset = str | int | dict[str, Any]
 """`earliest`, `latest`, a number of entries before the end (below 0), or a JSON object: a position, or with
 `logsPattern` such an offset for each named log."""
@@ -134,14 +132,17 @@ def inline_size(value: str) -> int:
     return octets
 
 
-def one_of(*choices: str) -> Callable[[str], str]:
-    def check(value: str) -> str:
-        for choice in choices:
+class OneOf:
+    """A check that takes one of a few texts, in any case."""
+
+    def __init__(self, *choices: str) -> None:
+        self.choices = choices
+
+    def __call__(self, value: str) -> str:
+        for choice in self.choices:
             if value.lower() == choice.lower():
                 return choice
-        raise ValueError(f"is none of {', '.join(choices)}")
-
-    return check
+        raise ValueError(f"is none of {', '.join(self.choices)}")
 
 
 def offset(value: str) -> Offset:

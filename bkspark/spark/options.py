@@ -16,19 +16,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bkspark.core.metadata import LedgerType, check_quorums
+from bkspark.core.metadata import check_quorums
 from bkspark.errors import ConfigurationError
+from bkspark.ids import DIGESTS, LEDGER_TYPES
+from bkspark.log.positions import EARLIEST, LATEST
 from bkspark.spark import option_values as values
 from bkspark.spark.offsets import position_of
-from bkspark.spark.option_values import EARLIEST, LATEST, MIB, IdRange, Offset
+from bkspark.spark.option_values import IdRange, Offset
 
 URI_VARIABLE = "BKSPARK_URI"
 PASSWORD_VARIABLE = "BKSPARK_PASSWORD"
 
 VIEWS = ("ledgers", "logs", "bookies", "fragments")
-LEDGER_TYPES = tuple(it.value for it in LedgerType)
 PAYLOAD_FORMATS = ("raw", "json", "msgpack", "arrow")
-DIGESTS = ("crc32c", "crc32", "mac", "dummy")
 APPEND, ERROR, IGNORE, SKIP = "append", "error", "ignore", "skip"
 MALFORMED_MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 
@@ -44,13 +44,22 @@ _SPARK_OWN = frozenset({"checkpointlocation", "queryname"})
 
 @dataclass(frozen=True)
 class Option:
-    """One option: its name as users write it, the SourceOptions field it fills, its check, where it has effect."""
+    """One option: its name as users write it, the SourceOptions field it fills, its check, where it has effect.
+
+    default: as users would write it; None where there is none, or none that is always the same.
+    """
 
     name: str
     field: str
     check: Callable[[str], Any]
     uses: frozenset[str]
     meaning: str
+    default: str | None = None
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values that there are, where they are few."""
+        return self.check.choices if isinstance(self.check, values.OneOf) else ()
 
 
 OPTIONS = (
@@ -70,21 +79,36 @@ OPTIONS = (
         _BATCH,
         'ledgers to read: "5", "5,7", "5-9", "[5, 7]", "*", or entries of one: "5:10-99"',
     ),
-    Option("inspect", "inspect", values.one_of(*VIEWS), _BATCH, "a table about the cluster instead of entries"),
-    Option("password", "password", values.password, _ANY, f"ledger password; default: {PASSWORD_VARIABLE}, else empty"),
+    Option("inspect", "inspect", values.OneOf(*VIEWS), _BATCH, "a table about the cluster instead of entries"),
+    Option(
+        "password", "password", values.password, _ANY, f"ledger password; default: {PASSWORD_VARIABLE}, else empty", ""
+    ),
     Option("startingOffsets", "starting_offsets", values.offset, _READS, "earliest, latest, -N or a position's JSON"),
-    Option("endingOffsets", "ending_offsets", values.offset, _BATCH, "latest, -N or a position's JSON"),
+    Option("endingOffsets", "ending_offsets", values.offset, _BATCH, "latest, -N or a position's JSON", "latest"),
     Option("startingTimestamp", "starting_timestamp", values.moment, _READS, "without ledgers closed before this time"),
     Option(
         "endingTimestamp", "ending_timestamp", values.moment, _BATCH, "without ledgers created at this time or later"
     ),
-    Option("payloadFormat", "payload_format", values.one_of(*PAYLOAD_FORMATS), _ANY, "what an entry holds"),
-    Option("mode", "malformed_mode", values.one_of(*MALFORMED_MODES), _READS, "what a malformed payload does"),
-    Option("includeMetadata", "include_metadata", values.flag, _READS, "add the columns that describe an entry"),
-    Option("failOnDataLoss", "fail_on_data_loss", values.flag, _READS, "fail when data that was asked for is gone"),
-    Option("recover", "recover", values.flag, _BATCH, "fence and close open ledgers before reading them"),
-    Option("unconfirmed", "unconfirmed", values.flag, _BATCH, "read open ledgers beyond what is confirmed: dangerous"),
-    Option("maxPartitionBytes", "partition_bytes_max", values.size, _READS, "payload bytes in one task, about"),
+    Option("payloadFormat", "payload_format", values.OneOf(*PAYLOAD_FORMATS), _ANY, "what an entry holds"),
+    Option(
+        "mode", "malformed_mode", values.OneOf(*MALFORMED_MODES), _READS, "what a malformed payload does", "FAILFAST"
+    ),
+    Option(
+        "includeMetadata", "include_metadata", values.flag, _READS, "add the columns that describe an entry", "false"
+    ),
+    Option(
+        "failOnDataLoss", "fail_on_data_loss", values.flag, _READS, "fail when data that was asked for is gone", "true"
+    ),
+    Option("recover", "recover", values.flag, _BATCH, "fence and close open ledgers before reading them", "false"),
+    Option(
+        "unconfirmed",
+        "unconfirmed",
+        values.flag,
+        _BATCH,
+        "read open ledgers beyond what is confirmed: dangerous",
+        "false",
+    ),
+    Option("maxPartitionBytes", "partition_bytes_max", values.size, _READS, "payload bytes in one task, about", "1g"),
     Option("maxEntriesPerPartition", "partition_entries_max", values.count, _READS, "entries in one task, at most"),
     Option(
         "minPartitions", "partitions_min", values.count, _READS, "tasks to plan at least, if there are as many entries"
@@ -92,28 +116,58 @@ OPTIONS = (
     Option("maxEntriesPerTrigger", "trigger_entries_max", values.count, _STREAM, "entries in one micro-batch"),
     Option("maxBytesPerTrigger", "trigger_bytes_max", values.size, _STREAM, "bytes in one micro-batch, about"),
     Option("minEntriesPerTrigger", "trigger_entries_min", values.count, _STREAM, "entries to wait for"),
-    Option("maxTriggerDelay", "trigger_delay_ms", values.duration, _STREAM, "how long to wait for them"),
+    Option("maxTriggerDelay", "trigger_delay_ms", values.duration, _STREAM, "how long to wait for them", "15m"),
     Option(
-        "digestType", "digest", values.one_of(*DIGESTS), _WRITE, "check of written entries: crc32c, crc32, mac, dummy"
+        "digestType",
+        "digest",
+        values.OneOf(*DIGESTS),
+        _WRITE,
+        f"check of written entries: {', '.join(DIGESTS)}",
+        "crc32c",
     ),
-    Option("ensembleSize", "ensemble_size", values.count, _WRITE, "bookies that store a ledger"),
-    Option("writeQuorum", "write_quorum", values.count, _WRITE, "bookies that store each entry"),
-    Option("ackQuorum", "ack_quorum", values.count, _WRITE, "bookies that must confirm an entry"),
+    Option("ensembleSize", "ensemble_size", values.count, _WRITE, "bookies that store a ledger", "3"),
+    Option("writeQuorum", "write_quorum", values.count, _WRITE, "bookies that store each entry", "3"),
+    Option("ackQuorum", "ack_quorum", values.count, _WRITE, "bookies that must confirm an entry", "2"),
     Option(
-        "ledgerType", "ledger_type", values.one_of(*LEDGER_TYPES), _WRITE, "when what tasks write is durable, and where"
+        "ledgerType",
+        "ledger_type",
+        values.OneOf(*LEDGER_TYPES),
+        _WRITE,
+        "when what tasks write is durable, and where",
+        "PD_JOURNAL",
     ),
-    Option("ifExists", "if_exists", values.one_of(APPEND, ERROR, IGNORE), _WRITE, "what a log that holds ledgers does"),
+    Option(
+        "ifExists",
+        "if_exists",
+        values.OneOf(APPEND, ERROR, IGNORE),
+        _WRITE,
+        "what a log that holds ledgers does",
+        "append",
+    ),
     Option("txnAppId", "txn_app_id", values.publisher, _WRITE, "name under which versions are published once"),
     Option("txnVersion", "txn_version", values.version, _WRITE, "version of this write; of a stream: of its epoch 0"),
     Option(
-        "ifPublished", "if_published", values.one_of(ERROR, SKIP), _WRITE, "what a version that another published does"
+        "ifPublished",
+        "if_published",
+        values.OneOf(ERROR, SKIP),
+        _WRITE,
+        "what a version that another published does",
+        "error",
     ),
-    Option("maxLedgerBytes", "ledger_bytes_max", values.size, _WRITE, "roll to a new ledger at this size, about"),
-    Option("maxLedgerAge", "ledger_age_ms", values.age, _WRITE, "roll a shared ledger at this age"),
-    Option("inlineBytes", "inline_bytes", values.inline_size, _WRITE, "rows that the driver appends for a task"),
-    Option("entryTargetBytes", "entry_bytes_target", values.entry_size, _WRITE, "size of an entry of many rows, about"),
+    Option("maxLedgerBytes", "ledger_bytes_max", values.size, _WRITE, "roll to a new ledger at this size, about", "1g"),
+    Option("maxLedgerAge", "ledger_age_ms", values.age, _WRITE, "roll a shared ledger at this age", "1h"),
+    Option(
+        "inlineBytes", "inline_bytes", values.inline_size, _WRITE, "rows that the driver appends for a task", "512k"
+    ),
+    Option(
+        "entryTargetBytes",
+        "entry_bytes_target",
+        values.entry_size,
+        _WRITE,
+        "size of an entry of many rows, about",
+        "1m",
+    ),
 )
-TRIGGER_DELAY_MS = 15 * 60_000
 LEDGER_METADATA = "ledgerMetadata."
 """Options of this prefix: ledgerMetadata.key=value. A read selects the ledgers that have it, a write sets it."""
 LEDGER_METADATA_BYTES_MAX = 256 * 1024
@@ -150,6 +204,13 @@ _BY_KEY = {option.name.lower(): option for option in OPTIONS}
 _BY_USE = {**_BY_KEY, _LEDGER_METADATA.name.lower(): _LEDGER_METADATA}
 
 
+def _default(name: str) -> Any:
+    """Return the value of an option that is not given."""
+    option = _BY_KEY[name.lower()]
+    assert option.default is not None
+    return option.check(option.default)
+
+
 @dataclass(frozen=True)
 class SourceOptions:
     """The parsed options; a field left at None was not given and has no fixed default.
@@ -163,38 +224,38 @@ class SourceOptions:
     logs_pattern: str | None = None
     inspect: str | None = None
     ledgers: tuple[IdRange, ...] | None = None
-    password: bytes = field(default=b"", repr=False)
+    password: bytes = field(default=_default("password"), repr=False)
     starting_offsets: Offset | None = None
-    ending_offsets: Offset = LATEST
+    ending_offsets: Offset = _default("endingOffsets")
     starting_timestamp: int | None = None
     ending_timestamp: int | None = None
     ledger_metadata: Mapping[str, str] = field(default_factory=dict)
     payload_format: str | None = None
-    malformed_mode: str = "FAILFAST"
-    include_metadata: bool = False
-    fail_on_data_loss: bool = True
-    recover: bool = False
-    unconfirmed: bool = False
-    partition_bytes_max: int = 1024 * MIB
+    malformed_mode: str = _default("mode")
+    include_metadata: bool = _default("includeMetadata")
+    fail_on_data_loss: bool = _default("failOnDataLoss")
+    recover: bool = _default("recover")
+    unconfirmed: bool = _default("unconfirmed")
+    partition_bytes_max: int = _default("maxPartitionBytes")
     partition_entries_max: int | None = None
     partitions_min: int | None = None
     trigger_entries_max: int | None = None
     trigger_bytes_max: int | None = None
     trigger_entries_min: int | None = None
-    trigger_delay_ms: int = TRIGGER_DELAY_MS
-    digest: str = DIGESTS[0]
-    ensemble_size: int = 3
-    write_quorum: int = 3
-    ack_quorum: int = 2
-    ledger_type: str = LEDGER_TYPES[0]
-    if_exists: str = APPEND
+    trigger_delay_ms: int = _default("maxTriggerDelay")
+    digest: str = _default("digestType")
+    ensemble_size: int = _default("ensembleSize")
+    write_quorum: int = _default("writeQuorum")
+    ack_quorum: int = _default("ackQuorum")
+    ledger_type: str = _default("ledgerType")
+    if_exists: str = _default("ifExists")
     txn_app_id: str | None = None
     txn_version: int | None = None
-    if_published: str = ERROR
-    ledger_bytes_max: int = 1 << 30
-    ledger_age_ms: int = 3_600_000
-    inline_bytes: int = MIB // 2
-    entry_bytes_target: int = MIB
+    if_published: str = _default("ifPublished")
+    ledger_bytes_max: int = _default("maxLedgerBytes")
+    ledger_age_ms: int = _default("maxLedgerAge")
+    inline_bytes: int = _default("inlineBytes")
+    entry_bytes_target: int = _default("entryTargetBytes")
     columns_inferred: bool = False
     given: frozenset[str] = field(default=frozenset())
 

@@ -18,15 +18,15 @@ from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import BookieUnavailable, ConfigurationError, DataLoss, NoSuchLedger, NoSuchLog, UnauthorizedAccess
 from bkspark.ledger.reader import LedgerTimes
 from bkspark.log import reading
-from bkspark.log.attempts import chunks
+from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.log.log import Log
-from bkspark.log.positions import Position
+from bkspark.log.positions import EARLIEST, LATEST, Position
 from bkspark.log.snapshot import ListedLedger, LogSnapshot
 from bkspark.spark.offsets import position_of
-from bkspark.spark.option_values import EARLIEST, EVERY_LEDGER, LATEST, IdRange
+from bkspark.spark.option_values import EVERY_LEDGER, IdRange
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.ranges import EntryRange, LedgerExtent, at_least, partition_count, share, split
-from bkspark.spark.stored_ledgers import CALLS_AT_ONCE, stored_ledgers
+from bkspark.spark.stored_ledgers import stored_ledgers
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 
 from bkspark.client import Client
 from bkspark.errors import NoSuchLedger
+from bkspark.log.attempts import CALLS_AT_ONCE
 from bkspark.metadata.ledgers import Versioned
-
-CALLS_AT_ONCE = 64
 
 
 async def stored_ledgers(client: Client, ledger_ids: Sequence[int]) -> AsyncIterator[tuple[int, Versioned]]:

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from bkspark.blocking import run
 from bkspark.errors import ConfigurationError, DataLoss
-from bkspark.log.attempts import chunks
+from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.log.positions import Position
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.spark.columns import row_assembler
@@ -35,7 +35,6 @@ from bkspark.spark.plan import ReadPartition, ReadPlanner
 from bkspark.spark.progress import BYTES_BEHIND, ENTRIES_BEHIND
 from bkspark.spark.ranges import Amount, EntryRange, LedgerExtent, advance, amount, between, water_level
 from bkspark.spark.read import read_partition
-from bkspark.spark.stored_ledgers import CALLS_AT_ONCE
 from bkspark.spark.versions import (
     HAS_ADMISSION_CONTROL,
     SPARK_VERSION,

@@ -59,7 +59,6 @@ _FRONTS = {
 }
 """The bytes before a payload, by the size of the digest: header fields, header, digest, its last word."""
 _HEADER_FIELDS = struct.Struct(">qqqq")
-_HMAC_BLOCK_BYTES = 64
 
 
 class DigestType(enum.Enum):

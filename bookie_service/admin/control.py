@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from typing import Any
 
 from bkspark.errors import BookKeeperError
+from bkspark.tasks import start_kept
 from bookie_service.gc.garbage_collector import PassReport
 from bookie_service.settings.arguments import describe, fail
 from bookie_service.storage import layout
@@ -49,9 +50,7 @@ async def serving(ledger_directories: Sequence[str], collect: Collect) -> AsyncI
         if len(tasks) >= CONNECTIONS_MAX:
             writer.transport.abort()
             return
-        task = asyncio.ensure_future(_answer(reader, writer, collect))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        start_kept(_answer(reader, writer, collect), tasks)
 
     server = await asyncio.start_unix_server(accept, sock=listener, limit=_LINE_BYTES_MAX)
     try:

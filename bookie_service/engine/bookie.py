@@ -25,6 +25,7 @@ import numpy as np
 
 from bkspark.errors import StorageDamaged
 from bkspark.ids import NO_ENTRY
+from bkspark.options import COUNT_MAX, YEARS_S, bounded, check
 from bkspark.wire.framing import LENGTH_BYTES
 from bkspark.wire.single_add import SingleAdd
 from bkspark.wire.status import EOK, Status
@@ -87,13 +88,16 @@ class BookieOptions:
     journals_entries: False answers adds from memory; a crash loses those that no checkpoint moved to the entry log.
     """
 
-    serial_writer_after: int = 8
+    serial_writer_after: int = bounded(8, 0, COUNT_MAX)
     journals_entries: bool = True
-    adds_in_flight_max: int = 0
+    adds_in_flight_max: int = bounded(0, 0, COUNT_MAX)
     long_polls: ShareLimits = LONG_POLLS
-    long_poll_s_max: float = 300.0
+    long_poll_s_max: float = bounded(300.0, 0.001, YEARS_S, "seconds")
     entry_lists: ShareLimits = ENTRY_LISTS
     reads: ReadOptions = field(default_factory=ReadOptions)
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @dataclass(frozen=True, slots=True)

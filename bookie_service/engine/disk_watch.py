@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from bkspark.options import YEARS_S, bounded, check
 from bookie_service.storage.disks import (
     UNKNOWN_SPACE,
     DiskDecision,
@@ -32,9 +33,12 @@ class DiskOptions:
     """How the disks are watched. Without `read_only_mode` the process ends instead of becoming read-only."""
 
     limits: DiskLimits = field(default_factory=DiskLimits)
-    interval_s: float = 10.0
+    interval_s: float = bounded(10.0, 0.001, YEARS_S, "seconds")
     read_only_mode: bool = True
     is_forced_read_only: bool = False
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 class DiskWatch:

@@ -28,6 +28,7 @@ import numpy as np
 
 from bkspark.errors import StorageDamaged
 from bkspark.ids import NO_ENTRY
+from bkspark.options import BYTES_MAX, COUNT_MAX, bounded, check
 from bkspark.wire.framing import LENGTH_BYTES
 from bkspark.wire.layout import LAC_AT
 from bkspark.wire.status import Status
@@ -57,10 +58,13 @@ class ReadOptions:
     batch_bytes_max: bytes of a batch-read reply. replies_bytes_max: single reads are answered in pieces of this size.
     """
 
-    in_flight_max: int = 0
-    waiting_max: int = 80_000
-    batch_bytes_max: int = 5 * 1024 * 1024
-    replies_bytes_max: int = 1280 * 1024
+    in_flight_max: int = bounded(0, 0, COUNT_MAX)
+    waiting_max: int = bounded(80_000, 1, 1024 * COUNT_MAX)
+    batch_bytes_max: int = bounded(5 * 1024 * 1024, 1, 64 * 1024 * 1024, "bytes")
+    replies_bytes_max: int = bounded(1280 * 1024, 1, BYTES_MAX, "bytes")
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 class ReadClient(Disconnectable, Hashable, Protocol):

@@ -13,6 +13,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
+from bkspark.options import COUNT_MAX, check, required
+
 
 class Peer(Protocol):
     """The part of a connection that shares use."""
@@ -26,9 +28,12 @@ class Peer(Protocol):
 class ShareLimits:
     """Limits of the places of all peers together, of one address, and of one connection."""
 
-    all: int
-    per_address: int
-    per_connection: int
+    all: int = required(1, COUNT_MAX)
+    per_address: int = required(1, COUNT_MAX)
+    per_connection: int = required(1, COUNT_MAX)
+
+    def __post_init__(self) -> None:
+        check(self)
 
     @classmethod
     def of(cls, places: int, per_address: int = 0) -> ShareLimits:

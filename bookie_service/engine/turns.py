@@ -18,6 +18,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
+from bkspark.options import COUNT_MAX, YEARS_S, bounded, check
+
 _LONG_FRAMES = 8192
 
 
@@ -31,15 +33,18 @@ class TurnLimits:
     crowded_seconds: after this time in it, sockets that are ready wait for a turn of the queue.
     """
 
-    requests: int = 64
-    seconds: float = 0.0002
-    frames: int = 512
-    long_requests: int = 1024
-    long_seconds: float = 0.004
-    long_frames: int = _LONG_FRAMES
-    shared_seconds: float = 2.0
-    queue_seconds: float = 0.0002
-    crowded_seconds: float = 0.001
+    requests: int = bounded(64, 1, COUNT_MAX)
+    seconds: float = bounded(0.0002, 0.0, YEARS_S, "seconds")
+    frames: int = bounded(512, 1, COUNT_MAX)
+    long_requests: int = bounded(1024, 1, COUNT_MAX)
+    long_seconds: float = bounded(0.004, 0.0, YEARS_S, "seconds")
+    long_frames: int = bounded(_LONG_FRAMES, 1, COUNT_MAX)
+    shared_seconds: float = bounded(2.0, 0.0, YEARS_S, "seconds")
+    queue_seconds: float = bounded(0.0002, 0.0, YEARS_S, "seconds")
+    crowded_seconds: float = bounded(0.001, 0.0, YEARS_S, "seconds")
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 class Turn:

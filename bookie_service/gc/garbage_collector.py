@@ -27,7 +27,8 @@ from typing import Protocol, TypeVar, TypeVarTuple
 
 import numpy as np
 
-from bkspark.errors import BookKeeperError, StorageDamaged
+from bkspark.errors import BookKeeperError, ConfigurationError, StorageDamaged
+from bkspark.options import BYTES_MAX, COUNT_MAX, YEARS_S, bounded, check
 from bookie_service.engine.pacing import pause_s
 from bookie_service.formats.compaction import Intent
 from bookie_service.gc import gc_policy
@@ -62,36 +63,39 @@ class CollectionOptions:
     force_without_interval: a requested pass compacts although the interval turns compaction off.
     """
 
-    interval_s: float = 600.0
-    overreplicated_interval_s: float = 86_400.0
+    interval_s: float = bounded(600.0, 1e-9, YEARS_S, "seconds")
+    overreplicated_interval_s: float = bounded(86_400.0, 0.0, YEARS_S, "seconds")
     minor: CompactionLevel = field(default_factory=lambda: CompactionLevel(0.2, 3600.0))
     major: CompactionLevel = field(default_factory=lambda: CompactionLevel(0.8, 86_400.0))
-    deleted_share_max: float = 0.2
-    entries_per_s: int = 1000
-    bytes_per_s: int = 1_000_000
+    deleted_share_max: float = bounded(0.2, 0.0, 1.0)
+    entries_per_s: int = bounded(1000, 0, COUNT_MAX)
+    bytes_per_s: int = bounded(1_000_000, 0, BYTES_MAX, "bytes")
     limit_by_bytes: bool = False
-    metadata_ops_per_s: int = 1000
-    outstanding_max: int = 100_000
+    metadata_ops_per_s: int = bounded(1000, 1, COUNT_MAX)
+    outstanding_max: int = bounded(100_000, 1, COUNT_MAX)
     compact_when_full: bool = False
     force_without_interval: bool = False
 
     def __post_init__(self) -> None:
+        check(self)
         for name, level in (("minor", self.minor), ("major", self.major)):
             if level.threshold >= 1:
-                raise ValueError(f"{name}CompactionThreshold {level.threshold:g} must be below 1; 0 turns it off")
+                raise ConfigurationError(
+                    f"{name}CompactionThreshold {level.threshold:g} must be below 1; 0 turns it off"
+                )
             if level.is_on and level.interval_s < self.interval_s:
-                raise ValueError(
+                raise ConfigurationError(
                     f"{name}CompactionInterval {level.interval_s:g} s is shorter than gcWaitTime "
                     f"{round(self.interval_s * 1000)} ms, which says how often it is looked at"
                 )
         if self.minor.is_on and self.major.is_on:
             if self.minor.threshold >= self.major.threshold:
-                raise ValueError(
+                raise ConfigurationError(
                     f"minorCompactionThreshold {self.minor.threshold:g} must be below majorCompactionThreshold "
                     f"{self.major.threshold:g}"
                 )
             if self.minor.interval_s >= self.major.interval_s:
-                raise ValueError(
+                raise ConfigurationError(
                     f"minorCompactionInterval {self.minor.interval_s:g} must be below majorCompactionInterval "
                     f"{self.major.interval_s:g}"
                 )

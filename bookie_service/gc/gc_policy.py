@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bkspark.options import YEARS_S, bounded, check, required
 from bookie_service.storage.disks import DiskRoom
 
 BRAKE_LEDGERS_MIN = 20
@@ -30,9 +31,12 @@ class CompactionLevel:
     seconds_max: no further log is begun after this time; 0 or less: no limit.
     """
 
-    threshold: float
-    interval_s: float
-    seconds_max: float = 0.0
+    threshold: float = required(-1.0, 1.0)
+    interval_s: float = required(-1.0, YEARS_S, "seconds")
+    seconds_max: float = bounded(0.0, 0.0, YEARS_S, "seconds")
+
+    def __post_init__(self) -> None:
+        check(self)
 
     @property
     def is_on(self) -> bool:

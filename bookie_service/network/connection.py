@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bkspark.errors import ProtocolError
+from bkspark.options import YEARS_S, bounded, check
 from bkspark.wire import v2, v3
 from bkspark.wire.framing import FRAME_BYTES_MAX, scan_frames
 from bookie_service.engine.bookie import Bookie
@@ -52,11 +53,14 @@ class ConnectionOptions:
     frame_s_max: how long it may take to send one frame, from its first byte on, while there is room to receive it.
     """
 
-    frame_bytes_max: int = FRAME_BYTES_MAX
-    stalled_s_max: float = 60.0
-    frame_s_max: float = 60.0
+    frame_bytes_max: int = bounded(FRAME_BYTES_MAX, 1024, 64 * 1024 * 1024, "bytes")
+    stalled_s_max: float = bounded(60.0, 0.001, YEARS_S, "seconds")
+    frame_s_max: float = bounded(60.0, 0.001, YEARS_S, "seconds")
     no_delay: bool = True
     keep_alive: bool = True
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 class ConnectionEvents(Protocol):

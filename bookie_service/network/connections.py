@@ -18,6 +18,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
+from bkspark.options import COUNT_MAX, YEARS_S, bounded, check
+
 FIRST_REQUEST_S = 0.2
 """Time that every connection has for its first request, even if its place is needed: it is accepted before it is
 read."""
@@ -53,10 +55,13 @@ class ConnectionLimits:
     idle_s: how long a connection may stay open without a request.
     """
 
-    all: int = 10_000
-    per_address: int = 0
-    reserved: int = 100
-    idle_s: float = 60.0
+    all: int = bounded(10_000, 1, COUNT_MAX)
+    per_address: int = bounded(0, 0, COUNT_MAX)
+    reserved: int = bounded(100, 0, COUNT_MAX)
+    idle_s: float = bounded(60.0, 0.001, YEARS_S, "seconds")
+
+    def __post_init__(self) -> None:
+        check(self)
 
     @property
     def share(self) -> int:

@@ -12,9 +12,7 @@ from collections import deque
 
 from bookie_service.engine.responses import Parts
 from bookie_service.network.memory_budget import LARGE_REPLY_BYTES, MemoryBudget, Receiver
-
-_PARTS_PER_CALL_MAX = 1024
-"""IOV_MAX of Linux."""
+from bookie_service.storage.io.files import BUFFERS_PER_CALL_MAX
 
 
 class SendBuffer:
@@ -62,7 +60,7 @@ class SendBuffer:
         """
         size = self.size
         while self._pending:
-            parts: list[bytes | memoryview] = list(itertools.islice(self._pending, _PARTS_PER_CALL_MAX))
+            parts: list[bytes | memoryview] = list(itertools.islice(self._pending, BUFFERS_PER_CALL_MAX))
             if self._sent_of_first:
                 parts[0] = memoryview(parts[0])[self._sent_of_first :]
             sent = self._send_some(parts)
@@ -85,8 +83,8 @@ class SendBuffer:
         try:
             if len(parts) == 1:
                 return self._socket.send(parts[0])
-            for first in range(0, len(parts), _PARTS_PER_CALL_MAX):
-                some = parts[first : first + _PARTS_PER_CALL_MAX]
+            for first in range(0, len(parts), BUFFERS_PER_CALL_MAX):
+                some = parts[first : first + BUFFERS_PER_CALL_MAX]
                 sent = self._socket.sendmsg(some)
                 done += sent
                 if sent < sum(map(len, some)):

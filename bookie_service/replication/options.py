@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from bkspark.options import BYTES_MAX, COUNT_MAX, YEARS_S, bounded, check
+
 
 @dataclass(frozen=True, slots=True)
 class RepairOptions:
@@ -14,13 +16,16 @@ class RepairOptions:
     1).
     """
 
-    ledgers_at_once: int = 4
-    bytes_per_s: int = -1
-    copies_in_flight_bytes: int = 16 * 1024 * 1024
-    grace_s: float = 30.0
-    pause_s: float = 5.0
-    failed_pause_max_s: float = 300.0
+    ledgers_at_once: int = bounded(4, 1, COUNT_MAX)
+    bytes_per_s: int = bounded(-1, -1, BYTES_MAX, "bytes")
+    copies_in_flight_bytes: int = bounded(16 * 1024 * 1024, 1, BYTES_MAX, "bytes")
+    grace_s: float = bounded(30.0, 0.0, YEARS_S, "seconds")
+    pause_s: float = bounded(5.0, 0.001, YEARS_S, "seconds")
+    failed_pause_max_s: float = bounded(300.0, 0.001, YEARS_S, "seconds")
     password: bytes = field(default=b"", repr=False)
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +33,14 @@ class AuditOptions:
     """The auditor. An interval of 0 or less: never. `verified_share`: share of a fragment's entries, besides its first
     and last one, 0 to 1."""
 
-    lost_bookie_delay_s: float = 0.0
-    bookie_check_interval_s: float = 86_400.0
-    ledger_check_interval_s: float = 604_800.0
-    verified_share: float = 0.0
-    ledgers_at_once: int = 64
+    lost_bookie_delay_s: float = bounded(0.0, 0.0, YEARS_S, "seconds")
+    bookie_check_interval_s: float = bounded(86_400.0, -1.0, YEARS_S, "seconds")
+    ledger_check_interval_s: float = bounded(604_800.0, -1.0, YEARS_S, "seconds")
+    verified_share: float = bounded(0.0, 0.0, 1.0)
+    ledgers_at_once: int = bounded(64, 1, COUNT_MAX)
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +49,6 @@ class AutoRecoveryOptions:
 
     audit: AuditOptions = AuditOptions()
     repair: RepairOptions = RepairOptions()
+
+    def __post_init__(self) -> None:
+        check(self)

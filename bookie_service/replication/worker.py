@@ -16,8 +16,8 @@ from typing import assert_never
 import numpy as np
 
 from bkspark.core.effects import WriteMetadata
-from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import Fragment
+from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat, NoSuchLedger, SessionExpired, TooManyRequests
 from bkspark.ledger.metadata_steps import write_metadata
 from bkspark.ledger.recovery import recover
@@ -341,7 +341,7 @@ class _RepairRun:
         try:
             stored = await services.ledgers.read(core.ledger_id)
             if not stored.metadata.is_closed:
-                await recover(services, core.ledger_id, stored, self._password, WriterLimits())
+                await recover(services, core.ledger_id, stored, self._password, WriterOptions())
                 stored = await services.ledgers.read(core.ledger_id)
         except NoSuchLedger:
             return core.on_gone()

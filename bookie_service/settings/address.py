@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from bkspark.errors import ConfigurationError
 from bkspark.ids import check_bookie_id
-from bookie_service.settings.configuration import AddressOptions
+from bookie_service.settings.service_options import AddressOptions
 
 _SIOCGIFADDR = 0x8915
 _EVERYWHERE = "0.0.0.0"

@@ -13,7 +13,6 @@ error, too.
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,12 +21,11 @@ from pathlib import Path
 from bkspark.errors import ConfigurationError
 from bkspark.ids import check_bookie_id, parse_host_port
 from bkspark.metadata.uri import MetadataUri
-from bkspark.wire.framing import FRAME_BYTES_MAX
+from bkspark.options import YEARS_S, default_of
 from bookie_service.engine.bookie import BookieOptions
 from bookie_service.engine.disk_watch import DiskOptions
 from bookie_service.engine.reads import ReadOptions
 from bookie_service.engine.shares import ShareLimits
-from bookie_service.formats.entry_log import LOG_BYTES_MAX
 from bookie_service.formats.index import POSITION_BYTES
 from bookie_service.gc.garbage_collector import CollectionOptions
 from bookie_service.gc.gc_policy import CompactionLevel
@@ -36,25 +34,24 @@ from bookie_service.network.connections import ConnectionLimits
 from bookie_service.replication.options import AuditOptions, AutoRecoveryOptions, RepairOptions
 from bookie_service.settings.file import read
 from bookie_service.settings.keys import APACHE_KEYS, APACHE_PREFIXES, OWN_KEYS
-from bookie_service.settings.service_options import ServiceOptions
+from bookie_service.settings.service_options import AddressOptions, ServiceOptions
+from bookie_service.settings.table import MIB, fill, value_of
 from bookie_service.settings.users import group_id, user_ids
 from bookie_service.settings.values import FALSE, MOST, NULL, TRUE, Setting, Values, refused
 from bookie_service.storage.disks import DiskLimits
 from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.io.key_values import KeyValueOptions
-from bookie_service.storage.journal.flush_policy import MARKER_DELAY_NS, FlushLimits
+from bookie_service.storage.journal.flush_policy import FlushLimits
 from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.base import ReadAheadOptions, StoreOptions
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
 
-OPEN_FILES, OPEN_FILES_MIN = 20_000, 16
-FLUSH_MS = 10_000
+OPEN_FILES_MIN = 16
 COMPACTED_SHARE_MAX = 0.99
 """Apache's bookies take 1, too: a log of which one entry is deleted is replaced."""
 
-_MIB = 1024 * 1024
-_PAGES_BYTES = 64 * _MIB
+_JOURNAL_DIRECTORY, _LEDGER_DIRECTORY = "/tmp/bk-txn", "/tmp/bk-data"
 _DEFAULT_SERVERS, _DEFAULT_ROOT = "zk+hierarchical://localhost:2181", "/ledgers"
 PROTECTING = {
     "bookieAuthProviderFactoryClass": "authentication",
@@ -124,19 +121,6 @@ DANGEROUS = {
 
 
 @dataclass(frozen=True, slots=True)
-class AddressOptions:
-    """Where the bookie listens and how others find it; see `address`."""
-
-    port: int
-    bookie_id: str | None = None
-    advertised_address: str | None = None
-    listening_interface: str | None = None
-    allow_loopback: bool = False
-    use_host_name: bool = False
-    use_short_host_name: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Configuration:
     """Everything that one bookie process was told. `unused_keys`: accepted, and without effect here.
 
@@ -192,40 +176,35 @@ def _configured(keys: Values, values: Mapping[str, str]) -> Configuration:
     for key, what in PROTECTING.items():
         if (keys.text(key) or NULL).lower() not in (NULL, *FALSE):
             raise refused(key, values[key], f"this bookie has no {what} yet; remove the key to go without")
-    try:
-        configuration = Configuration(
-            address=_address(keys),
-            metadata_uri=_metadata_uri(keys),
-            session_timeout_s=keys.number("zkTimeout", 10_000, least=500, most=3_600_000, unit="ms") / 1000,
-            service=_service(keys),
-            auto_recovery=_auto_recovery(keys),
-            runs_auto_recovery=keys.flag("autoRecoveryDaemonEnabled", False),
-            unused_keys=(),
-            notes=(),
-            dangers=(),
-            permitted_users=tuple(name for name in keys.names("permittedStartupUsers") if name != NULL),
-            file_group=keys.parsed("permittedFileGroup", group_id, default="none but the bookie's user"),
-        )
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from None
+    configuration = Configuration(
+        address=_address(keys),
+        metadata_uri=_metadata_uri(keys),
+        session_timeout_s=keys.number("zkTimeout", 10_000, least=500, most=3_600_000, unit="ms") / 1000,
+        service=_service(keys),
+        auto_recovery=_auto_recovery(keys),
+        runs_auto_recovery=keys.flag("autoRecoveryDaemonEnabled", False),
+        unused_keys=(),
+        notes=(),
+        dangers=(),
+        permitted_users=tuple(name for name in keys.names("permittedStartupUsers") if name != NULL),
+        file_group=keys.parsed("permittedFileGroup", group_id, default="none but the bookie's user"),
+    )
     unused = sorted(key for key in values if key not in keys.asked and key not in HARMLESS and values[key].strip())
     dangers = [f"{key}=false is DANGEROUS: {what}" for key, what in DANGEROUS.items() if not keys.flag(key, True)]
     return replace(configuration, unused_keys=tuple(unused), notes=tuple(keys.notes), dangers=tuple(dangers))
 
 
 def _address(keys: Values) -> AddressOptions:
-    port = keys.number("bookiePort", 3181, least=0, most=65535, raises=False, lowers=False)
-    if not keys.flag("allowEphemeralPorts", False) and port == 0:
-        raise ConfigurationError("bookiePort=0: a port that changes at every start needs allowEphemeralPorts=true")
-    return AddressOptions(
-        port=port,
+    options = fill(
+        keys,
+        AddressOptions,
         bookie_id=keys.parsed("bookieId", check_bookie_id),
         advertised_address=keys.parsed("advertisedAddress", _checked_host),
         listening_interface=keys.text("listeningInterface"),
-        allow_loopback=keys.flag("allowLoopback", False),
-        use_host_name=keys.flag("useHostNameAsBookieID", False),
-        use_short_host_name=keys.flag("useShortHostName", False),
     )
+    if not keys.flag("allowEphemeralPorts", False) and options.port == 0:
+        raise ConfigurationError("bookiePort=0: a port that changes at every start needs allowEphemeralPorts=true")
+    return options
 
 
 def _metadata_uri(keys: Values) -> MetadataUri:
@@ -258,153 +237,104 @@ def _user_ids(names: str) -> frozenset[int]:
 
 
 def _service(keys: Values) -> ServiceOptions:
-    syncs = keys.flag("journalSyncData", True)
-    page_cache_ms = keys.number("journalPageCacheFlushIntervalMSec", 1000, least=1, unit="ms, if journalSyncData=false")
-    log_bytes_max = keys.number("logSizeLimit", 1024 * _MIB, least=_MIB, most=LOG_BYTES_MAX, unit="bytes", lowers=False)
-    frame_bytes = keys.number("nettyMaxFrameSizeBytes", FRAME_BYTES_MAX, least=1024, most=64 * _MIB, unit="bytes")
-    disks = _disks(keys, log_bytes_max)
-    fetch_threads = keys.number("numReadWorkerThreads", 8, least=1, most=1024, unit="threads that wait for the disk")
-    return ServiceOptions(
+    connection = fill(keys, ConnectionOptions, stalled_s_max=_stalled_s(keys))
+    # Frames of the largest size would hardly get through less.
+    frames_bytes = 2 * connection.frame_bytes_max
+    append = fill(keys, AppendOptions, sync_bytes=_sync_bytes(keys))
+    disks = _disks(keys, append.log_bytes_max)
+    fetch_threads: int = value_of(keys, ServiceOptions, "fetch_threads")
+    journal = _journal(keys)
+    return fill(
+        keys,
+        ServiceOptions,
         journal_directories=keys.directories(
-            "journalDirectories", keys.text("journalDirectory", default="/tmp/bk-txn") or "/tmp/bk-txn"
+            "journalDirectories", keys.text("journalDirectory", default=_JOURNAL_DIRECTORY) or _JOURNAL_DIRECTORY
         ),
-        ledger_directories=keys.directories("ledgerDirectories", "/tmp/bk-data"),
-        connections=_connections(keys),
+        ledger_directories=keys.directories("ledgerDirectories", _LEDGER_DIRECTORY),
+        connections=fill(keys, ConnectionLimits),
         fetch_threads=fetch_threads,
-        local_reads=keys.flag("localReadsEnabled", True, "clients on this host read entry logs themselves"),
         local_readers=keys.parsed("permittedLocalReadUsers", _user_ids, default="the bookie's own and root")
         or frozenset(),
-        received_bytes_max=keys.number(
-            "receiveBuffersMaxBytes",
-            128 * _MIB,
-            # Frames of the largest size would hardly get through.
-            least=2 * frame_bytes,
-            unit="bytes received, not served yet; all connections",
-        ),
-        reply_bytes_max=keys.number(
-            "replyBuffersMaxBytes", 256 * _MIB, least=_MIB, unit="bytes that peers have not taken; all connections"
-        ),
+        received_bytes_max=value_of(keys, ServiceOptions, "received_bytes_max", least=frames_bytes),
         checkpoint_interval_s=_flush_interval_s(keys),
-        bookie=BookieOptions(
-            adds_in_flight_max=max(
-                0, keys.number("maxAddsInProgressLimit", 0, least=-1, unit="adds, 0 or less: no limit")
-            ),
-            journals_entries=keys.flag("journalWriteData", True),
-            long_polls=_shares(keys, "maxLongPolls", 10_000, "reads that wait for a LAC"),
-            long_poll_s_max=keys.number("longPollTimeoutMaxMs", 300_000, least=1, unit="ms that a read waits") / 1000,
-            entry_lists=_shares(keys, "maxEntryLists", 4096, "lists of entries that wait to be made, one by one"),
-            reads=ReadOptions(
-                in_flight_max=max(
-                    0, keys.number("maxReadsInProgressLimit", 0, least=-1, unit="reads, 0 or less: no limit")
-                ),
-                waiting_max=fetch_threads * _pending_reads(keys),
-                batch_bytes_max=keys.number("maxBatchReadSize", 5 * _MIB, least=1, most=64 * _MIB, unit="bytes"),
-            ),
-        ),
-        connection=ConnectionOptions(
-            frame_bytes_max=frame_bytes,
-            stalled_s_max=_stalled_s(keys),
-            frame_s_max=keys.number("frameTimeoutMs", 60_000, least=1, unit="ms for one request to come") / 1000,
-            no_delay=keys.flag("serverTcpNoDelay", True),
-            keep_alive=keys.flag("serverSockKeepalive", True),
-        ),
-        flush=FlushLimits(
-            bytes_max=keys.number("journalBufferedWritesThreshold", 512 * 1024, least=1, unit="bytes"),
-            entries_max=max(
-                0, keys.number("journalBufferedEntriesThreshold", 0, least=-1, unit="entries, 0 or less: no limit")
-            ),
-            age_ns_max=max(0, keys.number("journalMaxGroupWaitMSec", 2, least=-1, unit="ms, 0 or less: no wait"))
-            * 1_000_000,
-            flush_when_idle=keys.flag("journalFlushWhenQueueEmpty", True),
-            marker_delay_ns=MARKER_DELAY_NS if syncs else page_cache_ms * 1_000_000,
-        ),
-        journal=JournalOptions(
-            file_bytes_max=keys.number("journalMaxSizeMB", 2048, least=1, unit="MiB") * _MIB,
-            preallocate_bytes=keys.number("journalPreAllocSizeMB", 16, least=0, most=2048, unit="MiB", raises=False)
-            * _MIB,
-            alignment_bytes=_alignment(keys),
-            backups_max=keys.number("journalMaxBackups", 5, least=0, unit="files"),
-            reuse_files=keys.flag("journalReuseFiles", False),
-            sync_groups=syncs,
-            leaves_page_cache=keys.flag("journalRemoveFromPageCache", True),
-        ),
-        store=_store(keys, log_bytes_max, 2 * frame_bytes, disks.limits),
+        bookie=_bookie(keys, fetch_threads),
+        connection=connection,
+        flush=fill(keys, FlushLimits, marker_delay_ns=_marker_delay_ns(keys, journal.sync_groups)),
+        journal=journal,
+        store=_store(keys, append, frames_bytes, disks.limits),
         collection=_collection(keys),
         disks=disks,
     )
 
 
-def _connections(keys: Values) -> ConnectionLimits:
-    connections = keys.number("maxConnections", 10_000, least=1, unit="connections", raises=False, lowers=False)
-    return ConnectionLimits(
-        connections,
-        keys.number(
-            "maxConnectionsPerAddress",
-            0,
-            least=0,
-            unit="connections, 0: half of maxConnections",
-            raises=False,
-            lowers=False,
-        ),
-        keys.number(
-            "connectionsReservedForBookies",
-            100,
-            least=0,
-            unit="connections for the cluster's bookies, of maxConnections a tenth at most",
-        ),
-        keys.number("connectionIdleTimeoutMs", 60_000, least=1, unit="ms for the first request to come") / 1000,
+def _bookie(keys: Values, fetch_threads: int) -> BookieOptions:
+    waiting = default_of(ReadOptions, "waiting_max") // default_of(ServiceOptions, "fetch_threads")
+    unit = "reads that wait for the disk, 0 or less: no limit"
+    number = keys.number("maxPendingReadRequestsPerThread", waiting, least=-1, unit=unit)
+    return fill(
+        keys,
+        BookieOptions,
+        long_polls=_shares(keys, "maxLongPolls", "long_polls", "reads that wait for a LAC"),
+        entry_lists=_shares(keys, "maxEntryLists", "entry_lists", "lists of entries that wait to be made, one by one"),
+        reads=fill(keys, ReadOptions, waiting_max=fetch_threads * (number if number > 0 else MOST["reads"])),
     )
 
 
-def _shares(keys: Values, key: str, default: int, what: str) -> ShareLimits:
-    places = keys.number(key, default, least=1, unit=what)
+def _shares(keys: Values, key: str, field: str, what: str) -> ShareLimits:
+    places = keys.number(key, default_of(BookieOptions, field).all, least=1, unit=what)
     unit = f"{what.split()[0]}, 0: half of {key}; one connection may have half of that"
     return ShareLimits.of(places, keys.number(f"{key}PerAddress", 0, least=0, unit=unit))
 
 
-def _alignment(keys: Values) -> int:
-    unit = "bytes, a multiple of 512; 0: the physical block size of each journal's disk"
-    size = keys.number("journalAlignmentSize", 0, least=0, most=_MIB, unit=unit, raises=False)
-    if size % 512:
-        raise refused("journalAlignmentSize", str(size), "it must be a multiple of 512")
-    return size
+def _journal(keys: Values) -> JournalOptions:
+    options = fill(keys, JournalOptions)
+    if options.alignment_bytes % 512:
+        raise refused("journalAlignmentSize", str(options.alignment_bytes), "it must be a multiple of 512")
+    return options
+
+
+def _marker_delay_ns(keys: Values, syncs: bool) -> int:
+    unit = "ms, if journalSyncData=false"
+    page_cache_ms = keys.number("journalPageCacheFlushIntervalMSec", 1000, least=1, unit=unit)
+    return default_of(FlushLimits, "marker_delay_ns") if syncs else page_cache_ms * 1_000_000
 
 
 def _disks(keys: Values, log_bytes_max: int) -> DiskOptions:
-    full_share = keys.share("diskUsageThreshold", 0.95, unit="of a disk")
+    full_share = keys.share("diskUsageThreshold", default_of(DiskLimits, "full_share"), unit="of a disk")
+    # Whoever lowers only the threshold means this one, too.
+    warn_share = min(default_of(DiskLimits, "warn_share"), full_share)
 
     def reserve(key: str, most: str) -> int | None:
         unit = f"bytes, 0 or less: {most}, or a quarter of what diskUsageThreshold keeps free if that is less"
         number = keys.number(key, 0, least=-1, unit=unit)
         return number if number > 0 else None
 
-    return DiskOptions(
-        limits=DiskLimits(
-            full_share=full_share,
-            # Whoever lowers only the threshold means this one, too.
-            warn_share=keys.share("diskUsageWarnThreshold", min(0.90, full_share), unit="of a disk", raises=True),
-            low_share=keys.share("diskUsageLwmThreshold", full_share, unit="of a disk", raises=True),
-            any_full=keys.flag("readOnlyModeOnAnyDiskFullEnabled", False),
-            high_priority_bytes_min=reserve("minUsableSizeForHighPriorityWrites", "logSizeLimit"),
-            new_index_bytes_min=reserve("minUsableSizeForIndexFileCreation", "100 MiB"),
-            new_log_bytes_min=reserve("minUsableSizeForEntryLogCreation", "logSizeLimit"),
-            log_bytes_max=log_bytes_max,
-        ),
-        interval_s=keys.number("diskCheckInterval", 10_000, least=1, unit="ms", raises=False) / 1000,
-        read_only_mode=keys.flag("readOnlyModeEnabled", True),
-        is_forced_read_only=keys.flag("forceReadOnlyBookie", False),
+    limits = fill(
+        keys,
+        DiskLimits,
+        full_share=full_share,
+        warn_share=keys.share("diskUsageWarnThreshold", warn_share, unit="of a disk", raises=True),
+        low_share=keys.share("diskUsageLwmThreshold", full_share, unit="of a disk", raises=True),
+        high_priority_bytes_min=reserve("minUsableSizeForHighPriorityWrites", "logSizeLimit"),
+        new_index_bytes_min=reserve("minUsableSizeForIndexFileCreation", "100 MiB"),
+        new_log_bytes_min=reserve("minUsableSizeForEntryLogCreation", "logSizeLimit"),
+        log_bytes_max=log_bytes_max,
     )
+    return fill(keys, DiskOptions, limits=limits)
 
 
 def _pages(keys: Values) -> PageOptions:
-    page_bytes = keys.number("pageSize", 8192, least=64, most=_MIB, unit="bytes, a multiple of 8")
+    defaults = PageOptions()
+    cache_bytes = defaults.page_bytes * defaults.pages_max
+    page_bytes = keys.number("pageSize", defaults.page_bytes, least=64, most=MIB, unit="bytes, a multiple of 8")
     if page_bytes % POSITION_BYTES:
         given, page_bytes = page_bytes, -(-page_bytes // POSITION_BYTES) * POSITION_BYTES
         keys.note(
             "pageSize", str(given), f"an index page of this bookie holds whole positions, so it uses {page_bytes}"
         )
-    pages_max = keys.number("pageLimit", -1, least=-1, most=1 << 30, unit="pages, 0 or less: 64 MiB of them")
-    return PageOptions(page_bytes, pages_max if pages_max > 0 else max(1, _PAGES_BYTES // page_bytes))
+    unit = f"pages, 0 or less: {cache_bytes // MIB} MiB of them"
+    pages_max = keys.number("pageLimit", -1, least=-1, most=1 << 30, unit=unit)
+    return PageOptions(page_bytes, pages_max if pages_max > 0 else max(1, cache_bytes // page_bytes))
 
 
 def _storage_class(keys: Values) -> StorageClass:
@@ -423,145 +353,89 @@ def _storage_class(keys: Values) -> StorageClass:
 
 def _open_files(keys: Values) -> int:
     # Pulsar's file has 0, as Apache's DbLedgerStorage opens no index files.
-    number = keys.number("openFileLimit", OPEN_FILES, least=-1, unit=f"files, 0 or less: {OPEN_FILES}")
+    most: int = default_of(StoreOptions, "open_files_max")
+    number = keys.number("openFileLimit", most, least=-1, unit=f"files, 0 or less: {most}")
     if 0 < number < OPEN_FILES_MIN:
         keys.note("openFileLimit", str(number), f"this bookie cannot do with less than {OPEN_FILES_MIN}, which it uses")
-    return max(number, OPEN_FILES_MIN) if number > 0 else OPEN_FILES
+    return max(number, OPEN_FILES_MIN) if number > 0 else most
 
 
-def _store(keys: Values, log_bytes_max: int, half_bytes_min: int, disks: DiskLimits) -> StoreOptions:
+def _store(keys: Values, append: AppendOptions, half_bytes_min: int, disks: DiskLimits) -> StoreOptions:
     """Return the options of the storage; half of its write cache holds `half_bytes_min`, two of the largest adds."""
     storage_class = _storage_class(keys)
     open_files = _open_files(keys)
-    file_half = keys.number("skipListSizeLimit", 64 * _MIB, least=half_bytes_min, unit="bytes")
-    db_mib_min = -(-2 * half_bytes_min // _MIB)
-    db_mib = keys.number("dbStorage_writeCacheMaxSizeMb", 128, least=db_mib_min, unit="MiB, both halves")
-    db_half = db_mib * _MIB // 2
-    read_ahead_bytes = keys.number("dbStorage_readAheadCacheMaxSizeMb", 64, least=0, unit="MiB, 0: none") * _MIB
+    half: int = default_of(StoreOptions, "cache_half_bytes")
+    file_half = keys.number("skipListSizeLimit", half, least=half_bytes_min, unit="bytes")
+    db_mib_min = -(-2 * half_bytes_min // MIB)
+    db_mib = keys.number("dbStorage_writeCacheMaxSizeMb", 2 * half // MIB, least=db_mib_min, unit="MiB, both halves")
     return StoreOptions(
         storage_class=storage_class,
-        cache_half_bytes=db_half if storage_class is StorageClass.DB else file_half,
-        append=AppendOptions(
-            log_bytes_max=log_bytes_max,
-            # 0 means "at the end of a flush only" to Apache's bookies; it gets our default here.
-            sync_bytes=max(0, keys.number("flushEntrylogBytes", 0, least=-1, unit="bytes, 0 or less: 2 MiB"))
-            or 2 * _MIB,
-            log_per_ledger=keys.flag("entryLogPerLedgerEnabled", False),
-            active_logs_max=keys.number("maximumNumberOfActiveEntryLogs", 500, least=1, unit="logs"),
-            idle_s=keys.number("entrylogMapAccessExpiryTimeInSeconds", 300, least=1, unit="s"),
-            reserves=keys.flag("entryLogFilePreallocationEnabled", True),
-        ),
+        cache_half_bytes=db_mib * MIB // 2 if storage_class is StorageClass.DB else file_half,
+        append=append,
         open_files_max=open_files,
         pages=_pages(keys),
         disks=disks,
-        read_ahead=ReadAheadOptions(
-            cache_bytes=read_ahead_bytes,
-            batch_entries=keys.number("dbStorage_readAheadCacheBatchSize", 100, least=1, unit="entries"),
-            batch_bytes=keys.number(
-                "dbStorage_readAheadCacheBatchBytesSize", -1, least=-1, unit="bytes, 0 or less: a 16th of the cache"
-            ),
-        ),
-        key_values=KeyValueOptions(
-            cache_bytes=keys.number("dbStorage_rocksDB_blockCacheSize", 16 * _MIB, least=_MIB, unit="bytes"),
-            write_buffer_bytes=keys.number("dbStorage_rocksDB_writeBufferSizeMB", 16, least=1, unit="MiB") * _MIB,
-            open_files_max=open_files // 2,
-            block_bytes=keys.number("dbStorage_rocksDB_blockSize", 65_536, least=1024, most=64 * _MIB, unit="bytes"),
-            bloom_bits_per_key=keys.number(
-                "dbStorage_rocksDB_bloomFilterBitsPerKey", 10, least=0, most=100, unit="bits, 0: no filter"
-            ),
-        ),
+        read_ahead=fill(keys, ReadAheadOptions),
+        key_values=fill(keys, KeyValueOptions, open_files_max=open_files // 2),
     )
+
+
+def _sync_bytes(keys: Values) -> int:
+    # 0 means "at the end of a flush only" to Apache's bookies; it gets our default here.
+    default: int = default_of(AppendOptions, "sync_bytes")
+    unit = f"bytes, 0 or less: {default // MIB} MiB"
+    return max(0, keys.number("flushEntrylogBytes", 0, least=-1, unit=unit)) or default
 
 
 def _flush_interval_s(keys: Values) -> float:
     # Apache's default storage flushes when a log is full, whatever this says.
-    number = keys.number("flushInterval", FLUSH_MS, least=-1, unit=f"ms, 0 or less: {FLUSH_MS}")
-    return (number if number > 0 else FLUSH_MS) / 1000
-
-
-def _pending_reads(keys: Values) -> int:
-    unit = "reads that wait for the disk, 0 or less: no limit"
-    number = keys.number("maxPendingReadRequestsPerThread", 10_000, least=-1, unit=unit)
-    return number if number > 0 else MOST["reads"]
+    default_ms = round(default_of(ServiceOptions, "checkpoint_interval_s") * 1000)
+    number = keys.number("flushInterval", default_ms, least=-1, unit=f"ms, 0 or less: {default_ms}")
+    return (number if number > 0 else default_ms) / 1000
 
 
 def _stalled_s(keys: Values) -> float:
     """Return how long a peer may take none of its replies. A reply that is due is never dropped alone."""
-    wait_ms = keys.number("waitTimeoutOnResponseBackpressureMs", -1, least=-1, unit="ms, 0 or less: 60 s")
+    default: float = default_of(ConnectionOptions, "stalled_s_max")
+    unit = f"ms, 0 or less: {default:g} s"
+    wait_ms = keys.number("waitTimeoutOnResponseBackpressureMs", -1, least=-1, unit=unit)
     if not keys.flag("closeChannelOnResponseTimeout", True):
-        return math.inf
-    return wait_ms / 1000 if wait_ms > 0 else ConnectionOptions().stalled_s_max
+        return YEARS_S
+    return wait_ms / 1000 if wait_ms > 0 else default
 
 
 def _collection(keys: Values) -> CollectionOptions:
-    return CollectionOptions(
-        interval_s=keys.number("gcWaitTime", 600_000, least=1, unit="ms", raises=False) / 1000,
-        overreplicated_interval_s=keys.number(
-            "gcOverreplicatedLedgerWaitTime", 86_400_000, least=-1, unit="ms, 0 or less: never"
-        )
-        / 1000,
-        minor=_compaction(keys, "minor", 0.2, 3600),
-        major=_compaction(keys, "major", 0.8, 86_400),
-        deleted_share_max=keys.share("gcDeletedShareMax", 0.2, unit="of the bookie's ledgers with entries"),
-        # The older name counts where the newer one is not set. Apache's bookies never look at the rate that
-        # isThrottleByBytes does not choose, so it may be -1 there.
-        entries_per_s=max(
-            0,
-            keys.number(
-                "compactionRateByEntries",
-                keys.number("compactionRate", 1000, least=-1, unit="entries/s, 0 or less: no limit"),
-                least=-1,
-                unit="entries/s, 0 or less: no limit",
-            ),
-        ),
-        bytes_per_s=max(
-            0, keys.number("compactionRateByBytes", 1_000_000, least=-1, unit="bytes/s, 0 or less: no limit")
-        ),
-        limit_by_bytes=keys.flag("isThrottleByBytes", False),
-        metadata_ops_per_s=keys.number("gcMetadataOpRateLimit", 1000, least=1, unit="reads/s", raises=False),
-        outstanding_max=keys.number("compactionMaxOutstandingRequests", 100_000, least=1, unit="entries"),
-        compact_when_full=keys.flag("isForceGCAllowWhenNoSpace", False),
-        force_without_interval=keys.flag("forceAllowCompaction", False),
+    # The older name counts where the newer one is not set. Apache's bookies never look at the rate that
+    # isThrottleByBytes does not choose, so it may be -1 there.
+    default: int = default_of(CollectionOptions, "entries_per_s")
+    unit = "entries/s, 0 or less: no limit"
+    older = keys.number("compactionRate", default, least=-1, unit=unit)
+    share_max = default_of(CollectionOptions, "deleted_share_max")
+    return fill(
+        keys,
+        CollectionOptions,
+        minor=_compaction(keys, "minor"),
+        major=_compaction(keys, "major"),
+        deleted_share_max=keys.share("gcDeletedShareMax", share_max, unit="of the bookie's ledgers with entries"),
+        entries_per_s=max(0, keys.number("compactionRateByEntries", older, least=-1, unit=unit)),
     )
 
 
 def _auto_recovery(keys: Values) -> AutoRecoveryOptions:
-    return AutoRecoveryOptions(
-        AuditOptions(
-            lost_bookie_delay_s=keys.number("lostBookieRecoveryDelay", 0, least=0, unit="s"),
-            bookie_check_interval_s=keys.number(
-                "auditorPeriodicBookieCheckInterval", 86_400, least=-1, unit="s, 0 or less: never"
-            ),
-            ledger_check_interval_s=keys.number(
-                "auditorPeriodicCheckInterval", 604_800, least=-1, unit="s, 0 or less: never"
-            ),
-            verified_share=keys.number(
-                "auditorLedgerVerificationPercentage", 0, least=0, most=100, unit="% of a fragment's entries"
-            )
-            / 100,
-        ),
-        RepairOptions(
-            bytes_per_s=keys.number("replicationRateByBytes", -1, least=-1, unit="bytes/s, 0 or less: no limit"),
-            copies_in_flight_bytes=keys.number(
-                "rereplicationInFlightMaxBytes", 16 * _MIB, least=_MIB, unit="bytes", raises=False, lowers=False
-            ),
-            grace_s=keys.number("openLedgerRereplicationGracePeriod", 30_000, least=0, unit="ms") / 1000,
-            pause_s=keys.number("rwRereplicateBackoffMs", 5000, least=1, unit="ms") / 1000,
-            failed_pause_max_s=keys.number("lockReleaseOfFailedLedgerGracePeriod", 300_000, least=1, unit="ms") / 1000,
-            password=(keys.text("passwd", default="empty") or "").encode(),
-        ),
-    )
+    password = (keys.text("passwd", default="empty") or "").encode()
+    return AutoRecoveryOptions(fill(keys, AuditOptions), fill(keys, RepairOptions, password=password))
 
 
-def _compaction(keys: Values, kind: str, threshold: float, interval_s: int) -> CompactionLevel:
+def _compaction(keys: Values, kind: str) -> CompactionLevel:
+    default: CompactionLevel = default_of(CollectionOptions, kind)
     key, unit = f"{kind}CompactionThreshold", "of an entry log, 0 or less: never"
-    share = keys.share(key, threshold, least=-1, unit=unit, raises=True)
+    share = keys.share(key, default.threshold, least=-1, unit=unit, raises=True)
     if share > COMPACTED_SHARE_MAX:
         keys.note(key, f"{share:g}", f"a log is worth replacing below {COMPACTED_SHARE_MAX:g}, which this bookie uses")
         share = COMPACTED_SHARE_MAX
     return CompactionLevel(
         share,
-        keys.number(f"{kind}CompactionInterval", interval_s, least=-1, unit="s, 0 or less: never"),
+        keys.number(f"{kind}CompactionInterval", round(default.interval_s), least=-1, unit="s, 0 or less: never"),
         max(0, keys.number(f"{kind}CompactionMaxTimeMillis", -1, least=-1, unit="ms, 0 or less: no limit")) / 1000,
     )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from bkspark.errors import ConfigurationError
+from bkspark.options import BYTES_MAX, YEARS_S, bounded, check
 from bookie_service.engine.bookie import BookieOptions
 from bookie_service.engine.disk_watch import DiskOptions
 from bookie_service.gc.garbage_collector import CollectionOptions
@@ -13,6 +15,22 @@ from bookie_service.network.connections import ConnectionLimits
 from bookie_service.storage.journal.flush_policy import FlushLimits
 from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.base import StoreOptions
+
+
+@dataclass(frozen=True, slots=True)
+class AddressOptions:
+    """Where the bookie listens and how others find it; see `settings.address`."""
+
+    port: int = bounded(3181, 0, 65535)
+    bookie_id: str | None = None
+    advertised_address: str | None = None
+    listening_interface: str | None = None
+    allow_loopback: bool = False
+    use_host_name: bool = False
+    use_short_host_name: bool = False
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +44,10 @@ class ServiceOptions:
     journal_directories: Sequence[str]
     ledger_directories: Sequence[str]
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
-    received_bytes_max: int = 128 * 1024 * 1024
-    reply_bytes_max: int = 256 * 1024 * 1024
-    checkpoint_interval_s: float = 10.0
-    fetch_threads: int = 8
+    received_bytes_max: int = bounded(128 * 1024 * 1024, 1, BYTES_MAX, "bytes")
+    reply_bytes_max: int = bounded(256 * 1024 * 1024, 1024 * 1024, BYTES_MAX, "bytes")
+    checkpoint_interval_s: float = bounded(10.0, 0.001, YEARS_S, "seconds")
+    fetch_threads: int = bounded(8, 1, 1024)
     local_reads: bool = True
     local_readers: frozenset[int] = frozenset()
     bookie: BookieOptions = field(default_factory=BookieOptions)
@@ -41,14 +59,15 @@ class ServiceOptions:
     disks: DiskOptions = field(default_factory=DiskOptions)
 
     def __post_init__(self) -> None:
+        check(self)
         frame_bytes, half_bytes = self.connection.frame_bytes_max, self.store.cache_half_bytes
         if half_bytes < 2 * frame_bytes:
-            raise ValueError(
+            raise ConfigurationError(
                 f"{self.store.storage_class.cache_half_setting} {half_bytes} is less than twice nettyMaxFrameSizeBytes "
                 f"{frame_bytes}: an entry of that size would never fit"
             )
         if self.received_bytes_max < 2 * frame_bytes:
-            raise ValueError(
+            raise ConfigurationError(
                 f"receiveBuffersMaxBytes {self.received_bytes_max} is less than twice nettyMaxFrameSizeBytes "
                 f"{frame_bytes}: frames of that size would hardly get through"
             )

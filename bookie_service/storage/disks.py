@@ -15,6 +15,9 @@ import enum
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from bkspark.errors import ConfigurationError
+from bkspark.options import BYTES_MAX, bounded, check
+
 LOOK_BYTES_MIN = 256 * 1024
 """Bytes that may be added between two checks of the disks, however little room there is."""
 _RESERVE_DIVISOR = 4
@@ -66,21 +69,22 @@ class DiskLimits:
     log_bytes_max: the size of an entry log.
     """
 
-    full_share: float = 0.95
-    warn_share: float = 0.90
-    low_share: float = 0.95
+    full_share: float = bounded(0.95, 0.0, 1.0)
+    warn_share: float = bounded(0.90, 0.0, 1.0)
+    low_share: float = bounded(0.95, 0.0, 1.0)
     any_full: bool = False
-    high_priority_bytes_min: int | None = None
-    new_index_bytes_min: int | None = None
-    new_log_bytes_min: int | None = None
-    log_bytes_max: int = 1024 * 1024 * 1024
+    high_priority_bytes_min: int | None = bounded(None, 0, BYTES_MAX, "bytes")
+    new_index_bytes_min: int | None = bounded(None, 0, BYTES_MAX, "bytes")
+    new_log_bytes_min: int | None = bounded(None, 0, BYTES_MAX, "bytes")
+    log_bytes_max: int = bounded(1024 * 1024 * 1024, 1, BYTES_MAX, "bytes")
 
     def __post_init__(self) -> None:
+        check(self)
         if not 0 < self.full_share < 1:
-            raise ValueError(f"diskUsageThreshold {self.full_share:g} must lie between 0 and 1")
+            raise ConfigurationError(f"diskUsageThreshold {self.full_share:g} must lie between 0 and 1")
         for key, share in (("diskUsageWarnThreshold", self.warn_share), ("diskUsageLwmThreshold", self.low_share)):
             if not 0 <= share <= self.full_share:
-                raise ValueError(f"{key} {share:g} must not be above diskUsageThreshold {self.full_share:g}")
+                raise ConfigurationError(f"{key} {share:g} must not be above diskUsageThreshold {self.full_share:g}")
 
     def minimum(self, configured: int | None, most: int, space: FileSystemSpace) -> int:
         """Return the bytes that must be free: the configured number, otherwise `most`, but less than a full disk keeps

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bkspark.errors import BookKeeperError, MetadataError
+from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError
 from bookie_service.gc import garbage_collector
 from bookie_service.gc.garbage_collector import CollectionOptions, GarbageCollector, PassReport
 from bookie_service.gc.gc_policy import CompactionLevel
@@ -253,7 +253,7 @@ def test_questions_to_the_metadata_store_are_counted_and_wait_for_their_turn(
     ],
 )
 def test_levels_that_contradict_each_other_are_refused(changes: dict[str, CompactionLevel], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ConfigurationError, match=message):
         CollectionOptions(interval_s=10.0, **changes)  # type: ignore[arg-type]
 
 

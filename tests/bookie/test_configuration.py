@@ -11,8 +11,9 @@ import pytest
 from bkspark.errors import ConfigurationError
 from bookie_service.gc.garbage_collector import CollectionOptions
 from bookie_service.settings import address, properties
-from bookie_service.settings.configuration import AddressOptions, Configuration, configure, load
+from bookie_service.settings.configuration import Configuration, configure, load
 from bookie_service.settings.keys import APACHE_KEYS
+from bookie_service.settings.service_options import AddressOptions
 from bookie_service.storage.journal.flush_policy import FlushLimits
 
 

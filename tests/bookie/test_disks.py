@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from bkspark.errors import ConfigurationError
 from bookie_service.storage.disks import (
     LOOK_BYTES_MIN,
     DiskDecision,
@@ -138,7 +139,7 @@ def test_verdict_is_sound_for_any_disks() -> None:
     ],
 )
 def test_thresholds_that_contradict_each_other_are_refused(limits: dict[str, float], complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
+    with pytest.raises(ConfigurationError, match=complaint):
         DiskLimits(**limits)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bkspark.errors import StorageDamaged
+from bkspark.errors import ConfigurationError, StorageDamaged
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES, LOG_ID_MAX, OFFSET_BITS
 from bookie_service.storage.disks import FileSystemSpace
@@ -421,8 +421,8 @@ def test_item_larger_than_a_log_has_one_of_its_own(disks: Disks) -> None:
 
 
 @pytest.mark.parametrize("log_bytes_max", [0, -1, log_format.LOG_BYTES_MAX + 1])
-def test_log_size_limit_out_of_range_is_refused_by_its_name(log_bytes_max: int) -> None:
-    with pytest.raises(ValueError, match="logSizeLimit"):
+def test_log_size_out_of_range_is_refused_by_its_name(log_bytes_max: int) -> None:
+    with pytest.raises(ConfigurationError, match=r"AppendOptions\.log_bytes_max"):
         AppendOptions(log_bytes_max=log_bytes_max)
     AppendOptions(log_bytes_max=log_format.LOG_BYTES_MAX)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bkspark.errors import ConfigurationError
 from bookie_service.formats.index import LAYOUT, LedgerHeader
 from bookie_service.storage.index.index import LedgerUpdate
 from bookie_service.storage.index.index_pages import IndexPages
@@ -297,5 +298,5 @@ def test_page_that_a_reader_read_before_a_change_is_not_kept(tmp_path: Path) -> 
 
 
 def test_page_size_must_hold_whole_positions() -> None:
-    with pytest.raises(ValueError, match="pageSize 100 must be a multiple of 8"):
+    with pytest.raises(ConfigurationError, match="pageSize 100 must be a multiple of 8"):
         PageOptions(page_bytes=100)

@@ -8,9 +8,8 @@ from concurrent.futures import Executor
 from random import Random
 
 from bkspark.client import Client
-from bkspark.core.limits import WriterLimits
+from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookieUnavailable
-from bkspark.ledger.writer import WriterOptions
 from bkspark.metadata.ledgers import Versioned
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
@@ -52,8 +51,7 @@ class Site:
             uri,
             tree=RoutedTree(tree, self._root, self.gates, self._seen),
             net=NetOptions(connect_timeout_s=1.0, read_timeout_s=1.0),
-            writer=WriterOptions(close_timeout_s=10.0),
-            limits=WriterLimits(add_timeout_ns=SECOND_NS, replacement_retry_ns=SECOND_NS // 2),
+            writer=WriterOptions(close_timeout_s=10.0, add_timeout_s=1.0, replacement_retry_s=0.5),
         )
         await self.client.connect()
 

@@ -11,18 +11,19 @@ from bkspark.core import effects
 from bkspark.core.limits import WriterLimits
 from bkspark.core.pipeline import WriterState
 from bkspark.core.probing import TRIAL_ENTRIES_MAX, Pauses, Probe
+from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import LedgerFenced, MetadataError
 from bkspark.wire.status import Status
 from tests.core.writing import SECOND_NS, Writer, sent_to
 
 SECOND = SECOND_NS
-LIMITS = WriterLimits(slow_lag_entries=10)
+LIMITS = WriterOptions(slow_lag_entries=10)
 LAGGING = 20
 
 
-def hung_writer(quorums=(3, 3, 2), limits=LIMITS):
+def hung_writer(quorums=(3, 3, 2), options=LIMITS):
     """A writer whose third bookie takes everything and answers nothing, with its lag full since second 0."""
-    writer = Writer(quorums, limits=limits)
+    writer = Writer(quorums, options=options)
     writer.add(LAGGING)
     for slot in (0, 1):
         writer.reply(slot, *range(LAGGING))
@@ -34,8 +35,8 @@ def tick(writer, seconds):
     return writer.take(writer.core.on_tick(round(seconds * SECOND)))
 
 
-def left_out(quorums=(3, 3, 2), limits=LIMITS):
-    writer = hung_writer(quorums, limits)
+def left_out(quorums=(3, 3, 2), options=LIMITS):
+    writer = hung_writer(quorums, options)
     tick(writer, 2.1)
     assert not writer.core.slots.may_hold_back(2)
     return writer
@@ -84,7 +85,7 @@ def test_bookie_that_hangs_holds_callers_back_for_two_seconds_and_no_longer():
 
 @pytest.mark.parametrize("quorums", [(3, 3, 3), (2, 2, 2), (1, 1, 1)], ids=str)
 def test_bookie_that_qa_needs_is_waited_for(quorums):
-    writer = Writer(quorums, limits=LIMITS)
+    writer = Writer(quorums, options=LIMITS)
     writer.add(LAGGING)
     for slot in range(quorums[0] - 1):
         writer.reply(slot, *range(LAGGING))
@@ -94,7 +95,7 @@ def test_bookie_that_qa_needs_is_waited_for(quorums):
 
 def test_bookie_that_is_only_slower_than_the_others_sets_the_pace():
     """It lags all the time, by less than two seconds of adds: its copies are worth the wait."""
-    writer = Writer((3, 3, 2), limits=LIMITS)
+    writer = Writer((3, 3, 2), options=LIMITS)
     for step in range(100):
         now = round(step * SECOND / 10)
         writer.add(10, now)
@@ -284,7 +285,7 @@ def test_pause_grows_for_a_bookie_that_comes_back_and_fails_again_soon_and_is_fo
 
 
 def test_bookie_that_registers_anew_is_probed_at_once():
-    writer = Writer(limits=LIMITS)
+    writer = Writer(options=LIMITS)
     append(writer, 0, 0, 1)
     writer.fail(2)
     writer.take(writer.core.on_writable_bookies({"b1", "b2"}))
@@ -327,7 +328,7 @@ def test_spare_is_looked_for_only_when_a_slow_bookie_stays_away():
 
 def test_bookie_that_skips_an_entry_and_answers_on_has_failed_after_the_time_out():
     """A request or an answer was lost on the way; with Qa = Qw nobody else will make up for it."""
-    writer = Writer((1, 1, 1), limits=LIMITS)
+    writer = Writer((1, 1, 1), options=LIMITS)
     writer.add(1, 0)
     for second in range(1, 5):
         writer.add(1, second * SECOND)
@@ -339,7 +340,7 @@ def test_bookie_that_skips_an_entry_and_answers_on_has_failed_after_the_time_out
 
 
 def test_bookie_that_answers_slowly_and_in_order_has_not_failed():
-    writer = Writer((1, 1, 1), limits=LIMITS)
+    writer = Writer((1, 1, 1), options=LIMITS)
     writer.add(20, 0)
     for second in range(1, 20):
         writer.reply(0, second - 1, now_ns=second * SECOND)
@@ -348,7 +349,7 @@ def test_bookie_that_answers_slowly_and_in_order_has_not_failed():
 
 def test_what_a_bookie_owes_follows_from_ids_and_not_from_a_count_of_answers():
     """Ten late answers made a bookie that owed one entry look as if it owed nothing, for ever."""
-    writer = Writer(limits=WriterLimits())
+    writer = Writer(options=WriterOptions())
     writer.add(10)
     writer.reply(1, *range(10))
     writer.reply(2, *range(10))
@@ -395,7 +396,7 @@ def test_bookie_left_out_while_another_one_is_taken_back_is_probed_though_nothin
 
 def test_slot_whose_connection_takes_no_bytes_is_left_out_too():
     """Many writers share a connection: none of them need lag much for its buffer to be full."""
-    writer = Writer(limits=WriterLimits())
+    writer = Writer(options=WriterOptions())
     writer.add(5)
     for slot in (0, 1):
         writer.reply(slot, *range(5))
@@ -406,6 +407,7 @@ def test_slot_whose_connection_takes_no_bytes_is_left_out_too():
 
 
 def test_limits_of_callers_bound_what_counts_as_lag():
-    limits = WriterLimits().within(1000, 1 << 20)
+    limits = WriterLimits.of(WriterOptions(lag_entries_max=1000, lag_bytes_max=1 << 20))
     assert (limits.slow_lag_entries, limits.slow_lag_bytes) == (500, 1 << 19)
-    assert WriterLimits().within(8192, 64 << 20) == WriterLimits()
+    limits = WriterLimits.of(WriterOptions(slow_lag_entries=7, slow_lag_bytes=8))
+    assert (limits.slow_lag_entries, limits.slow_lag_bytes) == (7, 8)

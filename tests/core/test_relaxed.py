@@ -15,12 +15,14 @@ from bkspark.core.pipeline import WriterState
 from bkspark.core.relaxed import RelaxedDurability, confirmed_up_to
 from bkspark.core.striping import write_set
 from bkspark.core.writer import WriterCore
-from bkspark.errors import NotEnoughBookies
+from bkspark.core.writer_options import WriterOptions
+from bkspark.errors import ConfigurationError, NotEnoughBookies
 from bkspark.wire.digest import SealedEntries
 from bkspark.wire.status import Status
 
 QUORUMS = [(e, w, a) for e in range(1, 7) for w in range(1, e + 1) for a in range(1, w + 1)]
 SECOND_NS = 1_000_000_000
+LIMITS = WriterLimits.of(WriterOptions())
 
 
 def by_definition(last_synced, size, write_quorum, ack_quorum):
@@ -56,11 +58,11 @@ def test_lac_of_a_ledger_that_is_not_striped_is_the_proposals(write_quorum, ack_
 class Writer:
     """A core, driven by hand; its log holds every effect."""
 
-    def __init__(self, quorums=(3, 3, 2), force_interval_ns=0, **options):
+    def __init__(self, quorums=(3, 3, 2), force_interval_s=0.0, **options):
         bookies = tuple(f"b{number}" for number in range(1, quorums[0] + 1))
         metadata = LedgerMetadata(*quorums, (Fragment(0, bookies),))
-        relaxed = RelaxedDurability(force_interval_ns=force_interval_ns, **options)
-        self.core = WriterCore(5, metadata, 0, random.Random(1), WriterLimits(), relaxed=relaxed)
+        relaxed = RelaxedDurability(force_interval_s=force_interval_s, **options)
+        self.core = WriterCore(5, metadata, 0, random.Random(1), WriterOptions(), relaxed=relaxed)
         self.log = []
 
     def take(self, done):
@@ -219,13 +221,13 @@ def left_out_and_back(writer, slot, at_s):
         for other in {0, 1, 2} - {slot}:
             writer.reply(other, core.pending.next_entry - 1)
     writer.take(core.on_tick(at_s * SECOND_NS))
-    now_ns = at_s * SECOND_NS + WriterLimits().probe_pause_ns_min
+    now_ns = at_s * SECOND_NS + LIMITS.probe_pause_ns_min
     (probe,) = (it for it in writer.take(core.on_tick(now_ns)) if isinstance(it, effects.SendAdds) and it.slot == slot)
     ids = np.arange(len(probe.entries))[probe.positions] + probe.entries.first_entry
     writer.take(core.on_add_replies(slot, bookie, ids, np.zeros(1, np.int32), now_ns, -1))
-    writer.take(core.on_tick(now_ns + WriterLimits().trial_ns - 1))
+    writer.take(core.on_tick(now_ns + LIMITS.trial_ns - 1))
     assert not core.slots.may_hold_back(slot)
-    writer.take(core.on_tick(now_ns + WriterLimits().trial_ns))
+    writer.take(core.on_tick(now_ns + LIMITS.trial_ns))
     assert core.slots.may_hold_back(slot)
 
 
@@ -349,7 +351,7 @@ def test_p35_ledger_is_closed_at_what_is_synced():
 
 
 def test_bookies_are_forced_when_the_lac_has_stood_still_for_long_though_there_is_more():
-    writer = Writer((1, 1, 1), force_interval_ns=SECOND_NS)
+    writer = Writer((1, 1, 1), force_interval_s=1.0)
     writer.take(writer.core.on_tick(5 * SECOND_NS))
     writer.add()
     writer.reply(0, 0)
@@ -359,9 +361,9 @@ def test_bookies_are_forced_when_the_lac_has_stood_still_for_long_though_there_i
     assert writer.take(writer.core.on_tick(9 * SECOND_NS)) == []
 
 
-@pytest.mark.parametrize("options", [{"unsynced_bytes_max": 0}, {"force_interval_ns": -1}])
+@pytest.mark.parametrize("options", [{"unsynced_bytes_max": 0}, {"force_interval_s": -1.0}])
 def test_options_out_of_range_are_refused_by_name(options):
-    with pytest.raises(ValueError, match=next(iter(options))):
+    with pytest.raises(ConfigurationError, match=next(iter(options))):
         RelaxedDurability(**options)
 
 
@@ -383,7 +385,7 @@ def test_answer_to_an_earlier_force_counts_for_nothing():
 
 
 def test_time_without_progress_counts_from_the_last_confirmation():
-    writer = Writer((1, 1, 1), force_interval_ns=SECOND_NS)
+    writer = Writer((1, 1, 1), force_interval_s=1.0)
     writer.take(writer.core.on_tick(5 * SECOND_NS))
     writer.add()
     writer.reply(0, 0)
@@ -397,7 +399,7 @@ def test_time_without_progress_counts_from_the_last_confirmation():
 
 
 def test_bookies_are_not_forced_for_time_where_no_interval_is_set():
-    writer = Writer((1, 1, 1), force_interval_ns=0)
+    writer = Writer((1, 1, 1), force_interval_s=0.0)
     writer.add()
     writer.reply(0, 0)
     assert writer.take(writer.core.on_tick(1000 * SECOND_NS)) == []

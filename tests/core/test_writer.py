@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bkspark.core import effects
-from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.pipeline import WriterState
+from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import LedgerClosed, LedgerFenced, MetadataError, NotEnoughBookies, UnauthorizedAccess
 from bkspark.wire.status import Status
 from tests.core.writing import SECOND_NS, Writer, sent_to
@@ -258,7 +258,7 @@ def test_unreachable_metadata_during_a_change_ends_the_writer():
 
 
 def test_silent_bookie_is_replaced_after_the_time_out_and_not_before():
-    writer = Writer(limits=WriterLimits(add_timeout_ns=5 * SECOND_NS))
+    writer = Writer(options=WriterOptions(add_timeout_s=5.0))
     writer.add(now_ns=SECOND_NS)
     writer.reply(0, 0, now_ns=SECOND_NS)
     writer.reply(1, 0, now_ns=SECOND_NS)

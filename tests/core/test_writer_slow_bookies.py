@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from bkspark.core import effects
-from bkspark.core.limits import WriterLimits
 from bkspark.core.pipeline import WriterState
+from bkspark.core.writer_options import WriterOptions
 from bkspark.wire.status import Status
 from tests.core.writing import SECOND_NS, Writer, sent_to
 
-REFUSING = WriterLimits(add_timeout_ns=5 * SECOND_NS, refusal_pause_ns_min=10_000_000, refusal_pause_ns_max=40_000_000)
+REFUSING = WriterOptions(add_timeout_s=5.0, refusal_pause_s_min=0.01, refusal_pause_s_max=0.04)
 
 
 def overloaded(writer, slot, *ids, now_ns=0):
@@ -21,7 +21,7 @@ def overloaded(writer, slot, *ids, now_ns=0):
 
 def test_refused_load_is_tried_again_after_a_pause_and_fails_nobody():
     """Issue 5 A: a writer never fails a healthy ledger because one bookie said TOOMANYREQUESTS."""
-    writer = Writer(limits=REFUSING)
+    writer = Writer(options=REFUSING)
     writer.add(2)
     assert overloaded(writer, 2, 0, 1) == [effects.CallAfter(10_000_000)]
     assert writer.core.state is WriterState.ACTIVE
@@ -36,7 +36,7 @@ def test_refused_load_is_tried_again_after_a_pause_and_fails_nobody():
 
 
 def test_what_comes_for_a_bookie_that_refuses_load_waits_until_it_takes_one_piece():
-    writer = Writer(limits=REFUSING)
+    writer = Writer(options=REFUSING)
     writer.add(1)
     overloaded(writer, 2, 0)
     assert sent_to(writer.add(1)) == {"b1": [1], "b2": [1]}
@@ -47,7 +47,7 @@ def test_what_comes_for_a_bookie_that_refuses_load_waits_until_it_takes_one_piec
 
 
 def test_pause_before_the_next_try_doubles_up_to_its_limit():
-    writer = Writer(limits=REFUSING)
+    writer = Writer(options=REFUSING)
     writer.add(1)
     now_ns, pauses = 0, []
     for _ in range(4):
@@ -60,7 +60,7 @@ def test_pause_before_the_next_try_doubles_up_to_its_limit():
 
 def test_refusal_of_an_entry_sent_before_the_probe_does_not_end_the_probe():
     """A refusal that was on its way says nothing of the probe: the bookie takes it, and gets the rest at once."""
-    writer = Writer(limits=REFUSING)
+    writer = Writer(options=REFUSING)
     writer.add(1)
     writer.add(2)
     overloaded(writer, 2, 0)
@@ -72,7 +72,7 @@ def test_refusal_of_an_entry_sent_before_the_probe_does_not_end_the_probe():
 
 
 def test_pause_does_not_double_for_a_refusal_of_an_entry_sent_before_the_probe():
-    writer = Writer(limits=REFUSING)
+    writer = Writer(options=REFUSING)
     writer.add(1)
     writer.add(1)
     overloaded(writer, 2, 0)
@@ -84,7 +84,7 @@ def test_pause_does_not_double_for_a_refusal_of_an_entry_sent_before_the_probe()
 
 
 def test_bookie_that_takes_the_end_of_its_probe_gets_what_it_refused_of_it():
-    writer = Writer(limits=REFUSING)
+    writer = Writer(options=REFUSING)
     writer.add(3)
     overloaded(writer, 2, 0, 1, 2)
     assert sent_to(writer.take(writer.core.on_tick(10_000_000))) == {"b3": [0, 1, 2]}
@@ -93,7 +93,7 @@ def test_bookie_that_takes_the_end_of_its_probe_gets_what_it_refused_of_it():
 
 
 def test_ledger_whose_every_bookie_refuses_load_goes_on_when_they_take_it():
-    writer = Writer(limits=REFUSING)
+    writer = Writer(options=REFUSING)
     writer.add(3)
     for slot in range(3):
         overloaded(writer, slot, 0, 1, 2)
@@ -105,7 +105,7 @@ def test_ledger_whose_every_bookie_refuses_load_goes_on_when_they_take_it():
 
 
 def test_bookie_that_only_refuses_is_replaced_by_a_spare_one():
-    writer = Writer(limits=REFUSING)
+    writer = Writer(options=REFUSING)
     writer.add(1)
     overloaded(writer, 2, 0)
     writer.take(writer.core.on_tick(10_000_000))
@@ -116,7 +116,7 @@ def test_bookie_that_only_refuses_is_replaced_by_a_spare_one():
 
 @pytest.mark.parametrize("spares", [(), ("b4",)])
 def test_bookie_that_takes_what_it_refused_while_a_spare_is_looked_for_stays_and_gets_every_entry(spares):
-    writer = Writer(limits=REFUSING)
+    writer = Writer(options=REFUSING)
     writer.add(1)
     for slot in (0, 1):
         writer.reply(slot, 0)
@@ -134,7 +134,7 @@ def test_bookie_that_takes_what_it_refused_while_a_spare_is_looked_for_stays_and
 
 
 def test_bookies_that_only_refuse_stay_where_there_is_no_spare_and_nothing_added_meanwhile_is_forgotten():
-    writer = Writer(limits=REFUSING)
+    writer = Writer(options=REFUSING)
     writer.add(1)
     for slot in range(3):
         overloaded(writer, slot, 0)
@@ -155,7 +155,7 @@ def test_bookies_that_only_refuse_stay_where_there_is_no_spare_and_nothing_added
 
 
 def test_bytes_are_kept_until_the_slowest_bookie_has_answered():
-    writer = Writer(limits=REFUSING)
+    writer = Writer(options=REFUSING)
     writer.add(4)
     writer.add(4)
     for slot in (0, 1):
@@ -169,18 +169,18 @@ def test_bytes_are_kept_until_the_slowest_bookie_has_answered():
 
 
 def test_lost_connection_to_a_bookie_that_refuses_load_is_a_failure():
-    writer = Writer(limits=REFUSING)
+    writer = Writer(options=REFUSING)
     writer.add(1)
     overloaded(writer, 2, 0)
     assert effects.FindBookies() in writer.fail(2)
     assert sent_to(writer.change_to("b4")) == {"b4": [0]}
 
 
-DELAYED = WriterLimits(delay_ensemble_change=True)
+DELAYED = WriterOptions(delay_ensemble_change=True)
 
 
 def test_delayed_change_leaves_a_failed_bookie_out_while_qa_others_answer():
-    writer = Writer((3, 3, 2), limits=DELAYED)
+    writer = Writer((3, 3, 2), options=DELAYED)
     writer.add(2)
     assert writer.fail(2, now_ns=SECOND_NS) == []
     assert sent_to(writer.add()) == {"b1": [2], "b2": [2]}
@@ -191,7 +191,7 @@ def test_delayed_change_leaves_a_failed_bookie_out_while_qa_others_answer():
 
 
 def test_delayed_change_is_made_when_its_time_is_over():
-    writer = Writer((3, 3, 2), limits=DELAYED)
+    writer = Writer((3, 3, 2), options=DELAYED)
     writer.fail(2, now_ns=SECOND_NS)
     writer.add(now_ns=30 * SECOND_NS)
     assert writer.take(writer.core.on_tick(32 * SECOND_NS)) == [effects.FindBookies()]
@@ -201,7 +201,7 @@ def test_delayed_change_is_made_when_its_time_is_over():
 
 
 def test_delayed_change_is_made_for_all_at_once_when_too_few_would_be_left():
-    writer = Writer((3, 3, 2), limits=DELAYED)
+    writer = Writer((3, 3, 2), options=DELAYED)
     writer.add()
     writer.fail(2)
     assert [type(effect) for effect in writer.fail(0)] == [effects.FindBookies]
@@ -212,7 +212,7 @@ def test_delayed_change_is_made_for_all_at_once_when_too_few_would_be_left():
 
 def test_delay_is_counted_from_the_first_bookie_left_out():
     """E6 Qw2 Qa1: bookies two apart share no write set, so both are left out."""
-    writer = Writer((6, 2, 1), limits=DELAYED)
+    writer = Writer((6, 2, 1), options=DELAYED)
     assert writer.fail(0, now_ns=SECOND_NS) == []
     assert writer.fail(3, now_ns=20 * SECOND_NS) == []
     assert writer.take(writer.core.on_tick(32 * SECOND_NS)) == [effects.FindBookies()]
@@ -221,7 +221,7 @@ def test_delay_is_counted_from_the_first_bookie_left_out():
 
 
 def test_change_that_was_delayed_is_looked_for_soon_where_no_bookie_was_spare():
-    writer = Writer((3, 3, 2), limits=DELAYED)
+    writer = Writer((3, 3, 2), options=DELAYED)
     writer.fail(2, now_ns=SECOND_NS)
     writer.take(writer.core.on_tick(32 * SECOND_NS))
     assert writer.take(writer.core.on_writable_bookies({"b1", "b2"})) == []
@@ -229,17 +229,17 @@ def test_change_that_was_delayed_is_looked_for_soon_where_no_bookie_was_spare():
 
 
 def test_recovery_never_delays_a_change():
-    writer = Writer((3, 3, 2), limits=DELAYED, is_recovery=True)
+    writer = Writer((3, 3, 2), options=DELAYED, is_recovery=True)
     assert [type(effect) for effect in writer.fail(2)] == [effects.FindBookies]
 
 
-SLOW = WriterLimits(slow_lag_entries=10, slow_lag_ns=2 * SECOND_NS, hold_back_ns_max=3600 * SECOND_NS)
+SLOW = WriterOptions(slow_lag_entries=10, slow_lag_s=2.0, hold_back_s_max=3600.0)
 """Of a bookie that is slow, and keeps so near to the others that it is not left out."""
 
 
-def lagging_writer(quorums=(3, 3, 2), limits=SLOW):
+def lagging_writer(quorums=(3, 3, 2), options=SLOW):
     """A writer whose third bookie has answered for one entry of twenty, and answers on."""
-    writer = Writer(quorums, limits=limits)
+    writer = Writer(quorums, options=options)
     writer.add(20)
     writer.reply(0, *range(20))
     writer.reply(1, *range(20))
@@ -293,8 +293,8 @@ def test_bookie_that_catches_up_in_time_stays():
 
 
 def test_lag_counts_bytes_too_and_what_is_not_acknowledged_is_no_lag():
-    limits = replace(SLOW, slow_lag_entries=10**9, slow_lag_bytes=15, slow_lag_ns=SECOND_NS)
-    writer = Writer((3, 3, 2), limits=limits)
+    options = replace(SLOW, slow_lag_entries=10**9, slow_lag_bytes=15, slow_lag_s=1.0)
+    writer = Writer((3, 3, 2), options=options)
     for _ in range(4):
         writer.add(10)
     writer.reply(0, *range(40))
@@ -307,7 +307,7 @@ def test_lag_counts_bytes_too_and_what_is_not_acknowledged_is_no_lag():
 
 
 def test_probe_of_a_bookie_that_refused_part_of_a_batch_ends_with_that_part():
-    writer = Writer(limits=REFUSING)
+    writer = Writer(options=REFUSING)
     writer.add(3)
     writer.reply(0, 2)
     overloaded(writer, 0, 0, 1)
@@ -318,7 +318,7 @@ def test_probe_of_a_bookie_that_refused_part_of_a_batch_ends_with_that_part():
 
 
 def test_whole_batch_that_waits_behind_a_refusal_is_a_probe_too():
-    writer = Writer(limits=REFUSING)
+    writer = Writer(options=REFUSING)
     writer.add(1)
     overloaded(writer, 0, 0)
     writer.add(3)
@@ -339,15 +339,15 @@ def test_silence_of_bookies_counts_only_where_qa_needs_one_of_them():
     assert any(isinstance(effect, effects.FindBookies) for effect in done)
 
 
-@pytest.mark.parametrize("limits", [WriterLimits(), WriterLimits(delay_ensemble_change=True)], ids=["", "delayed"])
-def test_bytes_kept_for_a_bookie_that_is_lost_are_let_go_though_no_answer_is_to_come(limits):
+@pytest.mark.parametrize("options", [WriterOptions(), WriterOptions(delay_ensemble_change=True)], ids=["", "delayed"])
+def test_bytes_kept_for_a_bookie_that_is_lost_are_let_go_though_no_answer_is_to_come(options):
     """Callers who wait for room would wait for ever: the others have answered for all there is."""
-    writer = Writer(limits=limits)
+    writer = Writer(options=options)
     writer.add(3)
     writer.reply(0, 0, 1, 2)
     writer.reply(1, 0, 1, 2)
     assert (writer.acknowledged, writer.core.pending.kept_bytes) == (2, 3)
     writer.fail(2)
-    if limits.delay_ensemble_change is False:
+    if options.delay_ensemble_change is False:
         writer.change_to()
     assert writer.core.pending.kept_bytes == 0

@@ -55,7 +55,7 @@ def random_setup(
                 random.choice((half_bytes // 3, half_bytes // 2, half_bytes, 1 << 20)),
                 log_per_ledger=random.random() < 0.3 if log_per_ledger is None else log_per_ledger,
                 active_logs_max=random.choice((1, 2, 100)),
-                idle_s=random.choice((0, 1e9)),
+                idle_s=random.choice((0, 1e8)),
                 reserves=random.random() < 0.5,
             ),
             open_files_max=random.choice((2, 4, 100)),

@@ -139,7 +139,7 @@ def _client_options(data: bytes) -> None:
     elif kind == 2:
         PlacementOptions(draw.int64(), draw.int64(), _number(draw), _number(draw))
     elif kind == 3:
-        RelaxedDurability(draw.flag(), draw.flag(), draw.int64(), draw.int64())
+        RelaxedDurability(draw.flag(), draw.flag(), draw.int64(), _number(draw))
     elif kind == 4:
         check_quorums(draw.int64(), draw.int64(), draw.int64())
     elif kind == 5:

@@ -62,7 +62,7 @@ def test_relaxed_durability_is_deferred_sync_and_force_on_apaches_bookies(
 ) -> None:
     """docs/protocol.md §5.5. They say no LastAddSynced, so that nothing is confirmed before a force."""
     with Client(bookies.uri, password=PASSWORD.encode()) as client:
-        writer = client.create(ledger_type=ledger_type, relaxed=RelaxedDurability(force_interval_ns=0))
+        writer = client.create(ledger_type=ledger_type, relaxed=RelaxedDurability(force_interval_s=0.0))
         writer.append_many(payloads(SIZES))
         assert writer.last_entry == -1
         assert writer.sync() == writer.last_entry == len(SIZES) - 1

@@ -9,6 +9,7 @@ import pytest
 
 from bkspark import blocking
 from bkspark.client import AdvancedLedgerWriter
+from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import (
     ClientClosed,
     ConfigurationError,
@@ -18,7 +19,6 @@ from bkspark.errors import (
     TooManyRequests,
 )
 from bkspark.ledger.advanced import AHEAD_BYTES_MAX, AHEAD_ENTRIES_MAX
-from bkspark.ledger.writer_options import WriterOptions
 from tests.cluster import Cluster
 from tests.ledger.in_process import run
 

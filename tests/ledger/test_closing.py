@@ -12,8 +12,8 @@ import pytest
 from bkspark.client import Client, LedgerWriter
 from bkspark.core.metadata import LedgerMetadata, LedgerState
 from bkspark.core.pipeline import WriterState
+from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import MetadataError, RequestTimeout
-from bkspark.ledger.writer_options import WriterOptions
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.tree import Stat

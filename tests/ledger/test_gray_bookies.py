@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from bkspark.client import Client, LedgerWriter
-from bkspark.core.limits import WriterLimits
-from bkspark.ledger.writer_options import WriterOptions
+from bkspark.core.writer_options import WriterOptions
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri
 from bkspark.net.pool import NetOptions
@@ -29,18 +28,17 @@ from tests.simulation.virtual_loop import VirtualLoop
 
 pytestmark = pytest.mark.slow
 
-MILLISECOND = 1_000_000
 # The defaults, ten times as fast, so that six seconds are a minute.
-LIMITS = WriterLimits(
-    add_timeout_ns=500 * MILLISECOND,
-    replacement_retry_ns=100 * MILLISECOND,
-    slow_lag_ns=500 * MILLISECOND,
-    hold_back_ns_max=200 * MILLISECOND,
-    probe_pause_ns_min=100 * MILLISECOND,
-    probe_pause_ns_max=1000 * MILLISECOND,
-    trial_ns=200 * MILLISECOND,
+OPTIONS = WriterOptions(
+    lag_entries_max=64,
+    add_timeout_s=0.5,
+    replacement_retry_s=0.1,
+    slow_lag_s=0.5,
+    hold_back_s_max=0.2,
+    probe_pause_s_min=0.1,
+    probe_pause_s_max=1.0,
+    trial_s=0.2,
 )
-OPTIONS = WriterOptions(lag_entries_max=64)
 NET = NetOptions(connect_timeout_s=0.5, read_timeout_s=0.5)
 BATCH = 16
 PAUSE_S = 0.02
@@ -198,7 +196,7 @@ def ordinary_p99(protocol: str) -> float:
 def play(test: Callable[[GrayCluster, LedgerWriter], Any], **options: Any) -> None:
     """Run a test's coroutine with a writer of a 3/3/2 ledger on the cluster."""
     cluster = GrayCluster()
-    settings = {"limits": LIMITS, "writer": OPTIONS, "net": NET, **options}
+    settings = {"writer": OPTIONS, "net": NET, **options}
 
     async def call() -> None:
         await BookieRegistry(cluster.store.session(), MetadataUri.parse(URI)).initialize_cluster()
@@ -253,7 +251,7 @@ def test_writer_keeps_its_rate_with_default_limits_over_a_minute() -> None:
         # Its lag is full after five seconds; callers wait for two more at most, once.
         assert slowest < 3
 
-    play(test, limits=WriterLimits(), writer=WriterOptions(lag_entries_max=1000), net=NetOptions())
+    play(test, writer=WriterOptions(lag_entries_max=1000), net=NetOptions())
 
 
 def test_second_bookie_that_is_lost_meanwhile_makes_the_gray_one_count_again() -> None:

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from bkspark.core.metadata import LedgerState
+from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import ClientClosed, LedgerClosed, LedgerFenced
-from bkspark.ledger.writer import WriterOptions
 from tests.ledger.in_process import InProcessCluster, run
 from tests.polling import until
 

@@ -14,7 +14,7 @@ from bookie_service.engine.bookie import Bookie
 from tests.ledger.in_process import run
 
 TYPES = ["VD_JOURNAL", "VD_BYPASS_JOURNAL"]
-NEVER_FORCES = RelaxedDurability(force_interval_ns=0)
+NEVER_FORCES = RelaxedDurability(force_interval_s=0.0)
 
 
 def payloads(first: int, count: int) -> list[bytes]:
@@ -80,7 +80,7 @@ def test_lac_moves_by_what_bookies_say_in_answers_to_adds(tmp_path):
 def test_readers_follow_while_bookies_sync_by_themselves(tmp_path):
     async def test(cluster):
         client = cluster.client()
-        relaxed = RelaxedDurability(force_interval_ns=50_000_000)
+        relaxed = RelaxedDurability(force_interval_s=0.05)
         writer = await client.create(ledger_type="VD_JOURNAL", relaxed=relaxed)
         reader = await client.open(writer.ledger_id)
         for number in range(3):
@@ -165,7 +165,7 @@ def test_new_bookie_gets_all_that_is_not_synced_where_replacement_is_asked_for(t
 
     async def test(cluster):
         client = cluster.client()
-        relaxed = RelaxedDurability(striped=True, changes_ensemble=True, force_interval_ns=0)
+        relaxed = RelaxedDurability(striped=True, changes_ensemble=True, force_interval_s=0.0)
         ensemble, write_quorum, ack_quorum = quorums
         writer = await client.create(
             ensemble=ensemble,
@@ -193,7 +193,7 @@ def test_callers_wait_while_as_much_as_is_allowed_is_kept_unsynced(tmp_path):
     """Issue 5 D: "bounded: named limit, back-pressure": nobody calls sync, and yet all is taken in the end."""
 
     async def test(cluster):
-        relaxed = RelaxedDurability(changes_ensemble=True, unsynced_bytes_max=200_000, force_interval_ns=0)
+        relaxed = RelaxedDurability(changes_ensemble=True, unsynced_bytes_max=200_000, force_interval_s=0.0)
         writer = await cluster.client().create(ledger_type="VD_BYPASS_JOURNAL", relaxed=relaxed)
         most = 0
         for _ in range(100):
@@ -217,7 +217,7 @@ def test_bookie_that_does_not_sync_confirms_nothing(tmp_path, monkeypatch):
             write_quorum=2,
             ack_quorum=2,
             ledger_type="VD_JOURNAL",
-            relaxed=RelaxedDurability(force_interval_ns=0),
+            relaxed=RelaxedDurability(force_interval_s=0.0),
         )
         await writer.append(b"0")
         monkeypatch.setattr(Bookie, "force", lambda bookie, client, ledger_id, encode: client.send(encode(Status.EIO)))

@@ -8,8 +8,8 @@ from contextlib import aclosing
 import pytest
 
 from bkspark.core.tail import TailLimits
+from bkspark.core.writer_options import WriterOptions
 from bkspark.ledger.tail import TailWatch
-from bkspark.ledger.writer_options import WriterOptions
 from bkspark.net.pool import NetOptions
 from tests.ledger.in_process import run
 

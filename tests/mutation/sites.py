@@ -19,7 +19,7 @@ _UNOBSERVED_FUNCTIONS = frozenset({"__repr__", "__str__"})
 
 @dataclass(frozen=True)
 class Site:
-    """A node that operators may change, and where it stands."""
+    """A node that operators may change, and where it is."""
 
     node: ast.AST
     statement: ast.stmt

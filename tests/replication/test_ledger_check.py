@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from bkspark.client import LedgerWriter
-from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.striping import write_set
+from bkspark.core.writer_options import WriterOptions
 from bkspark.ledger.stored import HeldEntries
 from bkspark.wire.entry_lists import EntryRuns
 from bookie_service.replication import repair
@@ -114,7 +114,7 @@ def test_a_check_of_the_ends_alone_finds_a_hole_that_a_writer_left_in_the_middle
     size, write_quorum, ack_quorum = quorums
 
     async def test(cluster: InProcessCluster) -> None:
-        client = cluster.client(limits=WriterLimits(replacement_retry_ns=1))
+        client = cluster.client(writer=WriterOptions(replacement_retry_s=0.001))
         writer = await client.create(ensemble=size, write_quorum=write_quorum, ack_quorum=ack_quorum)
         await writer.append_many([b"before"] * 12)
         away = cluster.bookie(writer.metadata.last_fragment.bookies[1])

@@ -9,29 +9,28 @@ from __future__ import annotations
 import asyncio
 
 from bkspark.client import Client
-from bkspark.core.limits import WriterLimits
+from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError
 from bkspark.ledger.writer import LedgerWriter
-from bkspark.ledger.writer_options import WriterOptions
 from bkspark.net.pool import NetOptions
 from tests.simulation.full_cluster import URI, DelayedTree, FullBookie
 from tests.simulation.full_faults import links_of
 from tests.simulation.full_links import TO_BOOKIE, TO_CLIENT
 from tests.simulation.full_schedule import FullOutcome, FullSchedule
 
-MILLISECOND = 1_000_000
-LIMITS = WriterLimits(
-    add_timeout_ns=1_000 * MILLISECOND,
-    replacement_retry_ns=200 * MILLISECOND,
-    slow_lag_ns=1_000 * MILLISECOND,
-    hold_back_ns_max=300 * MILLISECOND,
-    probe_pause_ns_min=300 * MILLISECOND,
-    probe_pause_ns_max=4_000 * MILLISECOND,
-    trial_ns=300 * MILLISECOND,
+OPTIONS = WriterOptions(
+    close_timeout_s=10.0,
+    pending_entries_max=8,
+    lag_entries_max=4,
+    add_timeout_s=1.0,
+    replacement_retry_s=0.2,
+    slow_lag_s=1.0,
+    hold_back_s_max=0.3,
+    probe_pause_s_min=0.3,
+    probe_pause_s_max=4.0,
+    trial_s=0.3,
 )
-PENDING_ENTRIES_MAX = 8
-LAG_ENTRIES_MAX = 4
-"""Full in an eighth of a second where a bookie does not answer."""
+"""The window is full in an eighth of a second where a bookie does not answer."""
 GRAY_KINDS = ("hang", "hung journal", "slow journal", "cut", "clogged", "forgetful")
 SLOW_SYNCS_S = (0.5, 0.5, 1.0, 4.0)
 """What a slow journal takes to sync, on average. One that is a little slower only holds the owner back a little."""
@@ -70,10 +69,7 @@ class GraySchedule(FullSchedule):
             tree=tree or self.cluster.session(),
             wire_protocol=self.protocol,
             net=NetOptions(connect_timeout_s=1.0, read_timeout_s=1.0),
-            writer=WriterOptions(
-                close_timeout_s=10.0, pending_entries_max=PENDING_ENTRIES_MAX, lag_entries_max=LAG_ENTRIES_MAX
-            ),
-            limits=LIMITS,
+            writer=OPTIONS,
         )
 
     def _press(self) -> None:

@@ -16,12 +16,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bkspark.client import Client
-from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import LedgerMetadata, LedgerState
+from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookieUnavailable, BookKeeperError, MetadataError, NoSuchEntry, ReadFailed
 from bkspark.ledger.reader import LedgerReader
 from bkspark.ledger.writer import LedgerWriter
-from bkspark.ledger.writer_options import WriterOptions
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri
 from bkspark.net.pool import NetOptions
@@ -116,7 +115,7 @@ class FullSchedule(Observer):
         self.aside = Random(f"aside {seed}")
         self.theme = self.aside.choice(THEMES)
         self.protocol = self.aside.choice(self.PROTOCOLS)
-        self._options = WriterOptions(close_timeout_s=10.0)
+        self._options = WriterOptions(close_timeout_s=10.0, add_timeout_s=1.0, replacement_retry_s=0.5)
         self._ledger_id = -1
         self._audits = LedgerAudits(self.cluster, self.ledger, self._now)
         self._aims: dict[tuple[str, int], str] = {}
@@ -162,7 +161,6 @@ class FullSchedule(Observer):
             wire_protocol=self.protocol,
             net=NetOptions(connect_timeout_s=1.0, read_timeout_s=1.0),
             writer=self._options,
-            limits=WriterLimits(add_timeout_ns=1_000_000_000, replacement_retry_ns=500_000_000),
         )
 
     async def _main(self) -> None:
@@ -214,8 +212,8 @@ class FullSchedule(Observer):
         """Let the owner's window be small, and the sockets' buffers, so that it waits for room again and again."""
         self.history.pressed = True
         self.cluster.socket_bytes = 100
-        self._options = WriterOptions(
-            close_timeout_s=10.0, pending_entries_max=4, pending_bytes_max=200, lag_entries_max=8, lag_bytes_max=400
+        self._options = replace(
+            self._options, pending_entries_max=4, pending_bytes_max=200, lag_entries_max=8, lag_bytes_max=400
         )
 
     async def _heal(self) -> None:

@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 
 from bkspark.client import Client
-from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import LedgerMetadata, LedgerType
 from bkspark.core.relaxed import RelaxedDurability
+from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError
 from bkspark.ledger.writer import LedgerWriter
-from bkspark.ledger.writer_options import WriterOptions
 from bkspark.net.pool import NetOptions
 from tests.crash.images import Loss
 from tests.simulation.full_cluster import URI, DelayedTree
@@ -49,9 +48,12 @@ class TailSchedule(FullSchedule):
             wire_protocol=self.protocol,
             net=NetOptions(connect_timeout_s=1.0, read_timeout_s=1.0),
             writer=WriterOptions(
-                close_timeout_s=10.0, force_timeout_s=5.0, explicit_lac_interval_s=self._explicit_lac_s
+                close_timeout_s=10.0,
+                force_timeout_s=5.0,
+                explicit_lac_interval_s=self._explicit_lac_s,
+                add_timeout_s=1.0,
+                replacement_retry_s=0.5,
             ),
-            limits=WriterLimits(add_timeout_ns=1_000_000_000, replacement_retry_ns=500_000_000),
         )
 
     async def _create(self, owner: Client) -> LedgerWriter:
@@ -59,8 +61,8 @@ class TailSchedule(FullSchedule):
         relaxed = RelaxedDurability()
         if self.ledger_type.is_relaxed:
             changes = self.random.random() < 0.5
-            interval_ns = self.random.choice((0, 20_000_000))
-            relaxed = RelaxedDurability(striped=True, changes_ensemble=changes, force_interval_ns=interval_ns)
+            interval_s = self.random.choice((0.0, 0.02))
+            relaxed = RelaxedDurability(striped=True, changes_ensemble=changes, force_interval_s=interval_s)
         return await owner.create(
             ensemble=size,
             write_quorum=write_quorum,

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from bkspark.core import effects
-from bkspark.core.limits import WriterLimits
 from bkspark.core.pipeline import WriterState
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.core.writer import WriterCore
+from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookieUnavailable, BookKeeperError, LedgerFenced
 from bkspark.ledger.metadata_steps import write_metadata
 from bkspark.metadata.ledgers import Versioned
@@ -27,18 +27,18 @@ from tests.simulation.world import MILLISECOND, start_task
 
 TICK_NS = 60 * MILLISECOND
 FORCE_TIMEOUT_NS = 300 * MILLISECOND
-LIMITS = WriterLimits(
-    add_timeout_ns=200 * MILLISECOND,
-    replacement_retry_ns=100 * MILLISECOND,
+OPTIONS = WriterOptions(
+    add_timeout_s=0.2,
+    replacement_retry_s=0.1,
     slow_lag_entries=2,
-    slow_lag_ns=100 * MILLISECOND,
-    hold_back_ns_max=50 * MILLISECOND,
-    probe_pause_ns_min=50 * MILLISECOND,
-    probe_pause_ns_max=200 * MILLISECOND,
-    trial_ns=80 * MILLISECOND,
-    ensemble_change_delay_ns_max=150 * MILLISECOND,
+    slow_lag_s=0.1,
+    hold_back_s_max=0.05,
+    probe_pause_s_min=0.05,
+    probe_pause_s_max=0.2,
+    trial_s=0.08,
+    ensemble_change_delay_s_max=0.15,
 )
-DELAYING = replace(LIMITS, delay_ensemble_change=True)
+DELAYING = replace(OPTIONS, delay_ensemble_change=True)
 _NOTHING = memoryview(b"")
 
 
@@ -238,9 +238,9 @@ class Owner(Client):
     ) -> None:
         """`relaxed`: what the checkers take for acknowledged is then what is confirmed: nothing else is promised."""
         super().__init__(site, name)
-        limits = DELAYING if delays_changes else LIMITS
+        options = DELAYING if delays_changes else OPTIONS
         metadata, version = stored.metadata, stored.version
-        self.core = WriterCore(site.ledger_id, metadata, version, site.random, limits, relaxed=relaxed)
+        self.core = WriterCore(site.ledger_id, metadata, version, site.random, options, relaxed=relaxed)
         if relaxed is None:
             self._pipeline = Pipeline(self, self.core, self._promised, self._failed, recovery=False)
         else:

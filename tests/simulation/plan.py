@@ -217,7 +217,7 @@ def relaxed_plan_of(seed: int) -> Plan:
     relaxed = RelaxedDurability(
         striped=True,
         changes_ensemble=random.random() < 0.5,
-        force_interval_ns=random.choice((100, 300)) * MILLISECOND,
+        force_interval_s=random.choice((0.1, 0.3)),
     )
     return replace(
         plan,

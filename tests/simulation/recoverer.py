@@ -20,7 +20,7 @@ from tests.simulation import clients
 from tests.simulation.bookies import Stored
 from tests.simulation.clients import NEGATIVE, Client, Site
 from tests.simulation.history import Wait
-from tests.simulation.owner import LIMITS, Pipeline, SimulatedEntries
+from tests.simulation.owner import OPTIONS, Pipeline, SimulatedEntries
 from tests.simulation.world import MILLISECOND, start_task
 
 
@@ -193,7 +193,7 @@ class Recoverer(Client):
                 core.metadata,
                 core.version,
                 self.site.random,
-                LIMITS,
+                OPTIONS,
                 is_recovery=True,
                 lac=effect.payloads.first_entry - 1,
             )

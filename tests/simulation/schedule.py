@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
+from bkspark.core.limits import nanoseconds
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.pipeline import WriterState
 from bkspark.core.striping import write_set
@@ -19,7 +20,7 @@ from tests.simulation.clients import Client, Site
 from tests.simulation.history import Audit, Copies, History, LedgerHistory
 from tests.simulation.metadata import ROOT, Metadata
 from tests.simulation.network import DOWN, UP, Network
-from tests.simulation.owner import LIMITS, TICK_NS, Owner
+from tests.simulation.owner import OPTIONS, TICK_NS, Owner
 from tests.simulation.plan import OWNER, Plan, Trigger
 from tests.simulation.reader import Reader
 from tests.simulation.recoverer import Recoverer
@@ -33,7 +34,7 @@ SLOW_FACTOR = 5.0
 """A link that is slower than others by more than this may look like a bookie that does not answer."""
 LOAD_NS = 15 * MILLISECOND
 """A bookie that refuses load for no longer, once, gets in the end what it refused."""
-MARKER_DELAY_NS = LIMITS.refusal_pause_ns_max + 4 * TICK_NS
+MARKER_DELAY_NS = nanoseconds(OPTIONS.refusal_pause_s_max) + 4 * TICK_NS
 """How long an owner may take to send again what bookies refused for their load."""
 PROMPT_NS = 190 * MILLISECOND
 """What an add may take where no fault is silent: less than any time-out."""

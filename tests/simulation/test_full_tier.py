@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from bkspark.client import Client, LedgerWriter
-from bkspark.core.limits import WriterLimits
+from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError, NotEnoughBookies
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri
@@ -137,8 +137,8 @@ async def _come_back(cluster: Cluster) -> int:
     await BookieRegistry(cluster.store.session(), MetadataUri.parse(URI)).initialize_cluster()
     for bookie in cluster.bookies:
         await bookie.start()
-    limits = WriterLimits(add_timeout_ns=100_000_000)
-    async with Client(URI, tree=cluster.session(), limits=limits) as client:
+    options = WriterOptions(add_timeout_s=0.1)
+    async with Client(URI, tree=cluster.session(), writer=options) as client:
         writer = await client.create(ensemble=4, write_quorum=2, ack_quorum=1)
         first, _, third, _ = (_bookie(cluster, name) for name in writer.metadata.last_fragment.bookies)
         await writer.append_many([b"everybody answers"] * 4)
@@ -194,8 +194,8 @@ def _on_new_cluster(seed: int, work: Callable[[Cluster, LedgerWriter], Awaitable
         await BookieRegistry(cluster.store.session(), MetadataUri.parse(URI)).initialize_cluster()
         for bookie in cluster.bookies:
             await bookie.start()
-        limits = WriterLimits(add_timeout_ns=int(ADD_TIMEOUT_S * 1e9))
-        async with Client(URI, tree=cluster.session(), limits=limits) as client:
+        options = WriterOptions(add_timeout_s=ADD_TIMEOUT_S)
+        async with Client(URI, tree=cluster.session(), writer=options) as client:
             writer = await client.create(ensemble=3, write_quorum=3, ack_quorum=2)
             await writer.append(b"everybody answers")
             await asyncio.sleep(1.0)

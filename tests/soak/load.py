@@ -25,8 +25,8 @@ from typing import Any
 
 from bkspark.client import Client, LedgerWriter
 from bkspark.core.metadata import LedgerMetadata
+from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError, NoSuchEntry
-from bkspark.ledger.writer_options import WriterOptions
 from bkspark.log.positions import EARLIEST, Place, Position
 from tests.crash.kills import payload
 from tests.soak.rows import number_of, row

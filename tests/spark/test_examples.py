@@ -4,12 +4,11 @@ import json
 import os
 import re
 import runpy
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from bkspark.spark.options import OPTIONS, SourceOptions
+from bkspark.spark.options import OPTIONS, READ, STREAM, WRITE
 from bkspark.spark.session import SETTINGS
 from tests.spark import notebooks
 
@@ -132,27 +131,52 @@ def printed(notebook: dict) -> list[str]:
     return ["".join(output["text"]) for output in outputs if output["output_type"] == "stream"]
 
 
-def option_rows() -> list[tuple[str, str, str]]:
-    """Return (name, default, meaning) of each line of the tables of options in docs/spark.md."""
+def option_rows() -> list[tuple[str, str, str, str]]:
+    """Return (name, for, default, meaning) of each line of the tables of options in docs/spark.md."""
     text = (ROOT / "docs" / "spark.md").read_text()
-    lines = re.findall(r"^\| `([\w.]+)`(?: ¹)? \|[^|]+\|([^|]*)\|([^|]+)\|$", text, re.MULTILINE)
-    return [(name, default.strip(), meaning) for name, default, meaning in lines]
+    lines = re.findall(r"^\| `([\w.]+)`(?: ¹)? \|([^|]+)\|([^|]*)\|([^|]+)\|$", text, re.MULTILINE)
+    return [(name, uses.strip(), default.strip(), meaning) for name, uses, default, meaning in lines]
+
+
+DEFAULT_IN_WORDS = {
+    "uri": "`BKSPARK_URI`",
+    "password": "`BKSPARK_PASSWORD`, else empty",
+    "payloadFormat": "`raw`; a write of columns other than `value`: `arrow`",
+    "startingOffsets": "batch `earliest`, stream `latest`",
+    "minPartitions": "one task per processor of the driver, each of 16 MiB or more",
+}
+"""Defaults that depend on more than the option."""
+FOR = {
+    frozenset({READ, STREAM, WRITE}): r"all",
+    frozenset({READ, STREAM}): r"reads",
+    frozenset({READ}): r"batch read( of `ledgers`)?",
+    frozenset({STREAM}): r"stream read",
+    frozenset({WRITE}): r"(batch )?write( with `txnAppId`)?",
+}
+"""How the table says where an option has effect."""
 
 
 def test_documentation_has_one_short_line_for_every_option():
-    names = [name for name, _, _ in option_rows()]
+    names = [name for name, *_ in option_rows()]
     assert sorted(names) == sorted([*(option.name for option in OPTIONS), "ledgerMetadata.KEY"])
-    assert [name for name, _, meaning in option_rows() if len(meaning) > 140] == []
+    assert [name for name, _, _, meaning in option_rows() if len(meaning) > 140] == []
 
 
-def test_defaults_in_the_documentation_are_those_of_the_code():
+def test_documentation_has_the_default_and_the_use_of_every_option_as_the_table_of_the_code():
     options = {option.name: option for option in OPTIONS}
-    defaults = {field.name: field.default for field in fields(SourceOptions)}
-    shown = {name: default.strip("`") for name, default, _ in option_rows() if default and " " not in default}
-    shown.pop("uri")
-    assert len(shown) > 15
-    for name, default in shown.items():
-        assert options[name].check(default) == defaults[options[name].field], name
+    for name, uses, default, _ in option_rows():
+        if name in options:
+            stated = DEFAULT_IN_WORDS.get(name, options[name].default or "")
+            assert stated in (default, default.strip("`")), name
+            assert re.fullmatch(FOR[options[name].uses], uses), name
+    assert all(options[name].default in (None, "") for name in DEFAULT_IN_WORDS)
+
+
+def test_documentation_names_the_values_of_every_option_that_has_few():
+    documented = {name: f"{default}{meaning}" for name, _, default, meaning in option_rows()}
+    for option in OPTIONS:
+        for choice in option.choices:
+            assert f"`{choice}`" in documented[option.name], (option.name, choice)
 
 
 def test_settings_file_and_session_set_the_same():

@@ -1,8 +1,11 @@
 import pytest
 
+from bkspark.core.metadata import LedgerType
 from bkspark.errors import ConfigurationError
+from bkspark.ids import DIGESTS, LEDGER_TYPES
 from bkspark.spark.option_values import IdRange, parse_ledgers
 from bkspark.spark.options import OPTIONS, SourceOptions
+from bkspark.wire.digest import DigestType
 
 URI = "zk://127.0.0.1:2181/ledgers"
 
@@ -281,6 +284,22 @@ def test_other_times_are_refused(text):
 
 def test_password_is_never_shown():
     assert "s3cret" not in repr(parse(log="a", password="s3cret"))
+
+
+def test_every_default_is_the_one_of_the_table():
+    """No field has a default of its own: an option without one in the table is None when it is not given."""
+    default = parse(log="z")
+    for option in OPTIONS:
+        if option.name not in ("uri", "log"):
+            expected = None if option.default is None else option.check(option.default)
+            assert getattr(default, option.field) == expected, option.name
+
+
+def test_digests_and_ledger_types_are_those_that_there_are():
+    choices = {option.name: option.choices for option in OPTIONS}
+    assert choices["digestType"] == DIGESTS
+    assert {name.upper() for name in DIGESTS} == set(DigestType.__members__)
+    assert choices["ledgerType"] == LEDGER_TYPES == tuple(it.value for it in LedgerType)
 
 
 def test_every_option_fills_its_field():

@@ -1,6 +1,7 @@
 """Options as a typed value: the same names and checks as those that Spark hands over as texts."""
 
 import json
+import typing
 from datetime import UTC, datetime
 
 import pytest
@@ -15,6 +16,13 @@ URI = "zk://127.0.0.1:2181/ledgers"
 
 def test_every_option_has_a_type():
     assert set(OptionTypes.__annotations__) == {option.name for option in OPTIONS} | {"ledgerMetadata"}
+
+
+def test_typed_values_are_those_of_the_table_where_they_are_few():
+    types = typing.get_type_hints(OptionTypes)
+    for option in OPTIONS:
+        is_literal = typing.get_origin(types[option.name]) is typing.Literal
+        assert (typing.get_args(types[option.name]) if is_literal else ()) == option.choices, option.name
 
 
 def test_values_become_the_texts_that_spark_takes():

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bkspark.errors import ConfigurationError
+from bkspark.options import COUNT_MAX, bounded, check
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage import ledger_id_sets
 from bookie_service.storage.index.index import ENTRIES_END, Extent, IndexPaths, IndexReader, LedgerUpdate
@@ -27,13 +29,16 @@ class PageOptions:
     files_synced_singly_max: above this number of changed files the whole file system is synced instead.
     """
 
-    page_bytes: int = 8192
-    pages_max: int = 8192
-    files_synced_singly_max: int = 128
+    page_bytes: int = bounded(8192, POSITION_BYTES, 1024 * 1024, "bytes")
+    pages_max: int = bounded(8192, 1, 1 << 30)
+    files_synced_singly_max: int = bounded(128, 0, COUNT_MAX)
 
     def __post_init__(self) -> None:
+        check(self)
         if self.page_bytes % POSITION_BYTES:
-            raise ValueError(f"pageSize {self.page_bytes} must be a multiple of {POSITION_BYTES}, a position's size")
+            raise ConfigurationError(
+                f"pageSize {self.page_bytes} must be a multiple of {POSITION_BYTES}, a position's size"
+            )
 
 
 class PerLedgerIndex:

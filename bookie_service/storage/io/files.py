@@ -37,7 +37,7 @@ _fallocate = ctypes.CDLL(None, use_errno=True).fallocate
 _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _FALLOC_FL_KEEP_SIZE = 1
 
-_BUFFERS_PER_CALL_MAX = 1024
+BUFFERS_PER_CALL_MAX = 1024
 """IOV_MAX of Linux."""
 _BLOCK_BYTES = 4096
 _NO_WAIT = getattr(os, "RWF_NOWAIT", None)
@@ -114,8 +114,8 @@ class File:
         """Write the buffers back to back at `offset`; return the bytes written, which are all of them."""
         start = offset
         try:
-            for first in range(0, len(buffers), _BUFFERS_PER_CALL_MAX):
-                offset += self._write_some(buffers[first : first + _BUFFERS_PER_CALL_MAX], offset)
+            for first in range(0, len(buffers), BUFFERS_PER_CALL_MAX):
+                offset += self._write_some(buffers[first : first + BUFFERS_PER_CALL_MAX], offset)
         except OSError as error:
             raise _named(error, self.path) from None
         return offset - start

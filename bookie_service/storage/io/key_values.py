@@ -18,16 +18,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from bkspark.options import BYTES_MAX, COUNT_MAX, bounded, check
+
 
 @dataclass(frozen=True, slots=True)
 class KeyValueOptions:
     """Sizes in bytes; only RocksDB uses the last two."""
 
-    cache_bytes: int = 16 * 1024 * 1024
-    write_buffer_bytes: int = 16 * 1024 * 1024
-    open_files_max: int = 1000
-    block_bytes: int = 64 * 1024
-    bloom_bits_per_key: int = 10
+    cache_bytes: int = bounded(16 * 1024 * 1024, 1, BYTES_MAX, "bytes")
+    write_buffer_bytes: int = bounded(16 * 1024 * 1024, 1, BYTES_MAX, "bytes")
+    open_files_max: int = bounded(1000, 1, COUNT_MAX)
+    block_bytes: int = bounded(64 * 1024, 1024, 64 * 1024 * 1024, "bytes")
+    bloom_bits_per_key: int = bounded(10, 0, 100)
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 class KeyValues(Protocol):

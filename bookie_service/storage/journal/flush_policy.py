@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from bkspark.options import BYTES_MAX, COUNT_MAX, YEARS_S, bounded, check
+
 MARKER_DELAY_NS = 100_000_000
 """Time without records before a durability marker is written: it costs a sync, so not between one writer's adds."""
 
@@ -28,11 +30,14 @@ class FlushLimits:
     (`Journal.write_durability_marker`); a journal that does not sync its groups is synced once in that time.
     """
 
-    bytes_max: int = 512 * 1024
-    entries_max: int = 0
-    age_ns_max: int = 2_000_000
+    bytes_max: int = bounded(512 * 1024, 1, BYTES_MAX, "bytes")
+    entries_max: int = bounded(0, 0, COUNT_MAX)
+    age_ns_max: int = bounded(2_000_000, 0, int(YEARS_S) * 1_000_000_000, "ns")
     flush_when_idle: bool = True
-    marker_delay_ns: int = MARKER_DELAY_NS
+    marker_delay_ns: int = bounded(MARKER_DELAY_NS, 0, int(YEARS_S) * 1_000_000_000, "ns")
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 def flush_reason(

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
+from bkspark.options import BYTES_MAX, COUNT_MAX, bounded, check
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats.journal import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, FileHeader, RecordKind
 from bookie_service.formats.marks import JournalPosition
@@ -43,13 +44,16 @@ class JournalOptions:
     because only a replay reads them, and the memory is better used to cache entry logs.
     """
 
-    file_bytes_max: int = 2048 * 1024 * 1024
-    preallocate_bytes: int = 16 * 1024 * 1024
-    alignment_bytes: int = 0
-    backups_max: int = 5
+    file_bytes_max: int = bounded(2048 * 1024 * 1024, 1, BYTES_MAX, "bytes")
+    preallocate_bytes: int = bounded(16 * 1024 * 1024, 0, 2048 * 1024 * 1024, "bytes")
+    alignment_bytes: int = bounded(0, 0, 1024 * 1024, "bytes")
+    backups_max: int = bounded(5, 0, COUNT_MAX)
     reuse_files: bool = False
     sync_groups: bool = True
     leaves_page_cache: bool = True
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bkspark.errors import StorageDamaged
+from bkspark.options import BYTES_MAX, COUNT_MAX, bounded, check
 from bkspark.wire.framing import LENGTH_BYTES
 from bkspark.wire.layout import ENTRY_BYTES_MIN
 from bookie_service.formats import index as index_format
@@ -65,9 +66,12 @@ class ReadAheadOptions:
     batch_bytes: 0 or less: a 16th of the cache.
     """
 
-    cache_bytes: int = 64 * 1024 * 1024
-    batch_entries: int = 100
-    batch_bytes: int = -1
+    cache_bytes: int = bounded(64 * 1024 * 1024, 0, BYTES_MAX, "bytes")
+    batch_entries: int = bounded(100, 1, COUNT_MAX)
+    batch_bytes: int = bounded(-1, -1, BYTES_MAX, "bytes")
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +82,16 @@ class StoreOptions:
     """
 
     storage_class: StorageClass = StorageClass.SORTED
-    cache_half_bytes: int = 64 * 1024 * 1024
+    cache_half_bytes: int = bounded(64 * 1024 * 1024, 1, BYTES_MAX, "bytes")
     append: AppendOptions = field(default_factory=AppendOptions)
-    open_files_max: int = 20_000
+    open_files_max: int = bounded(20_000, 1, COUNT_MAX)
     pages: PageOptions = field(default_factory=PageOptions)
     read_ahead: ReadAheadOptions = field(default_factory=ReadAheadOptions)
     key_values: KeyValueOptions = field(default_factory=KeyValueOptions)
     disks: DiskLimits = field(default_factory=DiskLimits)
+
+    def __post_init__(self) -> None:
+        check(self)
 
     @property
     def reader_files_max(self) -> int:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bkspark.options import BYTES_MAX, COUNT_MAX, YEARS_S, bounded, check
 from bkspark.wire.framing import LENGTH_BYTES, gather_i64
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES, LOG_BYTES_MAX, OFFSET_BITS
@@ -37,16 +38,15 @@ class AppendOptions:
     reserves: space is allocated in the file system before it is written.
     """
 
-    log_bytes_max: int = 1024 * 1024 * 1024
-    sync_bytes: int = 2 * 1024 * 1024
+    log_bytes_max: int = bounded(1024 * 1024 * 1024, 1, LOG_BYTES_MAX, "bytes")
+    sync_bytes: int = bounded(2 * 1024 * 1024, 1, BYTES_MAX, "bytes")
     log_per_ledger: bool = False
-    active_logs_max: int = 500
-    idle_s: float = 300.0
+    active_logs_max: int = bounded(500, 1, COUNT_MAX)
+    idle_s: float = bounded(300.0, 0.0, YEARS_S, "seconds")
     reserves: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 < self.log_bytes_max <= LOG_BYTES_MAX:
-            raise ValueError(f"logSizeLimit must be 1 to {LOG_BYTES_MAX}, not {self.log_bytes_max}")
+        check(self)
 
 
 class EntryLogAppender:

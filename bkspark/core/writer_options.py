@@ -1,0 +1,70 @@
+"""WriterOptions: limits and time-outs of a writer, and when a bookie is too slow for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bkspark.options import COUNT_MAX, DAY_S, bounded, check
+
+_BYTES_MAX = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class WriterOptions:
+    """Limits and time-outs of one writer; bytes, entries and seconds.
+
+    In flight:
+        pending_entries_max, pending_bytes_max: what may be unacknowledged before `submit` waits.
+        lag_entries_max, lag_bytes_max: how far the slowest bookie may stay behind when Qa < Qw lets the others go
+            ahead; one that refuses load (TOOMANYREQUESTS) is tried again meanwhile, and fails nothing. Where Qa others
+            are enough, callers wait for it for `hold_back_s_max` at most. With a piece on top it stays below the
+            10,000 adds that an Apache bookie queues at most; it refuses what is above.
+
+    Time-outs:
+        add_timeout_s: how long a bookie may take to answer an add before it has failed.
+        close_timeout_s: of `close`.
+        force_timeout_s: how long a bookie may take to sync what it acknowledged (relaxed durability).
+        replacement_retry_s: after so long a replacement that was not found is looked for again.
+
+    Bookies that refuse load, or are slow:
+        refusal_pause_s_min, refusal_pause_s_max: pauses before adds that a bookie refused are sent again; they double.
+        slow_lag_entries, slow_lag_bytes: a bookie lags when it owes answers for so much that is acknowledged already,
+            but for half of `lag_entries_max` and `lag_bytes_max` in any case.
+        slow_lag_s: it is replaced when it has lagged at every tick for so long.
+        hold_back_s_max: it is left out when it lags and is further than this behind the acknowledgements.
+        probe_pause_s_min, probe_pause_s_max: pauses before a bookie that is left out is probed; they double.
+        trial_s: how long a bookie is on trial that is back.
+        delay_ensemble_change: Apache's delayEnsembleChange: a bookie that fails is replaced only when too few are left.
+        ensemble_change_delay_s_max: how long such a change is put off at most.
+
+    Readers:
+        explicit_lac_interval_s: how long after the last add of a burst readers may have to wait for its entries at
+            most; 0: until the next add, or the close. Between adds that come sooner it costs nothing.
+
+    Raises:
+        ConfigurationError: a value is out of bounds.
+    """
+
+    pending_entries_max: int = bounded(8_192, 1, COUNT_MAX)
+    pending_bytes_max: int = bounded(16 * 1024 * 1024, 1, _BYTES_MAX, "bytes")
+    lag_entries_max: int = bounded(8_192, 1, COUNT_MAX)
+    lag_bytes_max: int = bounded(64 * 1024 * 1024, 1, _BYTES_MAX, "bytes")
+    close_timeout_s: float = bounded(30.0, 0.001, DAY_S, "seconds")
+    force_timeout_s: float = bounded(60.0, 0.001, DAY_S, "seconds")
+    explicit_lac_interval_s: float = bounded(0.0, 0.0, DAY_S, "seconds")
+    add_timeout_s: float = bounded(5.0, 0.001, DAY_S, "seconds")
+    replacement_retry_s: float = bounded(1.0, 0.001, DAY_S, "seconds")
+    refusal_pause_s_min: float = bounded(0.005, 0.001, DAY_S, "seconds")
+    refusal_pause_s_max: float = bounded(0.5, 0.001, DAY_S, "seconds")
+    slow_lag_entries: int = bounded(4_096, 1, COUNT_MAX)
+    slow_lag_bytes: int = bounded(32 * 1024 * 1024, 1, _BYTES_MAX, "bytes")
+    slow_lag_s: float = bounded(5.0, 0.001, DAY_S, "seconds")
+    hold_back_s_max: float = bounded(2.0, 0.001, DAY_S, "seconds")
+    probe_pause_s_min: float = bounded(1.0, 0.001, DAY_S, "seconds")
+    probe_pause_s_max: float = bounded(10.0, 0.001, DAY_S, "seconds")
+    trial_s: float = bounded(2.0, 0.001, DAY_S, "seconds")
+    delay_ensemble_change: bool = False
+    ensemble_change_delay_s_max: float = bounded(30.0, 0.0, DAY_S, "seconds")
+
+    def __post_init__(self) -> None:
+        check(self)

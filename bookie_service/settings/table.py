@@ -1,0 +1,219 @@
+"""Which key fills which field of which options.
+
+A row has the key's name, unit and way with numbers out of bounds. Default and bounds are those of the field, stated in
+the key's unit; so each is said once, in the options. Keys that fill no field alone are read in `configuration`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, TypeVar
+
+from bkspark.options import bounds_of, default_of
+from bookie_service.engine.bookie import BookieOptions
+from bookie_service.engine.disk_watch import DiskOptions
+from bookie_service.engine.reads import ReadOptions
+from bookie_service.gc.garbage_collector import CollectionOptions
+from bookie_service.network.connection import ConnectionOptions
+from bookie_service.network.connections import ConnectionLimits
+from bookie_service.replication.options import AuditOptions, RepairOptions
+from bookie_service.settings.service_options import AddressOptions, ServiceOptions
+from bookie_service.settings.values import Values
+from bookie_service.storage.disks import DiskLimits
+from bookie_service.storage.io.key_values import KeyValueOptions
+from bookie_service.storage.journal.flush_policy import FlushLimits
+from bookie_service.storage.journal.journal import JournalOptions
+from bookie_service.storage.ledgers.base import ReadAheadOptions
+from bookie_service.storage.logs.log_appender import AppendOptions
+
+MIB = 1024 * 1024
+_MS_IN_S = Fraction(1, 1000)
+_MS_IN_NS = 1_000_000
+
+_Options = TypeVar("_Options")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A key that fills one field: a flag, or a whole number.
+
+    unit: what the page says; see `Values.number`.
+    per: what 1 of the key's unit is in the field's.
+    least: the lowest number, where it is another one than the field's.
+    or_less: -1 and 0 mean the field's 0.
+    raises, lowers: see `Values.number`.
+    """
+
+    field: str
+    key: str
+    unit: str = ""
+    per: Fraction | int = 1
+    least: int | None = None
+    or_less: bool = False
+    raises: bool = True
+    lowers: bool = True
+
+    def read(self, keys: Values, options: type, least: int | None = None) -> Any:
+        """Return the value of the field; `least`: the lowest number, where another key says so."""
+        default, bounds = default_of(options, self.field), bounds_of(options, self.field)
+        if bounds is None:
+            return keys.flag(self.key, default, self.unit)
+        own = -1 if self.or_less else math.ceil(round(bounds.least / self.per, 6))
+        number = keys.number(
+            self.key,
+            round(default / self.per),
+            least=next(it for it in (least, self.least, own) if it is not None),
+            most=math.floor(round(bounds.most / self.per, 6)),
+            unit=self.unit,
+            raises=self.raises,
+            lowers=self.lowers,
+        )
+        value = (max(0, number) if self.or_less else number) * self.per
+        return int(value) if bounds.is_whole else float(value)
+
+
+TABLE: Mapping[type, Sequence[Row]] = {
+    AddressOptions: (
+        Row("port", "bookiePort", raises=False, lowers=False),
+        Row("allow_loopback", "allowLoopback"),
+        Row("use_host_name", "useHostNameAsBookieID"),
+        Row("use_short_host_name", "useShortHostName"),
+    ),
+    ServiceOptions: (
+        Row("fetch_threads", "numReadWorkerThreads", "threads that wait for the disk"),
+        Row("local_reads", "localReadsEnabled", "clients on this host read entry logs themselves"),
+        Row("received_bytes_max", "receiveBuffersMaxBytes", "bytes received, not served yet; all connections"),
+        Row("reply_bytes_max", "replyBuffersMaxBytes", "bytes that peers have not taken; all connections"),
+    ),
+    BookieOptions: (
+        Row("adds_in_flight_max", "maxAddsInProgressLimit", "adds, 0 or less: no limit", or_less=True),
+        Row("journals_entries", "journalWriteData"),
+        Row("long_poll_s_max", "longPollTimeoutMaxMs", "ms that a read waits", _MS_IN_S),
+    ),
+    ReadOptions: (
+        Row("in_flight_max", "maxReadsInProgressLimit", "reads, 0 or less: no limit", or_less=True),
+        Row("batch_bytes_max", "maxBatchReadSize", "bytes"),
+    ),
+    ConnectionOptions: (
+        Row("frame_bytes_max", "nettyMaxFrameSizeBytes", "bytes"),
+        Row("frame_s_max", "frameTimeoutMs", "ms for one request to come", _MS_IN_S),
+        Row("no_delay", "serverTcpNoDelay"),
+        Row("keep_alive", "serverSockKeepalive"),
+    ),
+    ConnectionLimits: (
+        Row("all", "maxConnections", "connections", raises=False, lowers=False),
+        Row(
+            "per_address",
+            "maxConnectionsPerAddress",
+            "connections, 0: half of maxConnections",
+            raises=False,
+            lowers=False,
+        ),
+        Row(
+            "reserved",
+            "connectionsReservedForBookies",
+            "connections for the cluster's bookies, of maxConnections a tenth at most",
+        ),
+        Row("idle_s", "connectionIdleTimeoutMs", "ms for the first request to come", _MS_IN_S),
+    ),
+    FlushLimits: (
+        Row("bytes_max", "journalBufferedWritesThreshold", "bytes"),
+        Row("entries_max", "journalBufferedEntriesThreshold", "entries, 0 or less: no limit", or_less=True),
+        Row("age_ns_max", "journalMaxGroupWaitMSec", "ms, 0 or less: no wait", _MS_IN_NS, or_less=True),
+        Row("flush_when_idle", "journalFlushWhenQueueEmpty"),
+    ),
+    JournalOptions: (
+        Row("file_bytes_max", "journalMaxSizeMB", "MiB", MIB),
+        Row("preallocate_bytes", "journalPreAllocSizeMB", "MiB", MIB, raises=False),
+        Row(
+            "alignment_bytes",
+            "journalAlignmentSize",
+            "bytes, a multiple of 512; 0: the physical block size of each journal's disk",
+            raises=False,
+        ),
+        Row("backups_max", "journalMaxBackups", "files"),
+        Row("reuse_files", "journalReuseFiles"),
+        Row("sync_groups", "journalSyncData"),
+        Row("leaves_page_cache", "journalRemoveFromPageCache"),
+    ),
+    DiskOptions: (
+        Row("interval_s", "diskCheckInterval", "ms", _MS_IN_S, raises=False),
+        Row("read_only_mode", "readOnlyModeEnabled"),
+        Row("is_forced_read_only", "forceReadOnlyBookie"),
+    ),
+    DiskLimits: (Row("any_full", "readOnlyModeOnAnyDiskFullEnabled"),),
+    AppendOptions: (
+        Row("log_bytes_max", "logSizeLimit", "bytes", least=MIB, lowers=False),
+        Row("log_per_ledger", "entryLogPerLedgerEnabled"),
+        Row("active_logs_max", "maximumNumberOfActiveEntryLogs", "logs"),
+        Row("idle_s", "entrylogMapAccessExpiryTimeInSeconds", "s", least=1),
+        Row("reserves", "entryLogFilePreallocationEnabled"),
+    ),
+    ReadAheadOptions: (
+        Row("cache_bytes", "dbStorage_readAheadCacheMaxSizeMb", "MiB, 0: none", MIB),
+        Row("batch_entries", "dbStorage_readAheadCacheBatchSize", "entries"),
+        Row(
+            "batch_bytes",
+            "dbStorage_readAheadCacheBatchBytesSize",
+            "bytes, 0 or less: a 16th of the cache",
+        ),
+    ),
+    KeyValueOptions: (
+        Row("cache_bytes", "dbStorage_rocksDB_blockCacheSize", "bytes", least=MIB),
+        Row("write_buffer_bytes", "dbStorage_rocksDB_writeBufferSizeMB", "MiB", MIB),
+        Row("block_bytes", "dbStorage_rocksDB_blockSize", "bytes"),
+        Row("bloom_bits_per_key", "dbStorage_rocksDB_bloomFilterBitsPerKey", "bits, 0: no filter"),
+    ),
+    CollectionOptions: (
+        Row("interval_s", "gcWaitTime", "ms", _MS_IN_S, raises=False),
+        Row(
+            "overreplicated_interval_s",
+            "gcOverreplicatedLedgerWaitTime",
+            "ms, 0 or less: never",
+            _MS_IN_S,
+            or_less=True,
+        ),
+        Row("bytes_per_s", "compactionRateByBytes", "bytes/s, 0 or less: no limit", or_less=True),
+        Row("limit_by_bytes", "isThrottleByBytes"),
+        Row("metadata_ops_per_s", "gcMetadataOpRateLimit", "reads/s", raises=False),
+        Row("outstanding_max", "compactionMaxOutstandingRequests", "entries"),
+        Row("compact_when_full", "isForceGCAllowWhenNoSpace"),
+        Row("force_without_interval", "forceAllowCompaction"),
+    ),
+    AuditOptions: (
+        Row("lost_bookie_delay_s", "lostBookieRecoveryDelay", "s"),
+        Row("bookie_check_interval_s", "auditorPeriodicBookieCheckInterval", "s, 0 or less: never"),
+        Row("ledger_check_interval_s", "auditorPeriodicCheckInterval", "s, 0 or less: never"),
+        Row("verified_share", "auditorLedgerVerificationPercentage", "% of a fragment's entries", Fraction(1, 100)),
+    ),
+    RepairOptions: (
+        Row("bytes_per_s", "replicationRateByBytes", "bytes/s, 0 or less: no limit"),
+        Row(
+            "copies_in_flight_bytes",
+            "rereplicationInFlightMaxBytes",
+            "bytes",
+            least=MIB,
+            raises=False,
+            lowers=False,
+        ),
+        Row("grace_s", "openLedgerRereplicationGracePeriod", "ms", _MS_IN_S),
+        Row("pause_s", "rwRereplicateBackoffMs", "ms", _MS_IN_S),
+        Row("failed_pause_max_s", "lockReleaseOfFailedLedgerGracePeriod", "ms", _MS_IN_S),
+    ),
+}
+"""The rows by the options that they fill."""
+
+
+def fill(keys: Values, options: type[_Options], **known: Any) -> _Options:
+    """Return options with every field that a row of theirs fills, and those that are known."""
+    rows = (row for row in TABLE[options] if row.field not in known)
+    return options(**known, **{row.field: row.read(keys, options) for row in rows})
+
+
+def value_of(keys: Values, options: type, field: str, *, least: int | None = None) -> Any:
+    """Return the value of one field; `least`: the lowest number, where another key says so."""
+    (row,) = (row for row in TABLE[options] if row.field == field)
+    return row.read(keys, options, least)
