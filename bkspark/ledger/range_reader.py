@@ -256,11 +256,10 @@ class RangeReader:
                     position = span.end_entry
                 span, task = ahead.popleft()
                 batch = await task
-                count = len(batch)
-                if batch.first_entry + count < span.end_entry:
-                    rest = replace(span, first_entry=batch.first_entry + count)
+                if batch.end_entry < span.end_entry:
+                    rest = replace(span, first_entry=batch.end_entry)
                     ahead.appendleft((rest, asyncio.ensure_future(self.read_span(rest, bytes_max))))
-                self._entry_bytes = max(1, batch.payload_bytes // count)
+                self._entry_bytes = max(1, batch.payload_bytes // len(batch))
                 entries_max = self._span_entries(batch_bytes)
                 yield batch
         finally:
