@@ -17,7 +17,7 @@
 #   make fuzz        hostile bytes for every decoder; FUZZ_ARGS="--seconds 600 --target wire" chooses time and targets
 #   make mutants     small defects in the product, and the tests that must fail of them; MUTANTS_ARGS="--module core"
 #   make check       lint, types, layers and the fast tests: a minute
-#   make lint        ruff, rules and format; plain English in what users read
+#   make lint        ruff, rules and format; plain English in pages, messages, docstrings and names of tests
 #   make typecheck   mypy
 #   make bench       write, read and Spark throughput of a cluster on this machine
 #   make clean       removes everything that was built, but not .venv

@@ -61,7 +61,7 @@ class Adder:
         self.acknowledged = 0
 
     def send(self, block: memoryview, entries: int) -> None:
-        """Send a block of so many adds, once there is room in the window."""
+        """Send a block of adds, once there is room in the window."""
         while self.sent - self.acknowledged > self._window:
             self._receive()
         self._peer.sendall(block)
@@ -96,7 +96,7 @@ def add_all(peer: socket.socket, blocks: Iterable[memoryview], window: int) -> f
 
 
 def blocks_in_turn(ledger_ids: list[int], entry_size: int, turns: int | None = None) -> Iterator[memoryview]:
-    """Yield a block for each ledger in turn, for so many turns or for ever; encoded when asked for."""
+    """Yield a block for each ledger in turn, for a number of turns or for ever; encoded on demand."""
     payloads = [os.urandom(entry_size)] * BLOCK_ENTRIES
     turn = 0
     while turns is None or turn < turns:

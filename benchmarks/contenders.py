@@ -53,7 +53,7 @@ class BookKeeper:
         return {"log": self.fresh()["log"], "startingOffsets": "latest"}
 
     def limit(self, rows: int) -> Options:
-        """Return how a stream reads from the start with so many rows in a micro-batch."""
+        """Return the options of a stream that reads from the start with this many rows in a micro-batch."""
         return {"startingOffsets": "earliest", "maxEntriesPerTrigger": rows}
 
     def clear(self) -> None:

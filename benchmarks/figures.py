@@ -40,9 +40,9 @@ class Sizes:
     """Adds of 1 KiB a round, and reads."""
     latency_adds: int
     seconds: float
-    """Of what runs for a time."""
+    """Figures of benchmarks that run for a time."""
     ledgers: int
-    """Of the bookie with many ledgers."""
+    """Figures of the bookie with many ledgers."""
     connections: int
     """Idle ones of one bookie."""
     rotating_mib: int
@@ -78,8 +78,8 @@ FULL = Sizes(
 
 
 def results_of(figures: Iterable[Figure], rounds: Iterable[Mapping[str, float]]) -> dict[str, dict[str, Any]]:
-    """Return per figure its median, the rounds' values, target and whether it is met; figures nobody measured are left
-    out. A name that no figure has is an error: it would be printed without a target.
+    """Return per figure its median, the rounds' values, target and whether it is met; figures that were not measured
+    are left out. A name that no figure has is an error: it would be printed without a target.
     """
     values: dict[str, list[float]] = {}
     for each in rounds:

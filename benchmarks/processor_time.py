@@ -1,4 +1,4 @@
-"""Processor time of the processes that work for a Spark job, from /proc, told apart by what they are."""
+"""Processor time of the processes that work for a Spark job, from /proc, by kind of process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class ProcessorClock:
         self._servers = _own_ticks(server_pids)
 
     def elapsed(self) -> ProcessorTime:
-        """Return what was used so far. A worker that ended with its parent, seen by nobody, counts up to the making."""
+        """Return what was used so far. A worker that ended unseen, together with its parent, counts up to the last
+        measurement."""
         tree = _tree(self._jvm_pid)
         jvm_ticks = tree[self._jvm_pid].own - self._tree[self._jvm_pid].own
         python_ticks = sum(self._used(pid, process, tree) for pid, process in tree.items()) - jvm_ticks

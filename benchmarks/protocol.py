@@ -8,7 +8,7 @@ process beside it (`client_cpu_s`), as times by the clock mean little on a busy 
     adds        as `python -m benchmarks.client`: three sinks answer at once
     recovery    a ledger whose writer died with 3,000 entries in flight, the median of the rounds; then with one of its
                 bookies killed, and with one stopped (SIGSTOP: one read time-out, `read_timeout_s`, is in it)
-    orphans     so many open ledgers, whose writers died, recovered by one client, some at a time
+    orphans     a number of open ledgers, whose writers died, recovered by one client, some at a time
     log         metadata operations of opening a log for writing, by a new client and by one that did before
     listing     ledger ids streamed from a tree that makes the names up, and the memory that this takes
 """

@@ -37,7 +37,7 @@ SESSION_TIMEOUT_MS = "5000"
 PIECE = [bytes(1024)] * 1024
 DEADLINE_S = 600.0
 PIECE_MIB = 4
-"""Size of the ledgers that are repaired in turns: whoever is told to stop ends the ledger in its hands."""
+"""Size of the ledgers that are repaired in turns: a worker that is asked to stop finishes its present ledger."""
 PIECES_A_TURN = 50
 """So many that there is something left to repair in every turn."""
 ADDED_AT_ONCE = 64
@@ -60,7 +60,7 @@ async def _write_small(client: Client, ledgers: int) -> None:
 
 
 async def _write_large(client: Client, mib: int) -> int:
-    """Return the id of a ledger of so many MiB."""
+    """Return the id of a ledger of this many MiB."""
     async with await client.create(ensemble=3, write_quorum=3, ack_quorum=3) as writer:
         for _ in range(mib):
             await writer.append_many(PIECE)
@@ -137,7 +137,7 @@ async def _foreground(uri: str, cluster: ClusterProcess, options: argparse.Names
     async with Client(uri) as client, Client(uri) as operator:
         store = UnderreplicationStore(await operator.tree(), operator.uri)
         await store.prepare()
-        # Everybody is told to wait by now, so that nothing is repaired before its turn.
+        # By now every worker was asked to wait, so that nothing is repaired before its turn.
         await store.set_enabled(False)
         for _ in range(options.turns * PIECES_A_TURN):
             await _write_large(client, PIECE_MIB)

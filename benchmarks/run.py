@@ -3,7 +3,7 @@
     python benchmarks/run.py [--rounds N] [--seconds S] [--rows N]
 
 Each round starts a cluster of three bookies, so that every figure of a round comes from the same minute; ratios are to
-be taken inside one run. What was measured last stands in README.md beside this file.
+be taken inside one run. The last measurements are in README.md beside this file.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ FETCH_WAIT_MS = 5
 LATENCY_ROWS_PER_S = 100
 
 WARM_UP_SCALE = 0.1
-"""Of what is written to warm up; reads have all that is stored."""
+"""Rows that are written to warm up; reads use everything stored."""
 
 RAW, ARROW, THREE, KAFKA, TUNED, LIMIT = "raw", "arrow", "arrow_3_bookies", "kafka", "kafka_tuned", "limit"
 KAFKAS = (KAFKA, TUNED)
@@ -135,7 +135,7 @@ class Case:
     comparisons: Sequence[Comparison]
     unit: str = "rows/s"
     wanted: Sequence[Figure] = ()
-    """Figures with targets of their own; their names begin behind the case's."""
+    """Figures with targets of their own; their names follow the case's."""
     is_warmed_up: bool = False
     """Each contender has an untimed run right before its own: Spark ends Python workers that were idle for a minute,
     and others' turns last longer. Streams have micro-batches for that."""

@@ -99,7 +99,7 @@ class SparkJobs:
         return self._stream(connector, writer, triggers)
 
     def _stream(self, connector: Connector, writer: DataStreamWriter, triggers: int) -> Streamed:
-        """Run a query until it has made so many micro-batches behind those that warm up."""
+        """Run a query until it has made this many micro-batches after the warm-up."""
         writer = writer.trigger(processingTime="0 seconds")
         query = writer.option("checkpointLocation", self._checkpoint()).start()
         try:

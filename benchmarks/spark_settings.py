@@ -92,7 +92,7 @@ def _measured(uri: str, without: str, triggers: int) -> dict[str, float]:
 
 
 def _copy(spark: SparkSession, uri: str, checkpoint: str, triggers: int) -> list[int]:
-    """Return the milliseconds of each micro-batch of a query that reads so many."""
+    """Return the milliseconds of each micro-batch of a query that reads this many."""
     last = triggers * ENTRIES_PER_TRIGGER
     source = spark.readStream.format("bookkeeper").options(
         uri=uri, log=LOG, startingOffsets=f"-{last}", maxEntriesPerTrigger=ENTRIES_PER_TRIGGER

@@ -4,7 +4,7 @@
                                  [--profile FILE]
 
 Each figure is the median of its rounds; a share or a ratio is computed within each round. Real bookies and a real
-ZooKeeper, in a folder that is removed. What was measured last stands in README.md beside this file.
+ZooKeeper, in a folder that is removed. The last measurements are in README.md beside this file.
 """
 
 from __future__ import annotations

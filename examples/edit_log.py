@@ -2,9 +2,9 @@
 
 python examples/edit_log.py zk://127.0.0.1:2181/ledgers      # `bkspark local --bookies 3` prints the URI
 
-The log is the state: whoever is active appends an edit and applies it once it is acknowledged; whoever takes over
-fences the one before, replays what the log holds, and goes on. The one that was overtaken learns of it at its next
-append, so two never change the state at the same time. A checkpoint lets the log be truncated in front.
+The log is the state: the active process appends an edit and applies it once it is acknowledged; a process that takes
+over fences the one before, replays the log, and continues. The process that was overtaken gets an error at its next
+append, so two never change the state at the same time. A checkpoint allows the log's older entries to be truncated.
 """
 
 import json
@@ -28,11 +28,11 @@ class Accounts:
 
 
 class Active:
-    """The one process that changes the accounts. Opening it overtakes whoever was active before."""
+    """The only process that changes the accounts. Opening it overtakes the process that was active before."""
 
     def __init__(self, client: Client, log: str, checkpoint: tuple[dict[str, int], Position] | None = None) -> None:
         self._log = client.log(log)
-        # First the log, then its content: from here on nobody else can append, so nothing is missed.
+        # First the log, then its content: from here on no other process can append, so nothing is missed.
         self._writer = self._log.open_for_writing()
         self.accounts = Accounts()
         start: Position | str = "earliest"
@@ -49,7 +49,7 @@ class Active:
         self.accounts.apply(edit)
 
     def checkpoint(self) -> tuple[dict[str, int], Position]:
-        """Return the state and the place in the log behind it, and drop the edits in front."""
+        """Return the state and its position in the log, and truncate the earlier edits."""
         self._writer.roll()
         end = self._log.latest()
         self._log.truncate(end)

@@ -13,7 +13,7 @@ from bkspark.log import Position
 
 
 def tail(client: Client, log: str, entries: int, start: Position | str = "earliest") -> Position | str:
-    """Print entries from `start` on until there were so many; return where to go on."""
+    """Print a number of entries from `start` on; return where to continue."""
     position = start
     for batch in client.log(log).follow(start=position):
         for number, entry in enumerate(batch):

@@ -34,7 +34,7 @@ def append(uri: str, log: str, events: list[dict]) -> None:
 
 
 def windows(spark: SparkSession, uri: str, source: str) -> DataFrame:
-    """Return the mean time by page and minute; events more than two minutes behind the newest are dropped."""
+    """Return the mean time by page and minute; events more than two minutes older than the newest are dropped."""
     events = (
         spark.readStream.format("bookkeeper")
         .options(uri=uri, log=source, payloadFormat="json", mode="DROPMALFORMED", startingOffsets="earliest")

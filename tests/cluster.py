@@ -16,7 +16,7 @@ from bkspark.metadata.zookeeper import open_tree
 from tests.polling import wait_until
 
 SESSION_TIMEOUT_MS = "5000"
-"""A bookie that was killed registers again only when its old session is over: tests wait for that."""
+"""A bookie that was killed counts as lost when its session is over: tests of repair wait for that."""
 
 
 class ClusterBookie:

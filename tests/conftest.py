@@ -78,7 +78,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def _check_program(event: str, arguments: tuple[Any, ...]) -> None:
     """Fail a test that starts a cluster, Spark or Apache's programs and is not marked so (a hook of sys.addaudithook).
 
-    Otherwise `-m "not cluster"` would start clusters all the same.
+    Otherwise `-m "not cluster"` would start clusters nevertheless.
     """
     if event != "subprocess.Popen" or not _running:
         return

@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import resource
+import signal
 import sys
 import tempfile
 import time
@@ -161,6 +162,8 @@ def main(arguments: list[str]) -> int:
             os.environ[_FILE] = str(path)
             code = pytest.main(["-p", "tests.costs", *rest])
         costs = read(path)
+    # `| head` ends it in silence.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     for line in tables(costs, options.top, read(options.compare) if options.compare else None):
         print(line)
     return int(code)

@@ -61,5 +61,5 @@ def _figures(pid: int) -> Figures | None:
 
 
 def _stat(process: Path) -> list[str]:
-    """Return the fields of `stat` behind the name, which may hold anything: state, parent, group, session, ..."""
+    """Return the fields of `stat` after the name, which may contain anything: state, parent, group, session, ..."""
     return (process / "stat").read_text().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""What code, tests and pages cite is there: a number that nobody can look up helps nobody."""
+"""Everything that code, tests and pages cite exists: a number without a source is useless."""
 
 from __future__ import annotations
 

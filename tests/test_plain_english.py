@@ -1,7 +1,8 @@
-"""`make lint` finds what is not plain English in texts that users read."""
+"""`make lint` finds what is not plain English in pages, messages, docstrings, comments and names of tests."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,9 @@ RIDDLES = (
     "The bookie begins anew.",
     "Then nobody repairs it.",
     "Somebody recovers the ledger.",
+    "It stops after so many entries.",
+    "The ledger is closed all the same.",
+    "What is not cached there, a thread reads.",
 )
 PLAIN = (
     "A client of ours, of course.",
@@ -32,10 +36,33 @@ PLAIN = (
     "The default is None; there are none of those.",
     "There is none to take its place.",
     "A standalone process understands it.",
+    "What a bookie stores for a ledger.",
+    "There were so many that it stopped.",
+    "All the same size.",
+)
+RIDDLING_NAMES = (
+    "test_invalid_ledger_id_is_refused",
+    "test_what_nobody_reads",
+    "test_pages_are_written_anew",
+    "test_error_is_told",
+    "test_name_stands_in_the_page",
+    "test_records_behind_the_mark",
+    "test_gap_in_front",
+    "test_sync_after_so_many_adds",
+    "test_fence_is_kept_all_the_same",
+    "test_of_two_writers_one_wins",
+)
+PLAIN_NAMES = (
+    "test_none_of_these_is_lost",
+    "test_there_is_none",
+    "test_a_reader_lags_behind",
+    "test_dash_stands_for_nothing",
+    "test_standalone",
+    "test_untold",
 )
 
 
-def test_what_users_read_is_plain() -> None:
+def test_what_people_read_is_plain() -> None:
     found = plain_english.findings()
     assert not found, "\n".join(found)
 
@@ -55,15 +82,65 @@ def test_a_plain_sentence_passes(tmp_path: Path, path: str, sentence: str) -> No
     assert plain_english.findings(tmp_path) == []
 
 
-def test_code_and_docstrings_are_not_read_but_those_that_become_pages(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["bkspark/some.py", "tests/some.py", "benchmarks/some.py", "examples/some.py"])
+@pytest.mark.parametrize("form", ['class Some:\n    """{}"""', "import sys\n\n# {}", "import sys  # {}\n\n\n"])
+def test_riddles_in_docstrings_and_comments_are_found(tmp_path: Path, path: str, form: str) -> None:
+    line = 1 + form[: form.index("{")].count("\n")
+    for sentence in RIDDLES:
+        _write(tmp_path, path, form.format(sentence))
+        found = plain_english.findings(tmp_path)
+        assert [one.startswith(f"{path}:{line}: ") for one in found] == [True], (sentence, found)
+
+
+def test_riddles_in_notebooks_are_found(tmp_path: Path) -> None:
+    for sentence in RIDDLES:
+        cells = [
+            {"cell_type": "markdown", "source": ["# Title\n", sentence]},
+            {"cell_type": "code", "source": [f"# {sentence}\n", "print(1)"], "outputs": [{"text": [sentence]}]},
+        ]
+        _write(tmp_path, "notebooks/some.ipynb", json.dumps({"cells": cells}))
+        assert len(plain_english.findings(tmp_path)) == 2, sentence
+
+
+def test_a_sentence_over_several_lines_of_comments_is_read_as_one(tmp_path: Path) -> None:
+    _write(tmp_path, "bkspark/some.py", "import sys\n\n# A gap in\n# front of it.\n")
+    (found,) = plain_english.findings(tmp_path)
+    assert found.startswith("bkspark/some.py:3: ")
+
+
+@pytest.mark.parametrize("name", RIDDLING_NAMES)
+def test_a_riddling_name_of_a_test_is_found(tmp_path: Path, name: str) -> None:
+    _write(tmp_path, "tests/room/test_some.py", f"import sys\n\nasync def {name}(): ...\n")
+    (found,) = plain_english.findings(tmp_path)
+    assert found.startswith(f"tests/room/test_some.py:3: {name}: ")
+
+
+@pytest.mark.parametrize("name", PLAIN_NAMES)
+def test_a_plain_name_of_a_test_passes(tmp_path: Path, name: str) -> None:
+    _write(tmp_path, "tests/test_some.py", f"def {name}(): ...\n")
+    assert plain_english.findings(tmp_path) == []
+
+
+def test_code_is_not_read(tmp_path: Path) -> None:
     riddle = "Nobody is told."
     _plant(tmp_path, "docs/page.md", f"Text.\n\n```\n{riddle}\n```\n\n~~~\n{riddle}\n~~~\n\n    {riddle}\n\n`{riddle}`")
     _plant(tmp_path, "Makefile", "all:", first=f"# Plain.\n\n# {riddle}")
-    (tmp_path / "bkspark").mkdir()
-    (tmp_path / "bkspark" / "some.py").write_text(f'"""{riddle}"""\n\nclass Some:\n    """{riddle}"""\n')
+    _write(tmp_path, "bkspark/some.py", f'"""See `{riddle}`."""\n\nnobody = told = 1  # `{riddle}`\n')
+    _write(tmp_path, "tests/some.py", f"TEXT = {riddle!r}\n")
     assert plain_english.findings(tmp_path) == []
-    (tmp_path / "bkspark" / "errors.py").write_text(f'"""Errors."""\n\nclass Some:\n    """{riddle}"""\n')
-    assert {line.split(":")[0] for line in plain_english.findings(tmp_path)} == {"bkspark/errors.py"}
+
+
+def test_every_exemption_names_an_existing_file_or_folder_and_its_reason() -> None:
+    for path, reason in plain_english.EXEMPT.items():
+        target = plain_english.ROOT / path
+        assert target.is_dir() if path.endswith("/") else target.is_file(), path
+        assert reason
+
+
+def _write(root: Path, path: str, text: str) -> None:
+    target = root / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text)
 
 
 def _plant(root: Path, path: str, text: str, *, first: str = "First line.\n") -> None:

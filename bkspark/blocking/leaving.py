@@ -21,10 +21,10 @@ _AnyWriter = TypeVar("_AnyWriter", bound=_Writer)
 
 
 class Leaving(Twin[_AnyWriter]):
-    """What ends any writer. As a context manager it is closed, or abandoned when an error leaves the block."""
+    """The end of any writer. As a context manager it is closed, or abandoned when an error leaves the block."""
 
     def abandon(self) -> None:
-        """Stop without closing anything: whoever opens the ledger or log next finds the end."""
+        """Stop without closing anything: the process that opens the ledger or log next finds the end."""
 
         async def abandon() -> None:
             self.asynchronous.abandon()

@@ -1,8 +1,8 @@
-"""Scans ledgers of bookies on this host in the thread that wants the entries, without the event loop.
+"""Scans ledgers of bookies on this host in the caller's thread, without the event loop.
 
-A Spark task that gets its batches from the loop, which gets them from a thread that reads, takes a third more of the
-processor: three threads wait for the interpreter in turns. Otherwise it is `bkspark.net.local_reads`: entries, or
-nothing, and then the network decides.
+A Spark task that gets its batches from the loop, which gets them from a reading thread, takes a third more processor
+time: three threads wait for the interpreter by turns. Otherwise it is like `bkspark.net.local_reads`: it returns
+entries or nothing, and then the network decides.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from bkspark.net.pool import NetOptions
 from bkspark.wire.digest import EntryDigest
 
 SCAN_BYTES = 8 << 20
-"""Of items, whose places a bookie is asked for at once. Far less is in memory at a time."""
+"""Bytes of items whose places are requested at once. Far less is in memory at a time."""
 
 SCAN_ENTRIES = 64
-"""However large they are: to ask for the places of a few costs as much as to read one of 1 MiB."""
+"""Entries whose places are requested at least, however large they are: a request for a few costs as much as reading an
+entry of 1 MiB."""
 
 
 class LocalScan:
@@ -54,9 +55,9 @@ class LocalScan:
         bytes_max: int,
         digest: EntryDigest,
     ) -> Iterator[EntryBatch]:
-        """Yield some of the entries from `first_entry` on, as they are wanted; none: the network decides.
+        """Yield some of the entries from `first_entry` on, on demand; none of them: the network decides.
 
-        What lies between the first one's item and the last one's in the bookie's file counts as part of `bytes_max`.
+        Bytes between the first and the last item in the bookie's file count towards `bytes_max`.
         """
         bookie = self._bookie(metadata, first_entry)
         if bookie is None:

@@ -96,9 +96,9 @@ def iterate(make: Callable[[], AsyncIterator[_T]]) -> Iterator[_T]:
 
 
 def submitted(submit: Callable[[], Awaitable[asyncio.Future[_T]]]) -> concurrent.futures.Future[_T]:
-    """Run `submit()` and return a future, for any thread, of what its future becomes; it cannot be cancelled."""
+    """Run `submit()` and return a future, for any thread, of its future's result; it cannot be cancelled."""
     result: concurrent.futures.Future[_T] = concurrent.futures.Future()
-    # What was submitted is on its way: `cancel` must not say that it was taken back.
+    # The submission is in flight: `cancel` must not report that it was undone.
     result.set_running_or_notify_cancel()
 
     async def start() -> None:

@@ -37,7 +37,7 @@ class Twin(Generic[_Asynchronous]):
 
     @property
     def asynchronous(self) -> _Asynchronous:
-        """The asyncio object behind this one; use it only on this module's loop (`run`, `iterate`)."""
+        """The asyncio object that this one calls; use it only on this module's loop (`run`, `iterate`)."""
         return self._asynchronous
 
 
@@ -58,7 +58,7 @@ def blocking(
 
     @functools.wraps(call)
     def method(self: Twin[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> Any:
-        result = run(lambda: call(self.asynchronous, *args, **kwargs))
+        result = run(lambda: call(self._asynchronous, *args, **kwargs))
         return result if twin is None else twin(result)
 
     return _described(method, call, lambda returned: returned if twin is None else twin)
@@ -71,7 +71,7 @@ def iterating(
 
     @functools.wraps(call)
     def method(self: Twin[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> Iterator[_T]:
-        return iterate(lambda: call(self.asynchronous, *args, **kwargs))
+        return iterate(lambda: call(self._asynchronous, *args, **kwargs))
 
     return _described(method, call, lambda returned: types.GenericAlias(Iterator, typing.get_args(returned)))
 
@@ -83,7 +83,7 @@ def submitting(
 
     @functools.wraps(call)
     def method(self: Twin[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> concurrent.futures.Future[_T]:
-        return submitted(lambda: call(self.asynchronous, *args, **kwargs))
+        return submitted(lambda: call(self._asynchronous, *args, **kwargs))
 
     return _described(
         method, call, lambda returned: types.GenericAlias(concurrent.futures.Future, typing.get_args(returned))
@@ -104,7 +104,7 @@ def reading(attribute: Callable[[Any], _T]) -> Property[_T]:
 
     @functools.wraps(getter)
     def get(self: Twin[Any]) -> Any:
-        return getter(self.asynchronous)
+        return getter(self._asynchronous)
 
     return cast(Property[_T], property(get, doc=asynchronous.__doc__))
 

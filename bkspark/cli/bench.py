@@ -69,7 +69,7 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     add_quorums(parser)
     parser.add_argument("--window", type=positive, metavar="N", help="entries in flight per ledger; 1 measures latency")
     parser.add_argument("--seconds", type=seconds, metavar="S", help="stop after this time")
-    parser.add_argument("--entries", type=positive, metavar="N", help="stop after so many entries")
+    parser.add_argument("--entries", type=positive, metavar="N", help="stop after this many entries")
     parser.add_argument("--ledgers", type=positive, default=1, metavar="K", help="ledgers at once (default: 1)")
 
 

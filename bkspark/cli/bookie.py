@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 def bookie_command(settings: dict[str, str], *, json: bool, python_options: Sequence[str] = ()) -> list[str]:
     """Return the command line that runs a bookie with these configuration keys.
 
-    `python_options` stand before the bookie's module, such as `-m cProfile -o FILE`.
+    `python_options` come before the bookie's module, such as `-m cProfile -o FILE`.
     """
     command = [sys.executable, *python_options, "-m", "bookie_service"]
     for key, value in settings.items():

@@ -276,7 +276,7 @@ class ClusterProcess:
         if count < len(remembered.bookies):
             raise ConfigurationError(
                 f"--bookies {count}: the data in {str(self.directory)!r} lies on {len(remembered.bookies)} bookies; "
-                f"start at least so many"
+                f"start at least this many"
             )
         missing = count - len(remembered.bookies)
         free = free_ports(missing + 1)

@@ -18,12 +18,12 @@ from bkspark.tasks import fail
 
 AHEAD_ENTRIES_MAX = 65_536
 AHEAD_BYTES_MAX = 64 * 1024 * 1024
-"""How far above a gap entries are taken: in ids, and in bytes that are kept until the gap is filled."""
+"""How far above a gap entries are accepted: in ids, and in bytes that are kept until the gap is filled."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """Entries that the caller gave, until the writer has taken them."""
+    """Submitted entries, until the writer has taken them."""
 
     first_entry: int
     batch: EntryBatch
@@ -44,11 +44,11 @@ class AdvancedLedgerWriter:
     """Appends to one open ledger under the caller's entry ids, in any order.
 
     Ids are dense: an entry is acknowledged when it is durable and every id below it is acknowledged, so a gap holds
-    back all that is above it, and closing ends the ledger in front of the gap. What lies above a gap waits here, within
-    AHEAD_ENTRIES_MAX and AHEAD_BYTES_MAX; what has no gap below it goes out at once, in the window of the writer.
+    back all entries above it, and closing ends the ledger before the gap. Entries above a gap wait here, within
+    AHEAD_ENTRIES_MAX and AHEAD_BYTES_MAX; entries without a gap below are sent at once, in the window of the writer.
 
     Args:
-        writer: of a new ledger; nobody else may append with it.
+        writer: the writer of a new ledger; no other caller may append with it.
 
     Raises:
         ValueError: `writer` has appended already.
@@ -60,17 +60,17 @@ class AdvancedLedgerWriter:
                 f"the writer of ledger {writer.ledger_id} has chosen entry ids already: create another one"
             )
         self._writer = writer
-        """What appends. Constant."""
+        """The writer that appends. Constant."""
         self._loop = asyncio.get_running_loop()
         """Constant."""
         self._end = 0
         """The first id of the lowest gap: all ids below were given. Grows."""
         self._queue: deque[_Held] = deque()
-        """What has no gap below it and the writer has not taken yet, in order; it ends at `_end`."""
+        """Entries without a gap below that the writer has not taken yet, in order; they end at `_end`."""
         self._pump: asyncio.Task[None] | None = None
-        """Gives the writer what is in `_queue`; done when that is empty."""
+        """Passes `_queue` to the writer; done when it is empty."""
         self._ahead: dict[int, _Held] = {}
-        """What is above a gap, by first entry."""
+        """Entries above a gap, by first entry."""
         self._firsts: list[int] = []
         """The keys of `_ahead`, sorted."""
         self._ahead_bytes = 0
@@ -100,12 +100,12 @@ class AdvancedLedgerWriter:
     async def append(self, entry_id: int, entry: bytes) -> int:
         """Append one entry; return its id once it and every id below are acknowledged.
 
-        Cancelling the call does not take the entry back.
+        Cancelling the call does not withdraw the entry.
 
         Raises:
-            DuplicateEntryId: the id was given before; the entry of that call stands.
+            DuplicateEntryId: the id was used before; the earlier entry is kept.
             TooManyRequests: the id is too far above a gap; nothing was added.
-            ConfigurationError: the id is no entry id.
+            ConfigurationError: the id is not an entry id.
             ValueError: the entry is above the frame limit.
             LedgerFenced, LedgerClosed, NotEnoughBookies, ...: as LedgerWriter.append.
         """
@@ -121,9 +121,9 @@ class AdvancedLedgerWriter:
         return await (await self.submit(first_entry, entries))
 
     async def submit(self, first_entry: int, entries: Any) -> asyncio.Future[int]:
-        """Give entries under consecutive ids; return a future of the last id, done when acknowledged.
+        """Submit entries under consecutive ids; return a future of the last id, done when acknowledged.
 
-        Waits for room in the writer's window where no gap is below. Raises as `append`; so does the future.
+        Waits for room in the writer's window if there is no gap below. Raises as `append`; so does the future.
         """
         first_entry = arguments.whole_number("first_entry", first_entry)
         batch = as_batch(entries)
@@ -152,7 +152,7 @@ class AdvancedLedgerWriter:
         return await self._writer.sync()
 
     async def close(self) -> LedgerMetadata:
-        """Close the ledger in front of the first gap, as LedgerWriter; entries above it fail with LedgerClosed."""
+        """Close the ledger before the first gap, as LedgerWriter; entries above it fail with LedgerClosed."""
         self._is_closing = True
         for held in self._drop_ahead():
             held.fail(
@@ -187,7 +187,7 @@ class AdvancedLedgerWriter:
             raise LedgerClosed(f"ledger {self.ledger_id} is closed", ledger_id=self.ledger_id)
 
     def _check_new(self, held: _Held) -> None:
-        """Raise where one of the ids was given before, or lies too far above a gap."""
+        """Raise if one of the ids was used before, or is too far above a gap."""
         at = bisect.bisect_left(self._firsts, held.first_entry)
         below = self._ahead[self._firsts[at - 1]].end_entry if at else 0
         taken = None
@@ -238,7 +238,7 @@ class AdvancedLedgerWriter:
     # ---- the writer ----
 
     async def _hand_over(self) -> None:
-        """Give the writer what has no gap below it, in order, as its window has room."""
+        """Pass entries without a gap below to the writer, in order, as its window has room."""
         while self._queue:
             held = self._queue[0]
             try:
@@ -251,7 +251,7 @@ class AdvancedLedgerWriter:
             done.add_done_callback(functools.partial(_settle, held))
 
     def _fail(self, error: BookKeeperError) -> None:
-        """The writer has ended: so does everything that waits here."""
+        """The writer has ended: all waiting entries fail."""
         waiting = [*self._queue, *self._drop_ahead()]
         self._queue.clear()
         for held in waiting:

@@ -25,7 +25,7 @@ def quorums(ensemble: object, write_quorum: object, ack_quorum: object) -> tuple
     """Return E, Qw and Qa.
 
     Raises:
-        ConfigurationError: one is no number of bookies, or E >= Qw >= Qa >= 1 does not hold.
+        ConfigurationError: one is not a number of bookies, or E >= Qw >= Qa >= 1 does not hold.
     """
     named = {"ensemble": ensemble, "write_quorum": write_quorum, "ack_quorum": ack_quorum}
     size, write, ack = (whole_number(name, value, 1, ENSEMBLE_SIZE_MAX) for name, value in named.items())
@@ -40,7 +40,7 @@ def custom_metadata(metadata: Mapping[str, bytes | str] | None) -> dict[str, byt
     """Return custom metadata as it is stored: text as UTF-8.
 
     Raises:
-        ConfigurationError: `metadata` is no mapping of text to bytes or text.
+        ConfigurationError: `metadata` is not a mapping of text to bytes or text.
     """
     if metadata is None:
         return {}

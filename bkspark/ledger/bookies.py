@@ -1,4 +1,4 @@
-"""ClusterView: the bookies that a client may choose, kept fresh by watches, without those that failed of late."""
+"""ClusterView: the bookies that a client may choose, kept fresh by watches, without those that failed recently."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLACEMENT_SECONDS_MAX = 366 * 86_400.0
 class PlacementOptions:
     """How a client chooses bookies, by the names of Apache's configuration where it has one.
 
-    `min_racks_per_write_quorum` (minNumRacksPerWriteQuorum): in how many racks the bookies of an entry stand where the
+    `min_racks_per_write_quorum` (minNumRacksPerWriteQuorum): number of racks that the bookies of an entry span if the
     cluster has them; 1 is a choice at random. A bookie with `quarantine_failures` failures
     (bookieErrorThresholdPerInterval) within `quarantine_window_s` gets no new entries for `quarantine_s`
     (bookieQuarantineTimeSeconds), unless there are too few others.
@@ -48,7 +48,7 @@ class Candidates:
 
 
 class ClusterView:
-    """What one client knows of the cluster's bookies; `unreachable` names those that could not be dialled just now."""
+    """One client's view of the cluster's bookies; `unreachable` returns those that could not be reached recently."""
 
     def __init__(
         self, registry: BookieRegistry, options: PlacementOptions, unreachable: Callable[[], frozenset[str]]
@@ -60,7 +60,7 @@ class ClusterView:
             options.quarantine_failures, int(options.quarantine_window_s * 1e9), int(options.quarantine_s * 1e9)
         )
         self._watching: asyncio.Task[None] | None = None
-        # None: to be read. The numbers tell whether a change was told while it was being read.
+        # None: to be read. The numbers show whether a change was reported while it was being read.
         self._writable: frozenset[str] | None = None
         self._writable_changes = 0
         self._racks: dict[str, str] | None = None
@@ -68,7 +68,7 @@ class ClusterView:
         self._racks_before: dict[str, str] = {}
 
     async def candidates(self, ensemble_size: int) -> Candidates:
-        """Return the bookies to choose a new ensemble from, as last told by the watches; read anew where too few.
+        """Return the bookies to choose a new ensemble from, as last reported by the watches; read again if too few.
 
         Raises:
             MetadataError: the metadata store failed, or the rack map cannot be read.
@@ -81,9 +81,9 @@ class ClusterView:
         return self._candidates(writable, racks)
 
     async def replacements(self) -> Candidates:
-        """Return the bookies to replace failed ones by: read anew, as a list from before the failure may name them.
+        """Return the bookies that may replace failed ones: read again, as an older list may contain the failed ones.
 
-        A rack map that has become unreadable ends no writer: the one before it holds.
+        An unreadable rack map does not end a writer: the previous one stays in force.
 
         Raises:
             MetadataError: the metadata store failed.
@@ -96,7 +96,7 @@ class ClusterView:
         return self._candidates(await self._read_writable(), racks)
 
     def on_failure(self, bookie: str) -> None:
-        """A writer gives a bookie up."""
+        """A writer gives up a bookie."""
         self._quarantine.on_failure(bookie, self._now_ns())
 
     def _candidates(self, writable: frozenset[str], racks: dict[str, str]) -> Candidates:
@@ -104,7 +104,7 @@ class ClusterView:
         return Candidates(writable, Topology(racks, avoided, self._options.min_racks_per_write_quorum))
 
     async def _watch(self) -> None:
-        """Set the watches, once; who comes meanwhile waits for the same ones."""
+        """Set the watches, once; concurrent callers wait for the same ones."""
         if self._watching is None or (self._watching.done() and self._failed_to_watch()):
             self._watching = start_shared(self._set_watches())
         await asyncio.shield(self._watching)
@@ -117,7 +117,7 @@ class ClusterView:
         try:
             ends = [await self._registry.watch_writable(self._writable_changed)]
         except NoSuchNode:
-            await self._registry.writable_ids()  # says so where there is no cluster at all
+            await self._registry.writable_ids()  # raises if there is no cluster
             raise
         try:
             ends.append(await self._registry.watch_racks(self._racks_changed))

@@ -50,11 +50,13 @@ class Cluster:
 
     Args:
         uri: metadata URI, as `zk://host:2181;host2:2181/ledgers`.
-        digest: of ledgers created here: crc32c, crc32, mac or dummy. Opening uses the one each ledger was created with.
-        password: of every ledger created or opened here.
-        wire_protocol: v2 or v3, for adds and reads. V2 costs less and has batch reads; what it lacks goes by V3 anyway.
+        digest: digest type of new ledgers: crc32c, crc32, mac or dummy. Opening uses the one each ledger was created
+        with.
+        password: the password of every ledger created or opened here.
+        wire_protocol: v2 or v3, for adds and reads. V2 costs less and has batch reads; requests that it lacks always
+        use V3.
         net, writer: time-outs and limits of connections, and of writers.
-        placement: how bookies are chosen for new ledgers and in place of failed ones.
+        placement: how bookies are chosen for new ledgers and to replace failed ones.
         tree: a metadata tree to use instead of connecting to the URI's hosts; closed with the client.
     """
 
@@ -95,7 +97,7 @@ class Cluster:
     # ---- connecting ----
 
     async def connect(self) -> Self:
-        """Connect to the metadata store, if not connected yet; every other call does so too.
+        """Connect to the metadata store, if not connected yet; every other call also does so.
 
         Raises:
             MetadataError: it cannot be reached; names the address.
@@ -142,11 +144,11 @@ class Cluster:
         await self.close()
 
     async def services(self) -> Services:
-        """What layers above share: the metadata stores and the connections."""
+        """The parts that higher layers share: the metadata stores and the connections."""
         return await self._connected()
 
     async def tree(self) -> Tree:
-        """The metadata tree, connected: where layers above keep what is theirs."""
+        """The connected metadata tree, in which higher layers keep their nodes."""
         await self._connected()
         assert self._tree is not None
         return self._tree
@@ -164,18 +166,18 @@ class Cluster:
         metadata: Mapping[str, bytes | str] | None = None,
         ledger_id: int | None = None,
     ) -> LedgerWriter:
-        """Create a ledger and return its writer. No bookie hears of it before the first append.
+        """Create a ledger and return its writer. No bookie is contacted before the first append.
 
         Args:
-            ledger_type: PD_JOURNAL, an acknowledged entry is durable; VD_JOURNAL or VD_BYPASS_JOURNAL, it is after
-                `sync` or `close`, and the LAC stays behind what is (docs/relaxed-durability.md).
-            relaxed: how the latter two behave when a bookie is lost, and whether E > Qw is allowed.
+            ledger_type: PD_JOURNAL, an acknowledged entry is durable; VD_JOURNAL or VD_BYPASS_JOURNAL, it is durable
+                after `sync` or `close`, and the LAC covers only durable entries (docs/relaxed-durability.md).
+            relaxed: the behaviour of the latter two when a bookie is lost, and whether E > Qw is allowed.
             metadata: custom metadata, kept with the ledger; text is stored as UTF-8.
             ledger_id: use this id instead of a generated one.
 
         Raises:
             ConfigurationError: E >= Qw >= Qa >= 1 does not hold, the ledger type is unknown, or `relaxed` or the
-                quorums do not go with it.
+                quorums do not fit it.
             NotEnoughBookies: fewer writable bookies than `ensemble`; nothing was created.
             LedgerExists: `ledger_id` is taken.
         """
@@ -213,7 +215,7 @@ class Cluster:
 
         Raises:
             NoSuchLedger: it does not exist.
-            UnauthorizedAccess: the password is another one.
+            UnauthorizedAccess: the password is wrong.
             LedgerRecoveryFailed, ReadFailed: too few bookies answered.
         """
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
@@ -232,10 +234,10 @@ class Cluster:
         return LedgerReader(services, ledger_id, metadata, self._password, last, times)
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
-        """Fence, find the end of and close a ledger; return its metadata, closed. Raises as `open`.
+        """Fence a ledger, find its end and close it; return its closed metadata. Raises as `open`.
 
-        It goes on for as long as bookies have another entry: the protocol has no bound. Where bookies are not trusted,
-        use `asyncio.timeout`; a recovery that is cancelled leaves the ledger IN_RECOVERY, and can be repeated.
+        It continues as long as bookies have another entry: the protocol has no bound. If bookies are not trusted, use
+        `asyncio.timeout`; a cancelled recovery leaves the ledger IN_RECOVERY, and can be repeated.
         """
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
         services = await self._connected()
@@ -249,7 +251,7 @@ class Cluster:
         return await recover(services, ledger_id, stored, self._password, self._writer_options)
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
-        """Return what the metadata store knows of a ledger.
+        """Return a ledger's metadata.
 
         Raises:
             NoSuchLedger: it does not exist.
@@ -275,7 +277,7 @@ class Cluster:
         await services.ledgers.delete(ledger_id)
 
     def _check_password(self, ledger_id: int, metadata: LedgerMetadata) -> None:
-        # None: metadata of format 1, which keeps no password. The bookies decide then.
+        # None: metadata of format 1, which contain no password. The bookies decide then.
         if metadata.password is not None and not hmac.compare_digest(metadata.password, self._password):
             raise UnauthorizedAccess(
                 f"the password does not open ledger {ledger_id}: give the one it was created with", ledger_id=ledger_id

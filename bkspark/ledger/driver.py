@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 _Effect = TypeVar("_Effect")
 Work = Coroutine[Any, Any, Sequence[_Effect] | None]
-"""What takes a while. Its result are the effects that the core wants then; None: the core was not asked."""
+"""Work that takes time. Its result are the core's next effects; None: the core was not called."""
 
 
 class Driver(Generic[_Effect]):
@@ -31,10 +31,10 @@ class Driver(Generic[_Effect]):
         self._broke = broke
         """Constant."""
         self._tasks: set[asyncio.Task[None]] = set()
-        """Work that is under way. `spawn` adds to it, a task that ends goes."""
+        """Work in progress. `spawn` adds to it, a finished task is removed."""
 
     def spawn(self, work: Work[_Effect]) -> asyncio.Task[None]:
-        """Do some work beside everything else, and then perform what it results in."""
+        """Run some work in the background, and then perform its resulting effects."""
         task = asyncio.ensure_future(self._run(work))
         self._tasks.add(task)
         task.add_done_callback(functools.partial(self._ended, work))
@@ -56,7 +56,7 @@ class Driver(Generic[_Effect]):
             self._broke(error)
 
     def stop(self) -> list[asyncio.Task[None]]:
-        """Cancel all work but that which calls this; return it."""
+        """Cancel all work except the caller's; return it."""
         current = asyncio.current_task()
         stopped = [task for task in self._tasks if task is not current]
         for task in stopped:

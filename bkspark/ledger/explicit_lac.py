@@ -1,4 +1,4 @@
-"""Tells bookies the LAC of a writer that has nothing to send: runs an ExplicitLac core on sockets and a timer."""
+"""Sends the explicit LAC of an idle writer to bookies: runs an ExplicitLac core on sockets and a timer."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from bkspark.wire.digest import EntryDigest
 async def tell_lac(
     pool: BookiePool, writer: WriterCore, sealer: AddSealer, digest: EntryDigest, master_key: bytes, interval_s: float
 ) -> None:
-    """Tell bookies the writer's LAC at intervals, where no add carries it, until cancelled.
+    """Send the writer's LAC to bookies at intervals, if no add carries it, until cancelled.
 
-    A bookie that does not take it is no error: the ledger is what it is, and the next interval tries again.
+    It is no error if a bookie does not accept it: the ledger is unaffected, and the next interval tries again.
     """
     metadata = writer.metadata
     core = ExplicitLac(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)

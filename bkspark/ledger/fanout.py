@@ -1,4 +1,4 @@
-"""Fanout: the connections from one writer to the bookies of its ensemble, and what waits for them."""
+"""Fanout: the connections from one writer to the bookies of its ensemble, and the sends that wait for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bkspark.net.v3_channel import BookieV3Channel
 from bkspark.wire.adds import WireProtocol
 
 CONFIRM_PAUSE_S = 0.25
-"""Before the metadata store is asked again whether the ledger is still ours."""
+"""Pause before the metadata store is asked again whether the ledger is still ours."""
 
 
 class EffectRunner(Protocol):
@@ -39,12 +39,12 @@ class EffectRunner(Protocol):
 
 
 class Fanout:
-    """Sends a writer's adds and forces, connects where there is no connection yet, and tells the core of answers.
+    """Sends a writer's adds and forces, connects where there is no connection yet, and passes answers to the core.
 
     Args:
-        protocol: of the adds; forces go by V3 alone.
+        protocol: protocol of the adds; forces always use V3.
         lane: which of the connections to a bookie is used.
-        ownership: asked about each new connection before anything goes out on it; None in a recovery, which owns the
+        ownership: checked for each new connection before anything is sent on it; None in a recovery, which owns the
             ledger by its fences.
         force_timeout_s: how long a bookie may take to sync what it acknowledged.
     """
@@ -72,7 +72,7 @@ class Fanout:
         self._force_timeout_s = force_timeout_s
         """Constant."""
         self._links: dict[int, Link] = {}
-        """The connection of each slot that something was sent to, until it is lost or the slot has another bookie."""
+        """The connection of each used slot, until it is lost or the slot has another bookie."""
 
     # ---- sending ----
 
@@ -80,7 +80,7 @@ class Fanout:
         """Send adds on the connection of their slot, or keep them until there is one."""
         link = self._links.get(send.slot)
         if link is None or link.bookie != send.bookie or (link.channel is not None and link.channel.lost is not None):
-            # The bookie may have had another slot, to which nothing was sent since it was replaced there.
+            # The bookie may have had another slot, which was not used since the bookie was replaced there.
             for slot in [slot for slot, it in self._links.items() if slot == send.slot or it.bookie == send.bookie]:
                 self._drop(slot)
             link = self._links[send.slot] = Link(send.bookie)
@@ -92,11 +92,11 @@ class Fanout:
             link.channel.send_adds(data)
 
     async def force(self, force: effects.Force) -> list[effects.WriterEffect]:
-        """Have a bookie sync what it acknowledged on its connection."""
+        """Let a bookie sync the entries that it acknowledged on its connection."""
         core, slot = self._core, force.slot
         link = self._links.get(slot)
         if link is None or link.bookie != force.bookie or link.channel is None:
-            # Its connection went when it had nothing that could be lost.
+            # Its connection was lost when it had nothing to lose.
             return core.on_forced(force, self._run.now_ns())
         assert isinstance(link.channel, BookieV3Channel)
         is_done = await forced(link.channel, core.ledger_id, self._force_timeout_s)
@@ -107,7 +107,7 @@ class Fanout:
         return core.on_bookie_failed(slot, force.bookie, self._run.now_ns())
 
     def congested(self, limit_bytes: int) -> list[int]:
-        """Return the slots whose connection has so many bytes waiting."""
+        """Return the slots whose connection has at least this many bytes waiting."""
         slots = []
         for slot, link in self._links.items():
             if link.channel is not None and link.channel.unsent_bytes >= limit_bytes:
@@ -120,14 +120,14 @@ class Fanout:
         await reach([link for link in links if link.bookie not in but])
 
     def drop_if_silent(self, bookie: str) -> None:
-        """Drop the connections to a bookie if nothing has come on them for as long as an answer may take."""
+        """Drop the connections to a bookie if they have received nothing for as long as an answer may take."""
         for link in self._links.values():
             if link.bookie == bookie and link.channel is not None:
-                # Later: who hears of it may be this writer, in the middle of its effects.
+                # In a later call: the loss may be reported to this writer, in the middle of its effects.
                 asyncio.get_running_loop().call_soon(link.channel.close_if_silent)
 
     def close(self) -> None:
-        """Hear no answers any more."""
+        """Stop receiving answers."""
         for slot in [*self._links]:
             self._drop(slot)
 
@@ -162,9 +162,10 @@ class Fanout:
         return None
 
     async def _confirm_ownership(self, slot: int, link: Link, channel: Channel) -> None:
-        """Return when the metadata, read after the connection was made, tell that the ledger is still ours, or end.
+        """Return when the metadata, read after the connection was made, show that the ledger is still ours; otherwise
+        end the writer.
 
-        While the store is away this goes on until the adds that wait for the connection time out.
+        While the store is unreachable this continues until the adds that wait for the connection time out.
         """
         while self._ownership is not None and self._links.get(slot) is link and self._core.error is None:
             if channel.lost is not None:
@@ -181,7 +182,7 @@ class Fanout:
                     self._run.perform(self._core.on_metadata_seen(stored))
             return
 
-    # ---- what connections tell ----
+    # ---- events of connections ----
 
     def _on_replies(
         self, slot: int, bookie: str, entry_ids: np.ndarray, statuses: np.ndarray, last_synced: int | None
@@ -191,7 +192,7 @@ class Fanout:
         self._run.perform(self._core.on_add_replies(slot, bookie, entry_ids, statuses, now_ns, last_synced))
 
     def _on_lost(self, slot: int, link: Link, error: BookKeeperError) -> None:
-        """A connection is gone."""
+        """A connection is lost."""
         if isinstance(error, ClientClosed):
             self._run.perform(self._give_up())
         if self._links.get(slot) is link:

@@ -1,4 +1,4 @@
-"""Types of ledgers at creation: what may be asked for, where it is kept, and which core writes such a ledger."""
+"""Types of ledgers at creation: the choices, where the type is stored, and which core writes such a ledger."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def parse_ledger_type(name: str) -> LedgerType:
     """Return the type of that name, in any case.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: there is no such type.
     """
     try:
         return LedgerType(name.upper())
@@ -31,7 +31,7 @@ def parse_ledger_type(name: str) -> LedgerType:
 
 
 def check_relaxed(ledger_type: LedgerType, relaxed: RelaxedDurability, ensemble: int, write_quorum: int) -> None:
-    """Raise ConfigurationError where the options do not go with the type, or the quorums with the options."""
+    """Raise ConfigurationError if the options do not fit the type, or the quorums do not fit the options."""
     instance("relaxed", relaxed, RelaxedDurability)
     if not ledger_type.is_relaxed:
         if relaxed != _DEFAULTS:
@@ -45,10 +45,10 @@ def check_relaxed(ledger_type: LedgerType, relaxed: RelaxedDurability, ensemble:
 
 
 def type_metadata(ledger_type: LedgerType, given: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return a new ledger's custom metadata: what was given, and the type.
+    """Return a new ledger's custom metadata: the given ones, and the type.
 
     Raises:
-        ConfigurationError: what was given names a type.
+        ConfigurationError: the given metadata contain a type.
     """
     if LEDGER_TYPE_KEY in given:
         raise ConfigurationError(f"metadata: {LEDGER_TYPE_KEY!r} is set by ledger_type")
@@ -59,7 +59,7 @@ def type_metadata(ledger_type: LedgerType, given: Mapping[str, bytes]) -> dict[s
 
 
 def add_flags(ledger_type: LedgerType) -> AddFlags:
-    """Return how bookies are to take a writer's adds to a ledger of that type."""
+    """Return the flags of a writer's adds to a ledger of that type."""
     return AddFlags(is_deferred=ledger_type.is_relaxed, bypasses_journal=ledger_type is LedgerType.VD_BYPASS_JOURNAL)
 
 
@@ -76,6 +76,6 @@ def new_core(
     if not ledger_type.is_relaxed:
         return WriterCore(ledger_id, metadata, version, random, options)
     if ledger_type is LedgerType.VD_BYPASS_JOURNAL:
-        # A sync there moves everything into entry log and index: not before somebody wants it.
+        # A sync there moves everything into entry log and index: only on request.
         relaxed = replace(relaxed, force_interval_s=0.0)
     return WriterCore(ledger_id, metadata, version, random, options, relaxed=relaxed)

@@ -11,13 +11,13 @@ from bkspark.net.v3_channel import BookieV3Channel
 from bkspark.wire import v2
 
 FORCE_PAUSE_S = 0.05
-"""Before a bookie is asked again to sync that refused load."""
+"""Pause before a force is repeated at a bookie that refused load."""
 REACH_S = 2.0
-"""How long a writer that closes its ledger waits for bookies that it has not reached yet."""
+"""How long a closing writer waits for bookies that are not connected yet."""
 
 
 class Link:
-    """The way to the bookie in one slot; what is sent before it is connected waits in `backlog`."""
+    """The connection to the bookie in one slot; sends before it is connected wait in `backlog`."""
 
     __slots__ = ("backlog", "bookie", "channel", "connecting")
 
@@ -27,16 +27,16 @@ class Link:
         self.channel: Channel | None = None
         """The connection; None until it may be used. Set once, by `Fanout`."""
         self.backlog: list[bytes | memoryview] = []
-        """What was sent before there was a connection, in order; empty from then on."""
+        """Sends from before there was a connection, in order; empty from then on."""
         self.connecting: asyncio.Task[None] | None = None
         """Makes the connection. Set once, by `Fanout`."""
 
 
 async def reach(links: Iterable[Link]) -> None:
-    """Return when nothing waits to be sent for want of a connection, or REACH_S are over.
+    """Return when no send waits for a connection, or REACH_S are over.
 
-    A quorum acknowledged the whole of a short ledger, perhaps, before the last bookie was connected: closed now, the
-    ledger would lack that bookie's copies until somebody repairs it.
+    A quorum may have acknowledged all of a short ledger before the last bookie was connected: if the ledger were closed
+    now, it would lack that bookie's copies until a repair.
     """
     waiting = [link.connecting for link in links if link.backlog and link.connecting is not None]
     if waiting:
@@ -44,7 +44,7 @@ async def reach(links: Iterable[Link]) -> None:
 
 
 async def forced(channel: BookieV3Channel, ledger_id: int, timeout_s: float) -> bool:
-    """Have a bookie sync what it acknowledged of a ledger; return False where it did not. A busy one is waited for."""
+    """Let a bookie sync its acknowledged entries of a ledger; return False if it did not. Waits for a busy bookie."""
     try:
         async with asyncio.timeout(timeout_s):
             while (status := await channel.force(ledger_id, timeout_s)) == v2.Status.ETOOMANYREQUESTS:

@@ -1,4 +1,4 @@
-"""What the drivers of cores do at the metadata store, and which errors may pass; any event loop runs it."""
+"""The metadata operations of the drivers of cores, and which errors are temporary; for any event loop."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class MetadataWriting(Protocol[_Effect]):
 
 
 def is_away(error: BookKeeperError) -> bool:
-    """Whether it says no more than that the metadata store could not be asked."""
+    """Whether the error only means that the metadata store could not be reached."""
     return type(error) in (MetadataError, SessionExpired)
 
 
 def may_pass(error: BookKeeperError) -> bool:
-    """Whether it says no more than that the metadata store, or too many bookies, could not be asked now."""
+    """Whether the error only means that the metadata store, or too many bookies, could not be reached now."""
     return is_away(error) or isinstance(error, (ReadFailed, BookieUnavailable, RequestTimeout, TooManyRequests))
 
 
@@ -49,11 +49,11 @@ async def write_metadata(
     effect: effects.WriteMetadata,
     has_patience: Callable[[], Awaitable[bool]] | None = None,
 ) -> list[_Effect]:
-    """Perform a compare-and-set, look at what stands there where it lost, and tell the core; return what it wants.
+    """Perform a compare-and-set, read the stored metadata if it lost, and call the core; return its effects.
 
     Args:
-        has_patience: waits a while when the store is away, and says whether to try again: the same bytes on the same
-            version, so that it does not matter whether a write before it took effect.
+        has_patience: waits a while when the store is unreachable, and returns whether to try again: with the same bytes
+            on the same version, so that it does not matter whether an earlier write took effect.
     """
     while True:
         try:

@@ -1,10 +1,11 @@
-"""Ownership: whether a ledger is still its writer's, asked for each connection that is younger than the last answer.
+"""Ownership: whether a ledger still belongs to its writer, checked for each connection that is newer than the last
+answer.
 
-The bookie at the other end of a new connection may not be the one that the writer knew. While a writer idles its
-bookies may be taken away, its ledger be recovered, closed and moved, and blank bookies start at the same addresses:
-they know of no fence, take its adds, and so acknowledge entries after the ledger's end (P20, #4812).
-Ledgers are moved before a blank bookie starts, so metadata that were read *after* the connection was made tell of it.
-Until they were, nothing goes out on that connection.
+The bookie at the other end of a new connection may not be the one that the writer knew. While a writer is idle, its
+bookies may be removed, its ledger may be recovered, closed and moved, and blank bookies may start at the same
+addresses: they know no fence, accept its adds, and so acknowledge entries after the ledger's end (P20, #4812). Ledgers
+are moved before a blank bookie starts, so metadata that are read *after* the connection was made show it. Until then
+nothing is sent on that connection.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from bkspark.metadata.ledgers import LedgerStore
 
 
 class Ownership:
-    """What a writer knows of its ledger's metadata, and since when; `now` is the clock of connections, in seconds."""
+    """The metadata that a writer knows, and their age; `now` is the clock of connections, in seconds."""
 
     def __init__(self, ledgers: LedgerStore, ledger_id: int, now: Callable[[], float]) -> None:
         self._ledgers = ledgers
@@ -27,18 +28,18 @@ class Ownership:
         self._now = now
         """Constant."""
         self._known_at = now()
-        """When the metadata were last asked for, or the ledger was created. Grows, by `confirm` alone."""
+        """When the metadata were last requested, or the ledger was created. Grows, by `confirm` alone."""
         self._asking = asyncio.Lock()
-        """Held while the store is asked: others share the answer."""
+        """Held while the metadata are read: others share the answer."""
 
     async def confirm(self, connected_at: float) -> LedgerMetadata | None:
-        """Return the metadata as they stood after `connected_at`; None where it was asked since then already.
+        """Return the metadata from after `connected_at`; None if they were already read since then.
 
-        Connections made at about the same time share one look at the store.
+        Connections made at about the same time share one read of the store.
 
         Raises:
             NoSuchLedger: it was deleted.
-            MetadataError: the store is away.
+            MetadataError: the store is unreachable.
         """
         async with self._asking:
             if connected_at <= self._known_at:

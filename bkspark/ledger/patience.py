@@ -1,4 +1,4 @@
-"""Patience: failures that may pass are waited out, with pauses that double, up to a limit."""
+"""Patience: retries of temporary failures, with pauses that double, up to a limit."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from bkspark.errors import BookKeeperError
 from bkspark.ledger.metadata_steps import may_pass
 
 PATIENCE_S = 60.0
-"""How long a follower goes on while the metadata store or too many bookies are away; a writer does for as long."""
+"""How long a follower continues while the metadata store or too many bookies are unreachable; the same for a writer."""
 PAUSE_S_MIN = 0.05
 PAUSE_S_MAX = 1.0
 
 
 class Patience:
-    """How long something may fail before it is given up: `limit_s`, by `now`, a clock in seconds.
+    """How long an operation may fail before it is given up: `limit_s`, by `now`, a clock in seconds.
 
-    Several parts of one call share it, so that none of them begins to wait when another has given up.
+    Several parts of one call share it, so that no part begins to wait when another has given up.
     """
 
     def __init__(self, limit_s: float, now: Callable[[], float]) -> None:
@@ -32,12 +32,12 @@ class Patience:
         self._is_over = True
 
     def succeeded(self) -> None:
-        """It did not fail: the time begins again with the next failure."""
+        """It succeeded: the time begins again with the next failure."""
         self._since = None
         self._pause_s = PAUSE_S_MIN
 
     async def bear(self, error: BookKeeperError) -> None:
-        """Return after a pause when it is time to try again; raise `error` where it will not pass, or not in time."""
+        """Return after a pause when it is time to try again; raise `error` if it is permanent, or the time is over."""
         now = self._now()
         if self._since is None:
             self._since = now

@@ -1,4 +1,4 @@
-"""RangeReader: reads entries of a ledger whose metadata is at hand, span by span, ahead of its caller."""
+"""RangeReader: reads entries of a ledger with known metadata, span by span, ahead of its caller."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ READ_AHEAD_SPANS = 4
 SPAN_ENTRIES_FIRST = 256
 SPAN_ENTRIES_MAX = 65_536
 SPAN_EXCESS = 2
-"""A span is cut where its entries have so many times the bytes that it was to have."""
+"""A span is cut if its entries have more than this factor of its planned bytes."""
 SINGLES_FIRST = 256
 SINGLES_MAX = 1024
 STRIPED_SINGLES_MAX = 256
-"""How many single reads go out at once: at first, and at most. They know no limit in bytes, and where a ledger is
-striped a bookie looks for each entry by itself."""
+"""Single reads in flight: at first, and at most. They have no limit in bytes, and in a striped ledger a bookie looks up
+each entry separately."""
 
 SCAN_BYTES_MIN = 256 * 1024
-"""Less is asked for over the network at once: one more question, where the entries lie, would not pay."""
+"""Smaller requests go over the network at once: another request for the entries' places would not pay."""
 
 _Part = tuple[EntryBatch, int]
 """Entries from the first missing one on, and the status that says why there are no more."""
@@ -70,13 +70,13 @@ def read_error(status: int, ledger_id: int, entry_id: int, bookie: str) -> BookK
 
 
 def report_damage(error: BookKeeperError) -> None:
-    """Tell whoever reads the process's log of an entry that is damaged at one bookie; others are asked for it."""
+    """Log an entry that is damaged at one bookie; other replicas are asked for it."""
     if isinstance(error, DigestMismatch):
         logger.warning("%s; another bookie is asked for it", error)
 
 
 class RangeReader:
-    """Reads entries of a ledger whose metadata is at hand: replicas in turn, digest always checked, read-ahead."""
+    """Reads entries of a ledger with known metadata: replicas in turn, digest always checked, read-ahead."""
 
     def __init__(
         self, pool: BookiePool, ledger_id: int, metadata: LedgerMetadata, digest: EntryDigest, preferred: str | None
@@ -89,15 +89,15 @@ class RangeReader:
         self._batch_reads = pool.protocol is WireProtocol.V2
         self._without_batch_reads: set[str] = set()
         self._singles = ReadPace(BATCH_BYTES, SINGLES_MAX, SINGLES_FIRST)
-        # How large an entry is, about; 0: not known yet.
+        # Approximate bytes of an entry; 0: not known yet.
         self._entry_bytes = mean_entry_bytes(metadata)
 
     async def read_span(self, span: EntrySpan, bytes_max: int) -> EntryBatch:
         """Return the entries of the span, at least the first: all, or as many as have about `bytes_max`.
 
         Raises:
-            NoSuchEntry: every bookie that could have one said it has not.
-            ReadFailed: no replica gave one, and at least one was not certain.
+            NoSuchEntry: every bookie that could have an entry answered that it does not.
+            ReadFailed: no replica returned an entry, and at least one answer was not certain.
         """
         todo = groups(span, self._ledger_id, self._metadata.write_quorum, self._preferred, self._pool.avoided)
         if len(todo) == 1:
@@ -119,7 +119,7 @@ class RangeReader:
         return parts[0] if len(parts) == 1 else joined(parts, self._ledger_id, first_entry)
 
     async def _read_local(self, group: GroupRead) -> EntryBatch | None:
-        """Return the next entries of a group as `bkspark.net.local_reads` has them; None: they are to be asked for."""
+        """Return the next entries of a group by `bkspark.net.local_reads`; None: read them over the network."""
         options, count = self._pool.options, len(group.missing)
         is_scan = group.step == 1 and count * self._entry_bytes >= SCAN_BYTES_MIN
         if not is_scan or group.is_asked:
@@ -130,7 +130,7 @@ class RangeReader:
                 bookie, self._ledger_id, first_entry, count, options.frame_bytes_max, self._digest
             )
         except BookieUnavailable as error:
-            # To connect once more, at once, would only take the same time again.
+            # Connecting again at once would only take the same time again.
             group.next_replica()
             group.on_failure(error)
             return None
@@ -142,7 +142,7 @@ class RangeReader:
         """Return the next entries of a group, those of one answer; `group.missing` are the others.
 
         Args:
-            bytes_max: of the answer, or one entry; only batch reads, those of a group without gaps, know a limit.
+            bytes_max: limit of the answer, or one entry; only batch reads, of a group without gaps, have a limit.
 
         Raises:
             NoSuchEntry, ReadFailed: as `read_span`.
@@ -166,7 +166,7 @@ class RangeReader:
     async def _first_answer(
         self, group: GroupRead, asked: dict[asyncio.Task[_Part], str], bytes_max: int
     ) -> asyncio.Task[_Part]:
-        """Return the first task that is done; where that takes long, one replica more is asked meanwhile."""
+        """Return the first task that is done; if that takes long, a further replica is asked meanwhile."""
         delay_s: float | None = self._pool.options.speculative_read_s
         while True:
             done, _ = await asyncio.wait(asked, timeout=delay_s, return_when=asyncio.FIRST_COMPLETED)
@@ -210,7 +210,7 @@ class RangeReader:
                 first_entry, count = entry_ids.item(0), len(entry_ids)
                 answer = await channel.batch_read(self._ledger_id, first_entry, count, bytes_max, self._digest)
             except BookieUnavailable:
-                # A bookie too old for batch reads closes the connection. If it answers single reads, it is one.
+                # A bookie too old for batch reads closes the connection. If it answers single reads, it is too old.
                 part = await self._ask_singles(bookie, group)
                 self._without_batch_reads.add(bookie)
                 return part
@@ -231,7 +231,7 @@ class RangeReader:
         return answers.before(count), status
 
     async def length_at(self, bookie: str, entry_id: int) -> int | None:
-        """Return the cumulative length in an entry at one bookie; None where it does not give the entry."""
+        """Return the cumulative length in an entry at one bookie; None if it does not return the entry."""
         channel = await self._pool.channel(bookie)
         answers = await channel.read_entries(self._ledger_id, np.array([entry_id]), self._digest)
         return int(answers.lengths[0]) if answers.payloads[0] is not None else None
@@ -241,8 +241,8 @@ class RangeReader:
     ) -> AsyncGenerator[EntryBatch]:
         """Yield [first_entry, end_entry) in batches of roughly `batch_bytes`; reads run ahead of the caller.
 
-        Spans have as many entries as went by the sizes of those before: where later ones are larger, a span comes in
-        pieces.
+        The number of entries in a span follows the sizes of earlier ones: if later ones are larger, a span is returned
+        in pieces.
         """
         entries_max = self._span_entries(batch_bytes)
         ahead: deque[tuple[EntrySpan, asyncio.Task[EntryBatch]]] = deque()
@@ -282,14 +282,14 @@ def planned_reader(pool: BookiePool, ledger_id: int, metadata: LedgerMetadata, p
 
 
 def mean_entry_bytes(metadata: LedgerMetadata) -> int:
-    """Return the mean size of a closed ledger's entries, at least 1; 0 where nothing tells."""
+    """Return the mean size of a closed ledger's entries, at least 1; 0 if unknown."""
     if metadata.is_closed and metadata.last_entry >= 0 and metadata.length > 0:
         return max(1, metadata.length // (metadata.last_entry + 1))
     return 0
 
 
 def _interleave(parts: list[EntryBatch], span: EntrySpan) -> EntryBatch:
-    """Return one batch out of a batch per residue, in entry order, up to the first entry that one of them lacks."""
+    """Merge one batch per residue into one, in entry order, up to the first missing entry."""
     lacking = min(residue + len(part) * len(parts) for residue, part in enumerate(parts))
     count = min(lacking, span.end_entry - span.first_entry)
     payloads: list[bytes] = [b""] * count
@@ -300,9 +300,9 @@ def _interleave(parts: list[EntryBatch], span: EntrySpan) -> EntryBatch:
 
 
 def _cancel(asked: dict[asyncio.Task[_Part], str]) -> None:
-    """Nobody waits for these answers any more."""
+    """Cancel answers that are no longer needed."""
     for task in asked:
         task.cancel()
-        # A replica that failed after another one had answered is no error of the read.
+        # The failure of a replica after another one had answered is not an error of the read.
         task.add_done_callback(forget_failure)
     asked.clear()

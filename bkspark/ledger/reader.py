@@ -71,10 +71,10 @@ async def last_entries(pool: BookiePool, ledger_id: int, metadata: LedgerMetadat
 
 
 async def _ask_lac(pool: BookiePool, bookie: str, ledger_id: int, digest: EntryDigest) -> LacAnswer:
-    """Ask one bookie for explicit LAC and last entry; where it has neither, for its last entry by a plain read.
+    """Ask one bookie for explicit LAC and last entry; if it has neither, for its last entry by a plain read.
 
-    The second question is for certainty: Apache's bookies answer "no entry" to the first one when a disk failed, too,
-    and a bookie that knows no V3 closes the connection.
+    The second request is for certainty: Apache's bookies also answer "no entry" to the first one when a disk failed,
+    and a bookie without V3 closes the connection.
     """
     channel = await pool.v3_channel(bookie)
     try:
@@ -106,7 +106,8 @@ class LedgerTimes:
 
 
 class LedgerReader:
-    """Reads one ledger up to its last confirmed entry. Opening it fenced nothing, unless recovery was asked for."""
+    """Reads one ledger up to its last confirmed entry. Opening it does not fence the ledger, unless recovery was
+    requested."""
 
     def __init__(
         self,
@@ -119,7 +120,7 @@ class LedgerReader:
     ) -> None:
         self._services = services
         self.times = times
-        """As they were when the ledger was opened."""
+        """The metadata when the ledger was opened."""
         self._password = password
         self._ledger_id = ledger_id
         self._adopt(metadata, last)
@@ -138,7 +139,7 @@ class LedgerReader:
 
     @property
     def digest(self) -> EntryDigest:
-        """What opens the ledger's entries, as far as its metadata is known."""
+        """Opens the ledger's entries, with the bounds from its known metadata."""
         return self._digest_for(self._metadata)
 
     def _digest_for(self, metadata: LedgerMetadata) -> EntryDigest:
@@ -155,23 +156,23 @@ class LedgerReader:
 
     @property
     def last_entry(self) -> int:
-        """The last entry known to be confirmed (LAC); -1 when there is none. `refresh` looks again."""
+        """The last entry known to be confirmed (LAC); -1 when there is none. `refresh` reads it again."""
         return self._last_entry
 
     @property
     def last_unconfirmed(self) -> int:
-        """The last entry that any bookie held when last asked (LAP); above `last_entry` nothing is promised."""
+        """The last entry that any bookie held when last asked (LAP); entries above `last_entry` are not guaranteed."""
         return self._last_unconfirmed
 
     @property
     def length(self) -> int:
-        """Payload bytes up to `last_entry`; of an open ledger, in proportion to those up to the last entry held."""
+        """Payload bytes up to `last_entry`; for an open ledger, in proportion to those up to the last entry held."""
         if self._metadata.is_closed:
             return self._metadata.length
         return self._last.length * (self._last_entry + 1) // (self._last.lap + 1) if self._last.lap >= 0 else 0
 
     async def refresh(self) -> int:
-        """Look at the metadata and the LAC again; return `last_entry`, which never falls."""
+        """Read the metadata and the LAC again; return `last_entry`, which never decreases."""
         if not self._metadata.is_closed:
             versioned = await self._services.ledgers.read(self._ledger_id)
             last = self._last
@@ -187,7 +188,7 @@ class LedgerReader:
 
         Raises:
             ValueError: the range is empty or reaches beyond `last_entry` (`last_unconfirmed` with `unconfirmed`).
-            NoSuchEntry, ReadFailed: an entry could not be read; `ReadFailed` may pass with time.
+            NoSuchEntry, ReadFailed: an entry could not be read; `ReadFailed` may be temporary.
         """
         first_entry = arguments.whole_number("first_entry", first_entry)
         last_entry = arguments.whole_number("last_entry", last_entry)
@@ -232,13 +233,13 @@ class LedgerReader:
     async def acknowledged_batches(
         self, first_entry: int, end_entry: int, *, batch_bytes: int = BATCH_BYTES
     ) -> AsyncIterator[EntryBatch]:
-        """Yield [first_entry, end_entry), all of it: the caller knows that its writer got these entries acknowledged.
+        """Yield all of [first_entry, end_entry): the caller knows that these entries were acknowledged.
 
-        The LAC of an open ledger may not say so yet.
+        The LAC of an open ledger may be lower.
 
         Raises:
-            NoSuchEntry: an entry is lost: no bookie has it, or the ledger was closed in front of it.
-            ReadFailed: an entry could not be read; it may pass with time.
+            NoSuchEntry: an entry is lost: no bookie has it, or the ledger was closed before it.
+            ReadFailed: an entry could not be read; this may be temporary.
         """
         first_entry = arguments.whole_number("first_entry", first_entry)
         end_entry = arguments.whole_number("end_entry", end_entry)
@@ -247,10 +248,10 @@ class LedgerReader:
             yield batch
 
     async def _batches(self, first_entry: int, end_entry: int, batch_bytes: int) -> AsyncIterator[EntryBatch]:
-        """Yield all entries; where they are not on the bookies that we know of, look whether they have moved.
+        """Yield all entries; if they are not on the known bookies, check whether they have moved.
 
         Raises:
-            NoSuchEntry: also where the ledger is closed in front of an entry, whatever the bookies hold of it.
+            NoSuchEntry: also if the ledger is closed before an entry, even if bookies hold that entry.
         """
         position = first_entry
         while position < end_entry:
@@ -268,7 +269,7 @@ class LedgerReader:
                     yield batch
             except (NoSuchEntry, ReadFailed):
                 # Re-replication and ensemble changes move entries after a reader was opened. A ledger that was closed
-                # meanwhile may end before this one, or hold copies that no open one holds (bkspark.wire.lac).
+                # meanwhile may end before this entry, or hold copies that an open one never holds (bkspark.wire.lac).
                 stored = (await self._services.ledgers.read(self._ledger_id)).metadata
                 if (stored.fragments, stored.state) == (known.fragments, known.state):
                     raise
@@ -279,15 +280,15 @@ class LedgerReader:
     ) -> AsyncIterator[EntryBatch]:
         """Yield entries from `first_entry` on as they are confirmed; ends when the ledger is closed and read.
 
-        While the metadata store or too many bookies are away it waits for them.
+        It waits while the metadata store or too many bookies are unreachable.
 
         Args:
-            patience_s: how long nobody may answer before that is an error.
+            patience_s: how long no peer may answer before that is an error.
 
         Raises:
             NoSuchLedger: the ledger was deleted.
             NoSuchEntry: an entry is lost.
-            ReadFailed, MetadataError: bookies, or the metadata store, were away for longer than `patience_s`.
+            ReadFailed, MetadataError: bookies, or the metadata store, were unreachable for longer than `patience_s`.
         """
         first_entry = arguments.whole_number("first_entry", first_entry)
         batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
@@ -330,7 +331,7 @@ class LedgerReader:
 
 
 class SnapshotReader:
-    """Reads a ledger from what a plan carried along: it asks bookies only, never the metadata store.
+    """Reads a ledger from a plan's metadata: it only asks bookies, never the metadata store.
 
     Args:
         addresses: (host, port) of every bookie that the metadata names and that had one when the plan was made.

@@ -41,10 +41,10 @@ async def recover(
         UnauthorizedAccess: a bookie knows another password for the ledger.
         BookKeeperError: an entry could not be rewritten, or the metadata store failed.
     """
-    # A lane is used again after a recovery that was given up, and V2 answers to that one may be taken for this one's.
-    # That is safe: every read on a lane fences (P01), so whichever recovery it answers, "no such entry" comes from a
-    # fenced bookie, which the owner cannot make take the entry any more. An entry has its digest. An add that succeeded
-    # stored the same payload, as recoveries write again what they have read.
+    # A lane is reused after an abandoned recovery, and V2 answers to that one may be taken for this one's. That is
+    # safe: every read on a lane fences (P01), so in either recovery "no such entry" comes from a fenced bookie, which
+    # accepts no add of the owner any more. An entry has its digest. An add that succeeded stored the same payload, as
+    # recoveries only rewrite entries that they have read.
     lane = services.pool.lease(ledger_id)
     run = _RecoveryRun(services, ledger_id, stored, password, options, lane)
     try:
@@ -71,7 +71,7 @@ class _RecoveryRun:
         self._password = password
         """Constant."""
         self._options = options
-        """Of the writer that rewrites entries. Constant."""
+        """Options of the writer that rewrites entries. Constant."""
         self._lane = lane
         """The connections that are used. Constant."""
         self._master_key = master_key(password)
@@ -81,7 +81,7 @@ class _RecoveryRun:
         self._driver = Driver[effects.RecoveryEffect](self._perform, broke=self._end)
         """Does the work that the core's effects take."""
         self._writer: LedgerWriter | None = None
-        """Rewrites entries, from the first one found until the recovery ends or begins again."""
+        """Rewrites entries, from the first one found until the recovery ends or restarts."""
         self._done: asyncio.Future[LedgerMetadata] = asyncio.get_running_loop().create_future()
         """The closed ledger, or why it could not be closed."""
 
@@ -216,8 +216,8 @@ class _RecoveryRun:
             await (await self._writer.submit_batch(effect.payloads, effect.length_before))
         except BookKeeperError as error:
             return self._core.on_rewrite_failed(error)
-        # The close names a bookie that took a lost one's place: closed before it is connected, the ledger would lack
-        # its copies until they are repaired.
+        # The close names a bookie that replaced a lost one: if the ledger were closed before it is connected, its
+        # copies would be missing until a repair.
         await run.fanout.reach(self._core.metadata.last_fragment.bookies)
         self._core.on_ensemble_changed(self._writer.core.change.fragments)
         return self._core.on_rewritten()
@@ -227,7 +227,7 @@ class _RecoveryRun:
         span = next_span(self._core.metadata, entry_id, entry_id + 1, 1)
         length: int | None = None
         unheard: BookKeeperError | None = None
-        # All at once: a silent bookie in front must not cost another time-out.
+        # All concurrently: a silent bookie must not cost another time-out.
         asked = [asyncio.ensure_future(reader.length_at(bookie, entry_id)) for bookie in span.bookies]
         try:
             for answered in asyncio.as_completed(asked):
@@ -246,7 +246,7 @@ class _RecoveryRun:
 
 
 def _answers_of(statuses: np.ndarray) -> np.ndarray:
-    """Return what the statuses of reads mean to a recovery."""
+    """Return the meaning of reads' statuses for a recovery."""
     answers = np.full(len(statuses), Answer.FAILED, np.uint8)
     answers[statuses == v2.EOK] = Answer.FOUND
     answers[np.isin(statuses, _NEGATIVE)] = Answer.NEGATIVE

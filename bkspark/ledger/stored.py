@@ -1,7 +1,7 @@
-"""Stored entries as they are: written to one bookie byte for byte, and looked for at one bookie.
+"""Stored entries: written to one bookie byte for byte, and checked at one bookie.
 
-Repair is made of these. What is written travels with the recovery flag: a fenced bookie takes it, and one that has the
-entry already keeps the same bytes. Who copies and checks at the same time takes a lane of its own (`BookiePool.lease`).
+Repair uses these. Entries are written with the recovery flag: a fenced bookie accepts them, and one that has the entry
+already keeps the same bytes. A caller that copies and checks at the same time takes its own lane (`BookiePool.lease`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bkspark.wire.digest import WholeEntries
 from bkspark.wire.entry_lists import CLOSED_RUNS_MAX, RUNS_MAX, EntryRuns
 
 PIECES_IN_FLIGHT_MAX = 4
-"""Of one writer: beyond, `send` waits."""
+"""Limit of one writer: above it, `send` waits."""
 
 REFUSED_PAUSE_S = 0.1
 ACK_TIMEOUT_S = 30.0
@@ -32,7 +32,7 @@ ACK_TIMEOUT_S = 30.0
 READ_BYTES = 512 * 1024
 READ_ENTRIES_MAX = 4096
 SINGLE_READS_AT_ONCE = 128
-"""Single reads know no limit in bytes: of entries that are suddenly larger than those before them, so many may come."""
+"""Single reads have no limit in bytes: if entries are suddenly larger than earlier ones, this many may arrive."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class _Piece:
 
 
 class StoredEntryWriter:
-    """Gives one bookie entries of a ledger that it lacks; at most PIECES_IN_FLIGHT_MAX pieces are in flight."""
+    """Copies entries of a ledger to one bookie that lacks them; at most PIECES_IN_FLIGHT_MAX pieces are in flight."""
 
     def __init__(self, services: Services, ledger_id: int, bookie: str, lane: int) -> None:
         self.bookie = bookie
@@ -67,7 +67,7 @@ class StoredEntryWriter:
         self._channel.listen_adds(self._ledger_id, AddListener(self._on_replies, self._on_lost))
 
     def let_go(self) -> None:
-        """Forget what is in flight."""
+        """Drop all requests in flight."""
         for timer in self._resending:
             timer.cancel()
         if self._channel is not None:
@@ -75,10 +75,10 @@ class StoredEntryWriter:
             self._channel = None
 
     async def send(self, ids: np.ndarray, wanted: np.ndarray, frames: bytes, bounds: np.ndarray) -> None:
-        """Send those entries of a piece (`v2.encode_stored_adds`) that are wanted, once there is room.
+        """Send the wanted entries of a piece (`v2.encode_stored_adds`), once there is room.
 
         Raises:
-            BookKeeperError: the bookie refused, fell silent or went away; nothing more can be sent.
+            BookKeeperError: the bookie refused, timed out or disconnected; nothing more can be sent.
         """
         await self.drained(PIECES_IN_FLIGHT_MAX - 1)
         piece = _Piece(ids, wanted.copy(), frames, bounds)
@@ -99,7 +99,7 @@ class StoredEntryWriter:
             self._fail(error)
 
     async def drained(self, pieces_max: int) -> None:
-        """Return when no more than so many pieces are not acknowledged. Raises as `send`."""
+        """Return when at most this many pieces are unacknowledged. Raises as `send`."""
         while self._error is None and len(self._pieces) > pieces_max:
             self._changed.clear()
             try:
@@ -151,20 +151,20 @@ class StoredEntryWriter:
 
 
 class HeldEntries:
-    """Finds out which entries of a ledger a bookie has: `missing` reads them, `listed` asks for its list of them."""
+    """Determines which entries of a ledger a bookie has: `missing` reads them, `listed` requests its list of them."""
 
     def __init__(self, services: Services, ledger_id: int, metadata: LedgerMetadata, password: bytes) -> None:
         self._services = services
         self._ledger_id = ledger_id
         self._digest = WholeEntries(metadata.digest, password, metadata.lac_bounds)
-        # A bookie that lists more is not believed: a few bytes of its answer may describe millions of runs.
+        # A longer list is not trusted: a few bytes of the answer may describe millions of runs.
         self._runs_max = min(CLOSED_RUNS_MAX, metadata.last_entry + 1) if metadata.is_closed else RUNS_MAX
 
     async def missing(self, bookie: str, entry_ids: np.ndarray) -> np.ndarray:
-        """Return those of `entry_ids` (ascending) that the bookie does not give, or gives damaged.
+        """Return those of `entry_ids` (ascending) that the bookie does not return, or returns damaged.
 
         Raises:
-            BookieUnavailable, RequestTimeout, TooManyRequests: the bookie cannot be asked.
+            BookieUnavailable, RequestTimeout, TooManyRequests: the bookie cannot be reached.
         """
         found = [np.empty(0, np.int64)]
         channel = await self._services.pool.channel(bookie)
@@ -180,7 +180,7 @@ class HeldEntries:
         return np.concatenate(found)
 
     async def listed(self, bookie: str) -> EntryRuns | None:
-        """Return the entries that the bookie says it has, whole or damaged; None where it gives no list now."""
+        """Return the entries in the bookie's list, whole or damaged; None if it sends no list now."""
         try:
             channel = await self._services.pool.v3_channel(bookie)
             status, runs = await channel.entry_list(self._ledger_id, self._runs_max)

@@ -19,7 +19,7 @@ from bkspark.wire.digest import EntryDigest
 
 
 class Growing(Protocol):
-    """The reader that a TailWatch looks at and tells."""
+    """The part of a reader that a TailWatch uses and updates."""
 
     @property
     def ledger_id(self) -> int: ...
@@ -39,13 +39,13 @@ class Growing(Protocol):
 
 
 class TailWatch:
-    """Waits for one reader's ledger to grow or to be closed; what it learns it tells the reader."""
+    """Waits for one reader's ledger to grow or to be closed, and updates the reader."""
 
     def __init__(self, services: Services, reader: Growing, limits: TailLimits = TailLimits()) -> None:
         self._services = services
         """The client's."""
         self._reader = reader
-        """Whose ledger it is. Told what is learned."""
+        """The reader of the ledger. Gets all updates."""
         self._loop = asyncio.get_running_loop()
         """Constant."""
         ensemble_size = reader.metadata.ensemble_size
@@ -54,15 +54,15 @@ class TailWatch:
         self._driver = Driver[effects.TailEffect](self._perform)
         """Does the work that the core's effects take."""
         self._news: asyncio.Future[None] | None = None
-        """What `wait_beyond` waits for: the LAC grew, the ledger was closed, or the tail failed."""
+        """The event that `wait_beyond` awaits: the LAC grew, the ledger was closed, or the tail failed."""
         self._timer: asyncio.TimerHandle | None = None
-        """The tick that the core asked for last."""
+        """The tick that the core requested last."""
         self._has_begun = False
         """Whether `wait_beyond` was called. Set once."""
         self._unwatch: Callable[[], None] | None = None
         """Ends the watch on the metadata; None while there is none."""
         self._early: EntryBatch | None = None
-        """An entry that a bookie sent along with the news that it is confirmed, until it is taken."""
+        """An entry that a bookie sent together with its confirmation, until it is taken."""
         self._error: BookKeeperError | None = None
         """Why the tail failed. Set once."""
 
@@ -71,11 +71,11 @@ class TailWatch:
 
         Raises:
             NoSuchLedger: it was deleted.
-            ReadFailed, MetadataError: too few bookies, or the metadata store, could not be asked for
+            ReadFailed, MetadataError: too few bookies, or the metadata store, could be reached for
                 `TailLimits.patience_ns`.
         """
         if not self._has_begun:
-            # What changed before the watch was set is found by the look after it.
+            # The refresh after the watch was set finds earlier changes.
             self._has_begun = True
             self._perform(self._core.on_metadata_changed(self._now_ns()))
         if self._error is not None:
@@ -88,12 +88,12 @@ class TailWatch:
                 raise self._error
 
     def take_entry(self, entry_id: int) -> EntryBatch | None:
-        """Return entry `entry_id` if a bookie sent it along with the news that it is confirmed."""
+        """Return entry `entry_id` if a bookie sent it together with its confirmation."""
         early, self._early = self._early, None
         return early if early is not None and early.first_entry == entry_id <= self._core.lac else None
 
     async def aclose(self) -> None:
-        """Wait no more."""
+        """Stop waiting."""
         if self._timer is not None:
             self._timer.cancel()
         await asyncio.gather(*self._driver.stop(), return_exceptions=True)
@@ -160,7 +160,7 @@ class TailWatch:
         self._perform(self._core.on_metadata_changed(self._now_ns()))
 
     def _call_after(self, delay_ns: int) -> None:
-        """Tick at the time that was asked for last: the core asks again after every event."""
+        """Tick at the last requested time: the core requests one after every event."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(delay_ns / 1e9, self._tick)

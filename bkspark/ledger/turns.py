@@ -35,7 +35,7 @@ class Turn:
 
 
 class Turns:
-    """Gives out turns; `take` is not a coroutine, so the order is that of the calls."""
+    """Assigns turns; `take` is not a coroutine, so the order is that of the calls."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -62,14 +62,14 @@ class Turns:
         self.is_taken = False
 
     def leave(self, waiting: asyncio.Future[None]) -> None:
-        """A caller that waited for its turn went away; where it had come just then, the next one has it."""
+        """A caller that waited for its turn was cancelled; if its turn had just come, the next caller has it."""
         if waiting.cancelled():
             return
         self.go_on()
 
 
 class Singles(Generic[_T]):
-    """Single entries of any number of callers, in one turn: those that come in one turn of the event loop.
+    """Single entries of any number of callers that come in one turn of the event loop, sent together.
 
     Args:
         turn: the turn in which they are sent. send: sends them in it; its result is what `sent` has.
@@ -79,7 +79,7 @@ class Singles(Generic[_T]):
         self.entries: list[bytes] = []
         """The entries so far, in the order of calls. Callers add to it until `is_closed`."""
         self.is_closed = False
-        """Whether entries that come now belong to a later batch. Set once."""
+        """Whether new entries belong to a later batch. Set once."""
         self._turn = turn
         """Constant."""
         self._send = send

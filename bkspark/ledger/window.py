@@ -1,4 +1,4 @@
-"""AppendWindow: what one writer may have in flight, who waits for room, and who waits for which entry."""
+"""AppendWindow: what one writer may have in flight, and the callers that wait for room or for an entry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class AppendWindow:
     """The window of one writer.
 
     Args:
-        congested: which slots' connections have so many bytes waiting that callers wait, too.
+        congested: returns the slots whose connections have too many bytes waiting, so that callers wait, too.
     """
 
     def __init__(self, core: WriterCore, options: WriterOptions, congested: Callable[[], Sequence[int]]) -> None:
@@ -42,7 +42,7 @@ class AppendWindow:
         self._sync_waits: _Waits = deque()
         """Callers who wait until an entry is confirmed, in entry order."""
         self._room: asyncio.Future[None] | None = None
-        """What the caller whose turn it is waits for while the window is full. Only one waits at a time."""
+        """The future of the caller that waits while the window is full. Only one waits at a time."""
 
     # ---- room ----
 
@@ -71,7 +71,7 @@ class AppendWindow:
             await self._room
 
     def look_for_room(self) -> None:
-        """Something has changed: the caller who waits goes on if there is room."""
+        """Something has changed: the waiting caller continues if there is room."""
         if self._room is not None and not self._room.done() and not self.is_full():
             self._room.set_result(None)
 
@@ -114,7 +114,7 @@ class AppendWindow:
         settle(self._sync_waits, last_entry)
 
     def fail(self, error: BookKeeperError) -> None:
-        """The writer has ended: so has everyone who waits."""
+        """The writer has ended: fail all waiting callers."""
         waits = [*self._waits, *self._sync_waits]
         self._waits.clear()
         self._sync_waits.clear()
@@ -128,7 +128,7 @@ class AppendWindow:
 
 
 def settle(waits: _Waits, last_entry: int) -> None:
-    """Tell those who wait for an entry up to `last_entry`."""
+    """Complete the futures for entries up to `last_entry`."""
     while waits and waits[0][0] <= last_entry:
         entry_id, future = waits.popleft()
         if not future.done():

@@ -21,7 +21,7 @@ from bkspark.wire.digest import EntryDigest, SealedEntries, master_key
 
 PIECE_ENTRIES_MAX = 1024
 PIECE_BYTES_MAX = 512 * 1024
-"""A batch goes out in pieces, so that bookies journal the first while the next is sealed."""
+"""A batch is sent in pieces, so that bookies journal the first while the next is sealed."""
 
 
 class LedgerWriter:
@@ -47,11 +47,11 @@ class LedgerWriter:
         self.core = core
         """The decisions; recovery looks at its fragments."""
         self._sealed_lac = sealed_lac
-        """The LAC that all entries carry, in a recovery; None: that of the moment. Constant."""
+        """The LAC that all entries carry, in a recovery; None: the current LAC. Constant."""
         self._sealer = AddSealer(pool.protocol, digest, key, pool.txn_ids, flags)
         """Makes the frames of adds. Constant."""
         self.entry_bytes_max = self._sealer.entry_bytes_max(pool.options.frame_bytes_max)
-        """The largest entry that is taken: its frames fit into nettyMaxFrameSizeBytes. Constant."""
+        """The largest entry that is accepted: its frames fit into nettyMaxFrameSizeBytes. Constant."""
         self.run = WriterRun(
             services.ledgers,
             services.view,
@@ -66,11 +66,11 @@ class LedgerWriter:
         self._window = self.run.window
         """What is in flight."""
         self._turns = Turns()
-        """The order of calls: one at a time is served."""
+        """The order of calls: they are served one at a time."""
         self._singles: Singles[int] | None = None
         """Entries that `append` gathers, until something is submitted after them."""
         self._is_closing = False
-        """Whether `close` was called: nothing more is taken. Set once."""
+        """Whether `close` was called: no more entries are accepted. Set once."""
         if options.explicit_lac_interval_s > 0:
             interval_s = options.explicit_lac_interval_s
             self.run.spawn(tell_lac(pool, core, self._sealer, digest, key, interval_s))
@@ -91,7 +91,7 @@ class LedgerWriter:
 
     @property
     def length(self) -> int:
-        """Payload bytes of every entry given to the writer so far."""
+        """Payload bytes of every entry submitted so far."""
         return self.core.length
 
     @property
@@ -103,8 +103,8 @@ class LedgerWriter:
     async def append(self, entry: bytes) -> int:
         """Append one entry; return its id once it is acknowledged.
 
-        One that finds nothing under way goes out at once; calls made while others are under way travel together. Calls
-        of `append`, `append_many` and `submit` are served in their order.
+        An entry is sent at once if no other is in flight; calls made while others are in flight are sent together.
+        Calls of `append`, `append_many` and `submit` are served in their order.
 
         Raises:
             LedgerFenced, LedgerClosed, NotEnoughBookies, UnauthorizedAccess, MetadataError: the writer has ended;
@@ -164,7 +164,7 @@ class LedgerWriter:
             return await self._send_in_turn(batch, length_before)
 
     def _take_turn(self) -> Turn:
-        """Return the turn after all calls so far; entries that `append` is given from now on come after it."""
+        """Return the turn after all calls so far; entries of later `append` calls come after it."""
         if self._singles is not None:
             self._singles.is_closed = True
         return self._turns.take()
@@ -189,7 +189,7 @@ class LedgerWriter:
     async def sync(self) -> int:
         """Wait until everything appended so far is acknowledged, and durable on Qa bookies; return the last such entry.
 
-        With relaxed durability bookies are made to sync; without, what is acknowledged is durable. Raises as `append`.
+        With relaxed durability this makes bookies sync; otherwise acknowledged entries are durable. Raises as `append`.
         """
         singles = self._singles
         async with self._take_turn():
@@ -206,15 +206,15 @@ class LedgerWriter:
     # ---- the end ----
 
     async def close(self) -> LedgerMetadata:
-        """Wait for what is pending, then close the ledger at its last acknowledged entry. Closing twice is harmless.
+        """Wait for pending entries, then close the ledger at its last acknowledged entry. Closing twice is harmless.
 
-        From the call on nothing more is taken.
+        After the call no more entries are accepted.
 
         Raises:
             LedgerFenced, LedgerClosed: the ledger was not closed by us at our last entry.
-            RequestTimeout: it took longer than `close_timeout_s`. Where entries or ensemble changes were pending, the
-                ledger is left open, for recovery. Where its closing write was, whether it is closed is unknown. The
-                message says which.
+            RequestTimeout: it took longer than `close_timeout_s`. If entries or ensemble changes were pending, the
+                ledger is left open, for recovery. If its closing write was pending, it is unknown whether it is closed.
+                The message says which.
             MetadataError: whether it is closed is unknown.
         """
         core = self.core
@@ -232,7 +232,7 @@ class LedgerWriter:
         return core.metadata
 
     def abandon(self) -> None:
-        """Stop without closing the ledger: what is pending ends with an error, recovery finds the end."""
+        """Stop without closing the ledger: pending entries end with an error, recovery finds the end."""
         why = f"the writer of ledger {self.ledger_id} went away"
         self.run.perform(self.core.give_up(writer_errors.client_closed(self.ledger_id, self.core.lac, why)))
         self.run.stop()

@@ -24,11 +24,11 @@ from bkspark.wire.adds import WireProtocol
 
 TICK_S = 0.25
 STORE_AWAY_S = 60.0
-"""How long a writer that must change or close its ledger waits for a metadata store that is away."""
+"""How long a writer that must change or close its ledger waits for an unreachable metadata store."""
 
 
 class WriterRun:
-    """One writer while it is open: its core, and what performs the core's effects."""
+    """One open writer: its core, and the parts that perform the core's effects."""
 
     def __init__(
         self,
@@ -54,12 +54,12 @@ class WriterRun:
         self._congested = functools.partial(self.fanout.congested, options.lag_bytes_max)
         """Which slots' connections have so many bytes waiting that callers wait, too. Constant."""
         self.window = AppendWindow(core, options, self._congested)
-        """What is in flight, and who waits for it."""
+        """Entries in flight, and the callers that wait for them."""
         self.settled = asyncio.Event()
         """Set while no compare-and-set is under way and none is about to be. Changed by `perform` alone."""
         self.settled.set()
         self.on_failed: Callable[[BookKeeperError], None] | None = None
-        """Told why the writer ended, but for `close`. Set by the writer's user."""
+        """Called with the reason when the writer ended other than by `close`. Set by the writer's user."""
         self._ledgers = ledgers
         """The client's."""
         self._view = view
@@ -69,10 +69,11 @@ class WriterRun:
         self._ticker: asyncio.TimerHandle | None = self._loop.call_later(TICK_S, self._tick)
         """The next tick of the core's clock; None when the writer has ended."""
         self._extra_tick: asyncio.TimerHandle | None = None
-        """A tick that the core asked for besides. Of several requests the first is kept: the core asks again."""
+        """An additional tick that the core requested. The first of several requests is kept: the core requests
+        again."""
 
     def stop(self) -> None:
-        """Let go of timers, connections and work that is under way."""
+        """Release timers, connections and work in progress."""
         for timer in (self._ticker, self._extra_tick):
             if timer is not None:
                 timer.cancel()
@@ -167,7 +168,7 @@ class WriterRun:
                 return self.core.on_writable_bookies(found.writable, found.topology)
 
     def _patience(self) -> Callable[[], Awaitable[bool]]:
-        """Return what waits while the metadata store is away, for STORE_AWAY_S; nothing is acknowledged meanwhile."""
+        """Return a patience for an unreachable metadata store, of STORE_AWAY_S; nothing is acknowledged meanwhile."""
         until = self._loop.time() + STORE_AWAY_S
 
         async def has_patience() -> bool:

@@ -1,4 +1,4 @@
-"""The bookie: rules, journal and store behind one event loop. A reply is sent only after what it promises is durable.
+"""The bookie: rules, journal and store on one event loop. A reply is sent only after what it promises is durable.
 
 Requests come as runs of one connection's receive buffer, replies go as buffers. For a run of adds:
 

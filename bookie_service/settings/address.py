@@ -1,13 +1,13 @@
-"""Where a bookie listens, what it tells others, and its id; as Apache's bookies decide it.
+"""Where a bookie listens, its advertised address, and its id; decided as by Apache's bookies.
 
-    advertisedAddress       told to others as it stands, never checked
-    listeningInterface      the interface's address; only there it listens
+    advertisedAddress       advertised unchanged, never checked
+    listeningInterface      the interface's address; it listens only there
     otherwise               this host's address; it listens everywhere
     useHostNameAsBookieID   the host's name instead of the address
 
 A loopback address is refused unless `allowLoopback`: most often it means that the host's name resolves badly, and then
-all bookies of a cluster would claim the same id. Where loopback is advertised, nothing else is listened on. The id is
-`host:port` unless `bookieId` says otherwise; port 0 picks a free one.
+all bookies of a cluster would claim the same id. If loopback is advertised, the bookie listens on nothing else. The id
+is `host:port` unless `bookieId` says otherwise; port 0 picks a free one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EVERYWHERE = "0.0.0.0"
 
 @dataclass(frozen=True, slots=True)
 class BoundAddress:
-    """A bound socket that does not listen yet, what to tell others, and the bookie's id."""
+    """A bound socket that does not listen yet, the advertised address, and the bookie's id."""
 
     listener: socket.socket
     host: str
@@ -61,7 +61,7 @@ def bind(options: AddressOptions) -> BoundAddress:
 
 
 def _choose(options: AddressOptions) -> tuple[str, str]:
-    """Return (host to tell others, address to listen at)."""
+    """Return (advertised host, address to listen at)."""
     if options.advertised_address is not None:
         host = options.advertised_address
         listen_at = _EVERYWHERE

@@ -1,4 +1,4 @@
-"""What the server's commands share: options that name a configuration, and errors of one line."""
+"""The common part of the server's commands: options that name a configuration, and one-line errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bkspark.errors import ConfigurationError
 
 
 class ServerParser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as every other error here."""
+    """Reports an error in one line, like every other error here."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigurationError(f"{message}; see --help")

@@ -3,11 +3,11 @@
 Units and defaults are Apache's, but for those that `docs` names. `journalFlushWhenQueueEmpty` is true by
 default, which gives the lowest latency; with false, `journalMaxGroupWaitMSec` holds groups back as Apache's bookies do.
 
-Apache's files start this bookie. A value that Apache's bookies take is taken too, or raised or lowered to one that
+Apache's files start this bookie. A value that Apache's bookies accept is accepted too, or raised or lowered to one that
 this bookie can work with, with one line that says so. Keys that are not served are accepted and named once, and so are
-keys that Apache does not have, but for two kinds: one that is nearly the name of another key is a mistake, and one that
-would protect data or access must not be ignored. A key of Apache's that protects something and is not served is an
-error, too.
+unknown keys, except for two kinds: a name that nearly equals that of another key is a mistake, and a key that would
+protect data or access must not be ignored. A key of Apache's that protects something and is not served is an error,
+too.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from bookie_service.storage.logs.log_appender import AppendOptions
 
 OPEN_FILES_MIN = 16
 COMPACTED_SHARE_MAX = 0.99
-"""Apache's bookies take 1, too: a log of which one entry is deleted is replaced."""
+"""Apache's bookies also accept 1: a log is replaced as soon as one of its entries is deleted."""
 
 _JOURNAL_DIRECTORY, _LEDGER_DIRECTORY = "/tmp/bk-txn", "/tmp/bk-data"
 _DEFAULT_SERVERS, _DEFAULT_ROOT = "zk+hierarchical://localhost:2181", "/ledgers"
@@ -60,10 +60,10 @@ PROTECTING = {
     "zkEnableSecurity": "ZooKeeper access control",
     "disableServerSocketBind": "way to be reached but its port",
 }
-"""Keys that would protect something and are not served: set, they are refused."""
+"""Keys that would protect something and are not served: they are refused when set."""
 
 _PROTECTING_NAME = re.compile("(?i)(.*[._-])?(tls|ssl|sasl|auth|acl|kerberos|security)")
-"""What names of keys begin with that may protect something: unknown, they are refused and not ignored."""
+"""Prefixes of keys that may protect something: unknown ones are refused and not ignored."""
 
 _OF_PULSARS_BROKER = frozenset(
     {
@@ -77,21 +77,21 @@ _OF_PULSARS_BROKER = frozenset(
         "tlsProtocols",
     }
 )
-"""Pulsar's standalone.conf is one file for a broker and its bookie. These say how the broker protects itself.
-Whether it does, its `authenticationEnabled`, `authorizationEnabled` and `tlsEnabled` say: set, these are refused."""
+"""Pulsar's standalone.conf is one file for a broker and its bookie. These say how the broker protects itself. Its
+`authenticationEnabled`, `authorizationEnabled` and `tlsEnabled` say whether it does: these are refused when set."""
 
 _NEARLY, _ALIKE = 0.92, 0.8
-"""How like a known key, as difflib measures it, an unknown one is: from the first on it is taken for a mistake, from
-the second on the known one is named."""
+"""Similarity of an unknown key to a known one, as difflib measures it: from the first value on it counts as a mistake,
+from the second on the known key is named."""
 
 HARMLESS = frozenset(
     {
-        # Adds never queue for a thread: those that find no room stay with their connection, which is not read on.
+        # Adds never queue for a thread: adds without room stay with their connection, which is not read further.
         "maxPendingAddRequestsPerThread",
         # Every deleted ledger is read directly, too; a log is replaced in one transaction.
         "verifyMetadataOnGC",
         "useTransactionalCompaction",
-        # What entry logs hold is not kept in memory, so it needs no cache on disk.
+        # Entry logs are not cached in memory, so they need no cache on disk.
         "gcEntryLogMetadataCacheEnabled",
         "gcEntryLogMetadataCachePath",
         # One at a time.
@@ -99,7 +99,7 @@ HARMLESS = frozenset(
         "journalAdaptiveGroupWrites",
     }
 )
-"""Keys whose every value is satisfied by what this bookie does anyway."""
+"""Keys of which this bookie satisfies every value anyway."""
 
 EXPLAINED = {
     "dataIntegrityChecking": "a ledger of which something that was durable is lost goes into limbo, whatever is set; "
@@ -109,7 +109,7 @@ EXPLAINED = {
     "rereplicationEntryBatchSize": "copies are made in pieces of bytes, whatever number of entries that is: "
     "rereplicationInFlightMaxBytes",
 }
-"""Keys without effect of which it is worth knowing what happens instead."""
+"""Keys without effect, with what happens instead."""
 
 DANGEROUS = {
     "journalSyncData": "entries are acknowledged before they are on a disk: a power cut or a crash of the system takes "
@@ -117,16 +117,16 @@ DANGEROUS = {
     "journalWriteData": "entries are acknowledged from memory: the end of the process, by whatever cause, takes those "
     "of the last flushInterval",
 }
-"""Keys that, set to false, give durability away: after an unclean stop every ledger is in limbo (`ledgers.limbo`)."""
+"""Keys that give up durability when set to false: after an unclean stop every ledger is in limbo (`ledgers.limbo`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Everything that one bookie process was told. `unused_keys`: accepted, and without effect here.
+    """The whole configuration of one bookie process. `unused_keys`: accepted keys without effect here.
 
-    `notes`: a line for each value that is not used as it was given.
-    `dangers`: a line for each thing that was asked for and costs acknowledged entries.
-    `permitted_users`: names of users who may run the bookie; empty: everybody may.
+    `notes`: a line for each value that is not used as given.
+    `dangers`: a line for each setting that can lose acknowledged entries.
+    `permitted_users`: names of users who may run the bookie; empty: any user may.
     `file_group`: the group that may read the bookie's files; None: its user alone may.
     """
 
@@ -147,14 +147,15 @@ def load(path: Path | None, settings: Iterable[tuple[str, str]]) -> Configuratio
     """Return the configuration in a file, overridden by `settings`.
 
     Raises:
-        ConfigurationError: the file cannot be read, a key is unknown, or a value is not usable; one line says all.
+        ConfigurationError: the file cannot be read, a key is unknown, or a value is not usable; the message is one
+        line.
     """
     values, notes = ({}, []) if path is None else read(path)
     return configure(values | dict(settings), notes)
 
 
 def configure(values: Mapping[str, str], notes: Sequence[str] = ()) -> Configuration:
-    """Return the configuration that keys and values make. Raises ConfigurationError.
+    """Return the configuration for keys and values. Raises ConfigurationError.
 
     Args:
         notes: lines about values that were left out.
@@ -301,7 +302,7 @@ def _marker_delay_ns(keys: Values, syncs: bool) -> int:
 
 def _disks(keys: Values, log_bytes_max: int) -> DiskOptions:
     full_share = keys.share("diskUsageThreshold", default_of(DiskLimits, "full_share"), unit="of a disk")
-    # Whoever lowers only the threshold means this one, too.
+    # A user who lowers only the threshold means this one, too.
     warn_share = min(default_of(DiskLimits, "warn_share"), full_share)
 
     def reserve(key: str, most: str) -> int | None:
@@ -344,7 +345,7 @@ def _storage_class(keys: Values) -> StorageClass:
     if nearest is not None and nearest.value != name:
         keys.note("ledgerStorageClass", name, f"this bookie has no such class, and uses {nearest.short_name}")
     chosen = nearest or keys.parsed("ledgerStorageClass", StorageClass.parse, default=default.short_name) or default
-    # The older key; Apache's bookies ask it first.
+    # The older key; Apache's bookies read it first.
     is_sorted = keys.flag(
         "sortedLedgerStorageEnabled", True, "false: InterleavedLedgerStorage in place of the sorted one"
     )
@@ -395,7 +396,7 @@ def _flush_interval_s(keys: Values) -> float:
 
 
 def _stalled_s(keys: Values) -> float:
-    """Return how long a peer may take none of its replies. A reply that is due is never dropped alone."""
+    """Return how long a peer may take no replies. A due reply is never dropped alone."""
     default: float = default_of(ConnectionOptions, "stalled_s_max")
     unit = f"ms, 0 or less: {default:g} s"
     wait_ms = keys.number("waitTimeoutOnResponseBackpressureMs", -1, least=-1, unit=unit)
@@ -441,10 +442,10 @@ def _compaction(keys: Values, kind: str) -> CompactionLevel:
 
 
 def _check_key(key: str, value: str) -> str | None:
-    """Refuse an unknown key that must not be ignored: one that is a mistake, and one that may protect something.
+    """Refuse an unknown key that must not be ignored: a likely mistake, or a key that may protect something.
 
     Returns:
-        A line about an unknown key that is ignored and is like a known one.
+        A line about an ignored unknown key that is similar to a known one.
     """
     if key in APACHE_KEYS or key in OWN_KEYS or key in _OF_PULSARS_BROKER or key.startswith(APACHE_PREFIXES):
         return None

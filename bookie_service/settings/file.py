@@ -1,8 +1,8 @@
 """Configuration files as Apache's bookies read them: their syntax is `properties`; this adds files and repeated keys.
 
-A key that comes twice has its first value, but for keys that are lists, whose values are joined. `include = FILE` is
-replaced by that file's lines, `includeoptional = FILE` only where it is there; a relative path begins at the folder of
-the file that names it.
+A repeated key has its first value, except keys with lists, whose values are joined. `include = FILE` is replaced by
+that file's lines, `includeoptional = FILE` only if it exists; a relative path begins at the folder of the file that
+names it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bkspark.errors import ConfigurationError
 from bookie_service.settings import properties
 
 INCLUDES_MAX = 16
-"""Files below each other: more include themselves."""
+"""Depth of nested files: a deeper one includes itself."""
 
 LISTS = frozenset(
     {
@@ -31,7 +31,7 @@ _INCLUDE, _INCLUDE_OPTIONAL = "include", "includeoptional"
 
 
 def read(path: Path) -> tuple[dict[str, str], list[str]]:
-    """Return keys and values of a file, and a line for each value that does not count.
+    """Return keys and values of a file, and a line for each ignored value.
 
     Raises:
         ConfigurationError: the file, or one that it includes, cannot be read or understood; names it.

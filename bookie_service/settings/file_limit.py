@@ -1,4 +1,5 @@
-"""The operating system's limit of open files beside `openFileLimit`: often 1,024, which connections need, too."""
+"""The operating system's limit of open files, in addition to `openFileLimit`: often 1,024, which connections need,
+too."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ _LEAST = 16
 def allowed_open_files(wanted: int, connections_max: int) -> int:
     """Raise the process's limit as far as it may be; return how many files the storage may keep open to read them.
 
-    That is `wanted`, or less where the limit leaves less beside the connections.
+    That is `wanted`, or less if the limit leaves less besides the connections.
 
     Raises:
         ConfigurationError: the limit leaves too few.
@@ -23,7 +24,7 @@ def allowed_open_files(wanted: int, connections_max: int) -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if most == resource.RLIM_INFINITY:
         return wanted
-    # Where the limit is small, connections may need all of their share but never the storage's.
+    # If the limit is small, connections may use all of their share but never the storage's.
     left = max(most - _OTHERS - connections_max, (most - _OTHERS) // 2)
     if left < _LEAST:
         raise ConfigurationError(

@@ -1,6 +1,6 @@
 """The names of all configuration keys: Apache's (4.17 and 4.18, with the deprecated ones), and ours.
 
-A key that is in neither list is a mistake. Which of Apache's are served, and how, stands in `configuration`.
+A key that is in neither list is a mistake. `configuration` defines which of Apache's keys are served, and how.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ _CLIENT_KEYS = """
     waitTimeoutOnBackpressureMs
     """
 APACHE_KEYS = frozenset((_SERVER_KEYS + _CLIENT_KEYS).split())
-"""What Apache's bookie reads, and what the client of its auto-recovery reads from the same file."""
+"""The keys that Apache's bookie reads, and those that the client of its auto-recovery reads from the same file."""
 
 APACHE_PREFIXES = ("dlog.", "storage.", "storageserver.")
 """Families of the stream and table service, which shares Apache's file."""

@@ -2,8 +2,9 @@ r"""The syntax of Apache's configuration files. Pure.
 
 A line is `key = value`, `key : value` or `key value`; blanks around key and separator do not count. Lines that begin
 with `#` or `!` are comments. A `\` at the end of a line joins the next one, without its leading blanks; elsewhere
-`\t`, `\n`, `\r`, `\f`, `\uXXXX` mean what they mean in Java. In front of one of `\ = : , # ! " '`, in a key in front of
-anything, it takes that literally; in front of anything else it stands for itself, as in commons-configuration.
+`\t`, `\n`, `\r`, `\f`, `\uXXXX` mean what they mean in Java. Before one of `\ = : , # ! " '`, and in a key before any
+character, it makes that character literal; before any other character it stands for itself, as in
+commons-configuration.
 
 >>> pairs("# comment\nbookiePort: 3181\nledgerDirectories=/a,\\\n    /b")
 [('bookiePort', '3181'), ('ledgerDirectories', '/a,/b')]

@@ -1,4 +1,4 @@
-"""What one bookie needs to serve: the options of all its parts, and what they must be together."""
+"""The options of one bookie: those of all its parts, and their joint rules."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class AddressOptions:
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """What one bookie needs to serve. Directories are the configured ones, absolute.
+    """The options of one bookie. Directories are the configured ones, absolute.
 
-    received_bytes_max, reply_bytes_max: what all connections together hold at most, see `memory_budget`.
+    received_bytes_max, reply_bytes_max: limits of all connections together, see `memory_budget`.
     local_readers: ids of users whose clients read entry logs themselves, besides this one's and root.
     """
 

@@ -1,4 +1,5 @@
-"""Users and groups of this host: who runs the bookie, and whom configuration keys name, by name or number."""
+"""Users and groups of this host: the user that runs the bookie, and those that configuration keys name, by name or
+number."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from collections.abc import Iterable
 
 
 def current_user() -> str:
-    """Return the name of the user that this process runs as, its number where it has no name."""
+    """Return the name of the user that this process runs as, or its number if it has no name."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:

@@ -1,11 +1,12 @@
-"""Values of configuration keys: text to types, within bounds, and one line for what is not usable or not used as given.
+"""Values of configuration keys: text to types, within bounds, and one line for values that are not usable or not used
+as given.
 
 Texts are read as Apache's bookies read them (commons-configuration 2): whole numbers also as `0x10` and `0b10`, numbers
-also as `.95f`, flags also as `1`, `t`, `y`. `${key}`, `${env:NAME}` and `${key:-default}` are replaced, as far as they
-name something; what Java alone knows (`${sys:...}`) is refused.
+also as `.95f`, flags also as `1`, `t`, `y`. `${key}`, `${env:NAME}` and `${key:-default}` are replaced if they name
+something; variables that only Java knows (`${sys:...}`) are refused.
 
-A number that Apache's bookies start with, and that this bookie cannot work with, is raised or lowered to one that it
-can, and `notes` has a line that says so. A number with which Apache's do not start either is refused.
+A number that Apache's bookies accept, and that this bookie cannot work with, is raised or lowered to one that it can,
+and `notes` has a line that says so. A number that Apache's bookies do not accept either is refused.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from bkspark.errors import ConfigurationError
 
 _T = TypeVar("_T")
 _WHOLE = re.compile("([+-]?)(?:0x([0-9a-fA-F]{1,16})|0b([01]{1,64})|([0-9]{1,19}))")
-"""None of the digits and marks that int() takes besides; what does not fit Java's long is refused afterwards."""
+"""Excludes further digits and marks that int() accepts; numbers that do not fit Java's long are refused afterwards."""
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?[fFdD]?", re.ASCII)
 _VARIABLE = re.compile(r"\$\{([^${}]+)\}")
 TRUE, FALSE = ("true", "yes", "on", "y", "t", "1"), ("false", "no", "off", "n", "f", "0")
 SECRET_WORDS = ("passwd", "password", "secret")
 """A key with one of these in its name has a value that no message shows."""
 NULL = "null"
-"""What Apache's files write for a class or a name that is not set."""
+"""The text in Apache's files for a class or a name that is not set."""
 _SHOWN_CHARACTERS_MAX = 200
 _INTERPOLATIONS_MAX = 100
 _LONG_MAX = (1 << 63) - 1
@@ -51,15 +52,15 @@ MOST = {
     "connections": _COUNT_MAX,
     "lists": _COUNT_MAX,
 }
-"""The highest number that is used of a unit, where a key sets no other: no timer, counter or file offset that is made
-of one overflows below it."""
+"""The highest number of each unit, if a key sets no other: no timer, counter or file offset computed from it
+overflows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a key that is served takes: its type, its default as text, its unit, and its bounds where it is a number.
+    """The values of a served key: its type, its default as text, its unit, and the bounds of a number.
 
-    raises, lowers: a number below or above the bounds is raised or lowered to them; else it is refused.
+    raises, lowers: a number below or above the bounds is raised or lowered to them; otherwise it is refused.
     """
 
     type: str
@@ -83,14 +84,14 @@ def _shown(key: str, text: str) -> str:
 
 
 def _shortened(text: str) -> str:
-    """Return the text without its middle when it is long: both ends say most."""
+    """Return the text without its middle if it is long: both ends are most informative."""
     left_out = len(text) - _SHOWN_CHARACTERS_MAX
     half = _SHOWN_CHARACTERS_MAX // 2
     return text if left_out <= 0 else f"{text[:half]}...({left_out} characters)...{text[-half:]}"
 
 
 class Values:
-    """Typed access that remembers which keys were asked for; an empty value counts as not set.
+    """Typed access that remembers which keys were read; an empty value counts as not set.
 
     Every method raises ConfigurationError for a value that is not usable.
     """
@@ -100,14 +101,14 @@ class Values:
         self._environment = environment
         self.asked: dict[str, Setting] = {}
         self.notes: list[str] = []
-        """A line for each value that is not used as it was given."""
+        """A line for each value that is not used as given."""
 
     def text(self, key: str, *, default: str = "unset") -> str | None:
         """Return the value, None when it is not set; `default` says what that means."""
         return self._ask(key, Setting("text", default))
 
     def parsed(self, key: str, parse: Callable[[str], _T], *, default: str = "unset") -> _T | None:
-        """Return what `parse` makes of the value, None when it is not set; a ValueError of it says what is wrong."""
+        """Return the parsed value, None when it is not set; a ValueError of `parse` says what is wrong."""
         text = self.text(key, default=default)
         try:
             return None if text is None else parse(text)
@@ -115,7 +116,7 @@ class Values:
             raise refused(key, str(text), _shortened(str(error))) from None
 
     def share(self, key: str, default: float, *, least: float = 0, unit: str, raises: bool = False) -> float:
-        """Return a number from `least` to 1. With `raises`, what is below `least` means the same as that."""
+        """Return a number from `least` to 1. With `raises`, a number below `least` means `least`."""
         most = 1
         text = self._ask(key, Setting("number", f"{default:g}", unit, least, most, raises))
         if text is None:
@@ -142,9 +143,9 @@ class Values:
         """Return a whole number.
 
         Args:
-            least: what is below -1 means the same as that, "0 or less".
-            most: without it, the first word of `unit` says what is too much.
-            raises, lowers: a number beyond the bounds is raised or lowered to them, and noted; else it is refused.
+            least: a number below -1 means the same as -1, "0 or less".
+            most: without it, the first word of `unit` determines the limit.
+            raises, lowers: a number beyond the bounds is raised or lowered to them, and noted; otherwise it is refused.
         """
         most = MOST[unit.split(",")[0].split()[0]] if most is None else most
         text = self._ask(key, Setting("whole number", str(default), unit, least, most, raises, lowers))
@@ -162,7 +163,7 @@ class Values:
         return used
 
     def note(self, key: str, text: str, what: str) -> None:
-        """Note that a value is not used as it was given."""
+        """Note that a value is not used as given."""
         self.notes.append(f"{key}={_shown(key, text)}: {what}")
 
     def flag(self, key: str, default: bool, unit: str = "") -> bool:
@@ -194,7 +195,7 @@ class Values:
         return text or None
 
     def _interpolated(self, key: str, text: str) -> str:
-        """Return the text with `${...}` replaced; what names nothing stays as it is, as Apache's bookies leave it."""
+        """Return the text with `${...}` replaced; an unknown name stays unchanged, as in Apache's bookies."""
         given = text
         for _ in range(_INTERPOLATIONS_MAX):
             replaced = _VARIABLE.sub(lambda match: self._looked_up(key, given, match), text)

@@ -15,7 +15,7 @@ def test_listing_streams_any_number_of_ledgers(capsys: pytest.CaptureFixture[str
     assert figures["ledgers"] == 25_001
 
 
-def test_unknown_name_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_name_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--only", "recovery,nothing"])
     assert "nothing: it is one of adds" in capsys.readouterr().err

@@ -53,13 +53,13 @@ def test_broker_that_does_not_start_is_a_reason_too(monkeypatch, capsys, tmp_pat
         (["--dir", "/nowhere"], "'/nowhere' is no folder"),
     ],
 )
-def test_wrong_arguments_are_told_before_anything_is_measured(arguments, reason, capsys):
+def test_wrong_arguments_are_reported_before_anything_is_measured(arguments, reason, capsys):
     with pytest.raises(SystemExit):
         spark_vs_kafka.main(arguments)
     assert reason in capsys.readouterr().err
 
 
-def test_every_target_of_the_specification_stands_beside_a_figure():
+def test_every_target_of_the_specification_has_a_figure():
     figures = [figure for case in CASES.values() for figure in case.figures()]
     assert {figure.name: figure.target() for figure in figures if figure.target()} == {
         "read_1KiB raw per Kafka": ">= 1.4",

@@ -48,7 +48,7 @@ def test_a_measured_name_without_a_figure_is_an_error():
         results_of([Figure("a", "")], [{"typo": 1.0}])
 
 
-def test_every_target_of_the_specification_stands_beside_a_figure():
+def test_every_target_of_the_specification_has_a_figure():
     targets = {figure.name: figure.target() for figure in storage.FIGURES if figure.target()}
     assert targets == {
         "adds_per_s": ">= 180,000",

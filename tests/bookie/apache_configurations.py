@@ -8,7 +8,7 @@ STANDALONE         Pulsar's conf/standalone.conf, for a broker and a bookie: wha
 JUNIT              what every JUnit test of bookkeeper-server 4.18.0 starts a bookie with (TestBKConfiguration)
 JUNIT_VALUES       values that its tests then set; each goes with JUNIT, and with JUNIT_COMPANIONS
 JUNIT_DIRECTORIES  journal and ledgers in one directory: BookKeeperClusterTestCase
-CORNERS            values that Apache's bookies start with, and that nobody would choose
+CORNERS            unusual values that Apache's bookies accept
 """
 
 from __future__ import annotations

@@ -226,11 +226,11 @@ class Bench:
 
     @property
     def log_bytes(self) -> int:
-        """Bytes behind the headers of all logs."""
+        """Bytes after the headers of all logs."""
         return sum(len(self.files.read_all(path)) - HEADER_BYTES for path in self.log_paths)
 
     @property
     def other_names(self) -> set[str]:
-        """Names in the directories that are neither logs nor index directories nor what always stands there."""
+        """Names in the directories that are neither logs nor index directories nor files that are always there."""
         names = {name for path in self.paths for name in self.files.names(path) if len(name) > 2}
         return {name for name in names if log_format.parse_file_name(name) is None} - _ALWAYS_THERE

@@ -1,4 +1,4 @@
-"""Files whose operations fail when told to: real files behind, an errno in front."""
+"""Files whose operations fail on request: real files with an injected errno."""
 
 from __future__ import annotations
 

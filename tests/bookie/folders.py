@@ -47,7 +47,7 @@ class Folder:
 
     @property
     def marked(self) -> int:
-        """Where in the last journal file replay begins; a bookie that was slow to stop wrote padding behind it."""
+        """Where in the last journal file replay begins; a bookie that was slow to stop wrote padding after it."""
         mark = marks.decode_mark((self.ledgers / "lastMark").read_bytes())
         assert mark is not None
         return mark.offset
@@ -94,6 +94,6 @@ def flip(path: Path, offset: int) -> None:
 
 
 def cut(path: Path, size: int) -> None:
-    """Truncate a file to `size` bytes; negative: so many less."""
+    """Truncate a file to `size` bytes; negative: this many bytes less."""
     data = path.read_bytes()
     path.write_bytes(data[:size])

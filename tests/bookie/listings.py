@@ -87,7 +87,7 @@ class DoubtfulTree(MemoryTree):
 
 
 async def collect_against(seed: int, listings: int) -> Counter[str]:
-    """Run so many passes.
+    """Run a number of passes.
 
     Raises:
         AssertionError: a ledger that exists was dropped, or one that was deleted stays.

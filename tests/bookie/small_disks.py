@@ -16,7 +16,7 @@ class MountRefused(Exception):
 
 @contextlib.contextmanager
 def small_disk(path: Path, size: int) -> Iterator[Path]:
-    """Mount a disk of so many bytes. Raises MountRefused."""
+    """Mount a disk of this many bytes. Raises MountRefused."""
     path.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -95,7 +95,7 @@ def test_bookie_with_the_last_corner_value_of_a_key_keeps_entries(tmp_path: Path
 def test_published_file_starts_a_bookie(tmp_path: Path, uri: str, text: str) -> None:
     bookie = BookieChild(tmp_path / "bookie", uri)
     path = tmp_path / "bk_server.conf"
-    # Where it stands is for each to say; the rest is the file's.
+    # Each case says where it is; the rest is the file's.
     place = {
         **bookie.settings,
         "allowLoopback": "true",

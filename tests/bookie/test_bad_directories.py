@@ -240,7 +240,7 @@ def test_file_whose_disk_cannot_be_read_either_moves_with_what_memory_has_and_it
     moving.index.close()
 
 
-def test_of_two_files_of_a_ledger_the_noted_one_counts(directories: list[str]) -> None:
+def test_the_recorded_one_of_two_files_of_a_ledger_counts(directories: list[str]) -> None:
     """A crash may leave both."""
     files = FaultyFiles()
     moving = Moving(directories, files)

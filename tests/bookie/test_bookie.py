@@ -141,7 +141,7 @@ def test_read_only_bookie_takes_high_priority_adds_and_fences_only(tmp_path: Pat
 # ---- reads ----
 
 
-def test_unknown_ledger_and_missing_entry_are_told_apart(peer: Peer) -> None:
+def test_unknown_ledger_and_missing_entry_have_different_answers(peer: Peer) -> None:
     peer.add(5, 0, [b"x"])
     assert peer.read(6, 0).status == Status.ENOLEDGER
     assert peer.read(5, 1).status == Status.ENOENTRY
@@ -298,7 +298,7 @@ def test_fence_with_a_wrong_key_changes_nothing(peer: Peer) -> None:
     assert peer.add(5, 1, [b"b"]) == [Status.EOK]
 
 
-def test_fencing_reads_that_come_together_are_told_apart_by_ledger_and_key(peer: Peer) -> None:
+def test_fencing_reads_that_come_together_are_distinguished_by_ledger_and_key(peer: Peer) -> None:
     for ledger_id in (5, 6, 7):
         peer.add(ledger_id, 0, PAYLOADS[:4])
     requests = [(5, [0, 1], KEY), (5, [2], OTHER_KEY), (5, [3, -1], KEY), (6, [0, 9], OTHER_KEY), (7, [1, 0], KEY)]

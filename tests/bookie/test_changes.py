@@ -333,10 +333,10 @@ def test_bookie_that_was_stuck_looks_at_its_disks_when_a_checkpoint_is_done(
     assert not twin.disks.is_stuck
 
 
-# ---- reads behind fences ----
+# ---- reads after fences ----
 
 
-def test_many_reads_behind_one_fence_are_all_answered_over_several_turns() -> None:
+def test_many_reads_after_one_fence_are_all_answered_over_several_turns() -> None:
     served = ServedBookie()
     peers = [served.connect(f"10.0.0.{number}") for number in range(200)]
     for entry_id in range(3):

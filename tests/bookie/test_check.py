@@ -219,7 +219,7 @@ def test_flipped_byte_of_a_record_that_replay_needs_is_named(crashed: Folder, ca
     assert damage(crashed, capsys) == [(str(crashed.journal(2)), begin)]
 
 
-def test_damage_in_a_journal_behind_the_mark_does_no_harm(stopped: Folder, capsys: Capture) -> None:
+def test_damage_in_a_journal_before_the_mark_does_no_harm(stopped: Folder, capsys: Capture) -> None:
     flip(stopped.journal(1), 700)
     assert check(stopped, capsys)[0] == 0
 

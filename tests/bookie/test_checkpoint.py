@@ -49,7 +49,7 @@ def test_highest_mark_counts(directories: list[str], order: tuple[JournalPositio
     assert marks.unreadable == []
 
 
-def test_first_mark_of_a_new_bookie_is_none(directories: list[str]) -> None:
+def test_new_bookie_has_no_mark(directories: list[str]) -> None:
     put(directories[0], NO_JOURNAL)
     assert Marks(FaultyFiles(), directories).read(0) is None
 

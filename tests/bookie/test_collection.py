@@ -468,7 +468,7 @@ def test_fenced_ledgers_wait_while_they_cannot_be_noted_and_others_go(tmp_path: 
     bench.store.close()
 
 
-def test_copies_are_synced_after_so_many_entries(tmp_path: Path) -> None:
+def test_copies_are_synced_after_a_number_of_entries(tmp_path: Path) -> None:
     """Apache's compactionMaxOutstandingRequests."""
 
     syncs = 0
@@ -495,7 +495,7 @@ def test_copies_are_synced_after_so_many_entries(tmp_path: Path) -> None:
 
 
 def test_torn_log_costs_what_the_ledgers_hold_not_how_far_their_ids_lie_apart(tmp_path: Path) -> None:
-    """One add of entry 2**40 - 1 made the look for positions behind the tear take hours."""
+    """One add of entry 2**40 - 1 made the search for positions after the tear take hours."""
     files = ReadCountingFiles()
     bench = Bench(tmp_path, files)
     bench.put(1, range(5))

@@ -380,7 +380,7 @@ def test_b8_logs_of_a_ledger_in_limbo_keep_entries_without_a_position(tmp_path: 
 
 
 def test_torn_log_is_kept_while_any_index_is_lost(tmp_path: Path) -> None:
-    """What lies behind the damage may be an entry of the ledger whose positions are lost."""
+    """The bytes after the damage may be an entry of the ledger whose positions are lost."""
     bench = Bench(tmp_path)
     bench.put(7, range(4))
     bench.put(9, range(30))

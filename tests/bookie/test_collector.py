@@ -122,7 +122,7 @@ def test_who_went_away_does_not_stop_the_collector(tmp_path: Path) -> None:
     with_task(tmp_path, test)
 
 
-def test_error_of_a_pass_ends_the_process_and_who_waits_is_told(
+def test_error_of_a_pass_ends_the_process_and_reaches_waiting_callers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(task: Task) -> None:

@@ -99,7 +99,7 @@ def test_values_reach_their_parts() -> None:
     assert configuration.address.bookie_id == "bookie-1"
 
 
-def test_older_keys_stand_in_for_the_newer_ones() -> None:
+def test_older_keys_replace_missing_newer_ones() -> None:
     values = {"zkServers": "h:1,i:2", "zkLedgersRootPath": "/root/ledgers", "journalDirectory": "/j"}
     configuration = configure(values)
     assert str(configuration.metadata_uri) == "zk://h:1;i:2/root/ledgers"
@@ -157,14 +157,14 @@ def test_ledgers_root_counts_without_servers_too() -> None:
         ({"passwd": "s3cret\0"}, "passwd=***: it must not hold a zero character"),
     ],
 )
-def test_mistakes_are_told_in_one_line(values: dict[str, str], complaint: str) -> None:
+def test_mistakes_are_reported_in_one_line(values: dict[str, str], complaint: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         configure(values)
     assert complaint in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_every_key_of_apache_is_accepted_and_what_has_no_effect_is_told() -> None:
+def test_every_key_of_apache_is_accepted_and_keys_without_effect_are_reported() -> None:
     configuration = configure({**dict.fromkeys(APACHE_KEYS, ""), "httpServerPort": "1", "dlog.bkcEnsembleSize": "3"})
     assert configuration.unused_keys == ("dlog.bkcEnsembleSize", "httpServerPort")
     assert configure({"journalQueueSizeLimit": "1"}).notes == (
@@ -266,13 +266,13 @@ def test_loopback_is_refused_unless_allowed() -> None:
     assert (chosen.host, chosen.bookie_id) == ("127.0.0.1", f"127.0.0.1:{chosen.port}")
 
 
-def test_advertised_address_stands_and_makes_the_id() -> None:
+def test_advertised_address_is_kept_and_makes_the_id() -> None:
     chosen = bound(advertised_address="bookie.example.org")
     assert (chosen.host, chosen.bookie_id) == ("bookie.example.org", f"bookie.example.org:{chosen.port}")
     assert bound(advertised_address="bookie.example.org", bookie_id="b-1").bookie_id == "b-1"
 
 
-def test_what_cannot_be_a_bookie_id_is_told_in_one_line() -> None:
+def test_invalid_bookie_id_is_reported_in_one_line() -> None:
     with pytest.raises(ConfigurationError, match=r"'no such host!:0' is not usable.*set bookieId"):
         bound(advertised_address="no such host!")
 

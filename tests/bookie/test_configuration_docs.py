@@ -18,7 +18,7 @@ def test_the_page_is_what_the_code_makes() -> None:
     assert CHECKED_IN.read_text() == page(), "run python -m bookie_service.settings.docs > docs/configuration.md"
 
 
-def test_every_key_stands_in_the_page_exactly_once() -> None:
+def test_every_key_is_in_the_page_exactly_once() -> None:
     text = page()
     assert {key: text.count(f"`{key}`") for key in APACHE_KEYS | OWN_KEYS} == dict.fromkeys(APACHE_KEYS | OWN_KEYS, 1)
 
@@ -44,6 +44,6 @@ def test_key_shown_as_refused_is_refused(key: str) -> None:
     ("key", "setting"),
     [(key, setting) for key, setting in served_settings().items() if setting.type in ("whole number", "true or false")],
 )
-def test_default_shown_is_usable_and_means_the_same_as_none(key: str, setting: object) -> None:
+def test_default_shown_is_usable_and_means_the_same_as_no_value(key: str, setting: object) -> None:
     default = served_settings()[key].default
     assert configure({key: default}) == configure({})

@@ -43,7 +43,7 @@ WRONG_TEXTS = {
     "permittedLocalReadUsers": ("no such user", "root,no-such-user"),
     "ledgerStorageClass": ("Fast", "sortedledgerstorage", "Fast\nStorage"),
 }
-"""Of keys that are text and have a form; the others take any text, or what the system tells when the bookie starts."""
+"""Keys with texts of a fixed form; the others take any text, or are checked by the system when the bookie starts."""
 TOLD_AT_START = {"listeningInterface", "journalDirectory", "passwd", "permittedStartupUsers"}
 
 
@@ -148,7 +148,7 @@ def test_whole_numbers_and_shares_are_written_as_in_java() -> None:
 
 
 @pytest.mark.parametrize("key", SERVED)
-def test_zero_character_is_refused_wherever_it_stands(key: str) -> None:
+def test_zero_character_is_refused_at_any_place(key: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^{key}="):
         configure({key: "1\0"})
 

@@ -1,4 +1,4 @@
-"""Who may connect, and who makes room: one peer must not lock all others out (issue 15, A.4)."""
+"""Which peers may connect, and which connections make room: one peer must not lock all others out (issue 15, A.4)."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def is_served(serving: Serving) -> bool:
 
 
 def test_a_client_gets_through_a_thousand_silent_connections(tmp_path: Path) -> None:
-    """Over sockets, with a limit of 200: one peer that takes every connection locks nobody else out."""
+    """Over sockets, with a limit of 200: one peer that takes every connection locks no other peer out."""
     with Serving(service_options(tmp_path, connections=ConnectionLimits(200))) as serving:
         silent = [socket.create_connection(("127.0.0.1", serving.port)) for _ in range(1000)]
         try:

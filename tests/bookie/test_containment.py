@@ -78,7 +78,7 @@ class Bench:
             assert set(self.bystander.add(ledger_id, 0, PAYLOADS)) == {v2.Status.EOK}
 
     def check(self, caplog: pytest.LogCaptureFixture, defect: Defect) -> None:
-        """Check that the error came, was logged with its traceback, and hurt nobody else."""
+        """Check that the error came, was logged with its traceback, and affected no other request."""
         assert defect.raised
         defect.is_on = False
         assert self.serving.failure is None
@@ -130,8 +130,8 @@ def test_v2_batch_read(bench: Bench, caplog: pytest.LogCaptureFixture, defect: D
 
 
 @reading_the_ledger
-def test_reads_behind_a_fence(bench: Bench, caplog: pytest.LogCaptureFixture, defect: Defect) -> None:
-    """The fence is set, and durable; only what is read behind it fails."""
+def test_reads_after_a_fence(bench: Bench, caplog: pytest.LogCaptureFixture, defect: Defect) -> None:
+    """The fence is set, and durable; only the read after it fails."""
     defect.is_on = True
     assert bench.v2.read(BAD, -1, v2.DO_FENCING).status == v2.Status.EIO
     assert bench.v2.batch_read(BAD, 0, flags=v2.DO_FENCING).status == v2.Status.EIO
@@ -188,7 +188,7 @@ def test_v3_request_for_a_ledger_whose_lookup_fails(
 def test_long_poll_that_fails_when_it_is_woken(
     bench: Bench, caplog: pytest.LogCaptureFixture, defect: Defect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fence that wakes it is another client's, and is set all the same."""
+    """The fence that wakes it is another client's, and is set nevertheless."""
     defect.plant(monkeypatch, LongPollRead, "_answer", always)
     bench.v3.ask(protocol.READ_ENTRY, ledgerId=BAD, entryId=-1, previousLAC=5, timeOut=60_000, flag=PIGGYBACK)
     bench.v3.ask(protocol.READ_ENTRY, ledgerId=BAD, entryId=0)

@@ -70,7 +70,7 @@ def test_without_a_bookie_one_line_says_so(tmp_path: Path, capsys: pytest.Captur
     for directory in (*directories, str(tmp_path / "none")):
         assert control.run_collect([directory], True) == 1
         assert f"no bookie runs on {directory}" in capsys.readouterr().err
-    # What a killed bookie leaves is no bookie, and in nobody's way.
+    # The socket that a killed bookie leaves is not a bookie, and blocks no other.
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(os.path.relpath(tmp_path / "ledgers" / "current" / control.NAME))
     with pytest.raises(BookKeeperError, match="no bookie runs on"):

@@ -49,7 +49,7 @@ def test_cursor_counts_journaled_adds_when_their_journal_says_so() -> None:
     assert told(deferrals, 4, 9) == 1
 
 
-def test_cursor_counts_what_bypasses_the_journal_when_the_flush_behind_it_is_done() -> None:
+def test_cursor_counts_adds_that_bypass_the_journal_when_the_next_flush_is_done() -> None:
     deferrals = Deferrals(1)
     deferrals.bypassed(deferrals.take([(4, ids(0, 1), -1)]))
     deferrals.on_durable(0, 100)
@@ -63,7 +63,7 @@ def test_cursor_counts_what_bypasses_the_journal_when_the_flush_behind_it_is_don
     assert (deferrals.is_unflushed(4), told(deferrals, 4, 9)) == (False, 2)
 
 
-def test_what_bypasses_the_journal_is_followed_in_bounded_memory_and_the_rest_told_as_not_synced() -> None:
+def test_adds_that_bypass_the_journal_are_tracked_in_bounded_memory_and_others_reported_as_not_synced() -> None:
     deferrals = Deferrals(1)
     for entry_id in (*range(50), *range(100, 100 + 4 * RANGES_MAX, 2)):
         deferrals.bypassed(deferrals.take([(4, ids(entry_id), -1)]))
@@ -140,7 +140,7 @@ def test_add_that_is_refused_among_others_tells_its_ledgers_last_add_synced(slow
 
 
 def numbers_in(files: Iterable[Path]) -> list[bytes]:
-    """Return all of the payloads' numbers in some files, as often as they stand there."""
+    """Return all payload numbers in some files, as often as they occur there."""
     return [number for path in files for number in re.findall(rb"<(\d{6})>", path.read_bytes())]
 
 
@@ -171,7 +171,7 @@ def test_fence_of_a_ledger_that_bypasses_the_journal_survives_a_crash(tmp_path: 
         serving.abandon()
     with Serving(service_options(tmp_path)) as serving, V3Peer(serving.port) as peer:
         assert peer.add_all(LEDGER, 0, [b"late"], **BYPASSING) == [StatusCode.EFENCED]
-        # The key was journaled in front of the fence.
+        # The key was journaled before the fence.
         assert peer.add_all(LEDGER, 0, [b"late"], masterKey=b"o" * 20, **BYPASSING) == [StatusCode.EUA]
 
 
@@ -187,7 +187,7 @@ def test_recovery_add_to_a_ledger_that_bypasses_the_journal_is_journaled(tmp_pat
 
 
 def test_every_force_is_answered_whatever_flush_it_meets(tmp_path: Path) -> None:
-    """A force may come before, during and behind a flush that began for another reason, with nothing new behind it."""
+    """A force may come before, during and after a flush that began for another reason, with nothing new after it."""
     options = service_options(tmp_path, checkpoint_interval_s=0.002)
     with Serving(options) as serving, V3Peer(serving.port) as peer, V3Peer(serving.port) as other:
         for round_ in range(40):

@@ -253,8 +253,8 @@ class _Lagging:
 # ---- the brake ----
 
 
-def test_fences_of_ledgers_that_nobody_wrote_do_not_hold_the_brake() -> None:
-    """Anybody may fence ledgers that do not exist, with any key, and this bookie must remember the fences."""
+def test_fences_of_ledgers_without_entries_do_not_hold_the_brake() -> None:
+    """Any client may fence ledgers that do not exist, with any key, and this bookie must remember the fences."""
     options = CollectionOptions(entries_per_s=0, bytes_per_s=0)
     setup = Setup(store=StoreOptions(cache_half_bytes=1 << 20), collection=options)
     twin = BookieTwin(setup.new_disk(), setup, History())
@@ -272,7 +272,8 @@ def test_fences_of_ledgers_that_nobody_wrote_do_not_hold_the_brake() -> None:
 
 
 def test_z10_ledgers_that_the_brake_holds_go_when_they_are_missing_in_many_passes(tmp_path: Path) -> None:
-    """A bookie that was down while most of its ledgers were deleted: nobody has to restart it without the brake."""
+    """A bookie that was down while most of its ledgers were deleted: the operator does not have to restart it without
+    the brake."""
     bench = with_ledgers(tmp_path, 60)
     bench.delete(*range(50))
     held = bench.collect_in_passes(BRAKE_PASSES)

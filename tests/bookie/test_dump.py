@@ -156,7 +156,7 @@ def test_people_get_a_table(stopped: Folder, capsys: Capture) -> None:
 # ---- damage ----
 
 
-def test_damaged_record_is_named_and_those_behind_it_are_shown(stopped: Folder, capsys: Capture) -> None:
+def test_damaged_record_is_named_and_later_records_are_shown(stopped: Folder, capsys: Capture) -> None:
     _, rows = dump(capsys, "journal", stopped.journal(1))
     record = next(row for row in of_kind(rows, "record") if row["record"] == "entries")
     flip(stopped.journal(1), record["offset"] + 100)
@@ -169,7 +169,7 @@ def test_damaged_record_is_named_and_those_behind_it_are_shown(stopped: Folder, 
     assert {ledger for ledger, _ in ids(of_kind(rows, "entry"))} == {FENCED}
 
 
-def test_damaged_record_header_is_named_and_records_behind_it_are_found(stopped: Folder, capsys: Capture) -> None:
+def test_damaged_record_header_is_named_and_later_records_are_found(stopped: Folder, capsys: Capture) -> None:
     _, rows = dump(capsys, "journal", stopped.journal(1))
     first = of_kind(rows, "record")[0]
     flip(stopped.journal(1), first["offset"] + 9)
@@ -179,7 +179,7 @@ def test_damaged_record_header_is_named_and_records_behind_it_are_found(stopped:
     assert len(of_kind(rows, "entry")) == 30
 
 
-def test_last_record_is_damaged_and_not_torn_when_the_mark_stands_behind_it(stopped: Folder, capsys: Capture) -> None:
+def test_last_record_is_damaged_and_not_torn_when_the_mark_is_after_it(stopped: Folder, capsys: Capture) -> None:
     flip(stopped.journal(2), stopped.marked - 1)
     code, rows = dump(capsys, "journal", stopped.journal(2))
     assert code == 1

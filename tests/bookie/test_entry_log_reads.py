@@ -30,7 +30,7 @@ def item(ledger_id: int, entry_id: int, size: int = 40) -> bytes:
 
 
 class OneLog:
-    """An entry log with given bytes behind its header, and a reader of it."""
+    """An entry log with given bytes after its header, and a reader of it."""
 
     def __init__(self, directory: Path, log_id: int = 1) -> None:
         self.log_id = log_id
@@ -149,7 +149,7 @@ def test_items_as_far_apart_as_a_gap_may_be_come_with_one_read(log: OneLog) -> N
 
 
 def test_last_item_of_equal_size_is_left_out_where_the_log_ends_within_it(log: OneLog) -> None:
-    """Its ids may be whole all the same."""
+    """Its ids may be whole nevertheless."""
     items = [item(5, entry) for entry in range(3)]
     positions = log.put(*items)
     log.file.truncate(log.end - 5)
@@ -200,7 +200,7 @@ def test_positions_closer_together_than_items_can_lie_lead_to_one_item_at_most(l
 def test_positions_within_the_last_item_of_a_log_lead_to_that_item_alone(log: OneLog, step: int) -> None:
     smallest = (16).to_bytes(4, "big") + item(5, 0)[4:20]
     for count in (2, 3):
-        # What lies there has just as many bytes as so many items of `step` bytes would have.
+        # The bytes there have exactly the size of this many items of `step` bytes.
         padding = bytes(max(0, count * step - len(smallest)))
         first = int(log.put(smallest + padding)[0])
         os.truncate(log.path, log.end)
@@ -273,7 +273,7 @@ def open_paths() -> list[str]:
 # ---- scans ----
 
 
-def test_scan_returns_all_items_and_ends_behind_them(log: OneLog) -> None:
+def test_scan_returns_all_items_and_ends_after_them(log: OneLog) -> None:
     expected = [(5, 0), (6, 3), (5, 1)]
     log.put(*(item(ledger, entry, 40 + entry) for ledger, entry in expected))
     assert log.scan() == (expected, log.end)
@@ -305,14 +305,14 @@ def test_scan_ends_where_the_first_thing_begins_that_is_no_item(log: OneLog, wro
     assert log.scan() == ([(5, 0), (5, 1)], end)
 
 
-def test_scan_ends_at_damage_with_items_behind_it(log: OneLog) -> None:
+def test_scan_ends_at_damage_that_items_follow(log: OneLog) -> None:
     log.put(item(5, 0))
     end = log.end
     log.put((-1).to_bytes(4, "big", signed=True) + bytes(40), item(5, 1))
     assert log.scan() == ([(5, 0)], end)
 
 
-def test_scan_of_a_log_without_items_ends_behind_the_header(log: OneLog, tmp_path: Path) -> None:
+def test_scan_of_a_log_without_items_ends_after_the_header(log: OneLog, tmp_path: Path) -> None:
     assert log.scan() == ([], HEADER_BYTES)
     log.file.truncate(10)
     assert log.scan() == ([], 10)

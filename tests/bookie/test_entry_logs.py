@@ -138,7 +138,7 @@ def test_name_and_last_id_are_durable_before_a_log_is_used(disks: Disks) -> None
 
 
 @pytest.mark.parametrize("path", ["/b", "/b/lastId"])
-def test_logs_that_cannot_be_seen_on_a_failing_disk_lend_their_numbers_to_nobody(disks: Disks, path: str) -> None:
+def test_numbers_of_logs_on_a_failing_disk_are_not_reused(disks: Disks, path: str) -> None:
     disks.files.replace("/a/7.log", b"")
     disks.files.replace("/b/lastId", log_format.encode_last_id(9))
     disks.files.unreadable = {path: errno.EIO}
@@ -253,7 +253,7 @@ def test_log_is_settled_once_the_index_is_durable_for_it(disks: Disks) -> None:
     assert logs.rotated() == [1, 2, 3, 4]
 
 
-def test_temporary_log_is_none_until_it_is_adopted_under_its_name_durably(disks: Disks) -> None:
+def test_temporary_log_is_not_listed_until_it_is_adopted_under_its_name_durably(disks: Disks) -> None:
     logs = disks.logs()
     close(logs.create_temporary(".compacting"))
     assert logs.path(1) is None

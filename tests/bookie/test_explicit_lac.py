@@ -75,7 +75,7 @@ def test_answer_to_a_lower_lac_waits_for_the_higher_one_that_stands_for_it(twin:
 
 @pytest.mark.parametrize("checkpoints", [0, 1, 2])
 def test_p25_highest_lac_outlives_crashes_and_stops(twin: BookieTwin, checkpoints: int) -> None:
-    """#1527, #1533: an explicit LAC that was acknowledged is journaled, and kept by the storage behind the journal."""
+    """#1527, #1533: an explicit LAC that was acknowledged is journaled, and also kept by the storage."""
     for lac in (1, 9, 4):
         write_lac(twin, lac_packet(LEDGER, lac))
         twin.settle()
@@ -88,7 +88,7 @@ def test_p25_highest_lac_outlives_crashes_and_stops(twin: BookieTwin, checkpoint
     assert kept(reopened(twin, Loss.LOST)) == lac_packet(LEDGER, 9)
 
 
-def test_lac_of_an_unknown_ledger_brings_its_key_and_bars_nobody(twin: BookieTwin) -> None:
+def test_lac_of_an_unknown_ledger_brings_its_key_and_bars_no_client(twin: BookieTwin) -> None:
     write_lac(twin, lac_packet(LEDGER, 0))
     twin.settle()
     twin = reopened(twin, Loss.LOST)

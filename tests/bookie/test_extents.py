@@ -143,7 +143,7 @@ def test_extents_leave_the_pages_in_memory_alone(tmp_path: Path) -> None:
     index.close()
 
 
-def test_the_last_entry_in_front_of_a_huge_hole_is_found_at_once(tmp_path: Path) -> None:
+def test_the_last_entry_before_a_huge_hole_is_found_at_once(tmp_path: Path) -> None:
     """A crash can leave a file that is longer than what was written into it."""
     index = new_index("files", LocalFiles(), tmp_path)
     hold(index, [3, 70_000])

@@ -112,7 +112,7 @@ def test_error_of_who_takes_it_is_the_event_loops_and_the_thread_goes_on(loop: L
     assert found == [2]
 
 
-def test_stop_ends_threads_that_wait_and_those_whose_result_nobody_takes() -> None:
+def test_stop_ends_threads_that_wait_and_those_whose_result_is_not_taken() -> None:
     loop = Loop(2)
     loop.threads.run(lambda: 1, lambda _: None)
     loop.posted.get(timeout=60)  # and never taken

@@ -198,7 +198,8 @@ def test_open_files_stay_within_their_limit(tmp_path: Path) -> None:
 
 class ForgetfulFiles(LocalFiles):
     """The real file system, on which the system cannot write some files back, and tells that only to those who have the
-    file open since before: once nobody has it open any more, the system may forget the file and the error with it."""
+    file open since before: once no process has it open any more, the system may forget the file and the error with
+    it."""
 
     def __init__(self, syncs_file_systems: bool) -> None:
         self._syncs_file_systems = syncs_file_systems

@@ -83,7 +83,7 @@ class Log:
 
 
 def is_registered(bookie: BookieChild, *, read_only: bool) -> bool:
-    """Return whether the bookie stands in one list and in no other (docs/protocol.md §4.7)."""
+    """Return whether the bookie is in one list and in no other (docs/protocol.md §4.7)."""
     writable = set(bookie.ask_registry(lambda registry: registry.writable()))
     readable = set(bookie.ask_registry(lambda registry: registry.read_only()))
     return (writable, readable) == ((set(), {bookie.id}) if read_only else ({bookie.id}, set()))

@@ -22,7 +22,7 @@ from tests.bookie.faulty_files import FaultyFiles
 
 START = JournalPosition(0, 0)
 OPTIONS = JournalOptions(preallocate_bytes=4096, alignment_bytes=1, backups_max=0)
-"""Groups one behind the other: a test sees where each ends."""
+"""Consecutive groups: a test sees where each ends."""
 FILES = LocalFiles()
 
 
@@ -71,7 +71,7 @@ def test_golden_record_header() -> None:
 
 
 @pytest.mark.parametrize(("file_id", "offset"), [(3, 512), (2, 513)])
-def test_record_of_another_file_or_place_is_none(file_id: int, offset: int) -> None:
+def test_record_of_another_file_or_place_is_not_read(file_id: int, offset: int) -> None:
     encoded = journal_format.encode_record_header(RecordKind.FENCE, 5, 1, file_id=2, offset=512, synced=512, body_crc=0)
     assert journal_format.decode_record_header(encoded, 0, file_id=file_id, offset=offset) is None
 
@@ -240,7 +240,7 @@ def test_torn_tail_is_cut_at_every_byte_and_said(tmp_path: Path) -> None:
 
 
 def test_group_of_which_only_the_end_reached_the_disk_is_torn(tmp_path: Path) -> None:
-    """Fault D2: nobody was promised a group whose sync did not return."""
+    """Fault D2: a group whose sync did not return was not acknowledged."""
     journal = open_journal(tmp_path)
     journal.append([record(b"kept")])
     kept = journal.end.offset
@@ -434,7 +434,7 @@ def test_physical_block_size_is_that_of_the_disk_also_for_a_partition(
 
 
 class SmallDisk(LocalFiles):
-    """A disk that has room for so many bytes of the files in one directory."""
+    """A disk that has room for a number of bytes of the files in one directory."""
 
     def __init__(self, directory: Path, room: int) -> None:
         self.directory = directory
@@ -466,7 +466,7 @@ class _FileOnSmallDisk(File):
 
 @pytest.mark.parametrize("is_started_again", [False, True])
 def test_backups_go_before_a_journal_ends_for_want_of_space(tmp_path: Path, is_started_again: bool) -> None:
-    """journalMaxBackups files lie wholly before the mark: nobody but people reads them."""
+    """journalMaxBackups files are wholly before the mark: only operators read them."""
     disk = SmallDisk(tmp_path, 200_000)
     options = JournalOptions(file_bytes_max=20_000, preallocate_bytes=4096, alignment_bytes=512, backups_max=50)
     journal = Journal(disk, str(tmp_path), options, START)
@@ -501,7 +501,7 @@ def test_journal_that_has_no_backups_ends_for_want_of_space(tmp_path: Path) -> N
 
 
 def test_settled_journal_refuses_damage_in_its_last_group(tmp_path: Path) -> None:
-    """Without the record that says so, damage there cannot be told from a torn write."""
+    """Without the record that says so, damage there cannot be distinguished from a torn write."""
     journal = open_journal(tmp_path)
     journal.append([record(b"one")])
     last = journal.end.offset
@@ -539,7 +539,7 @@ def test_journal_is_settled_once_and_needs_no_new_space_for_that(tmp_path: Path)
 
 
 def test_journal_that_does_not_sync_its_groups_claims_nothing_that_is_not_durable(tmp_path: Path) -> None:
-    """journalSyncData=false: what `synced` says, marks and file ends stay true all the same."""
+    """journalSyncData=false: what `synced` says, marks and file ends stay true nevertheless."""
     files = FaultyFiles()
     journal = Journal(files, str(tmp_path), replace(OPTIONS, sync_groups=False, file_bytes_max=700), START)
     begin = journal.end.offset

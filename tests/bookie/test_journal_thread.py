@@ -174,7 +174,7 @@ def test_commit_is_durable_when_it_returns_and_refused_while_others_are_held(tmp
         assert (state.durable, state.bodies()) == (2, [b"one", b"two", b"three"])
 
 
-def test_failed_commit_is_told_and_nothing_is_written_after_it(tmp_path: Path) -> None:
+def test_failed_commit_is_reported_and_nothing_is_written_after_it(tmp_path: Path) -> None:
     with running(tmp_path) as state:
         state.files.fault = lambda what, path: what == "sync_data"
         with pytest.raises(OSError):
@@ -185,7 +185,7 @@ def test_failed_commit_is_told_and_nothing_is_written_after_it(tmp_path: Path) -
         assert (state.durable, state.bodies()) == (0, [b"one"])
 
 
-def test_large_group_goes_to_the_thread_behind_what_was_held(tmp_path: Path) -> None:
+def test_large_group_goes_to_the_thread_after_held_records(tmp_path: Path) -> None:
     with running(tmp_path) as state:
         state.submit(b"small")
         state.wait_for(state.submit(b"x" * INLINE_BYTES_MAX))
@@ -209,7 +209,7 @@ def test_several_journals_sync_on_threads_of_their_own(tmp_path: Path) -> None:
         assert state.threads == {"journal-0"}
 
 
-def test_mark_is_behind_everything_submitted_before_it_in_the_same_turn_too(tmp_path: Path) -> None:
+def test_mark_is_after_everything_submitted_before_it_in_the_same_turn_too(tmp_path: Path) -> None:
     with running(tmp_path) as state:
         state.submit(b"before")
         mark = state.journal.take_mark().result(10)
@@ -221,7 +221,7 @@ def test_mark_is_behind_everything_submitted_before_it_in_the_same_turn_too(tmp_
         assert [body for body in bodies if body.strip(b"\0")] == [b"behind"]
 
 
-def test_group_waits_for_company_when_it_is_told_to(tmp_path: Path) -> None:
+def test_group_waits_for_others_when_configured(tmp_path: Path) -> None:
     """journalFlushWhenQueueEmpty=false, journalMaxGroupWaitMSec, journalBufferedEntriesThreshold."""
     limits = FlushLimits(age_ns_max=60_000_000_000, entries_max=3, flush_when_idle=False)
     with running(tmp_path, limits) as state:
@@ -270,7 +270,7 @@ def test_quiet_journal_is_settled_once_and_a_busy_one_is_not(tmp_path: Path) -> 
 
 
 def test_journal_that_does_not_sync_its_groups_is_synced_in_a_while_and_for_marks(tmp_path: Path) -> None:
-    """journalSyncData=false, journalPageCacheFlushIntervalMSec; a mark stands only where the journal is durable."""
+    """journalSyncData=false, journalPageCacheFlushIntervalMSec; a mark is set only where the journal is durable."""
     options = JournalOptions(preallocate_bytes=4096, sync_groups=False)
     with running(tmp_path, options=options) as state:
         sequence = state.submit(b"one")

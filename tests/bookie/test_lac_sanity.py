@@ -97,7 +97,7 @@ def test_a_recovery_add_may_be_a_copy_of_re_replication_and_nothing_else(peer: P
 @pytest.mark.parametrize("lac", IMPOSSIBLE)
 @pytest.mark.parametrize("write_flags", [0, v3.DEFERRED_SYNC])
 def test_v3_adds_are_refused(serving: Serving, lac: int, write_flags: int) -> None:
-    """Of durable and of relaxed ledgers."""
+    """Adds to durable and to relaxed ledgers."""
     with V3Peer(serving.port) as peer:
         for number, priority in enumerate((0, v3.HIGH_PRIORITY)):
             ledger_id = LEDGER + number
@@ -124,7 +124,7 @@ def test_v3_recovery_adds(serving: Serving, lac: int) -> None:
 
 
 @pytest.mark.parametrize("size", [16, 23, 24])
-def test_an_entry_that_ends_in_front_of_its_lac_has_none(peer: Peer, size: int) -> None:
+def test_an_entry_that_ends_before_its_lac_has_no_lac(peer: Peer, size: int) -> None:
     """Apache's bookies take entries of any size."""
     body = entry(7, 6)[:size]
     data = struct.pack(">ii", 24 + len(body), v2.header_word(v2.ADD)) + KEY + body

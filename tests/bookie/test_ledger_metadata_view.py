@@ -131,7 +131,7 @@ def test_another_clusters_metadata_are_no_proof() -> None:
     with_cluster(test)
 
 
-def test_s35_only_closed_ledgers_that_nobody_repairs_are_elsewhere() -> None:
+def test_s35_only_closed_ledgers_that_are_not_under_repair_are_elsewhere() -> None:
     """Scenario S35."""
 
     async def test(tree: MemoryTree, ledgers: LedgerStore, metadata_view: LedgerMetadataView) -> None:

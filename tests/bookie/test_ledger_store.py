@@ -126,7 +126,7 @@ def _compare(store: LedgerStorage, model: dict[tuple[int, int], bytes], random: 
 
 
 @pytest.mark.parametrize("storage_class", list(StorageClass))
-def test_run_behind_ends_before_an_entry_that_was_written_again_in_front(
+def test_run_of_an_older_place_ends_before_an_entry_that_was_written_again(
     tmp_path: Path, storage_class: StorageClass
 ) -> None:
     """A recovery add of entry 2 is newer than what a flush or an entry log has of it; runs that begin before it too."""
@@ -293,8 +293,8 @@ def test_every_damaged_byte_of_index_or_log_gives_an_error_or_the_right_bytes(tm
     store.close()
     for path, first in ((tmp_path / "ledgers0" / "0" / "5" / "5.idx", 0), (tmp_path / "ledgers0" / "1.log", 1024)):
         content = path.read_bytes()
-        # Bytes of an entry behind its ids are guarded by the client's digest, not by the bookie. Of the zeros between
-        # the parts of an index file some are enough.
+        # The client's digest, not the bookie, checks the bytes of an entry after its ids. Some of the zeros between the
+        # parts of an index file are enough.
         in_log = [i for i in range(1024, len(content)) if (i - 1024) % 25 < 20]
         in_index = [i for i, byte in enumerate(content) if byte or i % 128 == 0]
         positions = in_log if first else in_index

@@ -55,7 +55,7 @@ def crash(options: ServiceOptions) -> None:
 
 @pytest.mark.parametrize("key", ["journalWriteData", "journalSyncData"])
 def test_p29_crash_with_an_incomplete_journal_puts_ledgers_in_limbo(options: ServiceOptions, key: str) -> None:
-    """BP-46, case 2: of an entry that only memory held nobody is told that it never was."""
+    """BP-46, case 2: no client gets the answer that an entry that only memory held never existed."""
     crash(unsafe(options, key))
     with Serving(options, suspects=[5, 8]) as serving, serving.connect() as peer:
         for ledger_id in (5, 6, 8):
@@ -69,9 +69,7 @@ def test_p29_crash_with_an_incomplete_journal_puts_ledgers_in_limbo(options: Ser
 
 
 @pytest.mark.parametrize("key", ["journalWriteData", "journalSyncData"])
-def test_p28_fence_that_the_journal_may_lack_bars_the_old_writer_all_the_same(
-    options: ServiceOptions, key: str
-) -> None:
+def test_p28_fence_that_the_journal_may_lack_still_bars_the_old_writer(options: ServiceOptions, key: str) -> None:
     """BP-46, case 1: 5 was written, 6 fenced, 8 is one that the metadata name and this bookie knows nothing of."""
     crash(unsafe(options, key))
     with Serving(options, suspects=[5, 6, 8]) as serving, serving.connect() as peer:
@@ -123,7 +121,7 @@ def test_doubt_of_an_earlier_run_is_not_forgotten_by_a_crash_before_limbo_is_wri
         assert peer.read(8, 0).status == Status.EIO
 
 
-def test_x06_name_of_the_marker_is_durable_before_anybody_is_answered(tmp_path: Path) -> None:
+def test_x06_name_of_the_marker_is_durable_before_the_first_response(tmp_path: Path) -> None:
     files = FaultyFiles()
     with Serving(service_options(tmp_path), files) as serving, serving.connect() as peer:
         current = str(tmp_path / "ledgers" / "current")
@@ -132,7 +130,7 @@ def test_x06_name_of_the_marker_is_durable_before_anybody_is_answered(tmp_path: 
         assert peer.add(5, 0, [b"x"]) == [Status.EOK]
 
 
-def test_marker_stands_in_every_directory_while_the_bookie_serves(tmp_path: Path) -> None:
+def test_marker_is_in_every_directory_while_the_bookie_serves(tmp_path: Path) -> None:
     directories = [str(tmp_path / name) for name in ("a", "b")]
     options = replace(service_options(tmp_path), ledger_directories=directories)
     markers = [Path(directory, "current", "DIRTY") for directory in directories]
@@ -242,7 +240,7 @@ def test_share_of_a_sparse_ledger_costs_what_is_held(tmp_path: Path, is_whole: b
 
 
 class Shares:
-    """A view of the metadata that says of each ledger what it is told to, and notes what is reported."""
+    """A view of the metadata that returns prepared answers for each ledger, and records reports."""
 
     def __init__(self, shares: dict[int, LedgerShare]) -> None:
         self.answers = shares
@@ -264,7 +262,7 @@ DELETED, NOT_SETTLED = LedgerShare((), is_deleted=True), LedgerShare((), is_clos
 
 
 def looked_at(store: BaseLedgerStorage, metadata_view: Shares, looks: int = 1) -> None:
-    """Look at all ledgers in limbo so many times."""
+    """Check all ledgers in limbo a number of times."""
 
     async def flush() -> None:
         flush = store.begin_flush()

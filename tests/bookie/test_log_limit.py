@@ -95,7 +95,7 @@ def test_rare_lines_are_all_written(bench: Bench) -> None:
     assert len(bench.lines) == 100
 
 
-def test_what_was_left_out_is_told_later_without_further_lines(bench: Bench) -> None:
+def test_suppressed_lines_are_summarised_later_without_further_lines(bench: Bench) -> None:
     for _ in range(50):
         bench.logger.warning("refused a connection")
     before = len(bench.lines)
@@ -107,7 +107,7 @@ def test_what_was_left_out_is_told_later_without_further_lines(bench: Bench) -> 
     ]
 
 
-def test_an_error_is_told_by_its_place_whatever_a_peer_put_into_it() -> None:
+def test_an_error_is_identified_by_its_place_whatever_a_peer_put_into_it() -> None:
     def fail(number: int) -> None:
         if number % 2:
             raise ProtocolError(f"frame of {number} bytes")

@@ -43,7 +43,7 @@ def write_lac(peer: V3Peer, lac: int) -> None:
 
 
 def poll(peer: V3Peer, previous_lac: int, **others: Any) -> int:
-    """Ask for the entry behind `previous_lac`, and wait long for it; return the txnId."""
+    """Request the entry after `previous_lac`, and wait long for it; return the txnId."""
     asked = {"entryId": -1, "flag": PIGGYBACK, "timeOut": LONG_MS, "ledgerId": LEDGER, **others}
     return peer.ask(protocol.READ_ENTRY, previousLAC=previous_lac, **asked)
 
@@ -187,7 +187,7 @@ class Client:
 
 
 class Poll:
-    """A poll that notes what it is told."""
+    """A poll that records its results."""
 
     def __init__(self, client: Client, ledger_id: int, previous_lac: int) -> None:
         self.client, self.ledger_id, self.previous_lac = client, ledger_id, previous_lac
@@ -208,7 +208,7 @@ def new_polls(lacs: dict[int, int], limits: ShareLimits) -> LongPolls:
     return LongPolls(limits, 60.0, lambda ledger_id: lacs[ledger_id], Promises(), AtOnce())  # type: ignore[arg-type]
 
 
-def test_waiters_are_told_once_and_leave_nothing_behind() -> None:
+def test_waiters_are_woken_once_and_leave_no_state() -> None:
     lacs = {1: 5, 2: 0}
     polls, first, second = new_polls(lacs, ShareLimits.of(10)), Client(), Client()
     a, b, c = Poll(first, 1, 5), Poll(second, 1, 7), Poll(second, 2, 7)
@@ -223,7 +223,7 @@ def test_waiters_are_told_once_and_leave_nothing_behind() -> None:
     assert (len(polls), 2 in polls.by_ledger, first.cancelled + second.cancelled) == (0, False, 3)
 
 
-def test_a_ledger_that_cannot_be_looked_at_keeps_nobody_else_from_being_told(
+def test_a_ledger_that_cannot_be_read_does_not_block_the_polls_of_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     polls, client = new_polls({2: 9}, ShareLimits.of(10)), Client()

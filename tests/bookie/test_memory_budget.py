@@ -44,7 +44,7 @@ def connected(port: int, count: int) -> Iterator[list[socket.socket]]:
 
 
 def send_what_goes(peers: list[socket.socket], data: bytes) -> int:
-    """Send `data` on each socket, as far as it is taken before nobody takes any more; return how much that is."""
+    """Send `data` on each socket until no socket takes any more; return the bytes sent."""
     sent = dict.fromkeys(peers, 0)
     total, before = 0, -1
     while total > before:
@@ -119,7 +119,7 @@ def test_more_large_frames_than_there_is_room_for_all_come_through(tmp_path: Pat
         assert list(statuses) == [[Status.EOK] * 2] * 12
 
 
-def test_replies_that_nobody_takes_hold_no_more_than_the_limit(tmp_path: Path) -> None:
+def test_replies_that_peers_do_not_take_hold_no_more_than_the_limit(tmp_path: Path) -> None:
     options = service_options(tmp_path, reply_bytes_max=16 * _MIB)
     with ServedProcess(options) as bookie, bookie.connect() as peer, connected(bookie.port, PEERS) as greedy:
         assert set(peer.add(6, 0, [os.urandom(100_000) for _ in range(50)])) == {Status.EOK}
@@ -132,7 +132,7 @@ def test_replies_that_nobody_takes_hold_no_more_than_the_limit(tmp_path: Path) -
             assert bookie.resident_bytes() - before < 2 * 16 * _MIB + PEERS * UNCOUNTED_BYTES + 16 * _MIB
 
 
-def test_add_replies_that_nobody_takes_end_connections_not_the_bookie(tmp_path: Path) -> None:
+def test_add_replies_that_peers_do_not_take_end_connections_not_the_bookie(tmp_path: Path) -> None:
     """Replies to adds cannot be held back: an add in flight is answered, or its connection closed."""
     options = service_options(tmp_path, reply_bytes_max=_MIB)
     batch = EntryBatch.of([b""] * 40_000, 7, 0)
@@ -149,7 +149,7 @@ def test_peer_that_takes_no_replies_is_closed_after_the_time_for_it(tmp_path: Pa
         peer.add(6, 0, [os.urandom(100_000) for _ in range(50)])
         send_what_goes(greedy, v2.encode_batch_read(6, 0, 1, 0, 5 * _MIB) * 1000)
         wait_until(lambda: _is_refused(greedy[0]), "the connection to be closed")
-        # Who is only idle is not stalled.
+        # A peer that is only idle is not stalled.
         assert peer.read(6, 0).status == Status.EOK
 
 
@@ -176,9 +176,9 @@ def test_frame_that_trickles_in_ends_its_connection_after_the_time_for_it(
 
 
 def test_connections_cost_little_and_those_above_the_limit_are_refused_and_said(tmp_path: Path) -> None:
-    """What 10,000 cost and do stands in benchmarks/README.md; these are 600."""
+    """benchmarks/README.md has the cost of 10,000; these are 600."""
     limit = 600
-    # Of 600 there are 60 for the cluster's bookies, were there any.
+    # 60 of the 600 are reserved for the cluster's bookies, if there were any.
     options = service_options(tmp_path, connections=ConnectionLimits(limit * 10 // 9, limit * 10 // 9))
     with ServedProcess(options) as bookie, bookie.connect() as peer:
         serve_adds_and_reads(peer, 0)

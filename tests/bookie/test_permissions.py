@@ -99,7 +99,7 @@ def test_directories_that_were_open_to_others_are_closed_at_the_start_with_one_l
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
-def test_a_directory_of_another_user_is_left_as_it_is_and_told(tmp_path: Path) -> None:
+def test_a_directory_of_another_user_is_left_as_it_is_and_reported(tmp_path: Path) -> None:
     folder = tmp_path / "theirs"
     folder.mkdir()
     folder.chmod(0o755)

@@ -66,7 +66,7 @@ def test_last_version_counts_wherever_its_disk_was_writable(directories: list[st
     assert noted(directories, name) == [*range(1, 7)]
 
 
-def test_damaged_file_is_not_taken_for_an_older_one_that_was_left_behind(directories: list[str]) -> None:
+def test_damaged_file_is_not_taken_for_an_older_one_that_remained(directories: list[str]) -> None:
     """What the older one says is not true any more: ledgers that moved, were dropped, or left limbo."""
     files = FaultyFiles()
     for name in NAMES:

@@ -67,7 +67,7 @@ def test_clean_stop_leaves_nothing_to_replay(bookie: BookieChild) -> None:
     assert index.stat().st_size == LAYOUT.position_at(100)
 
 
-def test_cookie_stands_in_directories_and_metadata_as_apaches_do(bookie: BookieChild) -> None:
+def test_cookie_is_in_directories_and_metadata_as_apaches_are(bookie: BookieChild) -> None:
     with bookie.running():
         stored_cookie = bookie.ask_registry(lambda registry: registry.read_cookie(bookie.id))
         instance = bookie.ask_registry(lambda registry: registry.instance_id())
@@ -133,7 +133,7 @@ ENTRIES = [bytes([i % 251]) * 4096 for i in range(300)]
 
 
 def write_ledgers(uri: str, count: int) -> list[int]:
-    """Write ENTRIES to each of so many ledgers, side by side, so that every entry log holds something of all."""
+    """Write ENTRIES to each of several ledgers concurrently, so that every entry log has entries of all."""
     with Client(uri) as client, contextlib.ExitStack() as closing:
         writers = [closing.enter_context(client.create(ensemble=1, write_quorum=1, ack_quorum=1)) for _ in range(count)]
         for first in range(0, len(ENTRIES), 50):
@@ -458,7 +458,7 @@ def test_damaged_journal_refuses_with_file_offset_and_remedy(bookie: BookieChild
 
 
 def test_full_disk_ends_the_bookie_and_every_acknowledged_entry_is_there(tmp_path: Path, uri: str) -> None:
-    """B1, B9: a journal write that fails is not tried again, and nothing is answered behind it."""
+    """B1, B9: a journal write that fails is not tried again, and nothing is answered after it."""
     bookie = BookieChild(tmp_path / "bookie", uri, journalPreAllocSizeMB="1", journalAlignmentSize="512")
     acknowledged = 0
     with bookie.running() as process, bookie.connect() as peer:

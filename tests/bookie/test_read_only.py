@@ -46,7 +46,7 @@ def serving(files: FaultyFiles, options: ServiceOptions) -> Iterator[Serving]:
 
 
 def next_add(peer: Peer, ledger_id: int = 5) -> int:
-    """Add behind the last entry; return the status."""
+    """Add after the last entry; return the status."""
     reply = peer.read(ledger_id, v2.LAST_ENTRY)
     entry_id = int.from_bytes(reply.body[8:16], "big") + 1 if reply.status == Status.EOK else 0
     return peer.add(ledger_id, entry_id, [b"x"])[0]
@@ -192,7 +192,7 @@ def test_checkpoint_without_space_makes_read_only_and_succeeds_when_there_is_som
 
 
 def test_memory_stays_bounded_while_a_checkpoint_waits_for_space(files: FaultyFiles, options: ServiceOptions) -> None:
-    """Recovery adds go on until the write cache is full; then they are refused, and nobody waits for ever."""
+    """Recovery adds go on until the write cache is full; then they are refused, and no client waits for ever."""
     with Serving(small(options), files) as serving, serving.connect() as peer:
         files.code = errno.ENOSPC
         files.fault = lambda at, path: ".log" in path
@@ -216,7 +216,7 @@ def test_bookie_stopped_while_a_checkpoint_waits_loses_nothing(files: FaultyFile
         assert peer.read(7, 0).body == stored(7, 0, b"x")
 
 
-def test_waiting_for_space_leaves_no_garbage_behind(files: FaultyFiles, options: ServiceOptions) -> None:
+def test_waiting_for_space_leaves_no_garbage(files: FaultyFiles, options: ServiceOptions) -> None:
     """A flush that is tried a hundred times takes the space of one."""
     with Serving(small(options), files) as serving, serving.connect() as peer:
         files.code = errno.ENOSPC

@@ -51,7 +51,7 @@ def entry(ledger_id: int, entry_id: int) -> bytes:
 
 
 class Peer:
-    """A connection that takes replies only while it is told to."""
+    """A connection that takes replies only while the test allows it."""
 
     address = "simulated"
 
@@ -105,7 +105,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.view = View(self.twin.store, self.twin.disks.known_space, self.options)
-        # Every turn is as long as the limits say, whoever is about.
+        # Every turn is as long as the limits say, whichever clients there are.
         limits = self.limits
         limits = TurnLimits(*[limits.requests, limits.seconds, 512] * 2, shared_seconds=0.0)
         self.turns = Turns(self.queue.append, lambda: 0.0, limits)
@@ -350,7 +350,7 @@ def test_readings_are_answered_as_a_dictionary_would_whatever_they_wait_for(twin
                 items = frame[4 + v2.BATCH_REPLY_BYTES :]
                 assert status == of_v2(found[0]), asked
                 if asked[0] in (LARGE, BAD_END):
-                    # They lie in several logs. Who reads on is answered from the next one.
+                    # They are in several logs. A client that reads on is answered from the next one.
                     assert found[1].startswith(items), asked
                     assert bool(items) == bool(found[1]), asked
                 else:
@@ -402,7 +402,7 @@ def test_requests_beyond_those_that_may_wait_are_refused_and_the_others_answered
     count = len(peer.frames())
     bench.finish()
     assert [v2_answer(frame) for frame in peer.frames()[count:]] == [v2_expected(*each) for each in asked[:5]]
-    # There is room again, for exactly so many.
+    # There is room again, for exactly this many.
     bench.reads.enqueue(v2_reads(peer, *asked[:5]))
     assert len(peer.frames()) == count + 5
     bench.finish()
@@ -413,7 +413,7 @@ def test_lacs_beyond_those_that_may_wait_are_refused_alone(twin: BookieTwin) -> 
     bench, peer = Bench(twin, options=ReadOptions(waiting_max=2)), Peer()
     bench.reads.enqueue(lac_reads(peer, 50, LARGE, BOTH, DENSE, SPARSE))
     refused = [protocol.Response.FromString(frame[4:]) for frame in peer.frames()]
-    # The last entries of two are in the write cache, behind those that must be fetched.
+    # The last entries of two are in the write cache, after those that must be fetched.
     assert [(it.header.txnId, it.status) for it in refused] == [
         (52, v3.code_of(Status.ETOOMANYREQUESTS)),
         (53, v3.code_of(Status.ETOOMANYREQUESTS)),

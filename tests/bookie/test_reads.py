@@ -125,7 +125,7 @@ def test_unreadable_log_is_an_io_error_never_a_negative(tmp_path: Path) -> None:
         assert peer.read(6, 3).status == Status.EIO
 
 
-def test_connection_that_goes_while_its_read_waits_hurts_nobody(tmp_path: Path) -> None:
+def test_connection_that_closes_while_its_read_waits_does_no_harm(tmp_path: Path) -> None:
     with cold_serving(tmp_path, in_flight_max=1) as (serving, files), serving.connect() as peer:
         files.disk.clear()
         with serving.connect() as leaving:
@@ -201,7 +201,7 @@ def _flush(store: LedgerStorage) -> None:
 
 
 def test_entry_that_a_compaction_moves_while_its_read_waits_is_read_where_it_is_now(tmp_path: Path) -> None:
-    """No torn view: positions are looked up anew, and a log's number is never given again."""
+    """No torn view: positions are looked up again, and a log's number is never reused."""
     files = ColdFiles()
     files.is_cold = False
     storage = flushed_storage(tmp_path, files)

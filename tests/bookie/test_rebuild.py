@@ -210,7 +210,7 @@ def test_all_finds_ledgers_that_no_list_of_index_files_names_any_more(tmp_path: 
         assert peer.read(8, 0).status == Status.EIO, "a ledger that only the metadata know may have been here"
 
 
-def test_damaged_entry_is_left_out_and_those_behind_the_damage_come_back(tmp_path: Path) -> None:
+def test_damaged_entry_is_left_out_and_later_entries_come_back(tmp_path: Path) -> None:
     options = filled(tmp_path)
     index_of(options, 5).unlink()
     log = next(path for path in current(options).glob("*.log") if stored(5, 7, PAYLOADS[7]) in path.read_bytes())
@@ -222,7 +222,7 @@ def test_damaged_entry_is_left_out_and_those_behind_the_damage_come_back(tmp_pat
         assert peer.read(5, 29).body == stored(5, 29, PAYLOADS[29])
 
 
-def test_named_ledger_without_a_trace_is_said_to_have_none(tmp_path: Path) -> None:
+def test_named_ledger_without_a_trace_is_reported(tmp_path: Path) -> None:
     options = filled(tmp_path)
     report = rebuilt(options, frozenset({5, 99}))
     assert (report.ledgers, report.entries) == (1, 30)

@@ -28,7 +28,7 @@ def array(*values: int) -> np.ndarray:
 # ---- items ----
 
 
-def test_items_end_behind_their_last_entry() -> None:
+def test_items_end_after_their_last_entry() -> None:
     items = FramedEntries(7, b"abcdef", array(1, 2, 3))
     assert (len(items), items.end_entry, items.owned()) == (3, 10, items)
 

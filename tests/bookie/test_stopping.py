@@ -75,7 +75,7 @@ class Posted:
 
 
 def test_every_mark_gets_the_error_of_a_journal_that_failed(tmp_path: Path) -> None:
-    """Queued before the failure, with it, and asked for behind it."""
+    """Queued before the failure, with it, and requested after it."""
     files = FaultyFiles()
     loop = Posted()
     events = JournalEvents(

@@ -68,7 +68,7 @@ def test_failed_sync_of_a_directory_names_it_and_holds_no_descriptor(
     assert os.listdir("/proc/self/fd") == before
 
 
-def test_directory_that_hands_its_group_on_and_lets_nobody_in_is_left_as_it_is(tmp_path: Path) -> None:
+def test_private_directory_that_passes_its_group_on_is_left_as_it_is(tmp_path: Path) -> None:
     os.chmod(tmp_path, 0o2700)
     assert LocalFiles().protect(str(tmp_path)) is None
     os.chmod(tmp_path, 0o2710)
@@ -207,7 +207,7 @@ def test_ledger_0_is_found_again(tmp_path: Path) -> None:
     store.close()
 
 
-def test_flush_moves_the_mark_unless_it_is_told_not_to(tmp_path: Path) -> None:
+def test_flush_moves_the_mark_unless_forbidden(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     for advances_checkpoint in (None, True, False):
         put(store, 5, {0: item(5, 0, 5)})
@@ -225,7 +225,7 @@ def test_flush_moves_the_mark_unless_it_is_told_not_to(tmp_path: Path) -> None:
 
 
 def test_entries_are_located_in_the_logs_alone_and_only_as_far_as_these_are_the_newest(tmp_path: Path) -> None:
-    """Who maps a log reads it by itself: it must not get an entry that was written again since."""
+    """A client that maps a log reads it by itself: it must not get an entry that was written again since."""
     store = open_store(tmp_path)
     put(store, 900, {entry_id: item(900, entry_id, 20) for entry_id in (0, 1, 2, 3, 6)})
     flush(store)
@@ -300,7 +300,7 @@ def test_each_file_of_a_journal_is_preallocated_step_by_step(tmp_path: Path) -> 
     journal.close()
 
 
-def test_record_behind_damage_is_found_though_later_bytes_look_like_records(tmp_path: Path) -> None:
+def test_record_after_damage_is_found_though_later_bytes_look_like_records(tmp_path: Path) -> None:
     journal = open_journal(tmp_path)
     journal.append([record(b"kept")])
     damaged = journal.end.offset
@@ -316,7 +316,7 @@ def test_record_behind_damage_is_found_though_later_bytes_look_like_records(tmp_
         replayed(tmp_path)
 
 
-def test_record_of_entries_that_are_none_refuses_the_start(tmp_path: Path) -> None:
+def test_record_of_invalid_entries_prevents_the_start(tmp_path: Path) -> None:
     current = tmp_path / "journal" / "current"
     current.mkdir(parents=True)
     ledgers = tmp_path / "ledgers" / "current"
@@ -459,7 +459,7 @@ def test_large_copies_are_synced_on_the_way(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_log_without_a_map_whose_entries_end_in_damage_is_not_rewritten(tmp_path: Path) -> None:
-    """The index points to entries behind the damage, which a copy would leave out."""
+    """The index points to entries after the damage, which a copy would leave out."""
     bench = Bench(tmp_path)
     bench.put(1, range(20))
     bench.put(2, range(20))
@@ -507,7 +507,7 @@ def test_ledgers_that_hold_entries_are_known_by_their_files_whatever_the_order_o
 
 @pytest.mark.parametrize("missing", [1, 2, 3])
 def test_journal_file_in_which_replay_begins_must_be_there(tmp_path: Path, missing: int) -> None:
-    """Files behind it alone would look like a whole journal."""
+    """The later files alone would look like a whole journal."""
     journal = open_journal(tmp_path, options=JournalOptions(1500, 4096, 1, 0))
     ends = []
     for number in range(6):

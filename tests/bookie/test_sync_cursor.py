@@ -73,7 +73,7 @@ def test_cursor_agrees_with_a_set_of_synced_ids(seed):
         assert flat == sorted(flat)
 
 
-def test_ranges_are_bounded_and_forgotten_ones_are_told_as_not_synced():
+def test_ranges_are_bounded_and_forgotten_ones_are_reported_as_not_synced():
     cursor = SyncCursor()
     for entry in range(2, 10 * RANGES_MAX, 2):
         cursor.on_synced([(entry, entry)])
@@ -83,7 +83,7 @@ def test_ranges_are_bounded_and_forgotten_ones_are_told_as_not_synced():
     assert cursor.last_synced < 10 * RANGES_MAX
 
 
-def test_cursors_are_bounded_and_a_forgotten_one_begins_anew():
+def test_cursors_are_bounded_and_a_forgotten_one_starts_again():
     cursors = SyncCursors(cursors_max=3)
     cursors.of(1).on_synced([(0, 5)])
     for ledger_id in (2, 3, 4):
@@ -100,5 +100,5 @@ def test_runs_are_what_came(ids, runs):
     assert ranges_of(np.array(ids)) == runs
 
 
-def test_of_many_gaps_only_the_first_runs_are_followed():
+def test_only_the_first_runs_between_many_gaps_are_tracked():
     assert ranges_of(np.arange(0, 1000, 2)) == [(entry, entry) for entry in range(0, 2 * RUNS_MAX, 2)]

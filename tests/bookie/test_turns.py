@@ -74,7 +74,7 @@ def how_long(loop: Loop, turn: Turn) -> float:
 LONG = TurnLimits(seconds=1.0, long_seconds=4.0, shared_seconds=10.0)
 
 
-def test_turns_are_long_while_nobody_is_served_as_its_requests_come(loop: Loop) -> None:
+def test_turns_are_long_while_no_client_is_served_as_its_requests_come(loop: Loop) -> None:
     """Between clients that all have more to do than fits a turn, short turns would only cost throughput."""
     turns = Turns(loop.call_last, lambda: loop.now, LONG)
     assert how_long(loop, turns.begin("a")) == how_long(loop, turns.begin("b")) == 4.0
@@ -93,7 +93,7 @@ def test_a_client_that_has_the_bookie_to_itself_gets_long_turns_after_short_requ
     assert how_long(loop, turns.begin("a")) == 4.0
 
 
-def test_of_two_clients_that_are_served_as_their_requests_come_each_gets_short_turns(loop: Loop) -> None:
+def test_two_clients_that_are_served_as_their_requests_come_get_short_turns(loop: Loop) -> None:
     turns = Turns(loop.call_last, lambda: loop.now, LONG)
     turns.note("a")
     turns.note("b")
@@ -180,7 +180,7 @@ def test_a_long_turn_of_the_event_loop_is_crowded(loop: Loop) -> None:
     assert not turns.is_crowded
 
 
-def test_an_owner_with_much_in_the_queue_waits_behind_each_other_owner(loop: Loop) -> None:
+def test_an_owner_with_much_in_the_queue_waits_for_each_other_owner(loop: Loop) -> None:
     turns = Turns(loop.call_last, lambda: loop.now)
     served: list[str] = []
     named = serving(loop, served)
@@ -192,7 +192,7 @@ def test_an_owner_with_much_in_the_queue_waits_behind_each_other_owner(loop: Loo
     assert served == ["flood 0", "honest", "flood 1"]
 
 
-def test_who_is_not_done_comes_again_behind_the_others(loop: Loop) -> None:
+def test_an_unfinished_owner_is_called_again_after_the_others(loop: Loop) -> None:
     turns = Turns(loop.call_last, lambda: loop.now, TurnLimits(2, 1.0, long_requests=2, long_seconds=1.0))
     left = {"a": 5, "b": 3}
     served: list[str] = []

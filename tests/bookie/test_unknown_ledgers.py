@@ -1,7 +1,7 @@
-"""Requests that make a ledger without an entry: they are bounded, as anybody may send them for any ledger id.
+"""Requests that make a ledger without an entry: they are bounded, as any client may send them for any ledger id.
 
 A fence creates the ledger that it fences (docs/protocol.md §1.6), and so does an
-explicit LAC. Nobody needs a password for a ledger that does not exist.
+explicit LAC. No password is needed for a ledger that does not exist.
 """
 
 from __future__ import annotations

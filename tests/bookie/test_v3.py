@@ -100,7 +100,7 @@ def test_add_that_could_not_be_read_back_is_a_bad_request(peer: V3Peer, writes: 
     assert peer.read_entry(LEDGER, 0).status == StatusCode.ENOLEDGER
 
 
-def test_add_whose_fields_stand_in_another_order_is_taken(peer: V3Peer) -> None:
+def test_add_whose_fields_are_in_another_order_is_accepted(peer: V3Peer) -> None:
     made = request(protocol.ADD_ENTRY, 7, ledgerId=LEDGER, entryId=0, masterKey=KEY, body=stored(LEDGER, 0, b"a"))
     head, add = made.header.SerializeToString(), made.addRequest.SerializeToString()
     body = b"\x0a" + bytes([len(head)]) + head + b"\xaa\x06" + bytes([len(add) + 2]) + b"\x28\x00" + add
@@ -176,7 +176,7 @@ def test_fencing_read_needs_the_master_key(peer: V3Peer) -> None:
     assert peer.add_all(LEDGER, 1, [b"b"]) == [StatusCode.EOK]
 
 
-def test_fencing_reads_that_come_together_are_told_apart_by_ledger_and_key(peer: V3Peer) -> None:
+def test_fencing_reads_that_come_together_are_distinguished_by_ledger_and_key(peer: V3Peer) -> None:
     for ledger_id in (5, 6, 7):
         peer.add_all(ledger_id, 0, [b"a", b"b", b"c", b"d"])
     other = b"o" * 20
@@ -287,7 +287,7 @@ def test_trap_8_start_tls_is_refused_and_the_connection_may_go_on_in_v2(serving:
     assert peer.frame() is None
 
 
-def test_item_2_v2_and_v3_are_told_apart_by_the_first_byte_of_each_connection(shared_serving: Serving) -> None:
+def test_item_2_v2_and_v3_are_distinguished_by_the_first_byte_of_each_connection(shared_serving: Serving) -> None:
     with V3Peer(shared_serving.port) as peer, shared_serving.connect() as other:
         assert peer.add_all(70, 0, [b"a"]) == [StatusCode.EOK]
         assert other.add(70, 1, [b"b"]) == [v2.Status.EOK]

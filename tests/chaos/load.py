@@ -18,13 +18,13 @@ QUORUMS = ((3, 3, 2), (3, 3, 2), (5, 3, 2), (3, 2, 2), (2, 2, 2), (4, 3, 3))
 RELAXED_QUORUMS = ((3, 3, 2), (2, 2, 2), (4, 4, 3))
 RELAXED_TYPES = ("VD_JOURNAL", "VD_BYPASS_JOURNAL")
 RELAXED_SHARE = 0.2
-"""Of the ledgers."""
+"""Number of ledgers."""
 SYNCED_SHARE = 0.1
-"""Of the pieces of a ledger."""
+"""Number of pieces of a ledger."""
 PIECES_MAX = 60
 PIECE_ENTRIES = 10
 RECOVERED_SHARE = 0.5
-"""Of the ledgers, those that another client recovers while their owner writes."""
+"""Share of the ledgers that another client recovers while their owner writes."""
 CLOSED_SHARE = 0.5
 LOOKS = 4
 """How often one reader of a ledger looks how far it goes, and reads it."""

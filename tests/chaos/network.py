@@ -70,7 +70,7 @@ class Gate:
             up = self._copy(reader, server_writer, "up")
             await asyncio.gather(up, self._copy(server_reader, writer, "down"))
         except (OSError, asyncio.CancelledError):
-            pass  # a server that is away is what the other end is told; asyncio would log that `stop` cancels this
+            pass  # the other end sees an unreachable server; asyncio would log that `stop` cancels this
         finally:
             for end in ends:
                 self._writers.discard(end)

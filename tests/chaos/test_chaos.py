@@ -14,7 +14,8 @@ from tests.chaos.campaign import run_campaign
 pytestmark = pytest.mark.cluster
 
 BUDGET_S = 15.0
-"""Of faults; starting, healing and checking come to as much again. BKSPARK_BUDGET and BKSPARK_SEED: another run."""
+"""Seconds of faults; starting, healing and checking take as long again. BKSPARK_BUDGET and BKSPARK_SEED: another
+run."""
 
 
 def test_no_checker_complains_of_real_processes_under_kills_pauses_and_partitions(tmp_path: Path) -> None:

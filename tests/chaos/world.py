@@ -1,4 +1,5 @@
-"""What a seed does to real bookies and a real ZooKeeper: clients behind gates, and faults that strike and heal."""
+"""What a seed does to real bookies and a real ZooKeeper: clients that connect through gates, and faults that strike and
+heal."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ class Site:
 
 
 class Faults:
-    """Strikes at random until told to stop; each fault heals after a while, and `heal` ends all."""
+    """Strikes at random until it is stopped; each fault heals after a while, and `heal` ends all."""
 
     def __init__(self, random: Random, cluster: Cluster, sites: list[Site], starter: Executor) -> None:
         """`starter` starts ZooKeeper, which ends with the thread that does so: it must outlive the cluster."""

@@ -1,4 +1,4 @@
-"""`bkspark bench` on a real cluster: the figures add up, and nothing is left behind. No figure is judged."""
+"""`bkspark bench` on a real cluster: the figures add up, and nothing remains. No figure is checked against a target."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_result(result: dict, entries: int, entry_size: int) -> None:
 
 
 @pytest.mark.parametrize(("window", "ledgers"), [(1, 1), (100, 3), (5000, 2)])
-def test_write_writes_so_many_entries_and_deletes_them(console: Console, window, ledgers):
+def test_write_writes_the_given_number_of_entries_and_deletes_them(console: Console, window, ledgers):
     before = console.json("ledger", "list")
     size = ["--entry-size", 100, "--entries", 301, "--window", window, "--ledgers", ledgers]
     check_result(console.json("bench", "write", *size), 301, 100)

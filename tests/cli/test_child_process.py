@@ -59,7 +59,7 @@ def test_stop_kills_a_child_that_ignores_sigterm(tmp_path):
 
 @pytest.mark.parametrize("end", [lambda child: child.stop(STOP_S), lambda child: child.kill()], ids=["stop", "kill"])
 def test_what_a_child_started_ends_with_it(tmp_path, end):
-    """A Spark job that is interrupted while its JVM starts left that behind, waiting for ever."""
+    """A Spark job that was interrupted while its JVM started left the JVM running, waiting for ever."""
     code = (
         "import subprocess, sys, time\n"
         "print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).pid, flush=True)\n"
@@ -102,6 +102,6 @@ def is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    # A zombie that nobody has reaped yet is dead too.
+    # A zombie that was not reaped yet is dead too.
     with open(f"/proc/{pid}/stat") as stat:
         return stat.read().rpartition(")")[2].split()[0] != "Z"

@@ -36,7 +36,7 @@ def test_lines_are_entries_whatever_the_reads_bring(step):
     assert entries_of(b"one\n\nthree\nlast", "lines", step) == [b"one", b"", b"three", b"last"]
 
 
-def test_final_newline_adds_no_entry_and_empty_input_has_none():
+def test_final_newline_adds_no_entry_and_empty_input_has_no_entry():
     assert entries_of(b"a\nb\n", "lines") == [b"a", b"b"]
     assert entries_of(b"\n", "lines") == [b""]
     assert entries_of(b"", "lines") == []

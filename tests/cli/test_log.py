@@ -77,7 +77,7 @@ def test_positions_that_read_prints_are_where_it_can_start_and_end(console: Cons
     assert console.text("log", "read", name, "--from", "latest") == ""
 
 
-def test_truncate_deletes_what_lies_in_front(console: Console, name, lines):
+def test_truncate_deletes_earlier_entries(console: Console, name, lines):
     for _ in range(3):
         console.json("log", "append", name, lines)
     records = console.records("log", "read", name)

@@ -123,7 +123,7 @@ def test_ctrl_c_is_one_line_and_exit_code_1():
         process_group=0,
     )
     try:
-        # Threads run: its handlers stand, and it loads libraries or waits its 10 seconds for ZooKeeper.
+        # Threads run: its handlers are set, and it loads libraries or waits its 10 seconds for ZooKeeper.
         deadline = time.monotonic() + 120
         while len(os.listdir(f"/proc/{process.pid}/task")) < 2 and time.monotonic() < deadline:
             assert process.poll() is None

@@ -17,7 +17,7 @@ def test_table_without_rows_has_its_header(capsys):
     assert capsys.readouterr().out == "name  size\n"
 
 
-def test_facts_stand_under_each_other(capsys):
+def test_facts_are_printed_one_per_line(capsys):
     print_facts({"a": True, "long name": [1, 2], "f": 1234.5})
     assert capsys.readouterr().out.splitlines() == ["a          yes", "long name  1, 2", "f          1,234.50"]
 

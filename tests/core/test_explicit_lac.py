@@ -11,7 +11,7 @@ def told(todo):
     return [(effect.bookie, effect.lac) for effect in todo]
 
 
-def test_lac_that_no_add_carries_is_told_to_the_whole_ensemble_once():
+def test_lac_that_no_add_carries_is_sent_to_the_whole_ensemble_once():
     core = ExplicitLac(3, 3, 2)
     assert core.on_interval(-1, ENSEMBLE) == []
     core.on_sealed(-1)
@@ -21,14 +21,14 @@ def test_lac_that_no_add_carries_is_told_to_the_whole_ensemble_once():
     assert core.on_interval(4, ENSEMBLE) == []
 
 
-def test_lac_that_an_add_carries_is_not_told():
+def test_lac_that_an_add_carries_is_not_sent():
     core = ExplicitLac(3, 3, 2)
     core.on_sealed(4)
     assert core.on_interval(4, ENSEMBLE) == []
     assert told(core.on_interval(5, ENSEMBLE))[0] == ("b0", 5)
 
 
-def test_qa_bookies_of_every_write_set_are_enough_and_fewer_are_told_again():
+def test_qa_bookies_of_every_write_set_are_enough_and_with_fewer_the_lac_is_sent_again():
     core = ExplicitLac(3, 3, 2)
     core.on_interval(4, ENSEMBLE)
     core.on_written(0)
@@ -49,14 +49,14 @@ def test_qa_bookies_of_every_write_set_are_enough_and_fewer_are_told_again():
     assert len(striped.on_interval(4, ENSEMBLE)) == 3  # write set {b1, b2} has it once only
 
 
-def test_round_that_was_overtaken_by_the_lac_counts_for_what_it_told():
+def test_round_that_was_overtaken_by_the_lac_counts_for_the_lac_that_it_sent():
     core = ExplicitLac(1, 1, 1)
     core.on_interval(4, ("b0",))
     core.on_written(0)
     assert told(core.on_interval(9, ("b0",))) == [("b0", 9)]
 
 
-def test_new_ensemble_is_told_anew():
+def test_new_ensemble_gets_the_lac_again():
     core = ExplicitLac(3, 3, 2)
     core.on_interval(4, ENSEMBLE)
     for slot in range(3):

@@ -161,7 +161,7 @@ def test_answer_to_the_probe_begins_a_trial_and_all_that_is_pending_goes_out_at_
     assert writer.core.slots.may_hold_back(2)
 
 
-def test_late_answers_to_what_was_sent_before_bring_nobody_back():
+def test_late_answers_to_earlier_entries_bring_no_bookie_back():
     writer = left_out()
     append(writer, 3, 0, 1)
     tick(writer, 3)
@@ -284,7 +284,7 @@ def test_pause_grows_for_a_bookie_that_comes_back_and_fails_again_soon_and_is_fo
     assert Probe.begun(probe.answered(5 * SECOND), pauses, late).pause_ns == 1 * SECOND
 
 
-def test_bookie_that_registers_anew_is_probed_at_once():
+def test_bookie_that_registers_again_is_probed_at_once():
     writer = Writer(options=LIMITS)
     append(writer, 0, 0, 1)
     writer.fail(2)
@@ -327,7 +327,7 @@ def test_spare_is_looked_for_only_when_a_slow_bookie_stays_away():
 
 
 def test_bookie_that_skips_an_entry_and_answers_on_has_failed_after_the_time_out():
-    """A request or an answer was lost on the way; with Qa = Qw nobody else will make up for it."""
+    """A request or an answer was lost on the way; with Qa = Qw no other bookie will make up for it."""
     writer = Writer((1, 1, 1), options=LIMITS)
     writer.add(1, 0)
     for second in range(1, 5):

@@ -17,12 +17,12 @@ RACK_SIZES = [(6,), (1, 1), (3, 3), (1, 5), (2, 2, 2), (1, 1, 4), (1, 2, 3), (4,
 
 
 def cluster(sizes):
-    """Bookies named by rack, and where they stand."""
+    """Bookies named by rack, and their racks."""
     return {f"r{rack}b{number}": f"/r{rack}" for rack, size in enumerate(sizes) for number in range(size)}
 
 
 def spans(racks, write_quorum):
-    """In how many racks the write set of each entry stands; a None is nobody."""
+    """Number of racks of each entry's write set; a None is not a bookie."""
     size = len(racks)
     return [len({racks[slot] for slot in write_set(first, size, write_quorum)} - {None}) for first in range(size)]
 
@@ -37,7 +37,7 @@ def arrangements(sizes, size):
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes", RACK_SIZES)
 @pytest.mark.parametrize("racks_min", [2, 3])
-def test_every_write_set_stands_in_as_many_racks_as_any_ensemble_gives_all_of_them(sizes, racks_min):
+def test_every_write_set_spans_as_many_racks_as_any_ensemble_gives_all_of_them(sizes, racks_min):
     where = cluster(sizes)
     source = random.Random(5)
     for size, write_quorum in SHAPES:
@@ -84,7 +84,7 @@ def test_striped_ensemble_of_forty_over_unequal_racks_spans_them_everywhere():
         assert min(spans([where[bookie] for bookie in ensemble], 3)) == 2
 
 
-def test_search_that_finds_nothing_ends_and_gives_an_ensemble_all_the_same():
+def test_search_that_finds_nothing_ends_and_still_returns_an_ensemble():
     # Two racks for write sets that want three; and 63 bookies in one rack of 64.
     for sizes, size, write_quorum in (((32, 32), 64, 5), ((63, 1), 64, 3)):
         where = cluster(sizes)
@@ -100,7 +100,7 @@ def test_every_bookie_is_chosen_about_as_often_as_any_other_where_racks_are_equa
     assert min(counts.values()) > 0.8 * max(counts.values())
 
 
-def test_bookie_without_a_rack_stands_in_the_default_one():
+def test_bookie_without_a_rack_is_in_the_default_one():
     assert Topology({"a": "/r1"}).rack_of("b") == RACK_DEFAULT
     for seed in range(20):
         ensemble = choose_ensemble({"a", "b", "c"}, 2, 2, random.Random(seed), Topology({"a": "/r1"}))

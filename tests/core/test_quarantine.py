@@ -11,7 +11,7 @@ def quarantine():
     return Quarantine(failures_max=3, window_ns=60 * SECOND, quarantine_ns=1800 * SECOND)
 
 
-def test_bookie_is_out_after_so_many_failures_and_back_when_its_time_is_over():
+def test_bookie_is_out_after_the_limit_of_failures_and_back_when_its_time_is_over():
     it = quarantine()
     for second in (0, 10):
         it.on_failure("a", second * SECOND)

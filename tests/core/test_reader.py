@@ -41,7 +41,7 @@ def test_replica_that_lacked_one_entry_is_asked_for_the_next():
     assert [entry_id for entry_id, _ in given] == [0, 1, 2, 3]
 
 
-def test_entry_that_no_replica_has_is_certainly_absent_whoever_lacked_earlier_ones():
+def test_entry_that_no_replica_has_is_certainly_absent_whichever_lacked_earlier_ones():
     _, error = read({"b1": {1}, "b2": {0}}, ["b1", "b2"], 3)
     assert isinstance(error, NoSuchEntry)
     assert error.entry_id == 2

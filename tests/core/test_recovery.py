@@ -278,7 +278,7 @@ def test_refusal_is_no_answer_and_covers_nothing():
     assert core.on_rested(rest.slot) == [effects.Fence(1, "b2")]
 
 
-def test_pause_doubles_up_to_its_limit_and_begins_anew_after_an_answer():
+def test_pause_doubles_up_to_its_limit_and_starts_again_after_an_answer():
     recovery = Recovery(held(b1=4, b2=4, b3=4), refusals={"b1": 12})
     core = recovery.core
     todo = core.start()
@@ -314,13 +314,13 @@ def test_dead_bookie_is_asked_for_one_window_whatever_the_number_of_entries():
     assert [bookie for bookie, _ in dying.reads].count("b1") == 1
 
 
-def test_what_the_fences_told_of_is_one_window_and_its_end_is_in_it():
+def test_entries_that_the_fences_reported_are_one_window_with_its_end():
     recovery = Recovery(held(b1=3000, b2=3000, b3=2990))
     assert closed_at(recovery) == 2999
     assert recovery.windows == [3000]
 
 
-def test_entries_behind_what_the_fences_told_of_are_found():
+def test_entries_after_those_that_the_fences_reported_are_found():
     """The bookie that has more was not heard, the other two were coverage; it is asked first for entry 5."""
     recovery = Recovery(held(b1=5, b2=5, b3=40))
     assert closed_at(recovery) == 5
@@ -339,7 +339,7 @@ def test_window_is_bounded_in_entries_and_in_bytes(tells_last):
     assert max(large.windows) == 7
 
 
-def test_lost_entry_in_the_middle_is_the_end_whatever_lies_behind():
+def test_lost_entry_in_the_middle_is_the_end_whatever_follows():
     """Entries above the first missing one were never acknowledged."""
     recovery = Recovery({bookie: set(range(100)) - {40} for bookie in BOOKIES})
     assert closed_at(recovery) == 39
@@ -461,7 +461,7 @@ def test_recovery_fails_while_the_last_entry_may_be_held_by_a_bookie_that_is_not
     assert "entry 0, the last one, could not be read (b1 is silent)" in str(failed.error)
 
 
-def test_states_of_a_recovery_are_told_as_it_goes():
+def test_states_of_a_recovery_are_reported_as_it_runs():
     metadata = LedgerMetadata(3, 3, 2, (Fragment(0, BOOKIES),))
     closed = RecoveryCore(5, metadata.closed(7, 70), 3)
     closed.start()
@@ -532,7 +532,7 @@ def test_lengths_of_several_entries_together_stay_below_63_bits():
 
 
 def alone(last_entry, length):
-    """A core with one bookie that told of its last entry; return it and the ids that it reads first."""
+    """A core with one bookie that reported its last entry; return it and the ids that it reads first."""
     core = RecoveryCore(5, LedgerMetadata(1, 1, 1, (Fragment(0, ("b1",)),), state=LedgerState.IN_RECOVERY), 0)
     core.start()
     (read,) = core.on_fence_answer(0, Answer.FOUND, -1, length, last_entry=last_entry)
@@ -549,7 +549,7 @@ def alone(last_entry, length):
         (WINDOW_ENTRIES_MAX - 1, 10, WINDOW_FIRST),
     ],
 )
-def test_all_that_a_bookie_told_of_is_one_window_unless_that_is_large(last_entry, length, count):
+def test_all_entries_that_a_bookie_reported_are_one_window_unless_too_large(last_entry, length, count):
     assert alone(last_entry, length)[1] == list(range(count))
 
 

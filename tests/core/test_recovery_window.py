@@ -62,7 +62,7 @@ def test_only_the_chosen_rows_are_asked() -> None:
 # ---- which answers count ----
 
 
-def test_answers_that_nobody_waits_for_count_for_nothing() -> None:
+def test_answers_that_are_not_due_are_ignored() -> None:
     """A negative of a bookie that is counted twice, or was not asked, would cut the ledger off."""
     window = RecoveryWindow(10, 3, 3, 3)
     ask(window, rows=[0, 1])
@@ -97,7 +97,7 @@ def test_first_copy_that_is_found_counts() -> None:
     assert window.lengths.tolist() == [204, 105, 0]
 
 
-def test_entries_in_front_of_the_first_that_was_not_found_are_taken() -> None:
+def test_entries_before_the_first_missing_one_are_taken() -> None:
     window = RecoveryWindow(4, 3, 3, 3)
     assert window.found_ahead() == 0
     ask(window, replicas=3)

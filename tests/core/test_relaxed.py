@@ -118,7 +118,7 @@ def test_add_is_acknowledged_from_page_caches_and_confirmed_only_when_synced():
     assert writer.core.lac == 1
 
 
-def test_lac_stays_behind_acknowledgements_whatever_bookies_say():
+def test_lac_stays_below_acknowledgements_whatever_bookies_report():
     writer = Writer()
     writer.add(3)
     writer.reply(0, 0, synced=9)
@@ -278,7 +278,7 @@ def test_sync_waits_for_a_slow_bookie_that_makes_up_for_a_lost_one():
     assert writer.core.lac == 0
 
 
-def test_ensemble_change_begins_behind_what_is_synced_and_resends_what_is_not():
+def test_ensemble_change_begins_after_synced_entries_and_resends_the_others():
     writer = Writer(changes_ensemble=True)
     writer.add(2)
     writer.add(2)
@@ -320,7 +320,7 @@ def test_entries_are_kept_until_synced_where_bookies_are_replaced_and_much_of_it
     assert (writer.core.lac, writer.core.pending.kept_bytes) == (4, 1)
 
 
-def test_nothing_is_kept_behind_acknowledgements_by_default():
+def test_nothing_is_kept_after_acknowledgements_by_default():
     writer = Writer((1, 1, 1))
     writer.add(4)
     writer.reply(0, 0, 1, 2, 3)

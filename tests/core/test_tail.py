@@ -60,10 +60,10 @@ def test_one_poll_at_a_bookie_however_often_callers_wait():
     tail = Tail(metadata_of(), 5)
     assert polls(tail.wait(0)) == ["b0", "b1"]
     assert polls(tail.wait(1)) == []
-    assert polls(hears(tail, "b0", 9, SECOND)) == []  # nobody waits: the LAC has grown
+    assert polls(hears(tail, "b0", 9, SECOND)) == []  # no caller waits: the LAC has grown
     assert (tail.lac, tail.is_waiting) == (9, False)
     assert polls(tail.wait(2 * SECOND)) == ["b0"]
-    # b1 was asked about what lies behind 5: that it knows of 7 is no news any more, and no reason to leave it alone.
+    # b1 was asked about entries after 5: that it knows 7 is no longer news, and no reason to leave it alone.
     assert polls(tail.on_polled("b1", 7, 2 * SECOND + 1)) == ["b1"]
     assert tail.lac == 9
 
@@ -141,8 +141,8 @@ def test_p24_answers_that_come_at_once_with_nothing_new_make_no_tight_loop():
 
 
 @pytest.mark.parametrize("lac", [None, -1, 2, 3, ENTRY_ID_MAX])
-def test_only_a_higher_lac_is_news_and_infinity_is_none(lac):
-    """§2.7: watchers of a fenced ledger are told "infinite LAC"."""
+def test_only_a_higher_lac_is_news_and_infinity_is_ignored(lac):
+    """§2.7: watchers of a fenced ledger get "infinite LAC"."""
     tail = Tail(metadata_of(), 3)
     tail.wait(0)
     tail.on_polled("b0", lac, LIMITS.poll_ns)
@@ -167,11 +167,11 @@ def test_everything_is_looked_at_again_now_and_then_though_polls_are_out():
     assert tail.lac == 3
 
 
-def test_metadata_that_changed_while_nobody_waited_are_looked_at_before_anybody_waits():
+def test_metadata_that_changed_without_a_waiting_caller_are_read_before_the_next_wait():
     tail = Tail(metadata_of(), 3)
     tail.wait(0)
     hears(tail, "b0", 4, 1)
-    assert tail.on_metadata_changed(2) == []  # nobody waits now
+    assert tail.on_metadata_changed(2) == []  # no caller waits now
     assert looks(tail.wait(3)) == 1
     assert looks(tail.wait(4)) == 0
 
@@ -291,7 +291,7 @@ def test_looks_that_fail_are_repeated_with_pauses_until_the_patience_is_over():
     tail.wait(0)
     todo, now = failing(tail, tail.on_metadata_changed(0), 0, 50 * SECOND)
     assert not any(isinstance(effect, effects.Fail) for effect in todo)
-    tail.on_looked(tail.metadata, 3, now)  # somebody answered: the patience begins again
+    tail.on_looked(tail.metadata, 3, now)  # a bookie answered: the patience begins again
     todo, ended = failing(tail, tail.on_metadata_changed(now), now, now + 200 * SECOND)
     assert todo == [effects.Fail(AWAY)]
     assert LIMITS.patience_ns < ended - now < LIMITS.patience_ns + 2 * LIMITS.look_ns
@@ -331,7 +331,7 @@ def test_pauses_double_up_to_their_limit():
     assert pauses == expected
 
 
-def test_nothing_is_asked_while_nobody_waits_or_the_ledger_is_closed():
+def test_nothing_is_asked_while_no_caller_waits_or_the_ledger_is_closed():
     tail = Tail(metadata_of(), -1)
     assert tail.on_tick(0) == tail.on_metadata_changed(0) == []
     assert not tail.is_waiting

@@ -85,7 +85,7 @@ def test_nothing_is_acknowledged_between_the_decision_and_the_compare_and_set():
 
 
 def test_votes_of_a_replaced_bookie_are_withdrawn_from_every_entry_before_any_is_released():
-    """P13: E2 Qw1 Qa1; entry 1 is complete behind entry 0 when its only bookie dies."""
+    """P13: E2 Qw1 Qa1; entry 1 is complete after entry 0 when its only bookie dies."""
     writer = Writer((2, 1, 1))
     writer.add(4)
     writer.reply(1, 1, 3)
@@ -340,7 +340,7 @@ def test_failure_of_a_bookie_that_was_replaced_changes_nothing():
     assert writer.acknowledged == 1
 
 
-def test_thousands_of_entries_in_flight_are_acknowledged_in_order_whoever_answers_first():
+def test_thousands_of_entries_in_flight_are_acknowledged_in_order_whichever_bookie_answers_first():
     writer = Writer()
     for _ in range(40):
         writer.add(250)

@@ -19,7 +19,7 @@ def overloaded(writer, slot, *ids, now_ns=0):
     return writer.reply(slot, *ids, status=Status.ETOOMANYREQUESTS, now_ns=now_ns)
 
 
-def test_refused_load_is_tried_again_after_a_pause_and_fails_nobody():
+def test_refused_load_is_tried_again_after_a_pause_and_fails_no_bookie():
     """Issue 5 A: a writer never fails a healthy ledger because one bookie said TOOMANYREQUESTS."""
     writer = Writer(options=REFUSING)
     writer.add(2)
@@ -234,7 +234,7 @@ def test_recovery_never_delays_a_change():
 
 
 SLOW = WriterOptions(slow_lag_entries=10, slow_lag_s=2.0, hold_back_s_max=3600.0)
-"""Of a bookie that is slow, and keeps so near to the others that it is not left out."""
+"""Delay of a bookie that is slow, but not slow enough to be left out."""
 
 
 def lagging_writer(quorums=(3, 3, 2), options=SLOW):
@@ -317,7 +317,7 @@ def test_probe_of_a_bookie_that_refused_part_of_a_batch_ends_with_that_part():
     assert sent_to(writer.reply(0, 1)) == {"b1": [3, 4]}
 
 
-def test_whole_batch_that_waits_behind_a_refusal_is_a_probe_too():
+def test_whole_batch_that_waits_after_a_refusal_is_a_probe_too():
     writer = Writer(options=REFUSING)
     writer.add(1)
     overloaded(writer, 0, 0)

@@ -63,7 +63,7 @@ class Campaign:
 
         Args:
             stop: asked at every boundary; True ends the script there.
-            deep_every: one image in so many is crashed again.
+            deep_every: one image in this many is crashed again.
             storage_class, log_per_ledger: None lets each have its share.
             share: of the boundaries, chosen by the seed.
         """
@@ -172,7 +172,7 @@ class Campaign:
         observe(twin, history)
         opened = True
         if random.random() < _SPACE_SHARE:
-            # Ledgers that nothing was promised of may exist all the same.
+            # Ledgers without any acknowledgement may exist nevertheless.
             audit_space(twin, {*history.ledgers})
             audit(twin, history)
             self.counts["space"] += 1
@@ -193,7 +193,7 @@ def reopened(image: SimulatedDisk, setup: Setup, history: History) -> BookieTwin
     try:
         return BookieTwin(image, setup, history)
     except Violation:
-        # Of a hook, which looked at another disk.
+        # State of a hook that read another disk.
         raise
     except Exception as error:
         raise Violation(f"did not start: {type(error).__name__}: {error}") from error

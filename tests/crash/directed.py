@@ -28,7 +28,7 @@ from tests.crash.twins import BookieTwin, Setup
 
 
 def crash_reused_journals() -> None:
-    """Write records of one size into journal files that held such records before, and crash behind each.
+    """Write records of one size into journal files that held such records before, and crash after each.
 
     Raises:
         Violation: a record that an older file left was taken for one of the newer file.
@@ -63,10 +63,10 @@ def add_alone_behind_a_fence() -> None:
 
 
 def crash_behind_a_mark_of_deferred_adds() -> None:
-    """Move the mark behind adds that nothing else made durable, and cut the power.
+    """Move the mark after adds that nothing else made durable, and cut the power.
 
     Raises:
-        Violation: the mark points behind what the journal holds, and the start is refused.
+        Violation: the mark points after the journal's end, and the start is refused.
     """
     setup = Setup(journal=JournalOptions(file_bytes_max=1 << 20, preallocate_bytes=0, backups_max=0))
     history = History()
@@ -456,7 +456,7 @@ def crash_after_a_drop() -> None:
 
 
 def _crashed_twice(twin: BookieTwin, act: Callable[[], object], first: Sequence[Loss], second: Sequence[Loss]) -> None:
-    """Do something and crash before each of its operations, then before each of the recovery's and behind it."""
+    """Do something and crash before each of its operations, then before and after each of the recovery's."""
     random = Random(0)
 
     def crash(operation: str, path: str) -> None:

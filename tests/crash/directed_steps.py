@@ -17,7 +17,7 @@ from tests.crash.twins import SILENT, BookieTwin, Setup
 
 
 def drop_ledger_whose_fence_is_not_before_the_marks() -> None:
-    """Drop a ledger of which the journal behind the marks has a fence and nothing else, and cut the power.
+    """Drop a ledger of which the journal after the marks has only a fence, and cut the power.
 
     Raises:
         Violation: replay meets the fence of a ledger without a key.
@@ -36,7 +36,7 @@ def drop_fenced_ledgers_one_after_another() -> None:
     """Drop a fenced ledger, then another one.
 
     Raises:
-        Violation: the first one may be made anew.
+        Violation: the first one may be created again.
     """
     twin = _with_fenced_ledgers(1, 2)
     for ledger_id in (1, 2):
@@ -50,7 +50,7 @@ def write_lac_behind_a_drop() -> None:
     """Send an explicit LAC of a fenced ledger that was dropped.
 
     Raises:
-        Violation: it makes the ledger anew, without its fence.
+        Violation: it creates the ledger again, without its fence.
     """
     twin = _with_fenced_ledgers(1)
     key = twin.history.ledger(1).master_key

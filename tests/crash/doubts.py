@@ -3,7 +3,7 @@
 `python -m tests.crash.doubts [--seed S] [--processes P]` takes a stopped bookie whose entry logs hold a ledger together
 with others, alone, and twice. It takes the index file of that ledger, or cuts it, in each way of `Damage`. Then the
 bookie starts, another ledger is deleted, garbage is collected, every log is compacted, and the ledger leaves limbo.
-Before each operation of that, and behind it, the bookie crashes in each of `LOSSES`, and is started again:
+Before and after each operation of that, the bookie crashes in each of `LOSSES`, and is started again:
 
 * no entry of the ledger in doubt is denied, and none is wrong: EIO is right;
 * nothing else is lost;

@@ -86,7 +86,7 @@ WAYS = [
 class Part:
     """Which of the faults of one script are tried: every `of`th from `number` on, of these `share`, by the seed.
 
-    Each call fails in so many `ways` of all, the next call in the ways that follow; None: in every way.
+    A call fails in this number of `ways` of all, the next call in the ways that follow; None: in every way.
     """
 
     share: float = 1.0
@@ -108,7 +108,7 @@ _watches_for_hangs = False
 
 
 def _watch() -> None:
-    """Have the process ended in a while, if it is one for faults; each call begins anew."""
+    """Have the process ended in a while, if it is one for faults; each call begins again."""
     if _watches_for_hangs:
         faulthandler.dump_traceback_later(HANG_S, exit=True)
 

@@ -26,7 +26,7 @@ from tests.crash.scripts import CollectingScript, CommittingScript, Script
 IMAGES_MAX = 4000
 """What a mutant may survive before it counts as not noticed."""
 _SHARE = 0.2
-"""Of the boundaries: many scripts find more than few that are crashed everywhere."""
+"""Share of the boundaries: many scripts find more than a few that are crashed everywhere."""
 _RELAXED_SHARE = 0.15
 _RECOVERIES_SHARE = 0.3
 

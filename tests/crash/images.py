@@ -1,6 +1,6 @@
 """What a crash may leave of a simulated disk: six policies, each a way in which un-synced changes come through or not.
 
-Durable bytes and durable names always survive. Of everything else a policy says what does:
+Durable bytes and durable names always survive. A policy decides about everything else:
 
     KEPT       all of it: the process was killed. It is still not durable; a second crash may take it
     LOST       nothing

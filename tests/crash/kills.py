@@ -110,7 +110,7 @@ def payload(ledger_id: int, entry_id: int) -> bytes:
 
 
 def run(directory: Path, uri: str, *, kills: int, seed: int, storage: str) -> Counter[str]:
-    """Kill a bookie so many times; return the counts.
+    """Kill a bookie a number of times; return the counts.
 
     Raises:
         Lost: naming the seed and the round.

@@ -32,7 +32,7 @@ class DoubtfulMetadataView:
 
         `after_listing()` is called when a listing was made and before it is returned. `lagging`: which ledgers a server
         knows that lags behind. The session talks to it until it catches up, and maybe again when a listing was made:
-        then it expired, and the next one began anew.
+        then it expired, and the next one began again.
         """
         self._after_listing = after_listing
         self._denies_all = denies_all

@@ -94,7 +94,7 @@ STORAGE_MUTANTS = (
         directed.crash_flush_of_several_logs,
     ),
 )
-"""Of one storage, or of entry logs per ledger."""
+"""Defects of one storage, or of entry logs per ledger."""
 
 MUTANTS = (
     *STORAGE_MUTANTS,

@@ -216,7 +216,7 @@ def no_tombstones() -> Plant:
 
 @contextlib.contextmanager
 def late_tombstones() -> Iterator[None]:
-    """The ledgers go first, and what tells that they were fenced comes behind them."""
+    """The ledgers are dropped first, and the record that they were fenced comes later."""
     late: list[tuple[Any, ...]] = []
 
     def remembering(old: Any) -> Any:

@@ -182,7 +182,7 @@ def _is_held(bookie: Bookie, octets: np.ndarray, run: Any, row: int) -> bool:
 
 
 def revived_fence_not_journaled() -> Plant:
-    """A repair makes a ledger anew that was fenced and dropped; a crash forgets that it is fenced."""
+    """A repair creates a fenced and dropped ledger again; a crash forgets that it is fenced."""
 
     def make(old: Any) -> Any:
         def append(self: Journal, records: Any, **named: Any) -> None:

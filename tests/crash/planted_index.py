@@ -97,7 +97,7 @@ def unsynced_index_folder() -> Plant:
 
 
 def zeroed_gaps() -> Plant:
-    """A page is made anew, not of what its file holds."""
+    """A page is created empty, without its file's contents."""
     return replaced(IndexWriter, "_load", lambda self, ledger_id, number: np.empty(0, np.int64))
 
 
@@ -147,7 +147,7 @@ def unsynced_evicted_page() -> Plant:
 
 
 def partly_written_page() -> Plant:
-    """Of a page that changed twice only the later change is written."""
+    """If a page changed twice, only the later change is written."""
 
     def make(old: Any) -> Any:
         def set_positions(self: Page, slots: np.ndarray, positions: np.ndarray, slots_max: int) -> None:

@@ -183,7 +183,7 @@ def tombstones_replaced() -> Plant:
 
 
 def late_lac_revives() -> Plant:
-    """An explicit LAC makes a ledger anew that was fenced and dropped, and forgets the fence."""
+    """An explicit LAC creates a fenced and dropped ledger again, and forgets the fence."""
 
     def make(old: Any) -> Any:
         return lambda *arguments, is_deleted, **named: old(*arguments, is_deleted=False, **named)
@@ -251,7 +251,7 @@ def compaction_finished_or_refused() -> Plant:
 
 
 def journals_forgotten_without_marks() -> Plant:
-    """A start that finds no space for the marks removes the journals all the same."""
+    """A start that finds no space for the marks removes the journals nevertheless."""
 
     def make(old: Any) -> Any:
         def write(self: Marks, positions: Any) -> None:

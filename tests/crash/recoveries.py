@@ -2,7 +2,7 @@
 
 `python -m tests.crash.recoveries [--seed S] [--share F] [--kind KIND] [--act ACT] [--processes P]` kills a rich script
 at every operation boundary, starts the bookie on what the killed process left, and cuts the power at every operation of
-that start, and behind it, under every loss policy. Each disk that comes of it is started and audited; those that are
+that start, and after it, under every loss policy. Each disk that comes of it is started and audited; those that are
 alike count once. It prints one JSON line of counts; `coverage` says which part of all pairs of a kill and a cut was
 tried.
 

@@ -303,7 +303,7 @@ class Script:
                 self.twin.add(ledger_id, entries[self.random.randrange(len(entries)) :], flags)
 
     def _add_single(self) -> None:
-        """Add with one add in flight: each comes alone, and the turn ends behind it."""
+        """Add with one add in flight: each comes alone, and the turn ends after it."""
         assert self.twin is not None
         ledger_id = self._ledger()
         for _ in range(self.random.randint(2, 4)):
@@ -374,7 +374,7 @@ class Script:
         self.history.delete(ledger_id)
 
     def _drop_unmarked(self) -> None:
-        """Collect garbage when the entries of a deleted ledger are in entry logs, and in the journal behind the mark.
+        """Collect garbage when the entries of a deleted ledger are in entry logs, and in the journal after the mark.
 
         What the journal had of the ledger before, its key for one, is gone.
         """

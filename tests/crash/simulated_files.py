@@ -1,9 +1,9 @@
-"""A disk in memory that knows what is durable and what is only cached, behind the interface of `storage.io.files`.
+"""A disk in memory that knows what is durable and what is only cached, with the interface of `storage.io.files`.
 
 Every file has a durable state, a cached state (what a living process reads) and the changes between the two; so has
 every directory, for its names. `sync_data` makes a file's bytes and size durable, never its name; `sync_directory`
-makes the names in one directory durable, never the bytes behind them. `images.crash_image` makes of any moment the
-disks that a crash may leave.
+makes the names in one directory durable, never their bytes. `images.crash_image` makes of any moment the disks that a
+crash may leave.
 
 `before_operation(operation, path)` is called before each change: the moments between two changes are all the moments at
 which a crash can come. `fault(operation, path)` may fail any call, reads too. A write that fails has written its first

@@ -67,7 +67,7 @@ class SimulatedKeyValues:
                 self._file.write([records], self._end)
                 self._file.sync_data()
             except OSError:
-                # A real store abandons the file whose sync failed: nobody reads what may not be durable.
+                # A real store abandons the file whose sync failed: it never shows data that may not be durable.
                 with contextlib.suppress(OSError):
                     self._file.truncate(self._end)
                 raise

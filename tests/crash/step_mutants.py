@@ -152,7 +152,7 @@ COMMIT_MUTANTS = (
         hunt_deferrals,
     ),
 )
-"""Of the journal's thread, of what the event loop commits itself, and of deferred adds."""
+"""Defects of the journal's thread, of the event loop's own commits, and of deferred adds."""
 
 START_MUTANTS = (
     Mutant(
@@ -258,7 +258,7 @@ START_MUTANTS = (
         directed_steps.read_entry_that_is_flushed_again,
     ),
 )
-"""Of what a start finishes and builds upon, of what is dropped when, and of full disks."""
+"""Defects of a start's clean-up, of the order of drops, and of full disks."""
 
 DOUBT_MUTANTS = (
     Mutant(
@@ -310,7 +310,7 @@ DOUBT_MUTANTS = (
         hunt_doubts,
     ),
 )
-"""Of limbo, of garbage collection around it, and of rebuilds."""
+"""Defects of limbo, of garbage collection around it, and of rebuilds."""
 
 FULL_DISK_MUTANTS = (
     Mutant(
@@ -338,4 +338,4 @@ FULL_DISK_MUTANTS = (
         hunt_full_starts,
     ),
 )
-"""Of starts with full ledger directories."""
+"""Defects of starts with full ledger directories."""

@@ -4,7 +4,7 @@ The journal's thread is the real `JournalThread`, whose thread is never started:
 and what it posts to the event loop waits there for a turn. `Checkpoints` makes the same calls as `CheckpointThread`.
 
 Two threads do something at the same time when the hook of the simulated disk, which runs between two operations of the
-one, takes a step of the other. Whoever is at work is marked, for it cannot begin something else meanwhile.
+one, takes a step of the other. A busy actor is marked, because it cannot begin something else meanwhile.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Timer:
 class Loop:
     """An event loop whose turns end, and whose timers ring, when the caller says so.
 
-    `failure` is why the process ends: a loop that knows of one serves nobody any more.
+    `failure` is why the process ends: a loop that has one serves no request any more.
     """
 
     def __init__(self) -> None:

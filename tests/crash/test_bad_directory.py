@@ -57,7 +57,7 @@ def _lists_in_the_first_directory() -> Plant:
 
 
 def _same_generation() -> Plant:
-    """Of two versions of a list it cannot be told which is the later one."""
+    """It is unknown which of two versions of a list is the later one."""
     return replaced(file_format, "encode_head", lambda generation, old=file_format.encode_head: old(1))
 
 

@@ -10,7 +10,7 @@ IMAGES = 600
 _SHARE = 0.15
 
 
-def test_what_was_forced_or_told_synced_survives_every_crash() -> None:
+def test_entries_that_were_forced_or_reported_synced_survive_every_crash() -> None:
     campaign = Campaign(lambda campaign: campaign.images >= IMAGES, script=RelaxedScript, share=_SHARE)
     seed = 1
     with rare_collections():

@@ -1,6 +1,6 @@
 """The scenarios of bugs that bookies had (docs/reliability.md), each on a disk that can crash; the number is theirs.
 
-The others stand where what they need is; `python -m tests.scenarios` lists the tests of each.
+The others are beside the parts that they need; `python -m tests.scenarios` lists the tests of each.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def test_s11_impossible_length_in_the_middle_refuses_with_file_offset_and_remedy
     assert "restore the file" in str(caught.value)
 
 
-def test_s14_key_of_a_new_ledger_is_behind_the_mark_before_its_journal_record_goes() -> None:
+def test_s14_key_of_a_new_ledger_is_flushed_before_its_journal_record_goes() -> None:
     twin = new_bookie()
     put(twin, 1, range(2))
     twin.fence(2)
@@ -187,7 +187,7 @@ def test_s14_key_of_a_new_ledger_is_behind_the_mark_before_its_journal_record_go
     restarted(twin)
 
 
-def test_s15_entries_added_while_a_flush_runs_stay_behind_the_mark() -> None:
+def test_s15_entries_added_while_a_flush_runs_stay_after_the_mark() -> None:
     twin = new_bookie()
     put(twin, 1, range(5))
     twin.bookie.checkpoint()
@@ -379,7 +379,7 @@ def test_x2_no_answer_to_a_fencing_read_leaves_before_the_fence_is_durable(entry
     restarted(twin)
 
 
-def test_d4_stale_records_of_a_reused_journal_file_are_none() -> None:
+def test_d4_stale_records_of_a_reused_journal_file_are_not_read() -> None:
     crash_reused_journals()
 
 
@@ -433,7 +433,7 @@ def test_power_cut_after_a_kill_takes_nothing_that_the_restart_built_on() -> Non
     assert crash_everywhere(twin, lambda: put(twin, 1, range(4, 7), 300)) > 2
 
 
-def test_refusal_behind_a_damaged_mark_names_it() -> None:
+def test_refusal_after_a_damaged_mark_names_it() -> None:
     """Without the mark, replay begins at records of ledgers that were deleted since, whose keys are gone."""
     setup = replace(ROOMY, journal=replace(ROOMY.journal, file_bytes_max=600))
     twin = new_bookie(setup)

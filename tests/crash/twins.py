@@ -96,7 +96,7 @@ class TakingClient:
         raise AssertionError(f"a connection was closed: {why}")
 
     def resume(self) -> None:
-        """Nothing to do: whoever drives the bookie offers again what it did not take."""
+        """Does nothing: the driver of the bookie offers refused requests again."""
 
     def when_taking(self, callback: Callable[[], None]) -> None:
         raise AssertionError("there is nothing to wait for")
@@ -134,7 +134,7 @@ class _LacClient(TakingClient):
 
 
 class _SilentClient(TakingClient):
-    """A connection whose answers nobody notes."""
+    """A connection whose answers are not recorded."""
 
     def send(self, parts: Parts) -> None:
         pass
@@ -353,7 +353,7 @@ class BookieTwin:
             compactor.forget_intent()
 
     def collect(self, metadata_view: GarbageView, *, is_forced: bool = True) -> PassReport:
-        """Run the real garbage collection: one pass as if somebody asked for it, or two that come by themselves.
+        """Run the real garbage collection: one requested pass, or two scheduled ones.
 
         It has an event loop on a thread of its own, for another pass, which a crash image runs, may be inside this one.
         """
@@ -437,7 +437,7 @@ class AtHand:
 
 
 class AtOnce(Turns):
-    """Turns of a bookie that has one client: they never end, and whoever is to go on does so at once."""
+    """Turns of a bookie that has one client: they never end, and a queued owner continues at once."""
 
     def __init__(self) -> None:
         super().__init__(lambda callback: callback(), lambda: 0.0)
@@ -451,7 +451,7 @@ def _at_once(entries: int, size: int) -> None:
 
 
 def sealed(content: bytes) -> bytes:
-    """Return an entry with its digest behind it."""
+    """Return an entry followed by its digest."""
     return content + crc32c(content).to_bytes(4, "big")
 
 

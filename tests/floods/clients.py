@@ -34,7 +34,7 @@ _FIRST_HONEST_LEDGER = 1 << 30
 class Flood:
     """What flood clients do.
 
-    name: of requests in `REQUESTS`; MALFORMED: frames that are none; "": the connections send nothing.
+    name: name of requests in `REQUESTS`; MALFORMED: invalid frames; "": the connections send nothing.
     count: requests made before, and sent again and again. repeats: False: they are sent once.
     takes_replies: False: replies are left in the socket.
     """
@@ -94,7 +94,7 @@ def child(work: Any, *arguments: Any) -> Iterator[Child]:
 def honest(pipe: Connection, port: int) -> None:
     """Add and read one entry of 1 KiB at a time, from each `begin` to its `end`; return the seconds that each took.
 
-    Each time on a new connection: whoever floods may not keep others from connecting.
+    Each time on a new connection: a flood must not keep others from connecting.
     """
     pipe.send("ready")
     ledger_id = _FIRST_HONEST_LEDGER
@@ -207,7 +207,7 @@ class Sources:
 
 
 def sink(pipe: Connection) -> None:
-    """Take whatever comes on a port, until the pipe ends; the port is told first."""
+    """Accept any bytes on a port, until the pipe ends; the port is sent first."""
     listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
     pipe.send(listening.getsockname()[1])
     listening.setblocking(False)

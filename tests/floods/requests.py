@@ -84,4 +84,4 @@ REQUESTS: dict[str, Callable[[int], bytes]] = {
     "V3 AUTH": lambda count: many(count, authentication),
     "V3 operation that is not served": lambda count: many(count, unserved),
 }
-"""By name: what makes so many requests of a flood, back to back."""
+"""By name: a function that returns this many requests of a flood, back to back."""

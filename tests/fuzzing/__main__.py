@@ -1,10 +1,9 @@
 """`python -m tests.fuzzing`: hostile bytes for every decoder.
 
     --seconds S                   share so much time among the targets (default 60)
-    --executions N                or run so many inputs of all targets together, as many of each
-    --target TEXT                 only targets whose name contains the text; may be given several times
-    --processes P                 targets that run at the same time (default: half of the cores)
-    --seed N                      of the random source (default 1)
+    --executions N                or run this many inputs of all targets together, the same number of each --target TEXT
+    only targets whose name contains the text; may be given several times --processes P                 targets that run
+    at the same time (default: half of the cores) --seed N                      of the random source (default 1)
     --json                        one JSON object on stdout
     --list                        print the targets
     --replay TARGET FILE          run one input and show what becomes of it
@@ -33,7 +32,7 @@ ROOT = Path(__file__).parent.parent.parent
 _SECONDS_MAX = 24 * 3600.0
 _CORPUS_BYTES_MAX = 24_000
 _CORPUS_INPUTS_MAX = 150
-"""Of one target, in the repository: each run of the tests executes all of them."""
+"""Inputs of one target in the repository: each run of the tests executes all of them."""
 
 _atheris = None
 _targets: dict[str, Any] = {}
@@ -112,7 +111,7 @@ def _keep(outcome: Outcome, options: argparse.Namespace) -> None:
             print(f"{len(outcome.failing_input)} bytes: {path}", file=sys.stderr)
     elif options.keep_corpus and outcome.corpus:
         kept, total = [], 0
-        # Of all lengths: the shortest alone would be those that are refused at once.
+        # Inputs of all lengths: the shortest alone would be refused at once.
         step = max(1, -(-len(outcome.corpus) // _CORPUS_INPUTS_MAX))
         for data in sorted(set(outcome.corpus), key=lambda it: (len(it), it))[::step]:
             total += len(data) * 4 // 3 + 5

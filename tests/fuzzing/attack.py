@@ -1,6 +1,7 @@
 """Attacks a bookie: brings connections into a state, then sends hostile frames on them.
 
-A frame counts as looked at when the bookie answered a valid request behind it, or served what was before it and closed.
+A frame counts as processed when the bookie answered a valid request after it, or served the frames before it and
+closed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tests.fuzzing.frames import KEY, LEDGERS, Frames
 
 BURST_FRAMES_MAX = 96
 PROBE_LEDGER = 999_983
-"""Probes read an entry of this ledger, which nobody has."""
+"""Probes read an entry of this ledger, which does not exist."""
 ANSWER_S = 30.0
 """A probe that takes longer is a hang."""
 _LARGE = 64 * 1024
@@ -114,7 +115,7 @@ class Link:
         return found
 
     def probe(self, is_v3: bool) -> bool:
-        """Ask for what nobody has; True when the answer came, False when the bookie closed instead."""
+        """Request a missing entry; True when the answer came, False when the bookie closed instead."""
         self._probes += 1
         entry_id = (1 << 50) + self._probes
         if is_v3:
@@ -227,7 +228,7 @@ def fill(port: int) -> None:
 
 
 def attack(port: int, state: str, frames_wanted: int, seed: int, until: float = float("inf")) -> Count:
-    """Send hostile frames on connections in one state, until so many were looked at.
+    """Send hostile frames on connections in one state, until this many were processed.
 
     Raises:
         Hang: the bookie neither answered nor closed.

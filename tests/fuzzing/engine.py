@@ -73,7 +73,8 @@ def _silent() -> Iterator[None]:
 
 
 def die_with_parent() -> None:
-    """Let the kernel end this process when its parent dies; libFuzzer looks for nobody. Linux alone can do that."""
+    """Let the kernel end this process when its parent dies; libFuzzer does not check its parent. Linux alone can do
+    that."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 

@@ -47,7 +47,7 @@ _SLOT_FIELDS = 184
 
 
 def _sealed(body: bytes) -> bytes:
-    """Return bytes with the CRC32C of all of them behind."""
+    """Return bytes followed by the CRC32C of all of them."""
     return body + crc32c(body).to_bytes(_CRC_BYTES, "big")
 
 

@@ -1,7 +1,7 @@
 """Hostile frames for a bookie: V2's and V3's, well-formed with odd values, and damaged ones.
 
-Well-formed ones keep their connection alive, so that those behind them are looked at, too. Ledgers are few, as each new
-one is a file; entry ids are anything.
+Well-formed ones keep their connection alive, so that later ones are processed, too. Ledgers are few, as each new one is
+a file; entry ids are anything.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bkspark.wire.framing import LENGTH_BYTES
 
 KEY = master_key(b"")
 LEDGERS = 24
-"""Ledgers 1 to so many are attacked; honest users have others."""
+"""Ledgers 1 to this number are attacked; honest users have others."""
 NEW_LEDGER_SHARE = 0.0005
 CORNERS = (0, 1, 2, 5, 255, 1 << 31, (1 << 31) - 1, 1 << 32, (1 << 40) - 1, 1 << 40, (1 << 63) - 1, (1 << 63) - 2)
 _OPERATIONS = {

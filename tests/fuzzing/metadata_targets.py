@@ -1,4 +1,4 @@
-"""Targets of what ZooKeeper holds: anybody who may write there writes these bytes."""
+"""Targets for nodes in ZooKeeper: any client with write access can write these bytes."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from tests.fuzzing.target import Draw, Target
 
 
 def _pairs(data: bytes) -> dict[str, str]:
-    """Return options of lines `name=value`; where a byte stands in the place of a name, one of those that there are."""
+    """Return options of lines `name=value`; a byte in place of a name selects one of the existing names."""
     pairs = {}
     for line in data.decode("utf-8", "replace").split("\n"):
         name, _, value = line.partition("=")

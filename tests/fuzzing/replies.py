@@ -248,7 +248,7 @@ class Between:
 
 
 def _serve(storage: str, directory: str, seed: int, share: Any, hostile: Any, ports: Any) -> None:
-    """Run three bookies and what stands in front of them, until the parent ends this process."""
+    """Run three bookies and their proxies, until the parent ends this process."""
 
     async def run() -> None:
         found = []
@@ -432,7 +432,7 @@ async def _fill(client: Client, *, close: bool) -> int:
     if close:
         await writer.close()
     else:
-        # The last entry carries the LAC of those before it; nobody writes on.
+        # The last entry carries the LAC of those before it; no client writes on.
         writer.abandon()
     return writer.ledger_id
 

@@ -42,7 +42,7 @@ _ENTRY_ID_END = 1 << 16
 
 
 class _Contained(logging.Handler):
-    """Collects what `containment` logs. A bookie survives these errors, and each is a defect all the same."""
+    """Collects what `containment` logs. A bookie survives these errors, and each is a defect nevertheless."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -198,7 +198,7 @@ def _answers_are_frames(served: tuple[BookieTwin, list[_Peer]]) -> None:
 
 
 def _session(*pieces: bytes) -> bytes:
-    """Return the input in which connection 0 sends pieces, with a step of the journals behind each."""
+    """Return the input in which connection 0 sends pieces, with a step of the journals after each."""
     return b"".join(b"\0" + struct.pack("<H", len(piece)) + b"\0" + piece + b"\7" for piece in pieces)
 
 
@@ -227,7 +227,7 @@ class _Socketless(asyncio.Transport):
         return 0
 
     def write(self, data: Any) -> None:
-        """Nobody reads it."""
+        """It is never read."""
 
     def abort(self) -> None:
         self.is_aborted = True

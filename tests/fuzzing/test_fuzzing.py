@@ -69,7 +69,7 @@ def _planted_bomb(data: bytes) -> None:
 
 
 @pytest.mark.skipif(ATHERIS is None, reason="atheris has no wheel for this Python")
-def test_planted_defect_behind_several_comparisons_is_found_by_coverage() -> None:
+def test_planted_defect_after_several_comparisons_is_found_by_coverage() -> None:
     assert ATHERIS is not None
     target = Target("planted", ATHERIS.instrument_func(_planted), seeds=lambda: [b"xxxx"])
     outcome = engine.run(target, ATHERIS, 1, seconds=60, executions=500_000)

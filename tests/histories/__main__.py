@@ -3,8 +3,9 @@
     python -m tests.histories [--seed N] [--budget SECONDS]   run tests.chaos so long, and judge what its clients saw
     python -m tests.histories --judge FILE                    judge a history that was recorded before
 
-Both judge hand-made histories and runs with planted defects, too, which must be told from correct ones; `--no-planted`
-leaves these out. `--keep FOLDER` keeps the histories, and a page about each one that is not linearizable. Exit codes:
+Both judge hand-made histories and runs with planted defects, too, which must be distinguished from correct ones;
+`--no-planted` leaves these out. `--keep FOLDER` keeps the histories, and a page about each one that is not
+linearizable. Exit codes:
 0 all is as it must be, 1 it is not or the verdict is unknown, 2 usage or a file that is no history, 3 the judge needs a
 Go that is not installed, or porcupine, which cannot be fetched.
 """
@@ -22,7 +23,7 @@ from tests.histories import planted, planted_runs
 from tests.histories.judging import JudgeMissing, build, judge
 
 BUDGET_S = 45.0
-"""Of faults; starting, healing and the last look come to some 15 seconds."""
+"""Seconds of faults; starting, healing and the last read take some 15 seconds."""
 
 
 LIMIT_S = 60.0

@@ -106,7 +106,7 @@ def _payload(entry_id: int, text: str) -> bytes:
 
 
 def ended(last_entry: int, length: int | None = None) -> dict[str, int]:
-    """Return what somebody learns of an end; the length is that of the entries unless another is given."""
+    """Return an observation of a ledger's end; the length is that of the entries unless another is given."""
     if length is None:
         length = sum(len(_payload(entry_id, "entry")) for entry_id in range(last_entry + 1))
     return {"last_entry": last_entry, "length": length}

@@ -1,7 +1,7 @@
 """Defects planted in the client during real runs: the judge must see each from the history, and nothing without it.
 
 Each scenario brings three real bookies into the situation in which the defect shows. It runs twice, on the product as
-it is and with the defect. Three sites: an owner, a recoverer and a reader, each behind gates of its own.
+it is and with the defect. Three sites: an owner, a recoverer and a reader, each with its own gates.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class RecordedReader:
             operation.ok(lac=self._reader.last_entry)
 
     async def read(self) -> None:
-        """Read everything up to the LAC that `look` was told of last."""
+        """Read everything up to the LAC that `look` returned last."""
         assert self._reader is not None
         values: list[str] = []
         operation = self._begin_read(0)
@@ -124,7 +124,7 @@ class RecordedReader:
             async for batch in self._reader.batches():
                 values += [value_of(payload) for payload in batch]
         except BaseException as error:
-            # What was read before counts all the same.
+            # Earlier reads count nevertheless.
             if values:
                 operation.ok(values=values)
                 operation = self._begin_read(len(values))
@@ -177,7 +177,8 @@ class RecordedLog:
         operation.ok()
 
     async def read(self, start: Position | None = None) -> Position | None:
-        """Read from a position, or from the log's beginning, to its end; return the position behind what was read."""
+        """Read from a position, or from the log's beginning, to its end; return the position after the last entry
+        read."""
         asked = {} if start is None else {"start": place_of(start)}
         operation = self._begin("read", **asked)
         runs: list[dict[str, object]] = []
@@ -233,7 +234,7 @@ class RecordedLogWriter:
         return future
 
     async def roll(self) -> None:
-        """`LogWriter.roll`: no operation, as nobody sees anything of it but places."""
+        """`LogWriter.roll`: no operation, as only places change."""
         await self._writer.roll()
 
     async def close(self) -> None:

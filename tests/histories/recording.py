@@ -1,4 +1,4 @@
-"""A recorder of what clients ask for and are told: the histories of docs/histories.md, one JSON line an operation.
+"""A recorder of clients' requests and results: the histories of docs/histories.md, one JSON line per operation.
 
 All times are of one monotonic clock, so every client of a history lives in the recording process.
 """
@@ -37,11 +37,11 @@ class Operation:
     _end: Callable[[Operation], None] | None = field(default=None, repr=False)
 
     def ok(self, **facts: Any) -> None:
-        """It did what was asked for; `facts` are what the client was told."""
+        """The operation succeeded; `facts` are its result."""
         self._ended("ok", facts)
 
     def denied(self, **facts: Any) -> None:
-        """The client was told that what it asked for does not exist."""
+        """The client got the answer that the object does not exist."""
         self._ended("denied", facts)
 
     def failed(self, error: BaseException | None = None) -> None:

@@ -83,7 +83,7 @@ class PlayedLedger:
     def _lac(self) -> None:
         reader = self._random.choice(READERS)
         lac = self._lacs[reader] = self._random.randint(self._lacs[reader], self.entries - 1)
-        # One after the other: overlapping looks of one reader may be told of either.
+        # One after the other: overlapping reads of one reader may return either.
         self.add("lac", reader, overlaps=False, lac=lac)
         self.promised = max(self.promised, lac + 1)
 

@@ -124,7 +124,7 @@ def test_every_call_of_recorded_clients_is_in_the_history_with_its_outcome(tmp_p
 
 
 @pytest.mark.cluster
-def test_of_a_relaxed_ledger_what_was_synced_counts_as_promised(tmp_path: Path, cluster: Cluster) -> None:
+def test_synced_entries_of_a_relaxed_ledger_count_as_promised(tmp_path: Path, cluster: Cluster) -> None:
     async def act(recorder: Recorder) -> None:
         async with Client(cluster.uri) as client:
             writer = await client.create(ledger_type="VD_JOURNAL")

@@ -1,7 +1,7 @@
 """Golden frames: what Apache's client and Apache's bookies say to each other, byte for byte.
 
-`python -m tests.interop.capture` starts three of Apache's bookies with a relay in front of each, lets Apache's client
-make every call of Calls.java in V2 and V3, and keeps the shortest frames of each kind in tests/wire/golden/apache.json:
+`python -m tests.interop.capture` starts three of Apache's bookies with a relay for each, lets Apache's client make
+every call of Calls.java in V2 and V3, and keeps the shortest frames of each kind in tests/wire/golden/apache.json:
 {"protocol side operation flags-or-status": [hex of frames, length word included]}.
 """
 
@@ -27,7 +27,7 @@ from tests.interop.peer import JavaClient, Peer
 
 GOLDEN = Path(__file__).parents[1] / "wire" / "golden" / "apache.json"
 KEPT = 2
-"""Of each kind the shortest: longer ones have nothing that these have not."""
+"""The shortest frames of each kind: longer ones have nothing else."""
 
 
 def kind_of(frame: bytes, side: str) -> str:

@@ -19,8 +19,9 @@ LEDGER_FENCED = -101
 UNAUTHORIZED = -102
 
 FENCED_WRITER = (LEDGER_FENCED, -6)
-"""What Java's writer says once somebody recovered its ledger. A bookie that refused an add because of the fence, but
-after Qa others had taken it, counts as a failed one at the next add: then there are not enough bookies (-6)."""
+"""The error of Java's writer once another client recovered its ledger. A bookie that refused an add because of the
+fence, but after Qa others had taken it, counts as a failed one at the next add: then there are not enough bookies
+(-6)."""
 
 CALLS_IN_BOTH = {
     *(f"create, add, read, close with {digest}" for digest in ("CRC32", "CRC32C", "MAC", "DUMMY")),

@@ -87,7 +87,7 @@ class Observer:
         return self.ask(ids)
 
     def locked(self) -> set[int]:
-        """Return the ledgers that somebody has locked."""
+        """Return the locked ledgers."""
         return self.ask(lambda cluster: cluster.store.locked())
 
     def elected(self) -> str | None:
@@ -104,7 +104,7 @@ class Observer:
         return self.ask(names)
 
     def delay_s(self) -> int | None:
-        """Return the lostBookieRecoveryDelay that stands in the metadata."""
+        """Return the lostBookieRecoveryDelay in the metadata."""
         found = self.ask(lambda cluster: cluster.store.lost_bookie_recovery_delay())
         return None if found is None else found.seconds
 

@@ -1,4 +1,4 @@
-"""docs/compatibility.md says what the tests are, and every test that names an item stands in it."""
+"""docs/compatibility.md lists the tests, and every test that names an item is in it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_every_name_in_the_tables_stands_for_a_test() -> None:
     assert [pattern for pattern in patterns() if not conformance.tests_of(pattern)] == []
 
 
-def test_every_test_that_names_an_item_stands_in_its_row() -> None:
+def test_every_test_that_names_an_item_is_in_its_row() -> None:
     for test, items in item_tests().items():
         path, _, name = test.partition("::")
         for item in items:
@@ -36,7 +36,7 @@ def test_every_trap_has_its_tests() -> None:
     assert [pattern for pattern in traps.patterns() if not conformance.tests_of(pattern)] == []
 
 
-def test_every_test_that_names_a_trap_stands_in_its_row() -> None:
+def test_every_test_that_names_a_trap_is_in_its_row() -> None:
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         for name, number in re.findall(r"^(?:async )?def (test_trap_(\d+)_\w+)", path.read_text(), re.MULTILINE):
             row = traps.TRAPS[int(number)][1]

@@ -29,7 +29,7 @@ SIZES = [100] * 20
 
 
 def node(uri: str, name: str) -> bytes | None:
-    """Return what stands in a node below the root, None: there is none."""
+    """Return the contents of a node below the root, None: it does not exist."""
 
     async def read() -> bytes | None:
         parsed = MetadataUri.parse(uri)

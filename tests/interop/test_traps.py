@@ -96,7 +96,7 @@ def test_trap_28_a_ledger_whose_length_is_wrong_is_read_whole(tmp_path: Path) ->
     run(tmp_path, test)
 
 
-def test_trap_29_a_reader_goes_on_behind_a_batch_answer_that_is_short(tmp_path: Path) -> None:
+def test_trap_29_a_reader_continues_after_a_short_batch_answer(tmp_path: Path) -> None:
     """A bookie's answer ends at 512 KiB, or at an entry that it lacks."""
 
     async def test(cluster: InProcessCluster) -> None:
@@ -120,7 +120,7 @@ def test_trap_30_a_fragment_that_ends_beyond_the_known_lac_is_settled() -> None:
 
 
 def test_trap_35_a_cluster_without_layout_and_with_data_at_readonly_is_used() -> None:
-    """Pulsar's initialisation writes no LAYOUT; stray data at `available/readonly` are nobody's registration."""
+    """Pulsar's initialisation writes no LAYOUT; stray data at `available/readonly` are not a registration."""
 
     async def test() -> None:
         uri = MetadataUri.parse(URI)

@@ -45,7 +45,7 @@ V3Answer = Callable[[protocol.Request], Iterable[protocol.Response]]
 
 
 def no_entry_v3(request: protocol.Request) -> Iterable[protocol.Response]:
-    """Answer every V3 request with "no entry": what it asks is told by V2 then."""
+    """Answer every V3 request with "no entry": V2 answers then."""
     head = v3.header(request.header.operation, request.header.txnId)
     return [protocol.Response(header=head, status=protocol.ENOENTRY)]
 

@@ -68,7 +68,7 @@ def test_gap_holds_back_every_acknowledgement_above_it(tmp_path):
     run(tmp_path, test)
 
 
-def test_id_given_twice_is_refused_and_the_first_entry_stands(tmp_path):
+def test_id_given_twice_is_refused_and_the_first_entry_is_kept(tmp_path):
     async def test(cluster):
         client = cluster.client()
         writer = AdvancedLedgerWriter(await client.create())
@@ -107,7 +107,7 @@ def test_what_waits_above_a_gap_is_bounded_in_ids_and_bytes(tmp_path):
     run(tmp_path, test)
 
 
-def test_closing_ends_the_ledger_in_front_of_the_gap_and_fails_what_lies_above(tmp_path):
+def test_closing_ends_the_ledger_before_the_gap_and_fails_the_entries_above(tmp_path):
     async def test(cluster):
         client = cluster.client()
         writer = AdvancedLedgerWriter(await client.create())
@@ -160,7 +160,7 @@ def test_cancelled_append_leaves_no_gap(tmp_path):
 
 
 @pytest.mark.parametrize("entry_id", [-1, "1", None, 1.0, True, 2**63])
-def test_id_that_is_none_is_named(tmp_path, entry_id):
+def test_invalid_id_is_named(tmp_path, entry_id):
     async def test(cluster):
         writer = AdvancedLedgerWriter(await cluster.client().create())
         with pytest.raises(ConfigurationError, match="first_entry"):

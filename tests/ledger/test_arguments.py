@@ -1,4 +1,4 @@
-"""Every public call refuses bad arguments, by name, before any I/O: here nobody serves at the client's address."""
+"""Every public call refuses bad arguments, by name, before any I/O: there is no server at the client's address."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def refused(call, name):
 
 @pytest.mark.parametrize("method", ["open", "recover", "metadata", "delete"])
 @pytest.mark.parametrize("ledger_id", NOT_AN_ID)
-def test_ledger_id_that_is_none(method, ledger_id):
+def test_invalid_ledger_id_is_refused(method, ledger_id):
     refused(lambda client: getattr(client, method)(ledger_id), "ledger_id")
 
 
 @pytest.mark.parametrize("name", ["ensemble", "write_quorum", "ack_quorum"])
 @pytest.mark.parametrize("value", [0, -1, "3", None, 2.0, 65])
-def test_number_of_bookies_that_is_none(name, value):
+def test_invalid_number_of_bookies_is_refused(name, value):
     refused(lambda client: client.create(**{name: value}), name)
     refused(lambda client: client.log("x").open_for_writing(**{name: value}), name)
 
@@ -135,7 +135,7 @@ _OF_SNAPSHOT = ("ledger_id", "metadata", "addresses", "password")
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "x" * 300])
-def test_log_name_that_is_none(name):
+def test_invalid_log_name_is_refused(name):
     with pytest.raises(ConfigurationError):
         Client("zk://127.0.0.1:1/ledgers").log(name)
 

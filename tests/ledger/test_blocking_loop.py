@@ -1,4 +1,4 @@
-"""The event loop behind the blocking calls: what its thread may not do, and what cannot be taken back."""
+"""The event loop of the blocking calls: what its thread may not do, and what cannot be undone."""
 
 from __future__ import annotations
 

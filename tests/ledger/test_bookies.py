@@ -20,7 +20,7 @@ URI = "zk://127.0.0.1:2181/ledgers"
 
 
 class Cluster:
-    """Registrations without bookies behind them: creating a ledger contacts none."""
+    """Registrations without running bookies: creating a ledger contacts none of them."""
 
     def __init__(self):
         self.store = MemoryStore()

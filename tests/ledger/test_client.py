@@ -336,7 +336,7 @@ def test_wrong_password_opens_recovers_and_fences_nothing(tmp_path):
     run(tmp_path, test)
 
 
-def test_bad_parameters_are_one_error_and_leave_nothing_behind(tmp_path):
+def test_bad_parameters_are_one_error_and_create_nothing(tmp_path):
     async def test(cluster):
         client = cluster.client()
         for quorums in [(3, 2, 3), (2, 3, 2)]:

@@ -169,7 +169,7 @@ async def silenced(bookie: InProcessBookie) -> asyncio.Server:
 
 @pytest.mark.parametrize("quorums", [(2, 2, 2), (3, 2, 2), (3, 3, 3)])
 def test_p09_silent_bookie_costs_a_recovery_one_time_out_though_no_entry_can_do_without_it(tmp_path, quorums):
-    """Reads told that it is silent: the rewriting, whose own time-out is an hour here, does not find it out again."""
+    """Reads showed that it is silent: the rewriting, whose own time-out is an hour here, does not wait for it again."""
 
     async def test(cluster):
         ensemble, write_quorum, ack_quorum = quorums
@@ -186,7 +186,7 @@ def test_p09_silent_bookie_costs_a_recovery_one_time_out_though_no_entry_can_do_
 
 
 def test_p09_silent_bookie_of_an_earlier_fragment_is_not_waited_for(tmp_path):
-    """Nothing was added behind an ensemble change: only the length is asked for there, and reads have an hour."""
+    """Nothing was added after an ensemble change: only the length is requested there, and reads have an hour."""
 
     async def test(cluster):
         writer = await cluster.client().create(ensemble=2, write_quorum=2, ack_quorum=2)
@@ -204,7 +204,7 @@ def test_p09_silent_bookie_of_an_earlier_fragment_is_not_waited_for(tmp_path):
     run(tmp_path, test, bookies=4)
 
 
-def test_p23_same_entry_for_several_purposes_on_shared_connections_answers_everybody(tmp_path):
+def test_p23_same_entry_for_several_purposes_on_shared_connections_answers_every_caller(tmp_path):
     """#720, #1547: V2 replies name no request. Owner, recoverers and readers of one client, all at once."""
 
     async def test(cluster):

@@ -17,7 +17,7 @@ CLOSED_AT_99 = {"quorums": (1, 1, 1)}
 
 
 def with_more(more: int):
-    """Answer batch reads with so many entries more than were asked for, each of them genuine."""
+    """Answer batch reads with this many entries more than requested, each of them genuine."""
 
     def answer(asked: Asked) -> bytes:
         return reply(asked, body=items(asked.ledger_id, asked.entry_id, asked.entries_max + more))
@@ -91,7 +91,7 @@ def test_entries_beyond_the_bytes_asked_for_are_left_out_but_for_the_first():
 
 
 def test_single_reads_give_nothing_that_was_not_asked_for():
-    """V2 without batch reads: answers of other entries and second answers go to nobody."""
+    """V2 without batch reads: answers for other entries and second answers are dropped."""
 
     async def test(world: World) -> None:
         def answer(asked: Asked) -> bytes | None:
@@ -113,7 +113,7 @@ LIES = [2**63 - 1, 2**62, 5000, 5, -2, -(2**63)]
 
 
 def lying(lac: int):
-    """Answer as a bookie that holds entries 0 to 5 of which the last carries a LAC that nobody can have known."""
+    """Answer as a bookie that holds entries 0 to 5; the last one carries a LAC that no writer can have known."""
 
     def answer(asked: Asked) -> bytes:
         if asked.opcode == v2.READ and asked.entry_id == v2.LAST_ENTRY:

@@ -1,6 +1,6 @@
 """Local reads and other users of the host: entries come from the bookie alone, and go to permitted users alone.
 
-The abstract namespace has no permissions: whoever is first has a name, and everybody may connect to it.
+The abstract namespace has no permissions: the first process gets a name, and every process may connect to it.
 """
 
 from __future__ import annotations

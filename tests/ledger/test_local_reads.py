@@ -87,7 +87,7 @@ def test_entries_come_from_the_entry_log_and_are_those_of_the_network(tmp_path, 
     run(tmp_path, test, bookies=1, store=StoreOptions(storage_class))
 
 
-def test_entries_of_many_ledgers_among_each_other_are_told_apart(tmp_path, spy):
+def test_entries_of_many_interleaved_ledgers_are_distinguished(tmp_path, spy):
     async def test(cluster: InProcessCluster) -> None:
         client = cluster.client(net=PATIENT)
         writers = [await client.create(ensemble=1, write_quorum=1, ack_quorum=1) for _ in range(3)]
@@ -271,7 +271,7 @@ def peer(bookie: InProcessBookie) -> socket.socket:
     return peer
 
 
-def test_who_talks_nonsense_or_to_somebody_else_or_does_not_listen_is_disconnected(tmp_path):
+def test_client_that_sends_nonsense_or_names_another_bookie_or_does_not_read_is_disconnected(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         bookie = cluster.bookies[0]
         good = request(bookie, 7)

@@ -18,7 +18,7 @@ from tests.polling import until
 
 WRITERS = 1_000
 TURNS = (0, 1, 2, 3, 5, 8, 13, 34)
-"""After so many turns of the event loop a call is cancelled."""
+"""Turns of the event loop after which a call is cancelled."""
 
 
 @pytest.mark.slow
@@ -124,7 +124,7 @@ def test_cancelled_close_leaves_the_ledger_closed_or_to_be_recovered_and_nothing
     at_every_moment(tmp_path, test)
 
 
-def test_close_ends_a_ledger_to_which_others_append_behind_all_that_they_were_told(tmp_path):
+def test_close_ends_a_ledger_to_which_others_append_after_all_acknowledged_entries(tmp_path):
     async def test(cluster):
         client = cluster.client()
         for appenders in (0, 1, 2, 3):
@@ -211,7 +211,7 @@ def test_failure_of_what_a_cancelled_caller_waited_for_is_not_warned_about(tmp_p
     run(tmp_path, test)
 
 
-def test_writer_that_was_fenced_is_let_go_of_though_nobody_closes_it(tmp_path):
+def test_fenced_writer_is_released_without_a_close(tmp_path):
     async def test(cluster):
         writer = await cluster.client(writer=WriterOptions(explicit_lac_interval_s=3600.0)).create()
         await writer.append(b"0")

@@ -95,7 +95,7 @@ def test_planned_read_goes_to_the_bookies_that_had_an_address(known: int):
 
 
 def test_error_of_our_own_in_a_step_ends_a_recovery(monkeypatch):
-    """Nobody else would: its caller waited for ever."""
+    """Nothing else would: its caller waited for ever."""
 
     async def fail(self: object, effect: object) -> None:
         raise ZeroDivisionError("an error of our own")

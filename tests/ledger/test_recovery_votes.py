@@ -1,7 +1,7 @@
 """Which answers count in a recovery, through the client on real sockets: only certain ones do.
 
 protocol.md, "Fencing": a slot is known by an entry whose digest verified or by an explicit "no such entry" or "no such
-ledger". An error that is counted as "no such entry" closes a ledger in front of an acknowledged entry.
+ledger". An error that is counted as "no such entry" closes a ledger before an acknowledged entry.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def test_error_is_no_vote_that_an_entry_does_not_exist(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", UNCERTAIN)
-def test_entry_behind_an_error_is_found_at_another_bookie(status: int) -> None:
+def test_entry_after_an_error_is_found_at_another_bookie(status: int) -> None:
     assert recovered(holds(LAST - 1, beyond=status), holds(LAST - 1), holds(LAST)) == LAST
 
 
@@ -88,5 +88,5 @@ def test_bookie_that_says_it_has_no_entry_is_fenced(status: Status) -> None:
 
 @pytest.mark.parametrize("status", UNCERTAIN)
 def test_error_is_no_proof_that_a_bookie_is_fenced(status: int) -> None:
-    """Of the two bookies that are not fenced, a writer may still get its quorum."""
+    """A writer may still get its quorum from the two bookies that are not fenced."""
     assert recovered(holds(-1), holds(-1, fence=status), falls_silent) is None

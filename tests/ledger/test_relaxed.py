@@ -190,7 +190,7 @@ def test_new_bookie_gets_all_that_is_not_synced_where_replacement_is_asked_for(t
 
 
 def test_callers_wait_while_as_much_as_is_allowed_is_kept_unsynced(tmp_path):
-    """Issue 5 D: "bounded: named limit, back-pressure": nobody calls sync, and yet all is taken in the end."""
+    """Issue 5 D: "bounded: named limit, back-pressure": no caller syncs, and yet everything is taken in the end."""
 
     async def test(cluster):
         relaxed = RelaxedDurability(changes_ensemble=True, unsynced_bytes_max=200_000, force_interval_s=0.0)

@@ -15,7 +15,7 @@ from tests.ledger.in_process import run
 
 NEVER_NS = 1 << 60
 POLLS_ONLY = TailLimits(look_ns=NEVER_NS, pause_ns_min=NEVER_NS, pause_ns_max=NEVER_NS)
-"""What is learned is learned from long polls; nobody looks again."""
+"""The reader learns everything from long polls, without refreshes."""
 
 TELLS = WriterOptions(explicit_lac_interval_s=0.02)
 
@@ -71,7 +71,7 @@ def test_last_entry_of_a_writer_that_falls_silent_is_delivered_by_its_explicit_l
             for number in range(4):
                 await writer.append(b"entry %d" % number)
                 assert list(await anext(batches)) == [b"entry %d" % number]
-            # Who opens it now is told, too: READ_LAC tells the explicit one.
+            # A reader that opens it now sees it, too: READ_LAC returns the explicit LAC.
             assert (await client.open(writer.ledger_id, recover=False)).last_entry == 3
             await writer.close()
             with pytest.raises(StopAsyncIteration):

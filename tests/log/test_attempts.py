@@ -1,4 +1,5 @@
-"""Attempts: a ledger is published or condemned, never both; what nobody can publish any more is found and deleted."""
+"""Attempts: a ledger is published or condemned, never both; ledgers that can no longer be published are found and
+deleted."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ DEADLINE_S = 120.0
 
 
 async def in_line(election: Election, count: int) -> None:
-    """Wait until so many contend."""
+    """Wait until this many contend."""
     async with asyncio.timeout(DEADLINE_S):
         while len(await election.contenders()) < count:
             await asyncio.sleep(0.01)
@@ -118,7 +118,7 @@ def test_cancelled_contender_leaves_the_queue() -> None:
     asyncio.run(test())
 
 
-def test_leader_whose_session_ended_is_told_and_a_late_append_of_it_is_fenced(tmp_path) -> None:
+def test_leader_whose_session_ended_is_notified_and_its_late_append_is_fenced(tmp_path) -> None:
     """M3: two leaders duel for a moment; what the late one appends is not acknowledged."""
 
     async def test(cluster: InProcessCluster) -> None:
@@ -142,7 +142,7 @@ def test_leader_whose_session_ended_is_told_and_a_late_append_of_it_is_fenced(tm
         entries = [entry async for batch in log.read() for entry in batch]
         assert entries == [b"of the first leader", b"of the second leader"]
         await second.resign()
-        # The first may contend again, behind the others.
+        # The first may contend again, after the others.
         async with asyncio.timeout(DEADLINE_S):
             await first.win()
         assert not first.lost.is_set()

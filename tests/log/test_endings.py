@@ -118,7 +118,7 @@ def test_error_in_the_body_leaves_the_ledger_as_it_is_and_closes_nothing(tmp_pat
     run_on_one(tmp_path, test)
 
 
-def test_log_is_not_truncated_behind_a_ledger_that_is_being_written(tmp_path):
+def test_log_is_not_truncated_after_a_ledger_that_is_being_written(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         log = cluster.client().log("x")
         writer = await log.open_for_writing(**ONE)
@@ -262,7 +262,7 @@ async def test_each_name_has_its_own_last_version(world: World) -> None:
 
 
 @in_world
-async def test_sweep_goes_on_behind_a_list_that_another_sweep_has_worked_off(world: World) -> None:
+async def test_sweep_continues_after_a_list_that_another_sweep_has_finished(world: World) -> None:
     await world.stage(1, 2, 3)
     for ledger_id in (1, 2, 3):
         await world.store.attempts.condemn("x", lambda pending, _, wanted=ledger_id: pending.ledger_id == wanted)

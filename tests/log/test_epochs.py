@@ -79,7 +79,7 @@ def test_many_small_epochs_are_one_ledger_and_one_item_of_the_list(tmp_path):
     run_on_one(tmp_path, test)
 
 
-def test_a_repeated_epoch_appends_nothing_that_anybody_sees(tmp_path):
+def test_a_repeated_epoch_appends_nothing_visible(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         client = cluster.client()
         log = await new_log(client)
@@ -115,7 +115,7 @@ def test_an_epoch_of_another_query_with_the_same_name_fails_and_appends_nothing(
     run_on_one(tmp_path, test)
 
 
-def test_of_two_queries_that_publish_one_version_of_a_name_at_once_one_fails(tmp_path):
+def test_one_of_two_queries_that_publish_a_version_of_a_name_at_once_fails(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         client = cluster.client()
         log = await new_log(client)
@@ -273,7 +273,7 @@ def test_a_shared_ledger_that_is_taken_away_is_replaced_by_another(tmp_path, cha
             await new_log(client)
             before = []
         elif change == "vacuum":
-            # For it whoever has the ledger is long dead: it is closed, and what is published stays.
+            # From its view the ledger's process is long dead: the ledger is closed, and published slices stay.
             assert await log.retire_shared(created_before_ms=1 << 62) == 0
             assert await pending(log) == []
             assert (await client.metadata(ledger_id)).is_closed
@@ -338,7 +338,7 @@ def test_complete_mode_swaps_the_content_and_leaves_no_other_ledger(tmp_path):
     run_on_one(tmp_path, test)
 
 
-def test_of_two_that_swap_the_content_for_one_epoch_the_loser_leaves_no_ledger(tmp_path):
+def test_loser_of_two_that_replace_the_content_for_one_epoch_leaves_no_ledger(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         client = cluster.client()
         log = await new_log(client)

@@ -96,7 +96,7 @@ def _mutations() -> list[bytes]:
     return [json.dumps(item).encode() for item in found]
 
 
-def test_a_head_with_one_wrong_member_is_refused_or_read_as_it_stands() -> None:
+def test_a_head_with_one_wrong_member_is_refused_or_read_unchanged() -> None:
     refused = 0
     for data in _mutations():
         try:

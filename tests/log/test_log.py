@@ -90,7 +90,7 @@ def test_truncating_forgets_what_is_before_a_position(tmp_path):
         assert await read_all(log) == numbers(7, 15)
         with pytest.raises(DataLoss, match="truncated or overwritten"):
             await read_all(log, Position(0, ids[0], 5))
-        # The beginning of a ledger is the end of what precedes it: a reader that stands there loses nothing.
+        # The beginning of a ledger is the end of what precedes it: a reader at that position loses nothing.
         assert await log.truncate(Position(3, ids[3], 0)) == 1
         assert await log.earliest() == Position(1, ids[1], 5)
         assert await read_all(log, Position(1, ids[1], 5)) == numbers(10, 15)

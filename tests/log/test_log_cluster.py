@@ -155,7 +155,7 @@ def test_a_follower_reads_on_while_the_log_grows(client: Client, name: str) -> N
 
 
 def test_racing_publishers_fill_pages_in_zookeeper(client: Client, name: str) -> None:
-    """Lost transactions, checks, pages written anew and removed, on the real server; the ledgers need not exist."""
+    """Lost transactions, checks, rewritten and removed pages, on the real server; the ledgers need not exist."""
     first_id = 10**15
 
     async def publish(number: int) -> None:

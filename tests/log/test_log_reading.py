@@ -23,7 +23,7 @@ from tests.log.logs import ONE, NotingTree, numbers, publish, read_all, until
 
 @pytest.mark.parametrize("ledgers", [0, 30, 2_500])
 def test_opening_for_writing_takes_few_metadata_operations_however_long_the_log_is(tmp_path, ledgers):
-    """Issue 5: at most 20. The longest has a full page of ledgers, and more behind it."""
+    """Issue 5: at most 20. The longest has a full page of ledgers, and more after it."""
 
     async def test(cluster: InProcessCluster) -> None:
         log = cluster.client().log("clicks")
@@ -156,7 +156,7 @@ def test_a_follower_sees_every_entry_once_through_rolls_jobs_and_takeovers(tmp_p
 
 
 def test_a_read_to_the_end_keeps_the_end_that_it_found_when_other_bookies_answer_later(tmp_path):
-    """Two bookies lag behind the one that told the end of an open ledger, which dies before that ledger's turn."""
+    """Two bookies lag behind the one that reported the end of an open ledger, which dies before that ledger's turn."""
 
     async def test(cluster: InProcessCluster) -> None:
         ahead, *lagging = cluster.bookies

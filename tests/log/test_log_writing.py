@@ -133,7 +133,7 @@ def test_who_opens_a_log_takes_it_from_the_writer_before(tmp_path):
     run(tmp_path, test)
 
 
-def test_of_many_that_open_a_log_at_once_one_keeps_it_and_no_acknowledged_entry_is_lost(tmp_path):
+def test_one_of_many_that_open_a_log_at_once_keeps_it_and_no_acknowledged_entry_is_lost(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         acknowledged: list[bytes] = []
 
@@ -161,7 +161,7 @@ def test_of_many_that_open_a_log_at_once_one_keeps_it_and_no_acknowledged_entry_
     run(tmp_path, test)
 
 
-def test_a_log_whose_writer_died_is_opened_at_its_last_acknowledged_entry_or_behind(tmp_path):
+def test_a_log_whose_writer_died_is_opened_at_its_last_acknowledged_entry_or_later(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         writer = await cluster.client().log("clicks").open_for_writing(roll_bytes=50)
         await writer.append_many(numbers(0, 10))
@@ -176,7 +176,7 @@ def test_a_log_whose_writer_died_is_opened_at_its_last_acknowledged_entry_or_beh
     run(tmp_path, test)
 
 
-def test_a_writer_that_is_overtaken_by_a_job_lets_readers_pass_and_goes_on_behind(tmp_path):
+def test_a_writer_that_is_overtaken_by_a_job_lets_readers_pass_and_continues_after_it(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         log = cluster.client().log("clicks")
         async with await log.open_for_writing(**ONE) as writer:
@@ -218,7 +218,7 @@ def test_a_writer_reads_the_list_when_it_changed_and_not_for_each_append(tmp_pat
     run(tmp_path, test)
 
 
-def test_an_overtaken_writer_that_could_not_look_goes_on_behind_all_the_same(tmp_path):
+def test_an_overtaken_writer_that_could_not_check_still_continues_after_the_job(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         tree = FailingTree(cluster.store, "/bkspark/logs/clicks")
         async with Client(URI, tree=tree) as client:
@@ -268,7 +268,7 @@ def test_a_closed_writer_takes_no_more_and_closes_twice(tmp_path):
     run(tmp_path, test)
 
 
-def test_too_few_bookies_leave_no_log_no_ledger_and_no_fence_behind(tmp_path):
+def test_too_few_bookies_leave_no_log_no_ledger_and_no_fence(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         client = cluster.client()
         with pytest.raises(NotEnoughBookies):
@@ -283,7 +283,7 @@ def test_too_few_bookies_leave_no_log_no_ledger_and_no_fence_behind(tmp_path):
     run(tmp_path, test)
 
 
-def test_a_log_of_another_ledgers_root_leaves_no_ledger_behind(tmp_path):
+def test_a_log_of_another_ledgers_root_leaves_no_ledger(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         from bkspark.log import LogStore
 
@@ -315,7 +315,7 @@ def test_wrong_arguments_are_refused_before_anything_is_made(tmp_path, options, 
     run(tmp_path, test)
 
 
-def test_a_writer_rolls_when_told_and_when_its_ledger_is_old(tmp_path):
+def test_a_writer_rolls_on_request_and_when_its_ledger_is_old(tmp_path):
     """issue: "rolling by size, time or call adds the new before it closes the old"."""
 
     async def test(cluster: InProcessCluster) -> None:
@@ -346,7 +346,7 @@ def test_a_time_is_the_place_of_the_first_ledger_that_was_not_closed_before(tmp_
         for moment_ms, first in ((0, 1000), (1000, 1000), (1001, 2000), (2500, 3000)):
             place = await log.at_time(datetime.fromtimestamp(moment_ms / 1000, UTC))
             assert (await read_all(log, place))[0] == numbers(first, first + 1)[0]
-        # A place without zone is UTC; behind all ledgers is the end.
+        # A time without zone is UTC; after all ledgers comes the end.
         assert await log.at_time(datetime(2000, 1, 1)) == await log.latest()
 
     run(tmp_path, test)

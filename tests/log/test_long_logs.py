@@ -88,7 +88,7 @@ async def test_a_million_ledgers_fit_into_the_head(world: World) -> None:
 
 
 @in_world
-async def test_a_snapshot_reads_on_when_its_last_page_was_written_anew(world: World) -> None:
+async def test_a_snapshot_reads_on_when_its_last_page_was_rewritten(world: World) -> None:
     await world.publish(*range(300))
     before = await world.another_store().snapshot("x")
     await world.publish(*range(300, 600))

@@ -1,4 +1,4 @@
-"""Entries that a log's list names and that are gone: readers are told, whatever state their ledger is in (K3)."""
+"""Entries that a log's list names and that are gone: readers get an error, whatever the state of their ledger (K3)."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_reader_refuses_an_end_beyond_its_limit_as_read_does(tmp_path):
     run(tmp_path, test, bookies=1)
 
 
-def test_ledger_closed_in_front_of_what_is_read_ends_in_no_such_entry(tmp_path):
+def test_ledger_closed_before_the_read_entries_ends_in_no_such_entry(tmp_path):
     """The tail that its writer left is still on the bookie, and is no part of the ledger."""
 
     async def test(cluster: InProcessCluster) -> None:

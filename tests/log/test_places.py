@@ -100,7 +100,7 @@ def _behind(entry: Position) -> tuple[int, int, int]:
 
 
 def random_log(seed: int) -> PlainLog:
-    """Some ledgers, empty and gone ones and slices among them, all closed; the start is anywhere in front."""
+    """Some ledgers, empty and gone ones and slices among them, all closed; the start is anywhere before."""
     luck = random.Random(seed)
     ledgers = []
     for number in range(luck.randint(1, 7)):
@@ -149,7 +149,7 @@ def test_point_between_two_entries_has_one_normal_form(seed: int) -> None:
 
 
 def test_position_after_an_open_ledger_keeps_its_form() -> None:
-    """The ledger in front may still grow, so its end is not known."""
+    """The ledger before may still grow, so its end is unknown."""
     log = PlainLog([Ledger(1, 2), Ledger(2, 5, is_closed=False), Ledger(3, 4, is_closed=False)])
     assert log.call(reading.normal_form, Position(2, 3, 0)) == Position(2, 3, 0)
     assert log.call(reading.normal_form, Position(1, 2, 0)) == Position(0, 1, 2)
@@ -285,7 +285,7 @@ def test_list_is_read_backwards_from_any_ordinal() -> None:
     asyncio.run(test())
 
 
-def test_page_is_read_once_and_only_so_many_are_kept() -> None:
+def test_page_is_read_once_and_a_limited_number_is_kept() -> None:
     async def test() -> None:
         paged = Paged(0, 10 * (PAGES_CACHED_MAX + 2), 10 * (PAGES_CACHED_MAX + 2) + 1)
         await paged.write_pages()
@@ -313,7 +313,7 @@ def test_page_that_is_not_what_its_name_says_is_refused() -> None:
     asyncio.run(test())
 
 
-def test_page_that_was_written_anew_meanwhile_is_found_under_its_new_name() -> None:
+def test_page_that_was_rewritten_meanwhile_is_found_under_its_new_name() -> None:
     async def test() -> None:
         paged = Paged(0, 20, 21)
         await paged.write_pages()

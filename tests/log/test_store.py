@@ -163,7 +163,7 @@ async def test_a_query_repeats_its_own_version_though_another_published_later_on
 
 
 @in_world
-async def test_versions_without_a_query_are_told_from_those_of_queries(world: World) -> None:
+async def test_versions_without_a_query_are_distinguished_from_those_of_queries(world: World) -> None:
     """Jobs started by hand have no query, and neither have names of logs that an older bkspark wrote."""
     await world.publish(1, publisher=("app", 5))
     assert not (await world.publish(101, publisher=("app", 5))).is_new
@@ -213,7 +213,7 @@ async def test_the_same_commit_twice_publishes_its_ledgers_once(world: World) ->
 
 
 @in_world
-async def test_of_two_drivers_that_commit_one_epoch_one_wins(world: World) -> None:
+async def test_one_of_two_drivers_that_commit_an_epoch_wins(world: World) -> None:
     """SP9: a paused driver wakes up while another one runs the query from the same checkpoint."""
     stores = [world.another_store(), world.another_store()]
     await world.stage(0, 1)
@@ -292,7 +292,7 @@ async def test_a_change_whose_answer_was_lost_is_recognised_though_others_change
 
 
 @in_world
-async def test_an_outcome_that_cannot_be_told_any_more_is_said_to_be_unknown(world: World) -> None:
+async def test_an_outcome_that_cannot_be_determined_is_reported_as_unknown(world: World) -> None:
     async def many_changes() -> None:
         for epoch in range(40):
             await world.store.append_ledgers("x", [], publisher=("other", epoch))

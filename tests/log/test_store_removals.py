@@ -154,7 +154,7 @@ async def test_a_writer_rolls_and_ends_and_leaves_no_ledger_open(world: World) -
 
 
 @in_world
-async def test_of_two_that_open_a_log_at_once_each_has_fenced_the_one_before(world: World) -> None:
+async def test_each_of_two_that_open_a_log_at_once_has_fenced_the_one_before(world: World) -> None:
     await world.stage(1, 2)
     tokens = ["a" * 16, "b" * 16]
     outcomes = await asyncio.gather(

@@ -117,7 +117,7 @@ def test_shared_ledger_that_is_dropped_is_deleted_and_the_next_append_takes_anot
         second = await shared.append([EntryBatch.of([b"a"])])
         assert second.ledger_id != first.ledger_id
         await shared.close()
-        # Nothing of it was published, so it stays registered for whoever looks for leftovers.
+        # Nothing of it was published, so it stays registered until a vacuum finds it.
         assert await (await log.store()).attempts.pending_ids("x") == {second.ledger_id}
 
     run_on_one(tmp_path, test)
@@ -147,7 +147,7 @@ def test_shared_ledger_rolls_at_its_size_and_ends_its_registration_when_all_is_p
 
 
 class BusyTree(MemoryTree):
-    """A session in which somebody else is always faster."""
+    """A session in which another client is always faster."""
 
     def __init__(self, server: MemoryStore) -> None:
         super().__init__(server, 1_000, 10.0)
@@ -214,7 +214,7 @@ async def test_last_slice_stays_when_the_log_is_truncated_at_its_end_while_its_l
     assert await world.ids() == [7]
 
 
-def test_position_in_front_of_the_start_truncates_nothing() -> None:
+def test_position_before_the_start_truncates_nothing() -> None:
     async def test() -> None:
         world = World()
         await world.store.create("x")
@@ -230,7 +230,7 @@ def test_position_in_front_of_the_start_truncates_nothing() -> None:
 
 @in_world
 async def test_ledger_that_was_published_while_it_is_condemned_stays(world: World) -> None:
-    """Of the chosen ledgers only those go that are still pending, and in no list, when the head is changed."""
+    """Only those of the chosen ledgers are removed that are still pending, and in no list, when the head is changed."""
     await world.stage(5, 6, 7)
     chosen = await world.store.attempts.pending("x")
     await world.store.append_ledgers("x", [LedgerFacts(5, 9, 100)])

@@ -78,7 +78,7 @@ def in_world(test: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
 
 
 class RacingTree(MemoryTree):
-    """A session whose first transaction takes effect and loses its answer, and then somebody else makes changes."""
+    """A session whose first transaction takes effect and loses its answer, and then another client makes changes."""
 
     def __init__(self, server: MemoryStore, then: Callable[[], Awaitable[object]]) -> None:
         super().__init__(server, session_id=1_000, timeout_s=10.0)
@@ -105,7 +105,7 @@ class CountingTree(MemoryTree):
 
 
 class TurningTree(MemoryTree):
-    """A session each of whose calls lets everybody else take a step first."""
+    """A session each of whose calls lets all others take a step first."""
 
     def __init__(self, server: MemoryStore) -> None:
         super().__init__(server, session_id=1_002, timeout_s=10.0)

@@ -125,7 +125,7 @@ def test_cookies_change_by_compare_and_set(trees):
 @pytest.mark.parametrize("fault", Fault)
 @pytest.mark.parametrize("call", range(12))
 def test_lost_answer_at_any_write_of_the_registry_is_found_out(fault, call):
-    """M1: what took effect counts as done, and what did not is told and can be repeated."""
+    """M1: a write that took effect counts as done; another one raises and can be repeated."""
 
     async def test():
         store = MemoryStore()

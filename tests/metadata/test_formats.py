@@ -352,6 +352,6 @@ def test_rack_map_of_apaches_brokers_is_read():
 @pytest.mark.parametrize(
     "data", [b"{", b"[]", b'{"g": 1}', b'{"g": {"b:1": "/r"}}', b'{"g": {"b:1": {"rack": 7}}}', b"\xff", b"[" * 100_000]
 )
-def test_rack_map_that_is_none_is_an_error_that_shows_its_path(data):
+def test_invalid_rack_map_is_an_error_that_shows_its_path(data):
     with pytest.raises(MetadataFormat, match="/ledgers/bookies"):
         racks.decode(data, "/ledgers/bookies")

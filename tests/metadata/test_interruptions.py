@@ -1,7 +1,7 @@
 """M1, M3: every call to the store of the list of under-replicated ledgers and of both elections, interrupted.
 
-Each story is told once for every call that it makes and for each interruption: the connection is lost before or after
-the server carried the call out, or the session ends. What comes out must be as if nothing had happened, and no call of
+Each story runs once for every call that it makes and for each interruption: the connection is lost before or after the
+server carried the call out, or the session ends. What comes out must be as if nothing had happened, and no call of
 these modules may be left out: their source is looked at.
 """
 
@@ -69,7 +69,7 @@ async def _a_ledger_is_listed_repaired_and_taken_off(tree: InterruptedTree, othe
 
     assert await surely(listed) == [5]
 
-    # The lock: held in this session, by nobody else; gone with the session, and then to be had again.
+    # The lock: held in this session, by no other; gone with the session, and then available again.
     expired = tree.expired
     assert await surely(lambda: mine.lock(5, "me"))
     taken_twice = await surely(lambda: mine.lock(5, "me"))
@@ -106,7 +106,7 @@ async def _a_ledger_is_listed_repaired_and_taken_off(tree: InterruptedTree, othe
 
 
 def _nothing() -> None:
-    """A watch that nobody waits for."""
+    """A watch without a waiting caller."""
 
 
 @pytest.mark.parametrize("how", Interruption)
@@ -128,7 +128,7 @@ async def _an_auditor_is_elected(tree: InterruptedTree, other: MemoryTree) -> No
     assert await surely(elected)
     await surely(lambda: mine.watch(_nothing))
     await theirs.stand()
-    # Also after the session ended: somebody is elected, one of both and not both.
+    # Also after the session ended: exactly one of both is elected.
     assert await surely(elected) != await theirs.is_elected()
     assert await surely(mine.auditor) is not None
     await tree.close()
@@ -156,7 +156,7 @@ async def _leaders_follow_each_other(tree: InterruptedTree, other: MemoryTree) -
     await mine.win()
     names = await surely(mine.contenders)
     assert names == ["me"] or (tree.expired and not names)
-    # Somebody takes the node away: who leads is told, whatever becomes of the look.
+    # The node is deleted: the leader is notified, whatever the outcome of the look-up.
     for name in await other.children(path):
         await other.delete(f"{path}/{name}")
     await mine.lost.wait()

@@ -218,7 +218,7 @@ def test_write_ends_with_an_error_where_the_connection_is_lost_again_and_again()
     "garbage", [b"", b"garbage", b"BookieMetadataFormatVersion\t4\nfrom the future", b"\xff" * 100], ids=repr
 )
 def test_metadata_that_cannot_be_parsed_are_shown_by_path_and_never_overwritten(trees, scheme, garbage):
-    """Whoever knows the version of before loses the compare-and-set, and reads what is an error."""
+    """A client with the old version loses the compare-and-set, and its read fails."""
 
     async def test(tree):
         uri = MetadataUri(trees.uri.hosts, trees.uri.root, MetadataUri.parse(f"zk+{scheme}://h/l").manager)

@@ -181,7 +181,7 @@ def test_smallest_vote_is_the_auditor_and_the_next_one_follows(trees):
     trees.run(test, sessions=2)
 
 
-def test_a_vote_whose_answer_was_lost_elects_its_session_and_blocks_nobody():
+def test_a_vote_whose_answer_was_lost_elects_its_session_and_blocks_no_other():
     async def test():
         store = MemoryStore()
         uri = MetadataUri.parse("zk://127.0.0.1:2181/ledgers")
@@ -227,6 +227,6 @@ def test_a_lock_whose_answer_was_lost_is_held_and_can_be_given_back():
 
 
 def test_node_that_nests_unknown_messages_thousands_deep_is_malformed() -> None:
-    """Autorecovery reads these nodes: whoever may write one must not end it with a RecursionError."""
+    """Autorecovery reads these nodes: a client with write access must not end it with a RecursionError."""
     with pytest.raises(MetadataFormat, match="under-replication node of ledger 5 cannot be read"):
         underreplication.decode(b"a{" * 2000, 5)

@@ -27,7 +27,7 @@ async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
 
 @pytest.fixture
 def run(zookeeper):
-    """Runs a coroutine with a severable link, a tree behind it and one beside it, and a root that exists."""
+    """Runs a coroutine with a severable link, a tree that uses it and one that does not, and a root that exists."""
     host, port = zookeeper.connect_string.split(":")
     root = f"/{uuid.uuid4().hex}"
 
@@ -116,7 +116,7 @@ def test_watches_tell_what_changed_while_disconnected(run):
     run(test)
 
 
-def test_expired_session_is_told_and_its_bookie_registers_again(run):
+def test_expired_session_is_reported_and_its_bookie_registers_again(run):
     """Z3, M3: the same identity, owned by the new session."""
 
     async def test(link, severed, other, uri):

@@ -17,7 +17,7 @@ Exit code 0 when no sampled mutant survived but those that `equivalent.toml` lis
 list is stale, or when a listed mutant was killed; 2 when tests fail without any mutant, or nothing could be run.
 
 Why no ready-made tool (looked at in November 2026). *mutmut* 3.8 is well kept, forks a process per mutant and chooses
-tests by coverage. But it puts all variants of a function behind a dispatcher in the same module. So functions with
+tests by coverage. But it puts all variants of a function into the same module, with a dispatcher. So functions with
 decorators (properties, context managers, cached ones), constants and defaults are left out, and methods become
 wrappers, while the planted defects of this repository replace methods. It has no operator for a missing call (sync,
 append), a missing guard, handler or lock, or arguments in the wrong order. It chooses tests by function, not by line,

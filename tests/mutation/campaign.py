@@ -31,7 +31,7 @@ from tests.mutation.trees import ROOT, copy_tree, environment
 CONTROL_EVERY = 50
 LIMIT_FACTOR = 6.0
 LIMIT_LEAST_S = 15.0
-"""A test may take so much, or so many times what it took under coverage, before it counts as hanging."""
+"""Time limit of a test before it counts as hanging: seconds, or a multiple of its time under coverage."""
 _ROUNDS_S = (3.0, 20.0)
 """Up to where the tests of the first rounds add up; the last round has the rest."""
 _FILE_S = 0.15

@@ -1,4 +1,4 @@
-"""Mutants that change nothing that anybody can observe, and why: `equivalent.toml`.
+"""Mutants without an observable effect, and why: `equivalent.toml`.
 
 An entry names a mutant by what stays when lines move: module, function, operator, the statement's first line, what is
 changed and into what; `number` where a function has several that are alike. It is stale when the module has no such

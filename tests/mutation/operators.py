@@ -168,7 +168,7 @@ def _replaced(site: Site, operator: str, node: ast.expr | ast.stmt, after: str) 
     start, end = site.sources.start(node), site.sources.end(node)
     before = ast.unparse(without_body(node) if isinstance(node, ast.stmt) else node).strip()
     text = after if isinstance(node, ast.stmt) or after.isidentifier() else f"({after})"
-    # As many lines as before: the lines behind keep their numbers.
+    # As many lines as before: later lines keep their numbers.
     return operator, before.partition("\n")[0], after, start, end, text + "\n" * _line_ends(site, start, end, node)
 
 

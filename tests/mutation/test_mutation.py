@@ -110,7 +110,7 @@ def test_returned_values_change_by_their_annotation(returns: str, value: str, af
         "x = ValueError('a is wrong', entry_id=a + 1)",
     ],
 )
-def test_what_nobody_can_observe_is_left_alone(body: str) -> None:
+def test_unobservable_code_is_left_alone(body: str) -> None:
     assert {operator for operator, _, _ in changes(body)} <= {"raise removed"}
 
 
@@ -122,7 +122,7 @@ def test_change_touches_its_place_alone_and_leaves_lines_where_they_are() -> Non
     assert constant.applied_to(source) == source.replace(b"1", b"(2)", 1)
 
 
-def test_what_identifies_a_mutant_stays_when_lines_move_and_code_is_formatted_anew() -> None:
+def test_identity_of_a_mutant_stays_when_lines_move_and_code_is_reformatted() -> None:
     source = b"class A:\n    def f(self, a):\n        return a < 1 and a < 1\n"
     moved = b"import os\nclass A:\n  def f(self, a):\n    return (\n      a < 1  # why\n      and a < 1)\n"
     keys = [it.key for it in mutants_of("m.py", source)]
@@ -266,7 +266,7 @@ def mutant_of(population: Population, text: str) -> Mutant:
     return found
 
 
-def test_survivor_is_told_from_killed_and_from_hanging_ones(
+def test_survivor_is_distinguished_from_killed_and_from_hanging_ones(
     project: Path, team: list[Worker], recordings: Recordings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A planted survivor, a killed mutant, one that hangs, one that no test executes, and one that ends the process."""
@@ -352,7 +352,7 @@ def test_recording_holds_while_nothing_changes_that_its_tests_execute(
     assert not is_recorded()
 
 
-def test_workers_that_are_told_to_end_leave_nothing(
+def test_workers_that_are_asked_to_end_leave_nothing(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -53,7 +53,7 @@ Answer = dict[str, Any]
 
 
 def main() -> int:
-    # Whatever a test's process leaves behind becomes a child of this process, and is ended by it.
+    # A process that a test leaves running becomes a child of this process, and is ended by it.
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     _import_libraries()
@@ -61,7 +61,7 @@ def main() -> int:
         for line in sys.stdin:
             print(json.dumps(_run(json.loads(line))), flush=True)
     except (EOFError, BrokenPipeError):
-        # The parent was killed, so nobody else removes the copy.
+        # The parent was killed, so no other process removes the copy.
         room = Path.cwd().parent
         os.chdir("/")
         shutil.rmtree(room, ignore_errors=True)
@@ -109,7 +109,7 @@ def _changed(change: dict[str, str] | None) -> Iterator[None]:
 
 
 def _forget_bytecode(path: Path) -> None:
-    """Bytecode is told from stale by second and size, which a mutant may share with its original."""
+    """Stale bytecode is recognised by second and size, which a mutant may share with its original."""
     for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
         compiled.unlink()
 
@@ -226,7 +226,7 @@ def _test(job: Job, tree: Path, room: Path, pipe: int) -> int:
 
 
 class _Chosen:
-    """Leaves the tests that are wanted, in the order in which they are wanted; a file stands for all of its tests."""
+    """Leaves the tests that are wanted, in the order in which they are wanted; a file means all of its tests."""
 
     def __init__(self, wanted: list[str]) -> None:
         self._rank = {test: rank for rank, test in enumerate(wanted)}

@@ -1,4 +1,4 @@
-"""Memory of large pieces is used again when nobody looks at it, and only then; what is kept is bounded."""
+"""Memory of large pieces is used again when it has no user, and only then; the kept memory is bounded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def address(array: np.ndarray) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def test_memory_that_nobody_looks_at_is_used_again() -> None:
+def test_memory_without_a_user_is_used_again() -> None:
     memory = ReusedMemory()
     first = address(memory.take(MIB))
     assert [address(memory.take(MIB - i)) for i in range(3)] == [first] * 3

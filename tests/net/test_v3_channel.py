@@ -68,7 +68,7 @@ def test_answers_in_any_order_reach_the_reads_that_asked():
     ],
 )
 @pytest.mark.parametrize("has_message", [True, False], ids=["with its message", "without"])
-def test_status_of_a_read_is_told_where_only_the_outer_one_is_there_too(status, expected, has_message):
+def test_status_of_a_read_is_returned_if_only_the_outer_one_is_present_too(status, expected, has_message):
     """§2.5: trust the inner message when present, fall back to the outer."""
 
     async def test(channel):
@@ -174,7 +174,7 @@ def test_refusal_that_names_no_add_ends_the_connection():
     play(lambda request: [response(request, 502)], test)
 
 
-def test_bytes_that_are_no_response_end_the_connection_and_tell_whoever_waits():
+def test_bytes_that_are_not_a_response_end_the_connection_and_fail_waiting_callers():
     async def test(channel):
         with pytest.raises(ProtocolError, match="peer"):
             await channel.force(LEDGER)

@@ -98,7 +98,7 @@ def test_what_a_lost_bookie_held_is_restored_on_others(cluster: Cluster, client:
     assert naming(client, list(ledgers), lost.id)
     with autorecovery(cluster.uri, tmp_path / "log"):
         lost.kill()
-        # Those of the test before, too: nobody repairs what is left when autorecovery ends.
+        # Those of the test before, too: the rest is not repaired when autorecovery ends.
         wait_until_moved(client, list(client.ledgers()), lost.id)
     for ledger_id, count in ledgers.items():
         assert_whole(client, ledger_id, count)
@@ -202,7 +202,7 @@ def test_check_says_which_bookie_lacks_what_of_which_fragment(cluster: Cluster, 
     assert f"ledger {ledger_id}: 30 copies are missing at {away.id}" in progress
 
 
-def test_a_ledger_with_damaged_metadata_is_named_and_stands_in_nobodys_way(
+def test_a_ledger_with_damaged_metadata_is_named_and_blocks_no_other(
     cluster: Cluster, client: Client, tmp_path: Path
 ) -> None:
     good = [write(client, (3, 2, 2), 30) for _ in range(4)]

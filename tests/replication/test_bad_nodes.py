@@ -1,4 +1,4 @@
-"""Nodes of the metadata store that nobody can read or use: one line of the log each, and nothing else waits."""
+"""Unreadable or unusable nodes of the metadata store: one line of the log each, and nothing else waits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def written(client: Client) -> int:
 
 
 @pytest.mark.parametrize("data", [b"", b"soon", b"\xff\xfe", b"9" * 400, b"1e3"])
-def test_a_delay_that_is_no_number_counts_as_none_and_is_said_once(
+def test_a_delay_that_is_not_a_number_counts_as_absent_and_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, data: bytes
 ) -> None:
     async def test(cluster: InProcessCluster) -> None:

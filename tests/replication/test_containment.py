@@ -1,4 +1,4 @@
-"""An error that nobody expected belongs to the ledger it came with: workers, auditors and bookies go on."""
+"""An unexpected error belongs to its ledger: workers, auditors and bookies go on."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def repairing(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def poison(bookie_id: str, ledger_id: int, entry_id: int, lac: int) -> None:
-    """Send an entry that claims an impossible last confirmed entry, as anybody may who knows the empty password."""
+    """Send an entry that claims an impossible last confirmed entry, as any client with the empty password may."""
     batch = EntryBatch.of([b"x"], ledger_id, entry_id)
     with Peer(int(bookie_id.rpartition(":")[2])) as peer:
         peer.send(v2.encode_adds(batch, lac, 0, DIGEST, KEY, 0).buffer)

@@ -80,7 +80,7 @@ def elapsed_s(loop: VirtualLoop, work: Any) -> float:
     return loop.time() - began_s
 
 
-def test_byte_rate_lets_through_no_more_than_a_second_ahead_whoever_asks() -> None:
+def test_byte_rate_lets_through_no_more_than_a_second_ahead_for_all_callers() -> None:
     async def connect(*_: Any) -> Any:
         raise AssertionError("nobody connects")
 

@@ -55,7 +55,7 @@ def test_decommissioned_bookie_is_not_lost():
     assert LostBookies().look("abc", "abc", 0, 0) == NOTHING
 
 
-def test_of_a_ledger_the_lost_bookies_are_missing_and_those_without_cookie_and_registration():
+def test_lost_bookies_of_a_ledger_and_those_without_cookie_and_registration_are_missing():
     assert lost_in([("a", "b"), ("c", "gone")], {"a", "d"}, "abcd", "bc") == ["a", "gone"]
     assert lost_in([("a", "b")], {"a"}, "ab", "ab") == []
     # Lost, but not for long enough: known, and not among those to act upon.

@@ -128,7 +128,7 @@ def test_a3_a_bookie_that_serves_and_does_not_answer_us_is_no_reason_to_fence_a_
     assert outcome(repair.on_metadata_written(write.metadata, 4)) is Outcome.COMPLETE
 
 
-def test_a3_a_ledger_that_somebody_else_began_to_recover_is_recovered_at_once() -> None:
+def test_a3_a_ledger_that_another_client_began_to_recover_is_recovered_at_once() -> None:
     repair = core(opened((0, "abc"), state=LedgerState.IN_RECOVERY), alive="bcd", may_recover=True)
     assert isinstance(only(repair.start()), RecoverLedger)
 
@@ -144,7 +144,7 @@ def test_a3_after_the_grace_period_the_ledger_is_closed_first_and_repaired_then(
     assert only(repair.on_copied()).expected_version == 5
 
 
-def test_of_a_recovered_fragment_every_bookie_gets_what_it_lacks() -> None:
+def test_every_bookie_of_a_recovered_fragment_gets_its_missing_entries() -> None:
     """A recovery ends with Qa copies, and may itself have put a bookie into the ensemble that has not everything."""
     repair = claimed(opened((0, "bcd"), (10, "abc")), alive="bcd")
     todo = repair.on_recovered(closed((0, "bcd"), (10, "dbc"), last_entry=19), 5)
@@ -159,7 +159,7 @@ def test_of_a_recovered_fragment_every_bookie_gets_what_it_lacks() -> None:
     assert outcome(repair.on_copied()) is Outcome.COMPLETE
 
 
-def test_open_ledger_whose_last_fragment_names_nobody_lost_is_complete_and_never_fenced() -> None:
+def test_open_ledger_whose_last_fragment_names_no_lost_bookie_is_complete_and_never_fenced() -> None:
     repair = core(opened((0, "abc"), (10, "bcd")), may_recover=True)
     only(repair.start())
     write = only(repair.on_copied())
@@ -175,7 +175,7 @@ def test_s36_where_nothing_is_to_be_copied_only_metadata_change(rows: tuple[tupl
     assert outcome(repair.on_metadata_written(write.metadata, 4)) is Outcome.COMPLETE
 
 
-def test_s36_a_fragment_that_nobody_gives_does_not_keep_the_others_from_being_repaired() -> None:
+def test_s36_a_fragment_that_no_bookie_returns_does_not_keep_the_others_from_being_repaired() -> None:
     repair = core(closed((0, "abc"), (10, "abd"), (20, "abe")))
     only(repair.start())
     second = only(repair.on_unreadable(ReadFailed("entry 3 is damaged everywhere")))
@@ -190,7 +190,7 @@ def test_s36_a_fragment_that_nobody_gives_does_not_keep_the_others_from_being_re
     assert repair.metadata.fragments[0].bookies == tuple("abc")
 
 
-def test_a4_a_slot_that_somebody_else_repaired_meanwhile_keeps_his_bookie() -> None:
+def test_a4_a_slot_that_another_worker_repaired_meanwhile_keeps_its_bookie() -> None:
     repair = core(closed((0, "abc")), alive="bcd")
     only(repair.start())
     only(repair.on_copied())
@@ -213,7 +213,7 @@ def test_a_bookie_that_others_put_into_the_ensemble_meanwhile_is_not_named_twice
     assert [(each.slot, each.target) for each in copy.copies] == [(0, second)]
 
 
-def test_a_fragment_whose_end_moved_is_copied_anew() -> None:
+def test_a_fragment_whose_end_moved_is_copied_again() -> None:
     repair = core(closed((0, "abc"), last_entry=9), alive="bcd")
     only(repair.start())
     only(repair.on_copied())
@@ -244,7 +244,7 @@ def test_a5_bookies_that_take_no_copies_are_left_for_others_a_few_times() -> Non
     assert outcome(todo) is Outcome.DEFERRED
 
 
-def test_without_a_spare_bookie_the_ledger_is_deferred_and_the_operator_told_what_to_do() -> None:
+def test_without_a_spare_bookie_the_ledger_is_deferred_and_the_operator_gets_a_remedy() -> None:
     ended = only(core(closed((0, "abc")), alive="bc").start())
     assert ended.outcome is Outcome.DEFERRED
     assert isinstance(ended.error, NotEnoughBookies)
@@ -304,7 +304,7 @@ def test_only_reported_bookies_are_replaced_and_without_a_report_all_that_do_not
     assert [each.slot for each in copy.copies] == [0, 1]
 
 
-def test_a_new_bookie_stands_where_the_write_set_spans_racks() -> None:
+def test_a_new_bookie_is_chosen_so_that_the_write_set_spans_racks() -> None:
     racks = {"b": "/1", "c": "/1", "d": "/1", "e": "/2", "f": "/1"}
     for seed in range(20):
         repair = core(closed((0, "abc")), topology=Topology(racks), random=Random(seed))

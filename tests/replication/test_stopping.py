@@ -1,4 +1,4 @@
-"""Autorecovery ends when it is told to, whatever the metadata store does at that moment."""
+"""Autorecovery ends on request, whatever the metadata store does at that moment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPTIONS = AutoRecoveryOptions(AuditOptions(ledger_check_interval_s=0), RepairOpt
 
 
 class StoppingTree(MemoryTree):
-    """A session of which call number `last` from the first lock on never comes back, and all behind it fail."""
+    """A session in which call number `last` from the first lock on never returns, and all later ones fail."""
 
     def __init__(self, store: MemoryStore, last: int) -> None:
         session = store.session()
@@ -60,7 +60,7 @@ def test_a_stop_while_the_metadata_store_fails_ends_autorecovery_at_whichever_ca
         client = cluster.client()
         async with await client.create(ensemble=3, write_quorum=3, ack_quorum=2) as writer:
             await writer.append(b"an entry")
-        # Nobody can take its place: the ledger stays on the list and is locked again and again.
+        # No bookie can replace it: the ledger stays on the list and is locked again and again.
         await cluster.bookies[0].stop()
         for last in CALLS:
             tree = StoppingTree(cluster.store, last)

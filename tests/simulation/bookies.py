@@ -21,7 +21,7 @@ SLOW_NS = 40 * MILLISECOND
 """A sync that takes longer may make a writer go on without the bookie: its `hold_back_ns_max` is 50 ms, and an add and
 its answer take some of that on their way."""
 DEFERRED_SYNCS = 6
-"""A deferred record waits so many times as long as another one for its sync."""
+"""Factor of a deferred record's waiting time for its sync."""
 
 
 class Stored(NamedTuple):
@@ -78,9 +78,9 @@ class ModelBookie:
         return delay
 
     def _sync_time(self) -> int:
-        """Return when a record that is written now is durable: never before those in front of it."""
+        """Return when a record that is written now is durable: never before earlier ones."""
         self._synced_at = max(self._synced_at, self._world.now + self._delay())
-        # Deferred records in front of it are synced with it.
+        # Earlier deferred records are synced with it.
         at = len(self._journal)
         while at and self._journal[at - 1][0] > self._synced_at:
             at -= 1

@@ -27,7 +27,7 @@ _RUNS_PER_SCHEDULE_MAX = 10
 QUOTAS = {"ensemble_change": 0.5, "race": 0.6, "crash": 0.3, "all_three": 0.1}
 """Least share of the schedules that count."""
 RELAXED_QUOTAS = {**QUOTAS, "ensemble_change": 0.35}
-"""Of ledgers with relaxed durability: not all of them may change their ensemble."""
+"""Ledgers with relaxed durability: not all of them may change their ensemble."""
 CONTROLS_QUOTA = 0.1
 
 
@@ -106,7 +106,7 @@ class Tally:
 def run_seeds(
     first: int, step: int, count: int | None, seconds: float | None, plans: Callable[[int], Plan] = plan_of
 ) -> Tally:
-    """Run every `step`-th seed from `first` on: until so many schedules count, or for so long."""
+    """Run every `step`-th seed from `first` on: until this many schedules count, or for a time."""
     ends = None if seconds is None else time.monotonic() + seconds
     tally = Tally()
     was_enabled = gc.isenabled()

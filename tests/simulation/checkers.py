@@ -57,7 +57,7 @@ def one_end(ledger: LedgerHistory) -> Iterator[str]:
 def _hides_its_length(ledger: LedgerHistory, last_entry: int) -> bool:
     """Whether a recovery found nothing above its LAC, and a fault struck every bookie of the entry there.
 
-    The length stands in the last entry; a recovery does not fail where nobody returns that.
+    The length is in the last entry; a recovery does not fail if no bookie returns that.
     """
     closed = [(stored.metadata, by) for _, stored, by in ledger.changes if stored.metadata.is_closed]
     if not closed or last_entry < 0 or last_entry in ledger.rewritten.get(closed[0][1], ()):
@@ -69,7 +69,7 @@ def _hides_its_length(ledger: LedgerHistory, last_entry: int) -> bool:
 
 
 def one_value(ledger: LedgerHistory) -> Iterator[str]:
-    """C3: whoever reads an id gets the bytes that were written under it."""
+    """C3: every read of an id returns the bytes that were written under it."""
     for who, entry_id, payload in ledger.reads:
         written = ledger.invoked.get(entry_id)
         if written is None or written[0] != payload:
@@ -103,7 +103,7 @@ def confirmed_stays(ledger: LedgerHistory) -> Iterator[str]:
 
 
 def single_writer(ledger: LedgerHistory) -> Iterator[str]:
-    """C5: nothing added after somebody learned of the ledger's end is acknowledged."""
+    """C5: nothing added after a client learned of the ledger's end is acknowledged."""
     if not ledger.closes:
         return
     closed = min(close.when for close in ledger.closes)
@@ -203,7 +203,7 @@ def _stays(ledger: LedgerHistory, bookie: str, entry_id: int) -> bool:
 
 
 def confirmed_is_synced(ledger: LedgerHistory) -> Iterator[str]:
-    """C11: everything up to a LAC that was told lies on disks: audits see durable copies alone."""
+    """C11: everything up to a reported LAC is on disks: audits see only durable copies."""
     for audit in ledger.audits:
         told = max((lac for _, lac, when in ledger.lacs if when <= audit.when), default=-1)
         for entry_id in range(told + 1):

@@ -186,7 +186,7 @@ MUTANTS = (
 
 
 def hunt(mutant: Mutant, schedules: int) -> int | None:
-    """Return the first seed whose schedule notices the defect, None if none of so many does.
+    """Return the first seed whose schedule notices the defect, None if none of this many does.
 
     Only what a checker says counts: an exception of the harness is let through.
     """

@@ -23,7 +23,7 @@ from bkspark.metadata.tree import Operation, Stat
 NAME = "x"
 ROOT = "/ledgers"
 TURN_SHARE = 0.5
-"""Of all calls: before these somebody else has a turn."""
+"""Share of all calls before which another process has a turn."""
 
 
 class Killed(BaseException):

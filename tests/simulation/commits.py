@@ -37,7 +37,7 @@ OPTIONS = LedgerOptions(1, 1, 1)
 TO_COME_MS = 10**14
 """A time, ms since 1970, before which everything began."""
 TRIES_MAX = 40
-"""Times that a query begins an epoch anew; faults are fewer, so more mean that it never gets through."""
+"""Times that a query repeats an epoch; faults are fewer, so more mean that it never gets through."""
 
 RIVAL_TRIES = 3 * TRIES_MAX
 """Number of a rival's first try, above those of any other query."""
@@ -213,7 +213,7 @@ class Schedule:
             self._complain(f"version {publisher.version} was refused to {query.query_id}, which published it")
 
     async def _give_way(self, query: Query, publisher: Publisher, error: VersionPublished) -> None:
-        """Do what the message says: stop, or go on behind the last version."""
+        """Do what the message says: stop, or continue after the last version."""
         self.world.count("refused version")
         assert error.last_version is not None
         is_overtaken = query.first_version + error.last_version + 1 - publisher.version
@@ -406,7 +406,7 @@ class Schedule:
             return self._complain("the log lost a ledger")
         self._check_rows(rows, "the end")
         self._check_epochs(rows)
-        # Everybody is dead now, and a day has gone by.
+        # All processes are dead now, and a day has passed.
         attempts = (await log.store()).attempts
         if await attempts.pending_ids(NAME) or snapshot.head.condemned:
             await log._vacuum(TO_COME_MS)

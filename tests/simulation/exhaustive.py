@@ -77,7 +77,7 @@ class WordSet:
             mine, place = words[left], at[left]
             held = slots[place]
             is_free = held == 0
-            # Of several that would have a free slot the last one gets it.
+            # If several could have a free slot, the last one gets it.
             slots[place[is_free]] = mine[is_free]
             is_mine = slots[place] == mine
             is_new[left[is_free & is_mine]] = True

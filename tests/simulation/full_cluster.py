@@ -2,7 +2,7 @@
 
 A connection is a pair of queues of bytes with delays (`full_links`); a bookie is `tests.crash.twins.BookieTwin` on a
 simulated disk, whose journal is made durable and whose checkpoints run after simulated delays. A crash takes a legal
-crash image of the disk. The metadata store is the in-memory tree behind delays, with answers lost before or after the
+crash image of the disk. The metadata store is the in-memory tree with delays, with answers lost before or after the
 change.
 """
 
@@ -66,7 +66,7 @@ class FullBookie:
         self.damaged: set[tuple[int, int]] = set()
         # Its disk is gone for ever.
         self.is_lost = False
-        # When it crashed first since somebody said None here, on the event loop's clock.
+        # When it first crashed since this was reset to None, on the event loop's clock.
         self.crashed_s: float | None = None
         self.setup = Setup()
         self.disk = self.setup.new_disk()

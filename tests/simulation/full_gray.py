@@ -40,8 +40,8 @@ GRAY_S = 4.0
 PAUSE_S = 0.04
 """Between two adds."""
 HELD_BACK_S_MAX = 1.5
-"""Of the time in which a bookie is gray the owner may wait so long for it: until it is left out, and when it comes back
-too early. One that is waited for whenever it is registered costs more."""
+"""How long the owner may wait for a gray bookie: until it is left out, and when it comes back too early. An owner that
+waits for it whenever it is registered exceeds this."""
 BACK_S = 20.0
 """Within this time after it works again the bookie must take part."""
 

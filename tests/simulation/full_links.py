@@ -1,7 +1,7 @@
 """Connections of the full tier: queues of bytes with delays in place of sockets, and what a bookie makes of them.
 
 A way keeps its order, as TCP does. What may happen to one: it is held for a while, as a clogged one is; cut, so that
-nothing arrives and nobody learns of it; reset, which both sides learn at once, or the client only later. A bookie may
+nothing arrives and neither side notices; reset, which both sides notice at once, or the client only later. A bookie may
 answer twice, with damaged entries, with an error, late, or not at all.
 """
 
@@ -79,7 +79,7 @@ class Link(asyncio.Transport):
         self._ways = (_Way(), _Way())
         self._is_open = True
         self.number = cluster.count_link()
-        # Once set, nothing arrives any more on that way, and nobody learns of it.
+        # Once set, nothing arrives any more in that direction, and neither side notices.
         self.is_cut = [False, False]
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -122,7 +122,7 @@ class Link(asyncio.Transport):
         now = asyncio.get_running_loop().time()
         while way.queue and max(way.queue[0][0], way.held_until) <= now:
             _, deliver, data = way.queue.popleft()
-            # What is on its way when the client drops a connection arrives all the same.
+            # Messages in flight when the client drops a connection arrive nevertheless.
             if not self.is_cut[direction]:
                 self._deliver(direction, deliver, data)
         self._await_next(direction)

@@ -5,7 +5,7 @@ What must hold (docs/reliability.md, A1 to A5, M2), looked at whenever a ledger'
 
     A1  a bookie that is newly named in a fragment has every entry of its slot, durably
     A2  no entry has fewer copies on named bookies than before the change
-    A3  an open ledger whose last fragment names nobody who went away is not fenced, no other before the grace period
+    A3  an open ledger whose last fragment names no lost bookie is not fenced, no other before the grace period
     placement: no read-only bookie gets copies; where bookies are in racks, as many write sets as can span two
     A5  autorecovery ends: whatever can be repaired is, a bounded time after the faults
     M2  of a closed ledger nothing but names of bookies changes, of an open one no earlier fragment's beginning
@@ -335,7 +335,7 @@ class RepairSchedule(FullSchedule):
                     self._complain(f"A1, A2: ledger {ledger_id} entry {entry_id}: named {after} does not have it")
 
     def _check_targets(self, ledger_id: int, before: tuple[str, ...], after: tuple[str, ...], quorum: int) -> None:
-        """Nobody who is read-only is named; where nothing else happened, as many write sets as can span two racks."""
+        """No read-only bookie is named; if nothing else happened, as many write sets as possible span two racks."""
         bookies = {bookie.id: bookie for bookie in self.cluster.bookies}
         changed_slots = [slot for slot, name in enumerate(after) if name != before[slot]]
         for slot in changed_slots:
@@ -422,7 +422,7 @@ def _put(ensemble: Sequence[str], names: Mapping[int, str]) -> list[str]:
 def _image_of(bookie: FullBookie) -> BookieTwin:
     """Return a bookie as a loss of power now would leave it; one that is lost for ever, as it was when that happened.
 
-    Nobody can know of a loss between the last acknowledgement and the compare-and-set that this bookie is named by.
+    No process can know of a loss between the last acknowledgement and the compare-and-set that names this bookie.
     """
     disk = crash_image(bookie.disk, Loss.LOST, Random(0))
     return BookieTwin(disk, bookie.setup, storage_history.History())

@@ -59,7 +59,7 @@ MOMENTS = (("fence", 4), ("recovery read", 5), ("recovery add", 4))
 """Requests of recoveries at which a fault may be aimed: the first to the n-th of a kind."""
 AIMED_KINDS = (*ANSWERS, *ANSWERS, *GRAY, *MESSAGES, "crash", "metadata", *["kill recovery"] * 3, "kill owner")
 ADDS_MAX = 12
-"""A race begins with the first to the so many-th add that reaches a bookie."""
+"""A race begins with one of the first adds that reach a bookie, up to this number."""
 RACE_KINDS = ("crash", "reset", "EIO adds", "failing journal")
 PROMPT_S = 0.9
 """What an add may take where no fault is silent: less than any time-out."""
@@ -67,8 +67,8 @@ PROMPT_METADATA_S = 0.005
 """With a slower metadata store an ensemble change may take longer than that."""
 QUIET_DELAYS = 25
 QUIET_S = 0.3
-"""Without any fault an add, a recovery or a close takes at most so many mean delays of the network, of a journal and of
-the metadata store, and so much beside."""
+"""Without faults an add, a recovery or a close takes at most this many mean delays of the network, of a journal and of
+the metadata store, plus this time."""
 LINGERS_S = (0.0, 0.3, 3.0)
 """How long the session of a crashed bookie lives on."""
 READS = (ReadOptions(), ReadOptions(batch_bytes_max=150, replies_bytes_max=150))
@@ -288,7 +288,7 @@ class FullSchedule(Observer):
             future = await writer.submit(payloads)
         except BookKeeperError:
             return None
-        # What the writer had acknowledged when it sealed them it has told, or tells in a moment.
+        # The writer has reported, or is about to report, the entries that were acknowledged when it sealed them.
         lac = self.ledger.last_acknowledged
         for i, payload in enumerate(payloads):
             self.ledger.invoked[added + i] = (payload, self._now())
@@ -314,7 +314,7 @@ class FullSchedule(Observer):
         if waiting:
             await asyncio.wait(waiting, timeout=self.random.choice((0.05, 0.6)))
         if self.random.random() < 0.4:
-            # The LAC is to be told by the others: the one that lacks entries would tell a lower one.
+            # The others must report the LAC: the one that lacks entries would report a lower one.
             others = [name for name in writer.metadata.last_fragment.bookies if name != lacking]
             self.faults.strike_now(self.random.choice(READ_ERRORS), self.cluster.bookie(self.random.choice(others)))
             await as_client("reader of the hole", self._look_often("reader of the hole", 0.0))

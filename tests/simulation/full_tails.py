@@ -1,7 +1,7 @@
 """The full tier over V3: readers that follow a ledger while it is written, explicit LACs, relaxed durability.
 
 Besides what `full_schedule` looks at: a reader that follows gets every entry once and in order, to the end, and no LAC
-that it was told lies behind that. Of a ledger with relaxed durability only what is confirmed counts as acknowledged;
+that was reported to it is after that. In a ledger with relaxed durability only confirmed entries count as acknowledged;
 crashes lose what was not synced.
 """
 
@@ -23,7 +23,7 @@ from tests.simulation.full_schedule import PATIENCE_S, FullOutcome, FullSchedule
 TYPES = (LedgerType.PD_JOURNAL, LedgerType.PD_JOURNAL, LedgerType.VD_JOURNAL, LedgerType.VD_BYPASS_JOURNAL)
 FOLLOWERS = (1, 1, 2)
 AGAIN_S = 0.05
-"""Before a reader that was told of an error follows again."""
+"""Pause before a reader that got an error follows again."""
 
 
 class TailSchedule(FullSchedule):
@@ -114,7 +114,7 @@ class TailSchedule(FullSchedule):
         return self.random.choice((0, 0, 0, 1))
 
     def _note_how_prompt_all_must_be(self) -> None:
-        # What is acknowledged is told by `sync`, when somebody calls it.
+        # `sync` reports acknowledged entries, when it is called.
         if not self.ledger_type.is_relaxed:
             super()._note_how_prompt_all_must_be()
 

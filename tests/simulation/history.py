@@ -1,4 +1,4 @@
-"""What clients asked for and were told, ledger by ledger: what the checkers look at."""
+"""Requests and results of clients, ledger by ledger: the input of the checkers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bkspark.metadata.uri import LedgerManager
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Somebody learned that the ledger is closed here."""
+    """A client learned that the ledger is closed here."""
 
     who: str
     last_entry: int
@@ -23,7 +23,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A reader asked for the LAC of an open ledger: what it was told, and the least that it must have been told."""
+    """A reader asked for the LAC of an open ledger: its result, and the least allowed result."""
 
     who: str
     lac: int
@@ -92,7 +92,7 @@ class LedgerHistory:
     prompt_adds_only: bool = False
     """`prompt_ns` holds for adds alone."""
     disturbed: set[tuple[str, str]] = field(default_factory=set)
-    """(client, bookie) whose connection met a fault; "" stands for every client, or every bookie."""
+    """(client, bookie) whose connection met a fault; "" means every client, or every bookie."""
     loaded: set[str] = field(default_factory=set)
     """Bookies that refused load (TOOMANYREQUESTS)."""
     is_settled: bool = False
@@ -117,7 +117,7 @@ class LedgerHistory:
 
     @property
     def lac_owed(self) -> int:
-        """The LAC that a reader which asks now must be told, at least: that which the last acknowledged entry carries.
+        """The least LAC that a reader must get now: that in the last acknowledged entry.
 
         Any coverage has a bookie of the last acknowledged entry.
         """

@@ -1,4 +1,4 @@
-"""A simulated ZooKeeper: the product's in-memory tree behind a network, with every change on record.
+"""A simulated ZooKeeper: the product's in-memory tree with a network, with every change on record.
 
 Each client has a session, `SimulatedTree`. A call takes a way there and a way back. It may be lost before the server
 applied it or after, the session may expire under it, and a first read may come from a server that lags behind.
@@ -29,7 +29,7 @@ _decoded = functools.lru_cache(maxsize=512)(encoding.decode)
 
 
 class Metadata:
-    """The server. `history` is told of every change of a ledger."""
+    """The server. `history` gets every change of a ledger."""
 
     def __init__(self, world: World, history: History, salt: int) -> None:
         self.world = world
@@ -60,7 +60,7 @@ class Metadata:
             run_now(self._inner.delete(f"{AVAILABLE}/{bookie}"))
 
     def current(self, ledger_id: int) -> Versioned:
-        """Return what stands there now."""
+        """Return the present contents."""
         data, stat = run_now(self._inner.get(ROOT + paths.ledger_path(ledger_id, LedgerManager.FLAT)))
         return Versioned(_decoded(data, ledger_id), stat.version, stat.ctime_ms, stat.mtime_ms)
 
@@ -108,7 +108,7 @@ class Metadata:
         return created
 
     def get(self, path: str, seen: int) -> tuple[bytes, Stat]:
-        """Return a node as it stands, or as a lagging server has it, never below version `seen`."""
+        """Return a node as it is, or as a lagging server has it, never below version `seen`."""
         if self.lag:
             for when, data, stat in reversed(self._versions.get(path, ())):
                 if when <= self.world.now - self.lag or stat.version <= seen:

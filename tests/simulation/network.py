@@ -1,8 +1,8 @@
 """The way between clients and bookies: connections that delay, lose, repeat, are cut and reset.
 
-A connection keeps its order, as TCP does: once a message is lost nothing behind it arrives, until either side notices.
-A new connection knows nothing of the order of the old one, whose messages may still be on their way. In a schedule
-with `datagrams` each message is lost by itself, which is harsher. A request that is repeated is answered twice.
+A connection keeps its order, as TCP does: once a message is lost no later one arrives, until either side notices. A new
+connection knows nothing of the order of the old one, whose messages may still be on their way. In a schedule with
+`datagrams` each message is lost by itself, which is harsher. A request that is repeated is answered twice.
 """
 
 from __future__ import annotations

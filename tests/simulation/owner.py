@@ -70,7 +70,7 @@ class Pipeline:
         recovery: bool,
         on_confirmed: Callable[[int], None] | None = None,
     ) -> None:
-        """`on_confirmed`: the core's durability is relaxed, and this is told how far all is synced."""
+        """`on_confirmed`: the core's durability is relaxed, and this is called with the last synced entry."""
         self.client = client
         self.core = core
         self._on_acknowledged = on_acknowledged
@@ -315,7 +315,7 @@ class Owner(Client):
             self._wants_close = False
 
     def _in_page_caches(self, last_entry: int) -> None:
-        """What is acknowledged and not synced is not promised to anybody."""
+        """Entries that are acknowledged and not synced are not promised."""
 
     def _promised(self, last_entry: int) -> None:
         site = self.site

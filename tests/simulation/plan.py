@@ -45,7 +45,7 @@ BEGINNINGS = (
 """What a recovery may begin upon: a probe, and the highest number of its passing."""
 CONTROL_SHARE = 0.12
 SPECIAL_EVERY = 100
-"""One schedule in so many is an outage, and one has bookies that refuse load, and nothing else."""
+"""One schedule in this many is an outage, and one only has bookies that refuse load."""
 OUTAGE_NS = 1_000 * MILLISECOND
 """Longer than the sessions of bookies that went away live on, and it takes to go on or to give up then."""
 
@@ -127,13 +127,13 @@ class _Draft:
     plan: Plan
     span: int
     quiet: int = 0
-    """Faults begin behind this."""
+    """Faults begin after this."""
     steps: list[Step] = field(default_factory=list)
     triggers: list[Trigger] = field(default_factory=list)
     recoverers: int = 0
 
     def sometime(self) -> int:
-        """Return a time while the owner writes, mostly behind its first acknowledgement."""
+        """Return a time while the owner writes, mostly after its first acknowledgement."""
         return int(self.quiet + self.random.random() * (self.span - self.quiet))
 
     def duration(self) -> int:

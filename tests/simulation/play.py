@@ -52,7 +52,7 @@ class Play:
             self.state = self.model.lost(self.state, message)
 
     def drop(self, *facts: Any) -> None:
-        """Lose messages so that nobody learns of it."""
+        """Lose messages silently."""
         self.state.messages -= set(self.waiting(*facts))
 
     def write(self, who: str) -> None:

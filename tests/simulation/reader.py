@@ -56,7 +56,7 @@ class Reader(Client):
             return
         core = LastConfirmed(self.site.ledger_id, metadata)
         told = False
-        # Who goes by older metadata may ask bookies that take part no more.
+        # A reader with older metadata may ask bookies that no longer take part.
         is_current = self.site.metadata.current(self.site.ledger_id).metadata.fragments == metadata.fragments
         owed = self._ledger.lac_owed if is_current else -1
 

@@ -65,15 +65,15 @@ MUTANTS = (
 DIRECTED: dict[str, Callable[..., None]] = {
     "copied as an owner": test_traps.test_trap_14_a_new_bookie_that_is_fenced_takes_the_copies,
     "own lock unknown": test_underreplication.test_a_lock_whose_answer_was_lost_is_held_and_can_be_given_back,
-    "names not compared": test_repair.test_a4_a_slot_that_somebody_else_repaired_meanwhile_keeps_his_bookie,
+    "names not compared": test_repair.test_a4_a_slot_that_another_worker_repaired_meanwhile_keeps_its_bookie,
     "claimed blindly": test_repair.test_a3_an_owner_that_leaves_the_lost_bookie_at_the_last_moment_is_not_fenced,
-    "recovered is whole": test_repair.test_of_a_recovered_fragment_every_bookie_gets_what_it_lacks,
+    "recovered is whole": test_repair.test_every_bookie_of_a_recovered_fragment_gets_its_missing_entries,
 }
 """Tests that fail with a defect that random schedules do not notice.
 
-Who claims blindly, or swaps a slot that has another bookie by now, must meet the owner or another worker between a read
-and the compare-and-set behind it, and a worker stops when its lock is gone; what a recovery left is listed again by the
-next audit.
+A worker that claims blindly, or replaces a slot that has another bookie by now, must meet the owner or another worker
+between a read and the following compare-and-set, and a worker stops when its lock is gone; what a recovery left is
+listed again by the next audit.
 """
 
 QUOTAS = {
@@ -122,7 +122,7 @@ class Tally:
 
 
 def run_seeds(first: int, step: int, count: int | None, seconds: float | None) -> Tally:
-    """Run every `step`-th seed from `first` on: so many, or for so long."""
+    """Run every `step`-th seed from `first` on: a number of seeds, or for a time."""
     ends = None if seconds is None else time.monotonic() + seconds
     tally, seed = Tally(), first
     while (count is None or tally.runs < count) and (ends is None or time.monotonic() < ends):

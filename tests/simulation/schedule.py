@@ -43,8 +43,8 @@ PROMPT_METADATA_DELAY = MILLISECOND
 """In a slower cluster an ensemble change may take longer than that."""
 QUIET_DELAYS = 30
 QUIET_NS = 40 * MILLISECOND
-"""Without any fault an add, a recovery or a close takes at most so many mean delays of a journal and of the metadata
-store, and so much beside. In 14,600 of them the slowest stayed 30 ms below."""
+"""Without faults an add, a recovery or a close takes at most this many mean delays of a journal and of the metadata
+store, plus this time. In 14,600 of them the slowest stayed 30 ms below."""
 TOLD_AT_ONCE = frozenset({"crash", "reset", "lost for ever", "EIO", "EREADONLY", "damage", "session expired"})
 """Faults that clients learn of without a time-out."""
 EVENTS_MAX = 20_000

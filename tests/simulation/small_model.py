@@ -1,9 +1,9 @@
 """A small cluster, and all that can happen to it next: the product's cores, bookies and messages between them.
 
 Three bookies, an owner with its adds on their way, a recoverer. Any message may be delivered at any time, some may be
-lost, a bookie may crash for good. What is wrong with a state: what the owner was told is acknowledged lies above the
-end, an entry has less than Qa copies where metadata says when the ledger is closed, or the metadata of a closed ledger
-was overwritten. `exhaustive` looks at every state, `play` goes through the few of a scenario.
+lost, a bookie may crash for good. What is wrong with a state: an entry acknowledged to the owner is above the end, an
+entry has less than Qa copies where metadata says when the ledger is closed, or the metadata of a closed ledger was
+overwritten. `exhaustive` looks at every state, `play` goes through the few of a scenario.
 
 Durability is not in this model (an answer is given when the record is safe, and disks keep what they have): crashes
 with loss of what was not synced are what schedules and `tests/crash` try.
@@ -174,7 +174,7 @@ class Model:
         return state
 
     def with_new_recoverer(self, state: State) -> State:
-        """Return the state in which the recoverer is gone, with all it was told, and another one begins."""
+        """Return the state in which the recoverer is gone, with all its answers, and another one begins."""
         state = self._next(state)
         state.recovery = state.rewriter = None
         state.messages = frozenset(it for it in state.messages if it[1] == "owner")
@@ -215,8 +215,8 @@ class Model:
     def forget(self, state: State) -> bool:
         """Take out of a state what can make nothing wrong any more; return whether there is a client that has ended.
 
-        A writer that has ended hears nothing. Of a recovery that has ended only the metadata that it stored counts:
-        what it still has on its way could at most add copies, or fence bookies, and both only forbid.
+        A writer that has ended receives nothing. Only the stored metadata of a recovery that has ended counts: its
+        requests in flight could at most add copies, or fence bookies, and both only restrict.
         """
         has_owner_ended = self.has_owner_ended(state)
         if has_owner_ended:
@@ -231,7 +231,8 @@ class Model:
         return True
 
     def is_settled(self, state: State) -> bool:
-        """Whether nothing can go wrong any more: nobody is left who could acknowledge an entry or close the ledger."""
+        """Whether nothing can go wrong any more: no process is left that could acknowledge an entry or close the
+        ledger."""
         return self.is_recoverer_gone(state) and (self.has_owner_ended(state) or not state.stored.is_closed)
 
     def has_owner_ended(self, state: State) -> bool:
@@ -329,7 +330,7 @@ class Model:
         return state
 
     def _unheard(self, state: State, message: Message) -> None:
-        """Whoever waits for the answer learns, some time, that none came."""
+        """A process that waits for the answer learns, some time, that it will not come."""
         kind, who, slot, name = message[:4]
         if kind in ("add", "added"):
             self._post(state, ("failed", who, slot, name))

@@ -81,7 +81,7 @@ NOT_EXCUSED: list[tuple[str, Callable[[LedgerHistory], None]]] = [
 
 
 def with_a_bookie_twice() -> LedgerMetadata:
-    """Metadata that nobody can make any more: what checks it is to be checked, too."""
+    """Metadata that cannot be created any more: their checker must be checked, too."""
     metadata = OPEN.with_ensemble(1, ("b1", "b2", "b4"))
     object.__setattr__(metadata, "fragments", (*OPEN.fragments, Fragment(1, ("b1", "b2", "b2"))))
     return metadata
@@ -129,7 +129,7 @@ BAD: list[tuple[str, str, Callable[[LedgerHistory], object]]] = [
 ]
 
 
-def test_of_a_good_history_nothing_is_reported() -> None:
+def test_nothing_is_reported_for_a_good_history() -> None:
     assert violations(good()) == []
 
 

@@ -165,7 +165,7 @@ HALF_OPEN_SEEDS = range(1, 13)
 
 
 @pytest.mark.parametrize("seed", HALF_OPEN_SEEDS)
-def test_connections_that_fell_silent_one_after_the_other_are_made_anew(seed: int) -> None:
+def test_connections_that_fell_silent_one_after_the_other_are_made_again(seed: int) -> None:
     """N7, half-open: two of three bookies are registered and reachable, and nothing comes through as it did before."""
     assert _on_new_cluster(seed, _goes_on_through_half_open_connections) == 3
 

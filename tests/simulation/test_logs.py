@@ -64,7 +64,7 @@ SECOND = term("b.0", 10, (b"b.0:0", 11))
 GOOD = [b"a.0:0", b"a.0:1", b"b.0:0"]
 
 
-def test_of_a_good_log_nothing_is_reported() -> None:
+def test_nothing_is_reported_for_a_good_log() -> None:
     assert log_faults([FIRST, SECOND], GOOD) == []
 
 
@@ -81,6 +81,6 @@ def test_bad_log_is_reported(what: str, read: list[bytes]) -> None:
     assert any(what in fault for fault in log_faults([FIRST, SECOND], read))
 
 
-def test_append_behind_a_later_leader_is_reported() -> None:
+def test_append_after_a_later_leader_is_reported() -> None:
     late = term("a.0", 0, (b"a.0:0", 1), (b"a.0:1", 12))
     assert any("later leader" in fault for fault in log_faults([late, SECOND], GOOD))

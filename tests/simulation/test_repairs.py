@@ -38,7 +38,7 @@ def test_a_new_bookie_that_is_lost_before_it_is_named_had_its_copies() -> None:
     assert violations_of(120551) == []
 
 
-def test_copies_of_a_calm_schedule_stand_in_as_many_racks_as_they_can() -> None:
+def test_copies_of_a_calm_schedule_span_as_many_racks_as_possible() -> None:
     """Its connections were reset in the middle of a copy, as if there were faults to heal."""
     assert violations_of(112514) == []
 

@@ -1,7 +1,7 @@
 """The historic bugs of replication as scenarios on the product's cores: protocol and client (P), hazards (X).
 
-Scenarios of bookies stand in tests/bookie, those that need the whole client in tests/ledger: `python -m
-tests.scenarios` lists them all. P32 is played without the TLS that this client does not have.
+Scenarios of bookies are in tests/bookie, those that need the whole client in tests/ledger: `python -m tests.scenarios`
+lists them all. P32 is played without the TLS that this client does not have.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def test_p12_add_that_is_ripe_when_the_change_ends_is_released_then() -> None:
 
 
 def test_p13_votes_are_withdrawn_before_any_entry_is_released() -> None:
-    """E2 Qw1 Qa1: entry 1 is complete behind entry 0 when its only bookie dies."""
+    """E2 Qw1 Qa1: entry 1 is complete after entry 0 when its only bookie dies."""
     core = owner_of((2, 1, 1), 2)
     answer(core, 1, 1)
     core.on_bookie_failed(1, "b2", 0)
@@ -274,7 +274,7 @@ def test_p15_answers_of_the_old_ensemble_move_no_lac_under_a_change() -> None:
     assert core.lac == 2
 
 
-def test_p16_bookie_that_fails_twice_leaves_nobody_stuck() -> None:
+def test_p16_bookie_that_fails_twice_leaves_no_caller_stuck() -> None:
     core = owner_of((3, 3, 2), 1)
     core.on_bookie_failed(2, "b3", 0)
     (write,) = core.on_writable_bookies({"b4"})
@@ -308,7 +308,7 @@ def test_p18_fenced_during_a_change_ends_the_writer_once() -> None:
 
 @pytest.mark.parametrize("step", ["recovery begins", "claimed", "fenced", "rewritten", "recovery writes metadata"])
 def test_p19_recovery_ends_whenever_its_metadata_answers_are_late(step: str) -> None:
-    """One loop runs everything: were an answer waited for in place, what it waits behind could never come.
+    """One loop runs everything: if an answer were awaited in place, the event that it depends on could never come.
 
     That nothing waits in place is a rule of layering (tests/test_layering.py).
     """

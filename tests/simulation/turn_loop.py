@@ -17,11 +17,11 @@ T = TypeVar("T")
 
 
 class Stuck(AssertionError):
-    """Everybody waits for somebody else."""
+    """All coroutines wait for each other."""
 
 
 class TurnLoop(asyncio.AbstractEventLoop):
-    """Runs whoever is ready, in the order in which they became so; a turn is over when all of them had their go."""
+    """Runs ready coroutines in the order in which they became ready; a turn is over when all of them have run."""
 
     def __init__(self) -> None:
         self._ready: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
@@ -30,7 +30,7 @@ class TurnLoop(asyncio.AbstractEventLoop):
         self._numbers = itertools.count()
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Return what `main` returns; whoever is not done by then gets no turn any more."""
+        """Return what `main` returns; unfinished coroutines get no further turn."""
         outer = _get_running_loop()
         _set_running_loop(self)
         try:
@@ -52,7 +52,7 @@ class TurnLoop(asyncio.AbstractEventLoop):
             callback(*arguments)
 
     def pause(self, turns: int) -> asyncio.Future[None]:
-        """Return what is done after so many turns."""
+        """Return what is done after this many turns."""
         future = self.create_future()
         heapq.heappush(self._waiting, (self._turn + turns, next(self._numbers), future))
         return future
@@ -78,4 +78,4 @@ class TurnLoop(asyncio.AbstractEventLoop):
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Do nothing: what fails in a killed process, nobody is left to be told."""
+        """Do nothing: an error in a killed process is not reported."""

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Stuck(AssertionError):
-    """Everybody waits, and no timer is left that could wake anybody."""
+    """All tasks wait, and no timer is left that could wake any of them."""
 
 
 class _Jumping(selectors.SelectSelector):

@@ -24,7 +24,7 @@ EXPONENTIAL = [-math.log(1.0 - number) for number in UNIFORM]
 
 
 def place(salt: int, number: int) -> int:
-    """Return where in the tables the luck of event `number` of a source with this salt stands."""
+    """Return the index in the tables for event `number` of a source with this salt."""
     return (salt * 40_503 + number * 30_011 + (salt >> 16)) & (_TABLE_SIZE - 1)
 
 

@@ -17,7 +17,7 @@ LOOK_S = 2.0
 COLLECTIONS = 4
 """Rounds of garbage collection before everything must be gone."""
 DEAD_SHARE_MAX = 0.25
-"""Of the entries in a bookie's logs after its collection: major compaction rewrites logs with less than 0.8 alive."""
+"""Live share of the entries in a bookie's logs after its collection: major compaction rewrites logs below 0.8."""
 DEAD_ENTRIES_MIN = 2_000
 """So few dead entries are fine whatever their share is: a log that is being written is not compacted."""
 

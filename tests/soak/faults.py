@@ -33,7 +33,7 @@ Note = Callable[[str], None]
 
 
 class Faults:
-    """Strikes until told to stop. The first bookie is never killed, so that its lines have no breaks; floods meet it.
+    """Strikes until it is stopped. The first bookie is never killed, so that its lines have no breaks; floods meet it.
 
     One bookie at a time is away; beside it another one may be full or flooded. All methods are called by one thread,
     which must be the one that started the bookies.

@@ -6,7 +6,7 @@ unread     batch reads of megabytes, of which nothing is taken
 missing    reads, V3 reads and LAC reads of ledgers that do not exist
 wrong-key  adds with a wrong master key
 polls      long polls that wait for ever
-pipeline   adds of the same entries, one behind the other
+pipeline   adds of the same entries, one after the other
 fences     fences of ledgers that do not exist
 """
 
@@ -25,7 +25,7 @@ from tests.floods.clients import Flood, Sources
 from tests.floods.requests import OTHER_KEY, many, read
 
 _UNKNOWN = 1 << 50
-"""Ledger ids from here on belong to nobody: those of `tests.floods` are ledgers of the soak."""
+"""Ledger ids from here on are unused: those of `tests.floods` are ledgers of the soak."""
 
 Made = tuple[Flood, bytes]
 """What the connections do, and what each of them sends."""

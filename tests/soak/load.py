@@ -40,10 +40,10 @@ LEDGER_ENTRIES = 2_500
 KEPT = 8
 """Ledgers of each kind that stay; when there are more, one of them is read once more and deleted."""
 SYNC_BATCHES = 4
-"""A relaxed writer syncs after so many batches."""
+"""Batches between two syncs of a relaxed writer."""
 ROLL_BYTES = 2 << 20
 SOURCE_MARGIN = 10_000
-"""Rows that the source keeps behind what both copies have: a driver that was killed reads its last ones again."""
+"""Rows that the source keeps before the end of both copies: a killed driver reads its last ones again."""
 TRUNCATE_S = 15.0
 VACUUM_S = 60.0
 VACUUM_AGE_S = 240.0
@@ -102,7 +102,7 @@ class Report:
     kinds: dict[str, dict[str, int]] = field(
         default_factory=lambda: {kind.name: dict.fromkeys(DONE, 0) for kind in KINDS}
     )
-    """Of each kind of ledger, what `DONE` lists."""
+    """For each kind of ledger, what `DONE` lists."""
     repaired: int = 0
     """Ledgers that had other bookies, when they were read again, than they were closed with."""
     rows: int = 0
@@ -123,7 +123,7 @@ class Load:
         self._kept: dict[Kind, list[Ledger]] = {kind: [] for kind in KINDS}
         self.report = Report(copied=dict.fromkeys(copies, 0))
         self._places: list[tuple[int, Position]] = []
-        """Of the source: (rows before it, position), ascending, back to where it may be truncated."""
+        """Positions of the source: (rows before it, position), ascending, back to where it may be truncated."""
         self._seen: Counter[str] = Counter()
         self._copied_to: dict[str, Place] = dict.fromkeys(copies, EARLIEST)
 
@@ -151,7 +151,7 @@ class Load:
         return asyncio.ensure_future(self.guarded(work))
 
     async def guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        """An exception that nobody expects is a finding, and ends one part of the load only."""
+        """An unexpected exception is a finding, and ends only one part of the load."""
         try:
             await work
         except Exception as error:
@@ -284,7 +284,7 @@ class Load:
                 self._violated(f"{_named(ledger)}: entry {entry_id} reads {bytes(found)[:20]!r}...")
 
     async def _trim(self, kind: Kind) -> None:
-        """Keep so many ledgers, of any age: what stays of an entry log has to be compacted."""
+        """Keep this many ledgers, of any age: the rest of an entry log has to be compacted."""
         kept = self._kept[kind]
         while len(kept) > KEPT:
             ledger = kept.pop(self._random.randrange(len(kept)))
@@ -345,7 +345,7 @@ class Load:
         self.report.rows = await self._insist("read the log", self._rows_in_source)
 
     async def _rows_in_source(self) -> int:
-        """Return how many rows the source has: its numbers go on where its last one stands."""
+        """Return how many rows the source has: its numbers continue after its last one."""
         count, start = self._places[-1] if self._places else (0, EARLIEST)
         async for batch in self._client.log(SOURCE).read(start):
             for found in batch:
@@ -385,7 +385,7 @@ class Load:
         return min(self.report.copied.values(), default=self.report.rows)
 
     async def _truncate(self) -> None:
-        """Let go of the rows that nobody needs any more."""
+        """Truncate the rows that are no longer needed."""
         while True:
             await asyncio.sleep(TRUNCATE_S)
             done = self._copied - SOURCE_MARGIN
@@ -404,7 +404,7 @@ class Load:
             self._met(f"truncate {log}", error)
 
     async def _vacuum(self) -> None:
-        """Delete what drivers that were killed left behind."""
+        """Delete what killed drivers left."""
         while True:
             await asyncio.sleep(VACUUM_S)
             for log in (SOURCE, *self._copies):

@@ -54,7 +54,7 @@ SETTINGS = {
     "lockReleaseOfFailedLedgerGracePeriod": "20000",
 }
 STORAGES = (StorageClass.SORTED, StorageClass.DB, StorageClass.INTERLEAVED, StorageClass.SORTED, StorageClass.SORTED)
-"""Of the bookies, in order. The last one has the small disk: a ledger directory of two."""
+"""Machines of the bookies, in order. The last one has the small disk: a ledger directory of two."""
 
 FULL = {"diskUsageThreshold": "0.000001", "diskUsageWarnThreshold": "0.000001", "diskUsageLwmThreshold": "0.000001"}
 """With these any disk counts as full: for where a small one may not be mounted."""

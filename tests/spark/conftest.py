@@ -33,7 +33,7 @@ SETTINGS = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.streaming.stopTimeout": "60s",
 }
-"""The time zone is nobody's default, so that a timestamp which passes through local time is noticed."""
+"""The time zone is an unusual one, so that a timestamp which passes through local time is noticed."""
 
 
 def session(folder: Path) -> SparkSession:

@@ -183,7 +183,7 @@ class Campaign:
             self._name_bookie()
 
     def intrude(self) -> None:
-        """Run the copy from another checkpoint under the same name, when nobody else does: it must be refused."""
+        """Run the copy from another checkpoint under the same name, when no other query does: it must be refused."""
         folder = self._folder / "intruder"
         (folder / "kills").mkdir(parents=True)
         before = self._client.log(self.target).show()
@@ -217,7 +217,7 @@ class Campaign:
     # ---- what came of it ----
 
     def check(self) -> Result:
-        """Look for what is lost, doubled, out of order or left over; nobody writes any more."""
+        """Look for lost, doubled, unordered or remaining rows; no process writes any more."""
         self.result.entries = len(self._rows)
         self.result.micro_batches = self._epochs()
         self.result.drivers = len(self._drivers)

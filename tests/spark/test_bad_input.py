@@ -1,6 +1,6 @@
 """Bad input of the connector: every option, wrong in every way, and data that is not what the options say.
 
-Whatever is wrong is told in one line, by an error that names the option, what it is, and what to do. Most cases call
+Every mistake is reported in one line, by an error that names the option, its value, and the remedy. Most cases call
 what Spark calls on the driver; `test_batch` and `test_stream` show some of them through a session.
 """
 
@@ -74,7 +74,7 @@ TAKES_ANY_TEXT = {"password"}
 
 
 def wrong_values(option: Option) -> dict[str, str]:
-    """Return texts that the option does not take, each with a part of what its user is told."""
+    """Return texts that the option does not take, each with a part of its error message."""
     if option.name in CHOICES:
         return {"other": "is none of", "": "is none of", "1": "is none of"}
     if option.name in TAKES_ANY_TEXT:
@@ -92,7 +92,7 @@ def chosen(option: Option) -> dict[str, str]:
 
 
 def told(error: type[Exception], action) -> str:
-    """Return the one line that the user is told."""
+    """Return the one-line error message."""
     with pytest.raises(error) as caught:
         action()
     assert "\n" not in str(caught.value)
@@ -206,7 +206,7 @@ def test_options_in_conflict_are_both_named(use, given, part):
         ({"log": "a", "recover": "true", "maxEntriesPerTrigger": "8"}, "remove one of them"),
     ],
 )
-def test_options_that_no_read_takes_together_are_told_at_load(given, part):
+def test_options_that_no_read_takes_together_are_refused_at_load(given, part):
     assert part in told(ConfigurationError, lambda: BookKeeperDataSource({"uri": URI, **given}))
 
 
@@ -218,7 +218,7 @@ def test_options_that_a_read_or_a_write_takes_are_no_matter_for_load():
 
 @pytest.mark.parametrize("text", ["null", "true", "7", "[]"])
 @pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
-def test_offset_of_a_log_of_a_pattern_that_is_none_is_refused_with_the_option(option, text):
+def test_invalid_offset_of_a_log_of_a_pattern_is_refused_with_the_option(option, text):
     options = parse(logsPattern="a|b", **{option: f'{{"a": {text}}}'})
     message = told(ConfigurationError, lambda: options.offset_of("a", option))
     assert f"option '{option}': the offset of log a is" in message
@@ -292,7 +292,7 @@ def test_position_beyond_the_end_is_refused_with_where_the_end_is(cluster, clien
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
-def test_position_of_another_log_or_in_front_of_what_is_left_is_refused(cluster, client, log, option):
+def test_position_of_another_log_or_before_the_remaining_entries_is_refused(cluster, client, log, option):
     first, last = positions_of(client, log)
     other = str(replace(last, ledger_id=first.ledger_id))
     message = told(ConfigurationError, lambda: planned(cluster, log=log, **{option: other}))
@@ -448,7 +448,7 @@ def test_columns_are_read_off_a_shared_ledger_that_is_still_open(cluster, client
     assert rows(*source(cluster, name, "json")) == [{"a": 5}]
 
 
-def test_decimal_of_another_program_that_spark_cannot_hold_is_told_by_its_column():
+def test_decimal_of_another_program_that_spark_cannot_hold_is_reported_with_its_column():
     payload = pa.schema({"fine": pa.int64(), "s": pa.struct({"d": pa.decimal256(40, 2)})})
     message = told(ConfigurationError, lambda: inferred_schema(payload, parse(log="a")))
     assert "column 's' of the first entry is struct<d:decimal(40,2)>" in message

@@ -219,7 +219,7 @@ def test_spark_refuses_the_modes_that_it_does_not_offer_and_writes_nothing(spark
 @pytest.mark.every_spark
 def test_if_exists_protects_a_log_with_content(spark, table, client):
     frame = spark.range(3).selectExpr("cast(id as string) as value")
-    client.log(table.log).create()  # an empty log is as good as none
+    client.log(table.log).create()  # an empty log counts as absent
     table.write(frame, ifExists="error")
     ledgers = set(client.ledgers())
     assert "holds ledgers already, and option 'ifExists' is error" in refused(
@@ -231,7 +231,7 @@ def test_if_exists_protects_a_log_with_content(spark, table, client):
 
 
 @pytest.mark.parametrize("if_exists", ["error", "ignore"])
-def test_of_two_jobs_that_want_an_empty_log_the_first_to_commit_wins(spark, table, client, if_exists):
+def test_first_to_commit_of_two_jobs_that_want_an_empty_log_wins(spark, table, client, if_exists):
     def job():
         return BookKeeperWriter(schema, SourceOptions.parse({**chosen, "ifExists": if_exists}), overwrite=False)
 
@@ -261,7 +261,7 @@ def test_frame_is_the_snapshot_of_its_load(spark, table):
     loaded = table.read()
     assert loaded.count() == 3
     table.write(frame)
-    # Spark 4.0 plans anew for each action.
+    # Spark 4.0 plans again for each action.
     assert loaded.count() == (3 if SPARK_VERSION >= "4.1" else 6)
     assert table.read().count() == 6
 
@@ -334,7 +334,7 @@ def refused(action) -> str:
     return str(caught.value)
 
 
-def test_bad_input_is_told_at_load_or_save_and_leaves_nothing(spark, table, client, cluster):
+def test_bad_input_is_refused_at_load_or_save_and_leaves_nothing(spark, table, client, cluster):
     frame = spark.range(3).selectExpr("cast(id as string) as value")
     before = set(client.ledgers())
     cases = {
@@ -358,7 +358,7 @@ def test_bad_input_is_told_at_load_or_save_and_leaves_nothing(spark, table, clie
 
 
 @pytest.mark.every_spark
-def test_missing_ledger_and_wrong_password_are_told_at_planning(spark, cluster, ledger_of):
+def test_missing_ledger_and_wrong_password_are_reported_at_planning(spark, cluster, ledger_of):
     reader = spark.read.format("bookkeeper").option("uri", cluster.uri)
     # Other tests choose ledger ids below 2**30: these are beyond any of them.
     absent, last = 2**40, 2**41
@@ -377,7 +377,7 @@ def test_deleted_ledger_fails_the_read_unless_loss_is_allowed(spark, table, clie
     assert strings(table, failOnDataLoss="false") == ["2", "3"]
 
 
-def test_changed_schema_and_another_password_are_told_by_name(spark, table):
+def test_changed_schema_and_another_password_are_reported_by_name(spark, table):
     table.write(spark.range(1))
     table.write(spark.range(1).selectExpr("id", "'x' as added"))
     assert "it has a column 'added', which the first entries have not" in refused(

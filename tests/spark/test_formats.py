@@ -208,7 +208,7 @@ def test_raw_values_lie_over_the_received_buffer():
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
-def test_text_that_is_not_utf8_is_not_written_as_what_nobody_reads(format_name):
+def test_text_that_is_not_utf8_is_not_written_as_an_unreadable_entry(format_name):
     column = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xffA"]).buffers())
     with pytest.raises(MalformedPayload, match=r"column 's' .*: cast it to binary"):
         encoded(format_name, pa.record_batch({"i": pa.array([1]), "s": column}))

@@ -108,7 +108,7 @@ def test_large_entries_stay_where_they_were_read(tmp_path, given):
 
 
 def test_what_lies_between_large_entries_is_not_read(tmp_path, given):
-    """A flush writes ledgers one after the other, so those of the next flush lie behind other ledgers' entries."""
+    """A flush writes ledgers one after the other, so those of the next flush come after other ledgers' entries."""
     large = [b"%04d" % number * 25_000 for number in range(8)]
 
     async def test(cluster: InProcessCluster) -> None:

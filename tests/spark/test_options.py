@@ -88,7 +88,7 @@ HOSTILE = [
 
 
 def told(action) -> str | None:
-    """Return what the user is told, None where it is accepted."""
+    """Return the error message, None if the option is accepted."""
     try:
         action()
     except ConfigurationError as error:
@@ -237,7 +237,7 @@ def test_what_a_log_with_content_does_is_said_once():
     assert "is none of append, error, ignore" in refused(log="a", ifExists="replace")
 
 
-def test_of_a_table_that_is_created_only_the_options_count():
+def test_only_the_options_of_a_created_table_count():
     properties = {"provider": "bookkeeper", "owner": "x", "p": "q", "uri": URI, "log": "a"}
     found = SourceOptions.parse({**properties, "option.uri": URI, "option.log": "a"}, {})
     assert (found.uri, found.log, found.given) == (URI, "a", {"uri", "log"})

@@ -79,7 +79,8 @@ def test_rows_of_another_query_are_never_taken_for_a_repetition(sink, caplog):
 
 
 def test_advised_version_is_right_in_the_middle_of_a_query(sink):
-    """Two queries share a name; the one whose epoch 5 comes too late goes on behind the other with the number given."""
+    """Two queries share a name; the one whose epoch 5 comes too late continues after the other with the given
+    number."""
     for epoch in range(8):
         sink.epoch("q1", epoch, f"a{epoch}")
     with pytest.raises(VersionPublished, match="txnVersion 3 "):
@@ -135,7 +136,7 @@ def test_job_by_hand_and_query_do_not_take_each_others_versions(sink):
     assert sink.rows() == ["by hand", "y"]
 
 
-def test_name_of_a_log_that_an_older_bkspark_wrote_goes_on_behind_its_last_version(sink, client):
+def test_name_of_a_log_that_an_older_bkspark_wrote_continues_after_its_last_version(sink, client):
     """Its head remembers versions without queries."""
     sink.job(0, "old")
     assert client.log(sink.log).show()["published"] == [{"name": "app", "version": 0, "query": None}]

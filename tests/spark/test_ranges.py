@@ -36,7 +36,7 @@ def test_end_of_a_ledger_has_one_form():
 def test_nothing_new_returns_the_start_unchanged():
     assert advance([], at(0, 0)) == at(0, 0)
     assert advance([open_ledger(0, 4)], at(0, 4)) == at(0, 4)
-    # The ledger was closed meanwhile, exactly where the reader stands: another text of the same place.
+    # The ledger was closed meanwhile, exactly at the reader's position: another text of the same place.
     assert advance([closed(0, 4)], at(0, 4)) == at(0, 4)
     assert advance([closed(0, 4), closed(1, 0), open_ledger(2, 0)], at(0, 4)) == at(0, 4)
 

@@ -73,7 +73,7 @@ def test_task_needs_no_metadata_store(cluster, client, log):
     assert found == list(range(20))
 
 
-def test_partition_is_small_however_much_it_stands_for(cluster, client, log):
+def test_partition_is_small_however_much_it_covers(cluster, client, log):
     append(client, log, *range(5_000))
     (partition,) = BookKeeperReader(VALUE, options(cluster, log)).partitions()
     assert len(pickle.dumps(partition)) < 2_000
@@ -143,7 +143,7 @@ def test_ledger_that_goes_while_it_is_chosen_is_no_error_unless_it_is_named(clus
 
 
 @pytest.mark.parametrize("payload_format", ["json", "raw"])
-def test_looking_for_columns_fences_nobody(cluster, client, payload_format):
+def test_looking_for_columns_fences_no_writer(cluster, client, payload_format):
     writer = client.create()
     writer.append_many([b'{"a": 1}'])
     given = {"uri": cluster.uri, "ledgers": str(writer.ledger_id), "recover": "true", "payloadFormat": payload_format}
@@ -194,7 +194,7 @@ def test_unconfirmed_entries_are_read_when_asked_for(cluster, client):
     writer.append_many([b"2"])  # tells the bookies that 1 is confirmed; of 2 they do not know
     assert found(cluster, ledgers=str(writer.ledger_id)) == [1]
     assert found(cluster, ledgers=str(writer.ledger_id), unconfirmed="true") == [1, 2]
-    writer.append_many([b"3"])  # nobody fenced it
+    writer.append_many([b"3"])  # it was not fenced
     writer.abandon()
 
 
@@ -244,7 +244,7 @@ def test_stream_with_an_end_does_not_wait_for_entries(cluster, client, log):
 
 
 @pytest.mark.admission_control
-def test_plan_from_what_a_trigger_looked_at_is_the_one_that_is_made_anew(cluster, client, log):
+def test_plan_from_the_state_that_a_trigger_read_equals_a_new_plan(cluster, client, log):
     """A micro-batch has the same rows whenever it is planned: by the trigger that found them, or after a restart."""
     append(client, log, *range(10))
     stream = BookKeeperStreamReader(VALUE, options(cluster, log, maxEntriesPerTrigger="4", startingOffsets="earliest"))
@@ -333,7 +333,7 @@ async def _address(client, bookie: str) -> tuple[str, int]:
 
 
 @pytest.mark.admission_control
-def test_progress_tells_how_far_behind_a_stream_is(cluster, client, log):
+def test_progress_contains_the_lag_of_a_stream(cluster, client, log):
     append(client, log, *range(10))
     append(client, log, *range(10, 15))
     limited = options(cluster, log, maxEntriesPerTrigger="4", startingOffsets="earliest")
@@ -510,7 +510,7 @@ def test_abandoned_read_ends_its_connections(cluster, client, log):
     assert rows(reader, reader.partitions()) == [0, 1, 2]
 
 
-def test_end_behind_what_is_readable_is_refused(cluster, client, log):
+def test_end_after_the_readable_entries_is_refused(cluster, client, log):
     append(client, log, 1)
     end = client.log(log).latest()
     beyond = str(replace(end, entry_id=end.entry_id + 1))

@@ -1,4 +1,4 @@
-"""What a message advises can be done, and does what it says; what is nearly right is told. Without a Spark session."""
+"""The advice in a message works, and nearly right input gets an error. Without a Spark session."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def positions(client: Client, log: str) -> list[Position]:
 
 
 @pytest.mark.cluster
-def test_stream_with_a_checkpoint_is_not_told_to_change_an_option_that_it_ignores(cluster, client, log):
+def test_stream_with_a_checkpoint_is_not_advised_to_change_an_option_that_it_ignores(cluster, client, log):
     """It begins at its checkpoint: startingOffsets=earliest, which was advised, it had already."""
     stream = BookKeeperStreamReader(VALUE, options(cluster, log=log, startingOffsets="earliest"))
     noted = stream.initialOffset()
@@ -65,7 +65,7 @@ def test_stream_with_a_checkpoint_is_not_told_to_change_an_option_that_it_ignore
 
 
 @pytest.mark.cluster
-def test_batch_read_is_told_to_use_what_is_left(cluster, client, log):
+def test_batch_read_is_advised_to_use_the_remaining_entries(cluster, client, log):
     first, *_, last = positions(client, log)
     client.log(log).truncate(last)
     gone = str(replace(first, entry_id=1))
@@ -94,7 +94,7 @@ def test_ledger_that_is_gone_from_a_log_can_be_started_after(cluster, client, lo
 
 @pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
 @pytest.mark.parametrize("selection", [{"log": "a"}, {"logsPattern": "a.*"}])
-def test_offsets_of_kafkas_form_are_told_at_load(option, selection):
+def test_offsets_of_kafkas_form_are_refused_at_load(option, selection):
     with pytest.raises(ConfigurationError) as refused:
         BookKeeperDataSource({"uri": URI, **selection, option: KAFKAS})
     message = str(refused.value)
@@ -105,7 +105,7 @@ def test_offsets_of_kafkas_form_are_told_at_load(option, selection):
 
 
 @pytest.mark.parametrize("text", ['{"entry": 1}', "{}", '{"ordinal": -1, "ledger": 0, "entry": 0, "version": 1}'])
-def test_json_that_is_no_position_is_told_at_load(text):
+def test_json_that_is_not_a_position_is_refused_at_load(text):
     with pytest.raises(ConfigurationError, match="option 'startingOffsets': position"):
         BookKeeperDataSource({"uri": URI, "log": "a", "startingOffsets": text})
     with pytest.raises(ConfigurationError, match="option 'startingOffsets': log a: position"):
@@ -123,7 +123,7 @@ def test_positions_and_words_are_no_matter_for_load():
 
 
 @pytest.mark.cluster
-def test_ledgers_of_several_passwords_are_told_to_be_chosen(cluster, client):
+def test_ledgers_of_several_passwords_get_advice_to_choose(cluster, client):
     mark = uuid.uuid4().hex
     with client.create(ensemble=1, write_quorum=1, ack_quorum=1, metadata={"mark": mark}) as writer:
         writer.append(b"x")

@@ -44,7 +44,7 @@ def test_temporary_view_with_options_reads_and_inserts(spark, table, name):
 
 
 def test_temporary_view_with_options_of_a_write_takes_inserts_and_no_queries(spark, table, name):
-    """Spark gives a view's options to both, and adds nothing that stands in WITH."""
+    """Spark gives a view's options to both, and adds nothing from WITH."""
     small = {"ensembleSize": 1, "writeQuorum": 1, "ackQuorum": 1}
     spark.sql(f"create temporary view {name} (value string) using bookkeeper options ({options(table, **small)})")
     spark.sql(f"insert into {name} values ('a')")

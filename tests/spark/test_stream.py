@@ -167,7 +167,7 @@ def test_limit_of_a_stream_is_kept_or_refused_by_name(spark, table, sink):
         assert reason in failure(lambda: sink.run(limited))
 
 
-def test_stream_starts_at_latest_unless_told_otherwise(spark, table, sink):
+def test_stream_starts_at_latest_by_default(spark, table, sink):
     numbers(table, 0, 5)
     stream = table.stream("value string").selectExpr("cast(value as int)")
     sink.run(stream)
@@ -230,7 +230,7 @@ def test_truncated_entries_that_were_unread_fail_the_stream(spark, table, sink, 
     assert third.read(spark) == list(range(25, 30))
 
 
-def test_truncation_behind_the_reader_is_no_loss(spark, table, sink, client):
+def test_truncation_before_the_reader_is_no_loss(spark, table, sink, client):
     numbers(table, 0, 10, partitions=1)
     sink.run(values(table))
     numbers(table, 10, 20, partitions=1)
@@ -259,7 +259,7 @@ def test_checkpoint_of_another_log_is_refused(spark, table, sink):
     assert f"position in log '{first}'" in failure(lambda: sink.run(values(table)))
 
 
-def test_wrong_options_of_a_stream_are_told_at_its_start(spark, table, sink):
+def test_wrong_options_of_a_stream_are_refused_at_its_start(spark, table, sink):
     numbers(table, 0, 3)
     assert "'endingOffsets' has no effect on a stream read" in failure(
         lambda: sink.run(values(table, endingOffsets="latest"))

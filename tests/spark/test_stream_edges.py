@@ -22,7 +22,7 @@ VALUE = StructType().add("value", "string")
 
 @pytest.fixture
 def prefix() -> str:
-    """Of names of logs that no other test has."""
+    """Prefix of names of logs that no other test has."""
     return f"edges-{uuid.uuid4().hex[:12]}"
 
 
@@ -76,7 +76,7 @@ def test_query_waits_for_the_least_number_of_entries(spark, cluster, client, pre
     assert [epoch for epoch in epochs if epoch] == [["1", "2", "3"]]
 
 
-def test_new_log_lets_nobody_wait_longer_for_the_least_number_of_entries(cluster, client, prefix, monkeypatch):
+def test_new_log_lets_no_log_wait_longer_for_the_least_number_of_entries(cluster, client, prefix, monkeypatch):
     append(client, f"{prefix}-a", b"1")
     now = SimpleNamespace(monotonic=lambda: clock[0])
     clock = [0.0]
@@ -128,8 +128,8 @@ def test_run_with_an_end_leaves_a_log_that_is_created_again_to_the_next_one(clus
     assert values(last, end, latest(last, end)) == ["new"] * 9
 
 
-def test_batch_that_was_planned_behind_the_end_of_a_closed_ledger_is_loss(cluster, client, prefix):
-    """As after a bookie lost what it had acknowledged, and the ledger was closed in front of that."""
+def test_batch_that_was_planned_after_the_end_of_a_closed_ledger_is_loss(cluster, client, prefix):
+    """As after a bookie lost acknowledged entries, and the ledger was closed before them."""
     append(client, prefix, b"1", b"2")
     append(client, prefix, b"3")
     stream = follow(cluster, log=prefix)

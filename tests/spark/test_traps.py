@@ -11,7 +11,7 @@ sections these are). Where a trap's name is in a test, the test fails if we step
                                             test_table_takes_its_options_from_each_query_and_is_never_stale
       commit comes twice, abort after it    test_epoch_that_is_written_again_is_published_once
                                             test_abort_after_a_commit_that_took_effect_deletes_nothing_published
-      a killed write is told nothing        test_killed_worker_process_is_replaced_and_leaves_nothing
+      a killed write runs no code test_killed_worker_process_is_replaced_and_leaves_nothing
                                             test_cancelled_jobs_zombie_publishes_and_leaves_nothing
       stop() is never called                test_stop_never_called_leaves_nothing
       offsets are compared as text          test_offset_text_is_canonical, test_offsets_are_canonical_and_name_the_log
@@ -39,7 +39,7 @@ sections these are). Where a trap's name is in a test, the test fails if we step
       speculation                           test_every_kind_of_fault_strikes ("speculative attempt"); one host never
                                             speculates
       commit is repeated                    test_epoch_that_is_written_again_is_published_once
-                                            test_a_repeated_epoch_appends_nothing_that_anybody_sees
+                                            test_a_repeated_epoch_appends_nothing_visible
       a new checkpoint is a new query       test_new_checkpoint_under_a_used_name_fails_and_no_row_is_lost
     section 7: known bugs
       pushdown leak                         test_pushdown_leak_returns_no_wrong_rows

@@ -80,7 +80,7 @@ def test_changed_options_leave_the_first_as_they_were():
         ({}, "nothing to read or write is named"),
     ],
 )
-def test_wrong_options_are_told_when_they_are_made(options, reason):
+def test_wrong_options_are_refused_when_they_are_made(options, reason):
     with pytest.raises(ConfigurationError, match=reason):
         Options(uri=URI, **options)
 

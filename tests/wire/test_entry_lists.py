@@ -55,7 +55,7 @@ def test_no_groups_are_no_entries():
         entry_list(*[(at << 40, (at << 40) + 4 * 10**5, 1, 2) for at in range(10)]),
     ],
 )
-def test_what_is_no_list_is_refused(data):
+def test_text_that_is_not_a_list_is_refused(data):
     with pytest.raises(ProtocolError):
         decode_entry_list(data)
 
@@ -79,7 +79,7 @@ def test_what_is_encoded_is_decoded(seed):
 def test_striped_entries_are_one_group_and_more_groups_than_allowed_are_no_list():
     striped = EntryRuns.of(np.arange(3000)[np.arange(3000) % 3 != 1])
     data = encode_entry_list(striped, 3)
-    # The first entry stands alone: it lacks the one before it.
+    # The first entry is alone: it lacks the one before it.
     assert data == entry_list((0, 0, 1, 0), (2, 2996, 2, 3), (2999, 2999, 1, 0))
     assert len(data) == HEAD_BYTES + 3 * GROUP_BYTES
     assert encode_entry_list(striped, 2) is None

@@ -54,7 +54,7 @@ def test_header_words_match_vectors():
     )
 
 
-def test_requests_of_all_kinds_in_one_buffer_are_told_apart():
+def test_requests_of_all_kinds_in_one_buffer_are_distinguished():
     data = b"".join([*REQUESTS, v2.encode_auth_reply(b"xyz")])
     requests = requests_of(data)
     assert requests.opcodes.tolist() == [v2.ADD, v2.READ, v2.READ, v2.BATCH_READ, v2.AUTH]
@@ -92,7 +92,7 @@ def test_reply_with_short_body_is_refused():
             replies_of((length - 4).to_bytes(4, "big") + batch[4:length])
 
 
-def test_replies_of_all_kinds_in_one_buffer_are_told_apart():
+def test_replies_of_all_kinds_in_one_buffer_are_distinguished():
     data = ADD_REPLY + v2.encode_read_reply_head(5, -1, 3) + b"abc" + v2.encode_batch_reply_head(5, 7, 99, 0, 6)
     data += b"\0\0\0\2hi"
     replies = replies_of(data)

@@ -173,7 +173,7 @@ def test_answers_of_any_sizes_are_one_run(seed):
     check_against_protobuf(octets, table, reads, 0)
 
 
-def test_a_run_of_answers_ends_before_what_is_none():
+def test_a_run_of_answers_ends_before_another_frame():
     add = protocol.AddResponse(status=0, ledgerId=7, entryId=1)
     added = protocol.Response(header=v3.header(protocol.ADD_ENTRY, 1), status=0, addResponse=add)
     messages = [*(response(i, body=bytes(i)) for i in range(2000)), added, response(5)]
