@@ -94,7 +94,7 @@ def encode_adds(
 
 
 def add_head(master_key: bytes, flags: int = 0) -> bytes:
-    """Return what stands between the length of an ADD frame and its entry."""
+    """Return the bytes between the length of an ADD frame and its entry."""
     return header_word(ADD, flags).to_bytes(4, "big") + master_key
 
 

@@ -197,7 +197,7 @@ class Bookie:
         if client is not self._last_adder:
             self._last_adder, self._single_adds = client, 0
         self._single_adds += 1
-        # Where one client adds alone nobody would share the sync: it is done at once.
+        # If one client adds alone, no other client would share the sync: it is done at once.
         is_serial = self._single_adds > self._options.serial_writer_after
         if sequence := self._journals[0].commit(records) if is_serial else 0:
             self.on_durable(0, sequence)

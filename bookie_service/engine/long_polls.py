@@ -72,7 +72,7 @@ class LongPolls:
         self._reads = reads
         self._turns = turns
         self.by_ledger: dict[int, dict[_Waiter, None]] = {}
-        """Who waits, by ledger. For this class to change."""
+        """The polls that wait, by ledger. Changed by this class alone."""
         self._by_client: dict[PollClient, dict[_Waiter, None]] = {}
         self._touched: dict[int, bool] = {}
         """Ledgers that changed since their polls were last checked, and whether they were fenced."""

@@ -96,7 +96,7 @@ class Connection:
         """`address`: of the peer's machine."""
         self._socket = connected
         self.address = address
-        """Of the peer's machine. Constant."""
+        """The machine of the peer. Constant."""
         self._bookie = bookie
         self._memory_budget = memory_budget
         self._turns = turns

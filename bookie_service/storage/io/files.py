@@ -84,7 +84,7 @@ def _syncs_file_systems() -> bool:
 
 
 def _named(error: OSError, path: str) -> OSError:
-    """Return an error that has the path, if it has none."""
+    """Return an error with the path, if the error lacks one."""
     return error if error.filename is not None else OSError(error.errno, error.strerror, path)
 
 
