@@ -165,12 +165,12 @@ class EntryBatch:
         """
         import pyarrow as pa
 
-        if self.payload_bytes > ARROW_DATA_BYTES_MAX:
-            raise ValueError(f"{self.payload_bytes} bytes of payload do not fit one Arrow binary array")
-        base = int(self.offsets[0])
+        base, end = self.offsets.item(0), self.offsets.item(-1)
+        if end - base > ARROW_DATA_BYTES_MAX:
+            raise ValueError(f"{end - base} bytes of payload do not fit one Arrow binary array")
         offsets = (self.offsets - base).astype(np.int32)
-        data = memoryview(self.buffer)[base : base + self.payload_bytes]
-        return pa.Array.from_buffers(pa.binary(), len(self), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+        data = memoryview(self.buffer)[base:end]
+        return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def as_batch(entries: Any) -> EntryBatch:

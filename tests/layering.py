@@ -104,7 +104,6 @@ PURE = (
     "bookie_service.engine.responses",
     "bookie_service.engine.rules",
     "bookie_service.engine.shares",
-    "bookie_service.engine.single_add",
     "bookie_service.engine.sync_cursor",
     "bookie_service.engine.turns",
     "bookie_service.network.add_decoders",
@@ -162,7 +161,7 @@ CHANGING = (
 )
 """What changes a bookie's state; a module with a request that changes nothing has no way to it."""
 CHANGING_CALLS = _words(
-    "create_ledger fence advance_lac insert insert_one begin_flush write_flush end_flush drop move submit commit "
+    "create_ledger fence advance_lac insert add_single begin_flush write_flush end_flush drop move submit commit "
     "fence_and_read write_lac force checkpoint"
 )
 

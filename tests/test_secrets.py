@@ -17,7 +17,7 @@ from bkspark.spark.options import SourceOptions
 from bkspark.spark.typed_options import Options
 from bkspark.wire import v2
 from bkspark.wire.digest import DigestType, EntryDigest
-from bookie_service.engine.single_add import SingleAdd
+from bkspark.wire.single_add import SingleAdd
 from bookie_service.formats.index import LedgerHeader
 
 SECRET = b"s3cret"

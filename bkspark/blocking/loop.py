@@ -80,20 +80,17 @@ def run_unless_exiting(work: Callable[[], Awaitable[object]]) -> None:
 
 def iterate(make: Callable[[], AsyncIterator[_T]]) -> Iterator[_T]:
     """Yield what the asynchronous iterator `make()` yields; closing the generator closes it."""
-
-    async def start() -> AsyncIterator[_T]:
-        return make()
-
-    items = run(start)
+    items = make()
+    closing = getattr(items, "aclose", None)
     try:
         while True:
             try:
                 item = run(items.__anext__)
             except StopAsyncIteration:
+                closing = None
                 return
             yield item
     finally:
-        closing = getattr(items, "aclose", None)
         if closing is not None:
             run_unless_exiting(closing)
 

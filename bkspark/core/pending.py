@@ -5,11 +5,15 @@ Which bookies have an entry is one bit mask for each pending entry. Whether an e
 its mask and never stored, so that withdrawing the votes of a replaced bookie needs no flag to be undone. The bytes of
 an entry are retained until every participating bookie has answered for it, because a bookie that refuses load gets it
 again, and with relaxed durability until it is synced.
+
+`Durability` is what a writer asks about entries that are acknowledged: `Synced` says that they are durable, and
+`bkspark.core.syncing.Relaxed` follows what is synced.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from typing import Protocol
 
 import numpy as np
 
@@ -27,8 +31,8 @@ class PendingEntries:
     def __init__(self, acknowledged: int) -> None:
         self.acknowledged = acknowledged
         """The last entry that is acknowledged; all before it are. Grows by `release` alone."""
-        self.count = 0
-        """Entries added and not acknowledged: they follow `acknowledged`. `add` adds, `release` subtracts."""
+        self.next_entry = acknowledged + 1
+        """The id that the next entry gets: those from `acknowledged` to it are pending. Grows by `add` alone."""
         self.kept_bytes = 0
         """Bytes of `batches`. Changed by `add`, `forget` and `clear`."""
         self.batches: deque[SealedEntries] = deque()
@@ -39,9 +43,9 @@ class PendingEntries:
         """When each of `batches` was added."""
 
     @property
-    def next_entry(self) -> int:
-        """The id that the next entry gets."""
-        return self.acknowledged + 1 + self.count
+    def count(self) -> int:
+        """Entries added and not acknowledged."""
+        return self.next_entry - self.acknowledged - 1
 
     @property
     def votes(self) -> np.ndarray:
@@ -50,25 +54,27 @@ class PendingEntries:
 
     def add(self, entries: SealedEntries, now_ns: int) -> None:
         """Entries that begin at `next_entry` are pending."""
-        before, self.count = self.count, self.count + len(entries)
-        if self.count > len(self._votes):
-            grown = np.zeros(max(self.count, 2 * len(self._votes)), np.uint64)
+        before = self.next_entry - self.acknowledged - 1
+        self.next_entry = entries.end_entry
+        count = self.next_entry - self.acknowledged - 1
+        if count > len(self._votes):
+            grown = np.zeros(max(count, 2 * len(self._votes)), np.uint64)
             grown[:before] = self._votes[:before]
             self._votes = grown
-        self._votes[before : self.count] = 0
+        self._votes[before:count] = 0
         self.batches.append(entries)
         self._added_ns.append(now_ns)
         self.kept_bytes += len(entries.buffer)
 
     def vote(self, bit: np.uint64, entry_ids: np.ndarray, span: tuple[int, int] | None) -> None:
-        """A slot, as a mask, has these entries; only pending ones count. `span`: as `owed.consecutive` returns it.
+        """A slot, as a mask, has these entries; only pending ones count. `span`: as `slots.consecutive` returns it.
 
         A vote counts only for entries whose write set names the slot.
         """
         first_pending = self.acknowledged + 1
         if span is not None:
             first, end = span
-            self._votes[max(0, first - first_pending) : max(0, min(end - first_pending, self.count))] |= bit
+            self._votes[max(0, first - first_pending) : max(0, min(end, self.next_entry) - first_pending)] |= bit
             return
         at = entry_ids - first_pending
         self._votes[at[(at >= 0) & (at < self.count)]] |= bit
@@ -79,30 +85,28 @@ class PendingEntries:
 
     def release(self, slots: Slots) -> bool:
         """Acknowledge the longest prefix of pending entries that Qa bookies have; return whether there is one."""
-        if not self.count:
+        first_pending = self.acknowledged + 1
+        pending = self.next_entry - first_pending
+        # Most often the first entry tells that nothing is ripe.
+        if not pending or self._votes.item(0).bit_count() < slots.ack_quorum:
             return False
-        votes = self._votes[: self.count]
-        if votes.item(0).bit_count() < slots.ack_quorum:
+        votes = self._votes[:pending]
+        if slots.is_striped:
+            ids = np.arange(first_pending, self.next_entry)
+            votes = votes & write_set_masks(ids, len(slots.all), slots.write_quorum)
+        ripe = np.bitwise_count(votes) >= slots.ack_quorum
+        count = pending if ripe.all() else int(np.argmin(ripe))
+        if not count:
             return False
-        count = 1
-        if slots.is_striped or self.count > 1:
-            if slots.is_striped:
-                ids = np.arange(self.acknowledged + 1, self.acknowledged + 1 + self.count)
-                votes = votes & write_set_masks(ids, len(slots.all), slots.write_quorum)
-            ripe = np.bitwise_count(votes) >= slots.ack_quorum
-            count = self.count if ripe.all() else int(np.argmin(ripe))
-            if not count:
-                return False
         self.acknowledged += count
-        self.count -= count
-        if self.count:
-            self._votes[: self.count] = self._votes[count : count + self.count].copy()
+        if count < pending:
+            self._votes[: pending - count] = self._votes[count:pending].copy()
         return True
 
     def forget(self, slots: Slots, retained_after: int) -> None:
         """Release the bytes of entries up to `retained_after` that no bookie may refuse any more."""
         while self.batches:
-            last_entry = self.batches[0].first_entry + len(self.batches[0]) - 1
+            last_entry = self.batches[0].end_entry - 1
             if last_entry > retained_after:
                 return
             for slot in slots.all:
@@ -141,3 +145,106 @@ class PendingEntries:
         self.batches.clear()
         self._added_ns.clear()
         self.kept_bytes = 0
+
+
+class Durability(Protocol):
+    """What a writer asks about the durability of its entries."""
+
+    @property
+    def lac(self) -> int:
+        """The last add confirmed: every entry up to it is acknowledged, and durable on Qa bookies."""
+
+    @property
+    def retained_after(self) -> int:
+        """The bytes of entries above this one are retained, to be sent again."""
+
+    @property
+    def replaces_bookies(self) -> bool:
+        """Whether a lost bookie may be replaced."""
+
+    @property
+    def unsynced_bytes_max(self) -> int | None:
+        """What the retained bytes may come to where they are retained until they are synced; None: they are not."""
+
+    def may_lose(self, slot: Slot) -> bool:
+        """Return whether the bookie may lose what it acknowledged when it goes away."""
+
+    def on_gone(self, slot: Slot) -> None:
+        """The bookie in a slot, or its connection, is gone: it answers no force any more."""
+
+    def confirm(self, now_ns: int) -> list[effects.WriterEffect]:
+        """Move the LAC to what is durable."""
+
+    def want(self) -> None:
+        """All that is acknowledged is to be synced."""
+
+    def wants_for_space(self) -> bool:
+        """Return whether so much is retained until it is synced that it must be: no caller may ever ask for it."""
+
+    def wants_for_time(self, now_ns: int) -> bool:
+        """Return whether the LAC has been lower than the last acknowledged entry for too long."""
+
+    def force(self, *, is_again: bool = False) -> list[effects.WriterEffect]:
+        """Ask the bookies that take part to sync, if a caller waits for that and no force is under way.
+
+        Args:
+            is_again: only if the last force did not ask for all that is wanted.
+        """
+
+    def takes(self, force: effects.Force) -> bool:
+        """Return whether a force is of the round under way, and its bookie still in the slot."""
+
+    def on_forced(self, force: effects.Force) -> None:
+        """A bookie carried out a force that is taken."""
+
+    def is_lost(self) -> bool:
+        """Return whether the last force was not enough for what is wanted, and no other one can be."""
+
+
+class Synced:
+    """An acknowledged entry is durable: the LAC is the last one acknowledged, and there is nothing to force."""
+
+    replaces_bookies = True
+    unsynced_bytes_max = None
+
+    def __init__(self, pending: PendingEntries) -> None:
+        self._pending = pending
+        """The writer's; read only."""
+
+    @property
+    def lac(self) -> int:
+        return self._pending.acknowledged
+
+    @property
+    def retained_after(self) -> int:
+        return self._pending.acknowledged
+
+    def may_lose(self, slot: Slot) -> bool:
+        return False
+
+    def on_gone(self, slot: Slot) -> None:
+        return None
+
+    def confirm(self, now_ns: int) -> list[effects.WriterEffect]:
+        return []
+
+    def want(self) -> None:
+        return None
+
+    def wants_for_space(self) -> bool:
+        return False
+
+    def wants_for_time(self, now_ns: int) -> bool:
+        return False
+
+    def force(self, *, is_again: bool = False) -> list[effects.WriterEffect]:
+        return []
+
+    def takes(self, force: effects.Force) -> bool:
+        return False
+
+    def on_forced(self, force: effects.Force) -> None:
+        return None
+
+    def is_lost(self) -> bool:
+        return False

@@ -10,13 +10,12 @@ every replica said so explicitly, and otherwise the first real error.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.core.striping import write_set
 from bkspark.errors import BookKeeperError, NoSuchEntry, ProtocolError, ReadFailed
 
 
@@ -29,14 +28,16 @@ class EntrySpan:
     bookies: tuple[str, ...]
 
 
-def spans(metadata: LedgerMetadata, first_entry: int, end_entry: int, entries_max: int) -> Iterator[EntrySpan]:
-    """Yield [first_entry, end_entry) in order as spans of at most `entries_max` entries, none across fragments."""
-    bounds = [fragment.first_entry for fragment in metadata.fragments[1:]] + [end_entry]
-    for fragment, bound in zip(metadata.fragments, bounds):
-        while first_entry < min(bound, end_entry):
-            end = min(first_entry + entries_max, bound, end_entry)
-            yield EntrySpan(first_entry, end, fragment.bookies)
-            first_entry = end
+def next_span(metadata: LedgerMetadata, first_entry: int, end_entry: int, entries_max: int) -> EntrySpan:
+    """Return the beginning of a range, which is not empty: at most `entries_max` entries, all in one fragment."""
+    end = min(first_entry + entries_max, end_entry)
+    found = metadata.fragments[0]
+    for fragment in metadata.fragments:
+        if fragment.first_entry > first_entry:
+            end = min(end, fragment.first_entry)
+            break
+        found = fragment
+    return EntrySpan(first_entry, end, found.bookies)
 
 
 def groups(
@@ -49,15 +50,17 @@ def groups(
         avoided: bookies that failed lately; asked last.
     """
     size = len(span.bookies)
-    residues = range(1) if write_quorum == size else range(min(size, span.end_entry - span.first_entry))
+    step = 1 if write_quorum == size else min(size, span.end_entry - span.first_entry)
     result = []
-    for residue in residues:
-        first = span.first_entry + residue
-        slots = write_set(first, size, write_quorum)
-        replicas = sorted(
-            (span.bookies[slot] for slot in slots), key=lambda bookie: (bookie in avoided, bookie != preferred)
-        )
-        result.append(GroupRead(ledger_id, np.arange(first, span.end_entry, len(residues)), replicas))
+    for first in range(span.first_entry, span.first_entry + step):
+        begin = first % size
+        # Its write set, in the order of preference (`striping.write_set`).
+        replicas = [*span.bookies[begin:], *span.bookies[:begin]][:write_quorum]
+        if preferred in replicas:
+            replicas.remove(preferred)
+            replicas.insert(0, preferred)
+        replicas.sort(key=avoided.__contains__)
+        result.append(GroupRead(ledger_id, np.arange(first, span.end_entry, step), replicas))
     return result
 
 

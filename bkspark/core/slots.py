@@ -1,11 +1,15 @@
 """Slots: the positions of an ensemble, each with its bookie, the answers that it owes, and its phase.
 
 The answers that a bookie owes are derived from the ids that were sent to it since it began to take part, and were not
-answered (`owed`): late answers to earlier requests count as votes and for nothing else.
+answered: late answers to earlier requests count as votes and for nothing else. The entries of a slot are counted by
+rank (`Stripe`): the entries sent to it are then one run, also in a striped ledger. Runs are tuples,
+replaced as a whole: a bookie that answers in order has one run, and one that answers every second request has as many
+as the limits of a writer let it owe.
 """
 
 from __future__ import annotations
 
+import bisect
 import enum
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -15,11 +19,13 @@ import numpy as np
 from bkspark.core import effects
 from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.core.owed import Runs, Stripe, stripe, with_sent, without_answered, without_run
 from bkspark.core.probing import Probe, Trial
-from bkspark.core.striping import mask_of, write_set_masks
+from bkspark.core.striping import Stripe, mask_of, stripe, write_set_masks
 from bkspark.ids import NO_ENTRY
 from bkspark.wire.digest import SealedEntries
+
+Runs = tuple[tuple[int, int], ...]
+"""Runs of entries, (first rank, rank after the last). They ascend and do not touch."""
 
 
 class Phase(enum.Enum):
@@ -172,7 +178,7 @@ class Slot:
         Empty if the slot stores none of them.
         """
         begin = max(0, first_entry - entries.first_entry)
-        first_rank, positions, count = entries.first_entry, None, len(entries)
+        first_rank, positions, count = entries.first_entry, None, entries.end_entry - entries.first_entry
         if begin or not self.stripe.is_whole:
             first_rank, positions = self.stripe.part(first_rank, begin, count)
             count = len(positions)
@@ -183,13 +189,10 @@ class Slot:
         self.owed = with_sent(self.owed, first_rank, first_rank + count)
         return [effects.SendAdds(self.number, self.bookie, entries, positions)]
 
-    def send_or_hold(self, entries: SealedEntries, first_entry: int, now_ns: int) -> list[effects.SendAdds]:
-        """As `send`, but hold the entries if the bookie refuses load."""
-        sends = self.send(entries, first_entry, now_ns)
-        if self.refusal is None:
-            return sends
-        self.refusal.held += sends
-        return []
+    def hold_new(self, entries: SealedEntries, first_entry: int, now_ns: int) -> None:
+        """As `send`, but hold it: the bookie refuses load."""
+        assert self.refusal is not None
+        self.refusal.held += self.send(entries, first_entry, now_ns)
 
     def send_on_trial(self, entries: SealedEntries, first_entry: int, now_ns: int) -> list[effects.SendAdds]:
         """As `send`, if the window of a bookie on trial has room for the entries."""
@@ -202,7 +205,7 @@ class Slot:
         return sends
 
     def count_answers(self, entry_ids: np.ndarray, span: tuple[int, int] | None) -> None:
-        """The bookie answered for these entries, at least one. `span`: as `owed.consecutive` returns it."""
+        """The bookie answered for these entries, at least one. `span`: as `consecutive` returns it."""
         self.answered_to = max(self.answered_to, entry_ids.item(-1))
         run = span if self.stripe.is_whole else self.stripe.run(entry_ids)
         if run is not None:
@@ -333,10 +336,9 @@ class Slots:
         """The bookies, in order."""
         return tuple([slot.bookie for slot in self.all])
 
-    @property
-    def are_all_serving(self) -> bool:
-        """Whether every entry goes at once to every slot that stores it."""
-        return [slot.phase for slot in self.all].count(Phase.SERVING) == len(self.all)
+    def may_hold_back(self, number: int) -> bool:
+        """Return whether callers wait for the bookie in a slot when it owes too much."""
+        return self.all[number].takes_part
 
     @property
     def outstanding_max(self) -> int:
@@ -390,3 +392,63 @@ def _first_sent(send: effects.SendAdds) -> int:
 
 def _last_sent(send: effects.SendAdds) -> int:
     return send.entries.first_entry + (len(send.entries) - 1 if send.positions is None else int(send.positions[-1]))
+
+
+def consecutive(entry_ids: np.ndarray) -> tuple[int, int] | None:
+    """Return (first, after the last) of consecutive entries, at least one; None if they are not consecutive."""
+    first, end = entry_ids.item(0), entry_ids.item(-1) + 1
+    count = end - first
+    is_span = count == len(entry_ids) and (count < 2 or bool((entry_ids[1:] > entry_ids[:-1]).all()))
+    return (first, end) if is_span else None
+
+
+def with_sent(runs: Runs, first: int, end: int) -> Runs:
+    """Return the runs with ranks [first, end) added, which are above all of them."""
+    if runs and runs[-1][1] == first:
+        return (*runs[:-1], (runs[-1][0], end))
+    return (*runs, (first, end))
+
+
+def without_answered(runs: Runs, ranks: np.ndarray) -> tuple[Runs, int]:
+    """Return the runs without these ranks, and how many of these were owed: an entry that is answered twice counts
+    once."""
+    if not len(ranks):
+        return runs, 0
+    span = consecutive(ranks)
+    if span is not None:
+        return without_run(runs, *span)
+    ranks = np.unique(ranks)
+    starts = np.flatnonzero(np.append(True, np.diff(ranks) != 1))
+    ends = np.append(starts[1:], len(ranks)) - 1
+    owed = 0
+    for first, last in zip(ranks[starts].tolist(), ranks[ends].tolist()):
+        runs, count = without_run(runs, first, last + 1)
+        owed += count
+    return runs, owed
+
+
+def without_run(runs: Runs, first: int, end: int) -> tuple[Runs, int]:
+    """`without_answered` of ranks [first, end)."""
+    if not runs:
+        return runs, 0
+    begin, stop = runs[0]
+    if first == begin and end <= stop:
+        # The case of a bookie that answers in order.
+        return (((end, stop), *runs[1:]) if end < stop else runs[1:]), end - first
+    low = bisect.bisect_right(runs, first, key=_stop_of)
+    high = bisect.bisect_left(runs, end, key=_begin_of)
+    touched = runs[low:high]
+    if not touched:
+        return runs, 0
+    left = ((touched[0][0], first),) if touched[0][0] < first else ()
+    right = ((end, touched[-1][1]),) if touched[-1][1] > end else ()
+    owed = sum(min(stop, end) - max(begin, first) for begin, stop in touched)
+    return (*runs[:low], *left, *right, *runs[high:]), owed
+
+
+def _begin_of(run: tuple[int, int]) -> int:
+    return run[0]
+
+
+def _stop_of(run: tuple[int, int]) -> int:
+    return run[1]

@@ -46,3 +46,66 @@ def mask_of(slots: tuple[int, ...]) -> int:
     for slot in slots:
         mask |= 1 << slot
     return mask
+
+
+class Stripe:
+    """The entries that one slot of an ensemble stores, in order: ids to ranks and back."""
+
+    def __init__(self, slot: int, ensemble_size: int, write_quorum: int) -> None:
+        self.is_whole = write_quorum == ensemble_size
+        """Whether the slot stores every entry: ranks are ids then. Constant."""
+        self._size = ensemble_size
+        self._quorum = write_quorum
+        self._residues = [entry for entry in range(ensemble_size) if (slot - entry) % ensemble_size < write_quorum]
+        self._below = np.searchsorted(self._residues, np.arange(ensemble_size))
+        self._is_stored = np.isin(np.arange(ensemble_size), self._residues)
+
+    def rank(self, entry_id: int) -> int:
+        """Return how many entries below this one the slot stores.
+
+        >>> [Stripe(0, 3, write_quorum=2).rank(entry) for entry in range(6)]  # it stores 0, 2, 3, 5
+        [0, 1, 1, 2, 3, 3]
+        """
+        if self.is_whole:
+            return entry_id
+        return entry_id // self._size * self._quorum + self._below.item(entry_id % self._size)
+
+    def entry(self, rank: int) -> int:
+        """Return the id of the entry of this rank."""
+        if self.is_whole:
+            return rank
+        return rank // self._quorum * self._size + self._residues[rank % self._quorum]
+
+    def part(self, first_entry: int, begin: int, end: int) -> tuple[int, np.ndarray]:
+        """Return the entries among `first_entry` + [begin, end) that the slot stores.
+
+        Returns:
+            The rank of the first of them, and where they are, counted from `first_entry` on.
+        """
+        if self.is_whole:
+            return first_entry + begin, np.arange(begin, end)
+        ids = np.arange(first_entry + begin, first_entry + end)
+        return self.rank(first_entry + begin), np.flatnonzero(self._is_stored[ids % self._size]) + begin
+
+    def run(self, entry_ids: np.ndarray) -> tuple[int, int] | None:
+        """Return (first rank, after the last) of ascending entries that are all that the slot stores in their range.
+
+        None otherwise. Ids that the slot does not store count as stored: no bookie answers for them.
+        """
+        first, end = self.rank(entry_ids.item(0)), self.rank(entry_ids.item(-1) + 1)
+        is_whole = end - first == len(entry_ids) and bool((entry_ids[1:] > entry_ids[:-1]).all())
+        return (first, end) if is_whole else None
+
+    def ranks(self, entry_ids: np.ndarray) -> np.ndarray:
+        """Return the ranks of those of the entries that the slot stores."""
+        if self.is_whole:
+            return entry_ids
+        residues = entry_ids % self._size
+        stored = self._is_stored[residues]
+        return entry_ids[stored] // self._size * self._quorum + self._below[residues[stored]]
+
+
+@functools.lru_cache(maxsize=4096)
+def stripe(slot: int, ensemble_size: int, write_quorum: int) -> Stripe:
+    """Return the stripe of a slot."""
+    return Stripe(slot, ensemble_size, write_quorum)

@@ -16,6 +16,11 @@ from bkspark.errors import (
 from bkspark.wire.status import Status
 
 
+def closed(ledger_id: int) -> LedgerClosed:
+    """The writer takes no more entries: it was closed."""
+    return LedgerClosed(f"ledger {ledger_id} is closed", ledger_id=ledger_id)
+
+
 def decisive(status: int, ledger_id: int, lac: int, bookie: str) -> BookKeeperError | None:
     """Return the error if a bookie's answer to an add ends the writer, None if only the bookie failed."""
     if status == Status.EFENCED:

@@ -13,7 +13,7 @@ from bkspark.core.metadata import LedgerMetadata
 from bkspark.entries import EntryBatch, as_batch
 from bkspark.errors import BookKeeperError, DuplicateEntryId, LedgerClosed, TooManyRequests
 from bkspark.ledger import arguments
-from bkspark.ledger.writer import LedgerWriter, check_entry_sizes
+from bkspark.ledger.writer import LedgerWriter
 from bkspark.tasks import fail
 
 AHEAD_ENTRIES_MAX = 65_536
@@ -55,7 +55,7 @@ class AdvancedLedgerWriter:
     """
 
     def __init__(self, writer: LedgerWriter) -> None:
-        if writer.core.next_entry:
+        if writer.core.pending.next_entry:
             raise ValueError(
                 f"the writer of ledger {writer.ledger_id} has chosen entry ids already: create another one"
             )
@@ -77,7 +77,7 @@ class AdvancedLedgerWriter:
         """The bytes in `_ahead`, at most AHEAD_BYTES_MAX."""
         self._is_closing = False
         """Whether `close` was called. Set once."""
-        writer.on_failed(self._fail)
+        writer.run.on_failed = self._fail
 
     @property
     def ledger_id(self) -> int:
@@ -129,7 +129,7 @@ class AdvancedLedgerWriter:
         batch = as_batch(entries)
         if not len(batch):
             raise ValueError("no entries were given")
-        check_entry_sizes(batch, self._writer.entry_bytes_max)
+        arguments.check_entry_sizes(batch, self._writer.entry_bytes_max)
         self._check_open()
         held = _Held(first_entry, batch, self._loop.create_future())
         self._check_new(held)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from bkspark import options
 from bkspark.core.metadata import check_quorums
 from bkspark.core.striping import ENSEMBLE_SIZE_MAX
+from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError
 from bkspark.options import flag, instance, whole_number
 
@@ -55,3 +58,16 @@ def custom_metadata(metadata: Mapping[str, bytes | str] | None) -> dict[str, byt
         except UnicodeEncodeError:
             raise ConfigurationError(f"metadata: {name!r} or its value is not valid Unicode") from None
     return stored
+
+
+def check_entry_sizes(batch: EntryBatch, limit: int) -> None:
+    """Raise ValueError where an entry of the batch is above `limit` bytes."""
+    if batch.payload_bytes > limit:
+        largest = int(np.diff(batch.offsets).max())
+        if largest > limit:
+            raise too_large(largest, limit)
+
+
+def too_large(entry_bytes: int, limit: int) -> ValueError:
+    """Return the error of an entry that is above `limit` bytes."""
+    return ValueError(f"an entry of {entry_bytes} bytes is above the limit of {limit} (nettyMaxFrameSizeBytes)")

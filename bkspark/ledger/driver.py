@@ -1,4 +1,4 @@
-"""Driver: runs a core on the event loop: performs its effects in order, and keeps the tasks that they take."""
+"""Driver: runs a core on the event loop: has its effects performed, and keeps the tasks that they take."""
 
 from __future__ import annotations
 
@@ -13,43 +13,25 @@ Work = Coroutine[Any, Any, Sequence[_Effect] | None]
 
 
 class Driver(Generic[_Effect]):
-    """Performs the effects of one core, whose closed union of effects is `_Effect`.
+    """Does the work that the effects of one core take, whose closed union of effects is `_Effect`.
 
     Args:
-        begin: begins one effect, and returns its remaining work, or None if it is done. It is a `match` over the union
-            with `assert_never` at the end, so that mypy finds an effect that is not performed.
-        performed: called after each list of effects; it may check what has changed.
+        perform: performs a list of effects, in order, and `spawn`s the work that they take. It is a `match` over the
+            union with `assert_never` at the end, so that mypy finds an effect that is not performed.
         broke: called when a piece of work ends with an unexpected error. Without it the event loop reports that.
     """
 
     def __init__(
         self,
-        begin: Callable[[_Effect], Work[_Effect] | None],
-        performed: Callable[[], None] = lambda: None,
+        perform: Callable[[Sequence[_Effect]], None],
         broke: Callable[[BaseException], None] | None = None,
     ) -> None:
-        self._begin = begin
-        """Constant."""
-        self._performed = performed
+        self._perform = perform
         """Constant."""
         self._broke = broke
         """Constant."""
         self._tasks: set[asyncio.Task[None]] = set()
         """Work in progress. `spawn` adds to it, a finished task is removed."""
-        self._loop = asyncio.get_running_loop()
-        """Constant."""
-
-    def now_ns(self) -> int:
-        """Return the time on the event loop's clock: one clock for time-outs and timers."""
-        return int(self._loop.time() * 1e9)
-
-    def perform(self, todo: Sequence[_Effect]) -> None:
-        """Begin effects, in order."""
-        for effect in todo:
-            work = self._begin(effect)
-            if work is not None:
-                self.spawn(work)
-        self._performed()
 
     def spawn(self, work: Work[_Effect]) -> asyncio.Task[None]:
         """Run some work in the background, and then perform its resulting effects."""
@@ -61,7 +43,7 @@ class Driver(Generic[_Effect]):
     async def _run(self, work: Work[_Effect]) -> None:
         todo = await work
         if todo is not None:
-            self.perform(todo)
+            self._perform(todo)
 
     def _ended(self, work: Work[_Effect], task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

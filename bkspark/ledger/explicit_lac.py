@@ -10,16 +10,20 @@ from bkspark.core.writer import WriterCore
 from bkspark.errors import BookKeeperError
 from bkspark.net.pool import BookiePool
 from bkspark.wire import v2
+from bkspark.wire.adds import AddSealer
 from bkspark.wire.digest import EntryDigest
 
 
 async def tell_lac(
-    pool: BookiePool, writer: WriterCore, core: ExplicitLac, digest: EntryDigest, master_key: bytes, interval_s: float
+    pool: BookiePool, writer: WriterCore, sealer: AddSealer, digest: EntryDigest, master_key: bytes, interval_s: float
 ) -> None:
     """Send the writer's LAC to bookies at intervals, if no add carries it, until cancelled.
 
     It is no error if a bookie does not accept it: the ledger is unaffected, and the next interval tries again.
     """
+    metadata = writer.metadata
+    core = ExplicitLac(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+    sealed_to = writer.pending.next_entry
 
     async def tell(effect: effects.WriteLac) -> None:
         try:
@@ -35,5 +39,8 @@ async def tell_lac(
 
     while True:
         await asyncio.sleep(interval_s)
-        todo = core.on_interval(writer.lac, writer.ensemble)
+        if writer.pending.next_entry > sealed_to:
+            sealed_to = writer.pending.next_entry
+            core.on_sealed(sealer.lac)
+        todo = core.on_interval(writer.lac, writer.slots.ensemble)
         await asyncio.gather(*(tell(effect) for effect in todo))

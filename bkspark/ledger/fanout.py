@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -12,8 +13,8 @@ from bkspark.core import effects
 from bkspark.core.writer import WriterCore
 from bkspark.core.writer_errors import client_closed
 from bkspark.errors import BookKeeperError, ClientClosed, MetadataError, NoSuchLedger
-from bkspark.ledger.driver import Driver
-from bkspark.ledger.link import Link, forced, frames, reach
+from bkspark.ledger.driver import Work
+from bkspark.ledger.link import Link, forced, reach
 from bkspark.ledger.ownership import Ownership
 from bkspark.net.connection import AddListener
 from bkspark.net.pool import BookiePool, Channel
@@ -22,6 +23,19 @@ from bkspark.wire.adds import WireProtocol
 
 CONFIRM_PAUSE_S = 0.25
 """Pause before the metadata store is asked again whether the ledger is still ours."""
+
+
+class EffectRunner(Protocol):
+    """What runs the writer's core."""
+
+    def perform(self, todo: Sequence[effects.WriterEffect]) -> None:
+        """Perform effects, in order."""
+
+    def spawn(self, work: Work[effects.WriterEffect]) -> asyncio.Task[None]:
+        """Do some work beside everything else, and then perform what it results in."""
+
+    def now_ns(self) -> int:
+        """Return the time that the core goes by."""
 
 
 class Fanout:
@@ -39,7 +53,7 @@ class Fanout:
         self,
         pool: BookiePool,
         core: WriterCore,
-        driver: Driver[effects.WriterEffect],
+        run: EffectRunner,
         protocol: WireProtocol,
         lane: int,
         ownership: Ownership | None,
@@ -47,7 +61,7 @@ class Fanout:
     ) -> None:
         self._core = core
         """The writer's; gets answers and failures."""
-        self._driver = driver
+        self._run = run
         """The writer's."""
         self._connection = pool.channel if protocol is WireProtocol.V2 else pool.v3_channel
         """Connects. Constant."""
@@ -70,8 +84,8 @@ class Fanout:
             for slot in [slot for slot, it in self._links.items() if slot == send.slot or it.bookie == send.bookie]:
                 self._drop(slot)
             link = self._links[send.slot] = Link(send.bookie)
-            link.connecting = self._driver.spawn(self._connect(send.slot, link))
-        data = frames(send.entries, send.positions)
+            link.connecting = self._run.spawn(self._connect(send.slot, link))
+        data = send.entries.buffer if send.positions is None else send.entries.frames(send.positions)
         if link.channel is None:
             link.backlog.append(data)
         else:
@@ -83,22 +97,26 @@ class Fanout:
         link = self._links.get(slot)
         if link is None or link.bookie != force.bookie or link.channel is None:
             # Its connection was lost when it had nothing to lose.
-            return core.on_forced(force, self._driver.now_ns())
+            return core.on_forced(force, self._run.now_ns())
         assert isinstance(link.channel, BookieV3Channel)
         is_done = await forced(link.channel, core.ledger_id, self._force_timeout_s)
         if self._links.get(slot) is not link:
-            return core.on_force_lost(force, self._driver.now_ns())
+            return core.on_force_lost(force, self._run.now_ns())
         if is_done:
-            return core.on_forced(force, self._driver.now_ns())
-        return core.on_bookie_failed(slot, force.bookie, self._driver.now_ns())
+            return core.on_forced(force, self._run.now_ns())
+        return core.on_bookie_failed(slot, force.bookie, self._run.now_ns())
 
     def congested(self, limit_bytes: int) -> list[int]:
         """Return the slots whose connection has at least this many bytes waiting."""
-        return [slot for slot, link in self._links.items() if link.channel and link.channel.unsent_bytes >= limit_bytes]
+        slots = []
+        for slot, link in self._links.items():
+            if link.channel is not None and link.channel.unsent_bytes >= limit_bytes:
+                slots.append(slot)
+        return slots
 
     async def reach(self, but: Collection[str] = ()) -> None:
         """Return when nothing waits for a connection to a bookie that is not one of `but`, or REACH_S are over."""
-        links = [link for slot, link in self._links.items() if self._core.may_hold_back(slot)]
+        links = [link for slot, link in self._links.items() if self._core.slots.may_hold_back(slot)]
         await reach([link for link in links if link.bookie not in but])
 
     def drop_if_silent(self, bookie: str) -> None:
@@ -132,7 +150,7 @@ class Fanout:
             if self._links.get(slot) is not link:
                 return None
             del self._links[slot]
-            return self._core.on_bookie_failed(slot, link.bookie, self._driver.now_ns())
+            return self._core.on_bookie_failed(slot, link.bookie, self._run.now_ns())
         if self._links.get(slot) is not link or self._core.error is not None:
             return None
         on_replies = functools.partial(self._on_replies, slot, link.bookie)
@@ -155,13 +173,13 @@ class Fanout:
             try:
                 stored = await self._ownership.confirm(channel.connected_at)
             except NoSuchLedger as error:
-                self._driver.perform(self._core.give_up(error))
+                self._run.perform(self._core.give_up(error))
             except MetadataError:
                 await asyncio.sleep(CONFIRM_PAUSE_S)
                 continue
             else:
                 if stored is not None:
-                    self._driver.perform(self._core.on_metadata_seen(stored))
+                    self._run.perform(self._core.on_metadata_seen(stored))
             return
 
     # ---- events of connections ----
@@ -170,17 +188,17 @@ class Fanout:
         self, slot: int, bookie: str, entry_ids: np.ndarray, statuses: np.ndarray, last_synced: int | None
     ) -> None:
         """A bookie answered adds."""
-        now_ns = self._driver.now_ns()
-        self._driver.perform(self._core.on_add_replies(slot, bookie, entry_ids, statuses, now_ns, last_synced))
+        now_ns = self._run.now_ns()
+        self._run.perform(self._core.on_add_replies(slot, bookie, entry_ids, statuses, now_ns, last_synced))
 
     def _on_lost(self, slot: int, link: Link, error: BookKeeperError) -> None:
         """A connection is lost."""
         if isinstance(error, ClientClosed):
-            self._driver.perform(self._give_up())
+            self._run.perform(self._give_up())
         if self._links.get(slot) is link:
             del self._links[slot]
             if self._core.has_outstanding(slot):
-                self._driver.perform(self._core.on_bookie_failed(slot, link.bookie, self._driver.now_ns()))
+                self._run.perform(self._core.on_bookie_failed(slot, link.bookie, self._run.now_ns()))
 
     def _give_up(self) -> list[effects.WriterEffect]:
         core = self._core

@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-import numpy as np
-
 from bkspark.errors import BookKeeperError
 from bkspark.net.pool import Channel
 from bkspark.net.v3_channel import BookieV3Channel
 from bkspark.wire import v2
-from bkspark.wire.digest import SealedEntries
 
 FORCE_PAUSE_S = 0.05
 """Pause before a force is repeated at a bookie that refused load."""
@@ -55,13 +52,3 @@ async def forced(channel: BookieV3Channel, ledger_id: int, timeout_s: float) -> 
             return status == v2.EOK
     except (BookKeeperError, TimeoutError):
         return False
-
-
-def frames(entries: SealedEntries, positions: np.ndarray | None) -> bytes | memoryview:
-    """Return the frames at some positions in one buffer."""
-    if positions is None:
-        return entries.buffer
-    bounds = entries.offsets
-    return b"".join(
-        [entries.buffer[start:end] for start, end in zip(bounds[positions].tolist(), bounds[positions + 1].tolist())]
-    )

@@ -6,13 +6,13 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 
 import numpy as np
 
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.core.reader import EntrySpan, GroupRead, ReadPace, groups, spans
+from bkspark.core.reader import EntrySpan, GroupRead, ReadPace, groups, next_span
 from bkspark.entries import EntryBatch
 from bkspark.errors import (
     BookieUnavailable,
@@ -25,7 +25,7 @@ from bkspark.errors import (
 )
 from bkspark.net.answers import BAD_DIGEST, joined
 from bkspark.net.channel import BookieChannel
-from bkspark.net.pool import BookiePool, Channel
+from bkspark.net.pool import BookiePool
 from bkspark.tasks import forget_failure
 from bkspark.wire import v2
 from bkspark.wire.adds import WireProtocol
@@ -109,18 +109,20 @@ class RangeReader:
         """Return entries of a group as `read_span`, in its order, numbered on from its first."""
         first_entry = int(group.missing[0])
         parts: list[EntryBatch] = []
-        while len(group.missing) and sum(part.payload_bytes for part in parts) < bytes_max:
-            part = await self._read_local(group)
+        room = bytes_max
+        while len(group.missing) and room > 0:
+            part = await self._read_local(group) if self._pool.options.local_reads else None
             if part is None:
                 part = await self.read_some(group, self._pool.options.frame_bytes_max)
             parts.append(part)
-        return joined(parts, self._ledger_id, first_entry)
+            room -= part.payload_bytes
+        return parts[0] if len(parts) == 1 else joined(parts, self._ledger_id, first_entry)
 
     async def _read_local(self, group: GroupRead) -> EntryBatch | None:
         """Return the next entries of a group by `bkspark.net.local_reads`; None: read them over the network."""
         options, count = self._pool.options, len(group.missing)
         is_scan = group.step == 1 and count * self._entry_bytes >= SCAN_BYTES_MIN
-        if not (is_scan and options.local_reads) or group.is_asked:
+        if not is_scan or group.is_asked:
             return None
         bookie, first_entry = group.favourite, int(group.missing[0])
         try:
@@ -155,10 +157,11 @@ class RangeReader:
                     asked[asyncio.ensure_future(self._ask(bookie, group, bytes_max))] = bookie
                 task = await self._first_answer(group, asked, bytes_max)
                 part = self._take(group, asked.pop(task), task)
-                if len(part):
+                if part is not None:
                     return part
         finally:
-            _cancel(asked)
+            if asked:
+                _cancel(asked)
 
     async def _first_answer(
         self, group: GroupRead, asked: dict[asyncio.Task[_Part], str], bytes_max: int
@@ -175,27 +178,27 @@ class RangeReader:
             else:
                 asked[asyncio.ensure_future(self._ask(bookie, group, bytes_max))] = bookie
 
-    def _take(self, group: GroupRead, bookie: str, task: asyncio.Task[_Part]) -> EntryBatch:
-        """Pass a bookie's answer to the group; return the entries."""
+    def _take(self, group: GroupRead, bookie: str, task: asyncio.Task[_Part]) -> EntryBatch | None:
+        """Tell the group what a bookie answered; return the entries, None where there are none."""
         try:
             part, status = task.result()
         except ClientClosed:
             raise
         except BookKeeperError as error:
             group.on_failure(error)
-            return EntryBatch.of([], self._ledger_id, int(group.missing[0]))
-        refusal = None
+            return None
+        refusal, count = None, len(part)
         if status != v2.EOK:
-            refusal = read_error(status, self._ledger_id, int(group.missing[0]) + len(part), bookie)
+            refusal = read_error(status, self._ledger_id, int(group.missing[0]) + count, bookie)
             report_damage(refusal)
-        if not len(part):
+        if not count:
             assert refusal is not None
             group.on_failure(refusal)
-        else:
-            if bookie != group.favourite and self._preferred is not None:
-                # The sticky replica must be one that answers.
-                self._preferred = bookie
-            group.on_entries(bookie, len(part), refusal)
+            return None
+        if bookie != group.favourite and self._preferred is not None:
+            # The sticky replica is one that answers.
+            self._preferred = bookie
+        group.on_entries(bookie, count, refusal)
         return part
 
     async def _ask(self, bookie: str, group: GroupRead, bytes_max: int) -> _Part:
@@ -203,21 +206,18 @@ class RangeReader:
         if group.step == 1 and self._batch_reads and bookie not in self._without_batch_reads:
             channel = await self._pool.channel(bookie)
             try:
-                return await self._ask_batch(channel, entry_ids, bytes_max)
+                assert isinstance(channel, BookieChannel)
+                first_entry, count = entry_ids.item(0), len(entry_ids)
+                answer = await channel.batch_read(self._ledger_id, first_entry, count, bytes_max, self._digest)
             except BookieUnavailable:
                 # A bookie too old for batch reads closes the connection. If it answers single reads, it is too old.
-                answer = await self._ask_singles(bookie, group)
+                part = await self._ask_singles(bookie, group)
                 self._without_batch_reads.add(bookie)
-                return answer
+                return part
+            if answer.status == v2.EOK and not len(answer.entries):
+                return answer.entries, BAD_DIGEST
+            return answer.entries, answer.status
         return await self._ask_singles(bookie, group)
-
-    async def _ask_batch(self, channel: Channel, entry_ids: np.ndarray, bytes_max: int) -> _Part:
-        assert isinstance(channel, BookieChannel)
-        first_entry = int(entry_ids[0])
-        answer = await channel.batch_read(self._ledger_id, first_entry, len(entry_ids), bytes_max, self._digest)
-        if answer.status == v2.EOK and not len(answer.entries):
-            return answer.entries, BAD_DIGEST
-        return answer.entries, answer.status
 
     async def _ask_singles(self, bookie: str, group: GroupRead) -> _Part:
         count = self._singles.entries if group.step == 1 else min(self._singles.entries, STRIPED_SINGLES_MAX)
@@ -238,7 +238,7 @@ class RangeReader:
 
     async def batches(
         self, first_entry: int, end_entry: int, batch_bytes: int = BATCH_BYTES
-    ) -> AsyncIterator[EntryBatch]:
+    ) -> AsyncGenerator[EntryBatch]:
         """Yield [first_entry, end_entry) in batches of roughly `batch_bytes`; reads run ahead of the caller.
 
         The number of entries in a span follows the sizes of earlier ones: if later ones are larger, a span is returned
@@ -246,33 +246,39 @@ class RangeReader:
         """
         entries_max = self._span_entries(batch_bytes)
         ahead: deque[tuple[EntrySpan, asyncio.Task[EntryBatch]]] = deque()
-
-        def begin(span: EntrySpan) -> tuple[EntrySpan, asyncio.Task[EntryBatch]]:
-            return span, asyncio.ensure_future(self.read_span(span, SPAN_EXCESS * batch_bytes))
-
+        bytes_max = SPAN_EXCESS * batch_bytes
         position = first_entry
         try:
             while position < end_entry or ahead:
                 while position < end_entry and len(ahead) < READ_AHEAD_SPANS:
-                    span = next(spans(self._metadata, position, end_entry, entries_max))
-                    ahead.append(begin(span))
+                    span = next_span(self._metadata, position, end_entry, entries_max)
+                    ahead.append((span, asyncio.ensure_future(self.read_span(span, bytes_max))))
                     position = span.end_entry
                 span, task = ahead.popleft()
                 batch = await task
                 if batch.end_entry < span.end_entry:
-                    ahead.appendleft(begin(replace(span, first_entry=batch.end_entry)))
+                    rest = replace(span, first_entry=batch.end_entry)
+                    ahead.appendleft((rest, asyncio.ensure_future(self.read_span(rest, bytes_max))))
                 self._entry_bytes = max(1, batch.payload_bytes // len(batch))
                 entries_max = self._span_entries(batch_bytes)
                 yield batch
         finally:
-            for _, task in ahead:
-                task.cancel()
-            await asyncio.gather(*(task for _, task in ahead), return_exceptions=True)
+            if ahead:
+                for _, task in ahead:
+                    task.cancel()
+                await asyncio.gather(*(task for _, task in ahead), return_exceptions=True)
 
     def _span_entries(self, batch_bytes: int) -> int:
         if not self._entry_bytes:
             return SPAN_ENTRIES_FIRST
         return max(1, min(SPAN_ENTRIES_MAX, batch_bytes // self._entry_bytes))
+
+
+def planned_reader(pool: BookiePool, ledger_id: int, metadata: LedgerMetadata, password: bytes) -> RangeReader:
+    """Return a reader of what a plan carried along; readers of one ledger begin with one bookie, others with others."""
+    bookies = metadata.last_fragment.bookies
+    digest = EntryDigest(metadata.digest, password, metadata.lac_bounds)
+    return RangeReader(pool, ledger_id, metadata, digest, bookies[ledger_id % len(bookies)])
 
 
 def mean_entry_bytes(metadata: LedgerMetadata) -> int:

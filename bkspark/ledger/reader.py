@@ -14,12 +14,12 @@ from bkspark.entries import EntryBatch
 from bkspark.errors import BookieUnavailable, BookKeeperError, ClientClosed, NoSuchEntry, ReadFailed
 from bkspark.ledger import arguments
 from bkspark.ledger.patience import PATIENCE_S, Patience
-from bkspark.ledger.range_reader import BATCH_BYTES, RangeReader, read_error, report_damage
+from bkspark.ledger.range_reader import BATCH_BYTES, RangeReader, planned_reader, read_error, report_damage
 from bkspark.ledger.services import Services
 from bkspark.ledger.tail import TailWatch
 from bkspark.metadata.ledgers import Versioned
 from bkspark.net.answers import joined
-from bkspark.net.pool import BookiePool, NetOptions
+from bkspark.net.pool import BookiePool, NetOptions, resolver
 from bkspark.net.v3_channel import LacAnswer
 from bkspark.options import DAY_S
 from bkspark.wire import v2
@@ -344,23 +344,13 @@ class SnapshotReader:
         metadata: LedgerMetadata,
         addresses: Mapping[str, tuple[str, int]],
         password: bytes = b"",
-        pool: BookiePool | None = None,
     ) -> None:
-        async def resolve(bookie: str) -> tuple[str, int]:
-            if bookie not in addresses:
-                raise BookieUnavailable(f"bookie {bookie} had no address when the read was planned", bookie=bookie)
-            return addresses[bookie]
-
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
         arguments.instance("metadata", metadata, LedgerMetadata)
         arguments.instance("addresses", addresses, Mapping)
         arguments.instance("password", password, bytes)
-        self._owns_pool = pool is None
-        self._pool = BookiePool(resolve, NetOptions()) if pool is None else pool
-        bookies = metadata.last_fragment.bookies
-        preferred = bookies[ledger_id % len(bookies)]
-        digest = EntryDigest(metadata.digest, password, metadata.lac_bounds)
-        self._range = RangeReader(self._pool, ledger_id, metadata, digest, preferred)
+        self._pool = BookiePool(resolver(addresses), NetOptions())
+        self._range = planned_reader(self._pool, ledger_id, metadata, password)
 
     async def batches(
         self, first_entry: int, end_entry: int, *, batch_bytes: int = BATCH_BYTES
@@ -373,6 +363,5 @@ class SnapshotReader:
             yield batch
 
     async def close(self) -> None:
-        """Drop the connections, unless the pool was given."""
-        if self._owns_pool:
-            await self._pool.close()
+        """Drop the connections."""
+        await self._pool.close()

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import assert_never
 
 import numpy as np
 
 from bkspark.core import effects
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.core.reader import spans
+from bkspark.core.reader import next_span
 from bkspark.core.recovery import RecoveryCore
 from bkspark.core.recovery_window import Answer
 from bkspark.core.writer import WriterCore
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError, ClientClosed, UnauthorizedAccess
-from bkspark.ledger.driver import Driver, Work
+from bkspark.ledger.driver import Driver
 from bkspark.ledger.metadata_steps import write_metadata
 from bkspark.ledger.range_reader import RangeReader, read_error, report_damage
 from bkspark.ledger.services import Services
@@ -77,8 +78,8 @@ class _RecoveryRun:
         """Constant."""
         self._core = RecoveryCore(ledger_id, stored.metadata, stored.version)
         """The decisions."""
-        self._driver = Driver[effects.RecoveryEffect](self._begin, broke=self._end)
-        """Performs the core's effects."""
+        self._driver = Driver[effects.RecoveryEffect](self._perform, broke=self._end)
+        """Does the work that the core's effects take."""
         self._writer: LedgerWriter | None = None
         """Rewrites entries, from the first one found until the recovery ends or restarts."""
         self._done: asyncio.Future[LedgerMetadata] = asyncio.get_running_loop().create_future()
@@ -90,7 +91,7 @@ class _RecoveryRun:
         return EntryDigest(metadata.digest, self._password, metadata.lac_bounds)
 
     async def result(self) -> LedgerMetadata:
-        self._driver.perform(self._core.start())
+        self._perform(self._core.start())
         return await self._done
 
     def stop(self) -> None:
@@ -102,30 +103,30 @@ class _RecoveryRun:
             self._writer.abandon()
             self._writer = None
 
-    def _begin(self, effect: effects.RecoveryEffect) -> Work[effects.RecoveryEffect] | None:
-        match effect:
-            case effects.Fence():
-                return self._fence(effect)
-            case effects.RecoveryRead():
-                return self._read(effect)
-            case effects.Rest():
-                return self._rest(effect)
-            case effects.RewriteEntries():
-                return self._rewrite(effect)
-            case effects.AbandonRewriting():
-                self._abandon_writer()
-            case effects.ReadLength():
-                return self._read_length(effect.entry_id)
-            case effects.WriteMetadata():
-                return write_metadata(self._services.ledgers, self._core, self._ledger_id, effect)
-            case effects.Recovered():
-                if not self._done.done():
-                    self._done.set_result(effect.metadata)
-            case effects.Fail():
-                self._end(effect.error)
-            case _:
-                assert_never(effect)
-        return None
+    def _perform(self, todo: Sequence[effects.RecoveryEffect]) -> None:
+        for effect in todo:
+            match effect:
+                case effects.Fence():
+                    self._driver.spawn(self._fence(effect))
+                case effects.RecoveryRead():
+                    self._driver.spawn(self._read(effect))
+                case effects.Rest():
+                    self._driver.spawn(self._rest(effect))
+                case effects.RewriteEntries():
+                    self._driver.spawn(self._rewrite(effect))
+                case effects.AbandonRewriting():
+                    self._abandon_writer()
+                case effects.ReadLength():
+                    self._driver.spawn(self._read_length(effect.entry_id))
+                case effects.WriteMetadata():
+                    self._driver.spawn(write_metadata(self._services.ledgers, self._core, self._ledger_id, effect))
+                case effects.Recovered():
+                    if not self._done.done():
+                        self._done.set_result(effect.metadata)
+                case effects.Fail():
+                    self._end(effect.error)
+                case _:
+                    assert_never(effect)
 
     def _end(self, error: BaseException) -> None:
         """The recovery failed, or a step of it has a defect: that must not leave the caller waiting."""
@@ -209,20 +210,21 @@ class _RecoveryRun:
                 flags=AddFlags(is_recovery=True, is_urgent=True),
                 sealed_lac=effect.lac,
             )
-        self._writer.on_silent(effect.silent)
+        run = self._writer.run
+        run.perform(run.core.on_silent(effect.silent, run.now_ns()))
         try:
             await (await self._writer.submit_batch(effect.payloads, effect.length_before))
         except BookKeeperError as error:
             return self._core.on_rewrite_failed(error)
         # The close names a bookie that replaced a lost one: if the ledger were closed before it is connected, its
         # copies would be missing until a repair.
-        await self._writer.reach_others_than(self._core.metadata.last_fragment.bookies)
-        self._core.on_ensemble_changed(self._writer.core.fragments)
+        await run.fanout.reach(self._core.metadata.last_fragment.bookies)
+        self._core.on_ensemble_changed(self._writer.core.change.fragments)
         return self._core.on_rewritten()
 
     async def _read_length(self, entry_id: int) -> list[effects.RecoveryEffect]:
         reader = RangeReader(self._services.pool, self._ledger_id, self._core.metadata, self._digest, None)
-        span = next(spans(self._core.metadata, entry_id, entry_id + 1, 1))
+        span = next_span(self._core.metadata, entry_id, entry_id + 1, 1)
         length: int | None = None
         unheard: BookKeeperError | None = None
         # All concurrently: a silent bookie must not cost another time-out.

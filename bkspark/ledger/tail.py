@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, assert_never
 
 from bkspark.core import effects
@@ -11,7 +11,7 @@ from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.tail import Tail, TailLimits
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError
-from bkspark.ledger.driver import Driver, Work
+from bkspark.ledger.driver import Driver
 from bkspark.ledger.metadata_steps import may_pass
 from bkspark.ledger.services import Services
 from bkspark.wire import v2
@@ -51,8 +51,8 @@ class TailWatch:
         ensemble_size = reader.metadata.ensemble_size
         self._core = Tail(reader.metadata, reader.last_entry, services.random.randrange(ensemble_size), limits)
         """The decisions."""
-        self._driver = Driver[effects.TailEffect](self._begin, self._performed)
-        """Performs the core's effects."""
+        self._driver = Driver[effects.TailEffect](self._perform)
+        """Does the work that the core's effects take."""
         self._news: asyncio.Future[None] | None = None
         """The event that `wait_beyond` awaits: the LAC grew, the ledger was closed, or the tail failed."""
         self._timer: asyncio.TimerHandle | None = None
@@ -77,12 +77,12 @@ class TailWatch:
         if not self._has_begun:
             # The refresh after the watch was set finds earlier changes.
             self._has_begun = True
-            self._driver.perform(self._core.on_metadata_changed(self._driver.now_ns()))
+            self._perform(self._core.on_metadata_changed(self._now_ns()))
         if self._error is not None:
             raise self._error
         while self._core.lac <= lac and not self._core.is_closed:
             self._news = self._loop.create_future()
-            self._driver.perform(self._core.wait(self._driver.now_ns()))
+            self._perform(self._core.wait(self._now_ns()))
             await self._news
             if self._error is not None:
                 raise self._error
@@ -102,27 +102,29 @@ class TailWatch:
 
     # ---- running the core ----
 
-    def _begin(self, effect: effects.TailEffect) -> Work[effects.TailEffect] | None:
-        match effect:
-            case effects.LongPoll():
-                return self._poll(effect)
-            case effects.ProveLac():
-                return self._prove(effect.bookie)
-            case effects.LookAgain():
-                return self._look()
-            case effects.Fail():
-                self._error = effect.error
-            case effects.CallAfter():
-                self._call_after(effect.delay_ns)
-            case _:
-                assert_never(effect)
-        return None
-
-    def _performed(self) -> None:
+    def _perform(self, todo: Sequence[effects.TailEffect]) -> None:
+        for effect in todo:
+            match effect:
+                case effects.LongPoll():
+                    self._driver.spawn(self._poll(effect))
+                case effects.ProveLac():
+                    self._driver.spawn(self._prove(effect.bookie))
+                case effects.LookAgain():
+                    self._driver.spawn(self._look())
+                case effects.Fail():
+                    self._error = effect.error
+                case effects.CallAfter():
+                    self._call_after(effect.delay_ns)
+                case _:
+                    assert_never(effect)
         self._reader.learn_lac(self._core.lac)
         has_news = self._error is not None or not self._core.is_waiting
         if has_news and self._news is not None and not self._news.done():
             self._news.set_result(None)
+
+    def _now_ns(self) -> int:
+        """Return the time on the event loop's clock."""
+        return int(self._loop.time() * 1e9)
 
     async def _poll(self, poll: effects.LongPoll) -> list[effects.TailEffect]:
         ledger_id = self._reader.ledger_id
@@ -130,12 +132,12 @@ class TailWatch:
             channel = await self._services.pool.v3_channel(poll.bookie)
             answer = await channel.poll_entry(ledger_id, poll.previous_lac, poll.wait_ns / 1e9, self._reader.digest)
         except BookKeeperError:
-            return self._core.on_poll_failed(poll.bookie, self._driver.now_ns())
+            return self._core.on_poll_failed(poll.bookie, self._now_ns())
         if answer.status != v2.EOK:
-            return self._core.on_poll_failed(poll.bookie, self._driver.now_ns())
+            return self._core.on_poll_failed(poll.bookie, self._now_ns())
         if answer.entry is not None and answer.lac is not None and answer.lac > self._core.lac:
             self._early = EntryBatch.of([answer.entry.payload], ledger_id, answer.entry.entry_id)
-        return self._core.on_polled(poll.bookie, answer.lac, self._driver.now_ns())
+        return self._core.on_polled(poll.bookie, answer.lac, self._now_ns())
 
     async def _prove(self, bookie: str) -> list[effects.TailEffect]:
         try:
@@ -143,7 +145,7 @@ class TailWatch:
             lac = (await channel.read_lac(self._reader.ledger_id, self._reader.digest)).lac
         except BookKeeperError:
             lac = None
-        return self._core.on_proven(bookie, lac, self._driver.now_ns())
+        return self._core.on_proven(bookie, lac, self._now_ns())
 
     async def _look(self) -> list[effects.TailEffect]:
         try:
@@ -151,11 +153,11 @@ class TailWatch:
                 self._unwatch = await self._services.ledgers.watch(self._reader.ledger_id, self._metadata_changed)
             lac = await self._reader.refresh()
         except BookKeeperError as error:
-            return self._core.on_look_failed(error, self._driver.now_ns(), may_pass=may_pass(error))
-        return self._core.on_looked(self._reader.metadata, lac, self._driver.now_ns())
+            return self._core.on_look_failed(error, self._now_ns(), may_pass=may_pass(error))
+        return self._core.on_looked(self._reader.metadata, lac, self._now_ns())
 
     def _metadata_changed(self) -> None:
-        self._driver.perform(self._core.on_metadata_changed(self._driver.now_ns()))
+        self._perform(self._core.on_metadata_changed(self._now_ns()))
 
     def _call_after(self, delay_ns: int) -> None:
         """Tick at the last requested time: the core requests one after every event."""
@@ -165,4 +167,4 @@ class TailWatch:
 
     def _tick(self) -> None:
         self._timer = None
-        self._driver.perform(self._core.on_tick(self._driver.now_ns()))
+        self._perform(self._core.on_tick(self._now_ns()))

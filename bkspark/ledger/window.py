@@ -28,6 +28,9 @@ class AppendWindow:
         """Constant."""
         self._congested = congested
         """Constant."""
+        kept_bytes_max = core.durability.unsynced_bytes_max
+        self._kept_bytes_max = kept_bytes_max or options.pending_bytes_max + options.lag_bytes_max
+        """What the bytes of retained entries may come to. Constant."""
         self._loop = asyncio.get_running_loop()
         """Constant."""
         self._pieces: deque[tuple[int, int]] = deque()
@@ -43,19 +46,23 @@ class AppendWindow:
 
     # ---- room ----
 
+    def is_idle(self) -> bool:
+        """Return whether nothing is in flight, and callers need not wait."""
+        return not self._pieces and not self.is_full()
+
     def is_full(self) -> bool:
-        """Return whether callers wait before more is sent."""
-        options, core = self._options, self._core
-        if core.error is not None:
+        """Return whether callers wait before more is sent: for acknowledgements, or for a bookie that takes part."""
+        options, pending, slots = self._options, self._core.pending, self._core.slots
+        if self._core.error is not None:
             return False
-        if core.pending_count >= options.pending_entries_max or self._pending_bytes >= options.pending_bytes_max:
+        if pending.next_entry - pending.acknowledged > options.pending_entries_max:
             return True
-        kept_bytes_max = core.unsynced_bytes_max or options.pending_bytes_max + options.lag_bytes_max
-        if core.kept_bytes >= kept_bytes_max:
+        if self._pending_bytes >= options.pending_bytes_max or pending.kept_bytes >= self._kept_bytes_max:
             return True
-        if core.outstanding_max >= options.lag_entries_max:
+        if slots.outstanding_max >= options.lag_entries_max:
             return True
-        return any(core.may_hold_back(slot) for slot in self._congested())
+        congested = self._congested()
+        return bool(congested) and any(slots.may_hold_back(slot) for slot in congested)
 
     async def wait_for_room(self) -> None:
         """Return when the window is not full, or the writer has ended."""
@@ -84,7 +91,7 @@ class AppendWindow:
         if self._core.error is not None:
             raise self._core.error
         future: asyncio.Future[int] = self._loop.create_future()
-        if last_entry <= self._core.acknowledged:
+        if last_entry <= self._core.pending.acknowledged:
             future.set_result(last_entry)
         else:
             self._waits.append((last_entry, future))

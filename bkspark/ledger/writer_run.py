@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import functools
+from collections.abc import Awaitable, Callable, Sequence
 from typing import assert_never
 
 from bkspark.core import effects
-from bkspark.core.writer import WriterCore, WriterState
+from bkspark.core.pipeline import WriterState
+from bkspark.core.writer import WriterCore
 from bkspark.core.writer_options import WriterOptions
-from bkspark.errors import BookKeeperError
+from bkspark.errors import BookKeeperError, RequestTimeout
 from bkspark.ledger.bookies import ClusterView
 from bkspark.ledger.driver import Driver, Work
 from bkspark.ledger.fanout import CONFIRM_PAUSE_S, Fanout
@@ -42,17 +44,19 @@ class WriterRun:
     ) -> None:
         self.core = core
         """The decisions."""
-        self.driver = Driver[effects.WriterEffect](self._begin, self._performed)
-        """Performs the effects."""
+        self._driver = Driver[effects.WriterEffect](self.perform)
+        """Does the work that the effects take."""
         self._loop = asyncio.get_running_loop()
         """Constant."""
         ownership = None if is_recovery else Ownership(ledgers, core.ledger_id, self._loop.time)
-        self.fanout = Fanout(pool, core, self.driver, protocol, lane, ownership, options.force_timeout_s)
+        self.fanout = Fanout(pool, core, self, protocol, lane, ownership, options.force_timeout_s)
         """The connections to the bookies."""
+        self._congested = functools.partial(self.fanout.congested, options.lag_bytes_max)
+        """Which slots' connections have so many bytes waiting that callers wait, too. Constant."""
         self.window = AppendWindow(core, options, self._congested)
         """Entries in flight, and the callers that wait for them."""
         self.settled = asyncio.Event()
-        """Set while no compare-and-set is in progress or about to begin. Changed by `_performed` alone."""
+        """Set while no compare-and-set is under way and none is about to be. Changed by `perform` alone."""
         self.settled.set()
         self.on_failed: Callable[[BookKeeperError], None] | None = None
         """Called with the reason when the writer ended other than by `close`. Set by the writer's user."""
@@ -75,47 +79,82 @@ class WriterRun:
                 timer.cancel()
         self._ticker = self._extra_tick = None
         self.fanout.close()
-        self.driver.stop()
+        self._driver.stop()
+
+    async def close(self, drain: Callable[[], Awaitable[object]]) -> None:
+        """Close the ledger, after `drain()` has waited for all that is pending. Raises as `LedgerWriter.close`."""
+        core = self.core
+        try:
+            async with asyncio.timeout(self._options.close_timeout_s):
+                await drain()
+                await self.fanout.reach()
+                while core.state is not WriterState.CLOSED:
+                    # An ensemble change may begin in the turn of the event loop in which another one ends, and another
+                    # call may have begun to close.
+                    if core.state not in (WriterState.CHANGING, WriterState.CLOSING):
+                        self.perform(core.close())
+                    await self.settled.wait()
+        except TimeoutError:
+            outcome = (
+                f"whether it was closed at entry {core.lac} is unknown: its metadata could not be written for certain"
+                if core.state is WriterState.CLOSING
+                else f"it is left open, its last acknowledged entry is {core.lac}"
+            )
+            raise RequestTimeout(
+                f"ledger {core.ledger_id} did not settle in {self._options.close_timeout_s:g} s; {outcome}",
+                ledger_id=core.ledger_id,
+                entry_id=core.lac + 1,
+            ) from None
 
     # ---- effects ----
 
-    def _begin(self, effect: effects.WriterEffect) -> Work[effects.WriterEffect] | None:
-        match effect:
-            case effects.SendAdds():
-                self.fanout.send(effect)
-            case effects.Acknowledge():
-                self.window.acknowledge(effect.last_entry)
-            case effects.Confirm():
-                self.window.confirm(effect.last_entry)
-            case effects.Force():
-                return self.fanout.force(effect)
-            case effects.CallAfter():
-                if self._extra_tick is None:
-                    self._extra_tick = self._loop.call_later(effect.delay_ns / 1e9, self._tick_once)
-            case effects.FindBookies():
-                for bookie in effect.failed:
-                    self._view.on_failure(bookie)
-                    self.fanout.drop_if_silent(bookie)
-                return self._find_bookies()
-            case effects.DropIfSilent():
-                self.fanout.drop_if_silent(effect.bookie)
-            case effects.WriteMetadata():
-                return write_metadata(self._ledgers, self.core, self.core.ledger_id, effect, self._patience())
-            case effects.Fail():
-                self.window.fail(effect.error)
-                if self.on_failed is not None:
-                    self.on_failed(effect.error)
-                self.stop()
-            case _:
-                assert_never(effect)
-        return None
+    def now_ns(self) -> int:
+        """Return the time on the event loop's clock: one clock for time-outs and timers."""
+        return int(self._loop.time() * 1e9)
 
-    def _performed(self) -> None:
+    def spawn(self, work: Work[effects.WriterEffect]) -> asyncio.Task[None]:
+        """Do some work beside everything else, and then perform what it results in."""
+        return self._driver.spawn(work)
+
+    def perform(self, todo: Sequence[effects.WriterEffect]) -> None:
+        """Perform effects, in order."""
+        for effect in todo:
+            match effect:
+                case effects.SendAdds():
+                    self.fanout.send(effect)
+                case effects.Acknowledge():
+                    self.window.acknowledge(effect.last_entry)
+                case effects.Confirm():
+                    self.window.confirm(effect.last_entry)
+                case effects.Force():
+                    self.spawn(self.fanout.force(effect))
+                case effects.CallAfter():
+                    if self._extra_tick is None:
+                        self._extra_tick = self._loop.call_later(effect.delay_ns / 1e9, self._tick_once)
+                case effects.FindBookies():
+                    for bookie in effect.failed:
+                        self._view.on_failure(bookie)
+                        self.fanout.drop_if_silent(bookie)
+                    self.spawn(self._find_bookies())
+                case effects.DropIfSilent():
+                    self.fanout.drop_if_silent(effect.bookie)
+                case effects.WriteMetadata():
+                    self.spawn(self._write_metadata(effect))
+                case effects.Fail():
+                    self.window.fail(effect.error)
+                    if self.on_failed is not None:
+                        self.on_failed(effect.error)
+                    self.stop()
+                case _:
+                    assert_never(effect)
         if self.core.state in (WriterState.CHANGING, WriterState.CLOSING):
             self.settled.clear()
         else:
             self.settled.set()
         self.window.look_for_room()
+
+    def _write_metadata(self, write: effects.WriteMetadata) -> Work[effects.WriterEffect]:
+        return write_metadata(self._ledgers, self.core, self.core.ledger_id, write, self._patience())
 
     async def _find_bookies(self) -> list[effects.WriterEffect]:
         has_patience = self._patience()
@@ -142,11 +181,8 @@ class WriterRun:
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_S, self._tick)
-        self.driver.perform(self.core.on_tick(self.driver.now_ns(), self._congested()))
+        self.perform(self.core.on_tick(self.now_ns(), self._congested()))
 
     def _tick_once(self) -> None:
         self._extra_tick = None
-        self.driver.perform(self.core.on_tick(self.driver.now_ns(), self._congested()))
-
-    def _congested(self) -> list[int]:
-        return self.fanout.congested(self._options.lag_bytes_max)
+        self.perform(self.core.on_tick(self.now_ns(), self._congested()))

@@ -26,7 +26,6 @@ from bkspark.ids import LEDGER_ID_MAX
 from bkspark.ledger import Cluster, LedgerWriter, arguments
 from bkspark.ledger.ledger_types import parse_ledger_type
 from bkspark.ledger.turns import Singles, Turn, Turns
-from bkspark.ledger.writer import check_entry_size, check_entry_sizes
 from bkspark.log.formats import LedgerFacts, Owner
 from bkspark.log.heads import new_token
 from bkspark.log.positions import Position, PositionRange
@@ -236,7 +235,8 @@ class LogWriter:
         if not isinstance(entry, (bytes, bytearray, memoryview)):
             raise TypeError(f"an entry is bytes, not {type(entry).__name__}")
         data = bytes(entry)
-        check_entry_size(len(data), self._entry_bytes_max)
+        if len(data) > self._entry_bytes_max:
+            raise arguments.too_large(len(data), self._entry_bytes_max)
         singles = self._singles
         if singles is None or singles.is_closed:
             singles = self._singles = Singles(self._turns.take(), self._send_singles)
@@ -269,7 +269,7 @@ class LogWriter:
     async def submit(self, entries: Any) -> asyncio.Future[PositionRange]:
         """Send entries as soon as there is room; return a future of their positions, done when acknowledged."""
         batch = as_batch(entries)
-        check_entry_sizes(batch, self._entry_bytes_max)
+        arguments.check_entry_sizes(batch, self._entry_bytes_max)
         return await self._submit_in(self._take_turn(), batch)
 
     async def _submit_in(self, turn: Turn, batch: EntryBatch) -> asyncio.Future[PositionRange]:
@@ -295,7 +295,7 @@ class LogWriter:
             return await self._to_its_end(self._roll(None))
         age_s = asyncio.get_running_loop().time() - current.since_s
         # An empty ledger is never replaced, however old it is.
-        if current.ledger.core.next_entry and self._limits.reached(current.ledger.length, age_s):
+        if current.ledger.core.pending.next_entry and self._limits.reached(current.ledger.length, age_s):
             return await self._to_its_end(self._roll(current))
         return current
 

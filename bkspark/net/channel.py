@@ -128,11 +128,18 @@ class BookieChannel(BookieConnection):
 
     # ---- replies ----
 
+    def _take_single(self) -> bool:
+        reply = v2.decode_single_add_reply(self._buffer, self._filled)
+        if reply is None:
+            return False
+        status, ledger_id, entry_id = reply
+        listener = self._adds.get(ledger_id)
+        if listener is not None:
+            listener.on_replies(np.array((entry_id,)), np.array((status,)), None)
+        return True
+
     def _take_frames(self, table: FrameTable) -> None:
         replies = v2.decode_replies(self._buffer, table)
-        if len(replies.opcodes) == 1 and replies.opcodes.item() == v2.ADD:
-            self._deliver_adds(replies.ledger_ids, replies.entry_ids, replies.statuses)
-            return
         adds = replies.opcodes == v2.ADD
         if adds.all():
             self._deliver_adds(replies.ledger_ids, replies.entry_ids, replies.statuses)

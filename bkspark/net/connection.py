@@ -59,6 +59,10 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._adds: dict[int, AddListener] = {}
 
     @abstractmethod
+    def _take_single(self) -> bool:
+        """Hand out what the receive buffer holds if that is one add reply, and nothing else; return whether it was."""
+
+    @abstractmethod
     def _take_frames(self, table: FrameTable) -> None:
         """Decode the frames of the receive buffer and deliver their contents. Raises ProtocolError."""
 
@@ -91,7 +95,9 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def send_adds(self, frames: bytes | memoryview) -> None:
         """Send ready-made ADD frames of this protocol; their replies go to the ledger's listener."""
-        self._send(frames)
+        if self.lost is not None or self._transport is None:
+            raise self._not_connected()
+        self._transport.write(frames)
 
     def _deliver_adds(
         self,
@@ -101,7 +107,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         last_synced: np.ndarray | None = None,
     ) -> None:
         first = ledger_ids.item(0)
-        if len(ledger_ids) == 1 or (ledger_ids == first).all():
+        if (ledger_ids == first).all():
             listener = self._adds.get(first)
             if listener is not None:
                 listener.on_replies(entry_ids, statuses, None if last_synced is None else last_synced.item(-1))
@@ -122,8 +128,11 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def _send(self, data: bytes | memoryview) -> None:
         if self.lost is not None or self._transport is None:
-            raise self.lost or BookieUnavailable(f"bookie {self.bookie} is not connected", bookie=self.bookie)
+            raise self._not_connected()
         self._transport.write(data)
+
+    def _not_connected(self) -> BookKeeperError:
+        return self.lost or BookieUnavailable(f"bookie {self.bookie} is not connected", bookie=self.bookie)
 
     async def _answered_all(self, group: ReadGroup, what: str) -> EntryAnswers:
         """Return a group's answers. The time-out of a busy bookie runs from one answer to the next, not over all."""
@@ -192,6 +201,9 @@ class BookieConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._filled += nbytes
         self._received_at = self._loop.time()
+        if self._take_single():
+            self._filled = 0
+            return
         try:
             table = scan_frames(self._buffer, self._filled, self._frame_bytes_max)
             if len(table):

@@ -8,7 +8,7 @@ pool's protocol is V3. Connections are made on first use: a client that needs no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -50,6 +50,17 @@ class NetOptions:
         check(self)
 
 
+def resolver(addresses: Mapping[str, tuple[str, int]]) -> Resolve:
+    """Return what finds bookies by what a plan carried along, as (host, port) by id, without a metadata store."""
+
+    async def resolve(bookie: str) -> tuple[str, int]:
+        if bookie not in addresses:
+            raise BookieUnavailable(f"bookie {bookie} had no address when the read was planned", bookie=bookie)
+        return addresses[bookie]
+
+    return resolve
+
+
 class BookiePool:
     """Connects to bookies on demand and keeps the connections; `resolve` turns a bookie id into (host, port)."""
 
@@ -68,6 +79,8 @@ class BookiePool:
     @property
     def avoided(self) -> frozenset[str]:
         """Bookies that could not be reached a short while ago."""
+        if not self._failed_at:
+            return frozenset()
         now = asyncio.get_running_loop().time()
         return frozenset(bookie for bookie, at in self._failed_at.items() if now - at < AVOID_FAILED_S)
 

@@ -237,6 +237,9 @@ class BookieV3Channel(BookieConnection):
 
     # ---- responses ----
 
+    def _take_single(self) -> bool:
+        return False
+
     def _take_frames(self, table: FrameTable) -> None:
         octets = np.frombuffer(self._buffer, np.uint8)
         view = memoryview(self._buffer)

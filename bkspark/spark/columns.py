@@ -17,8 +17,10 @@ is not built.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from inspect import signature
 from typing import Any
@@ -200,6 +202,24 @@ def _plain(schema: pa.Schema) -> pa.Schema:
     return pa.schema(fields)
 
 
+def row_assembler(schema: StructType, options: SourceOptions) -> RowAssembler:
+    """Return what makes rows of entries; it is made once for a schema and options, which a worker meets in many tasks.
+
+    Raises:
+        ConfigurationError: as `RowAssembler`.
+    """
+    for known_schema, known_options, known in _assemblers:
+        if known_options == options and known_schema == schema:
+            return known.for_task()
+    made = RowAssembler(schema, options)
+    _assemblers.append((schema, options, made))
+    return made.for_task()
+
+
+_assemblers: deque[tuple[StructType, SourceOptions, RowAssembler]] = deque(maxlen=8)
+"""Those that were made last, and of what."""
+
+
 class RowAssembler:
     """Makes Spark's record batches out of entries.
 
@@ -237,6 +257,12 @@ class RowAssembler:
             MalformedMode(options.malformed_mode),
             is_whole=options.columns_inferred,
         )
+
+    def for_task(self) -> RowAssembler:
+        """Return one for another task, which has seen no value yet."""
+        other = copy.copy(self)
+        other._unseen, other._sample = dict(self._unseen), None
+        return other
 
     def _is_metadata(self, name: str, options: SourceOptions) -> bool:
         if options.payload_format not in (None, "raw") and not options.include_metadata:

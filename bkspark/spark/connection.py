@@ -15,8 +15,7 @@ from contextlib import contextmanager
 
 from bkspark.blocking import Client
 from bkspark.blocking.loop import run_unless_exiting
-from bkspark.errors import BookieUnavailable
-from bkspark.net.pool import BookiePool, NetOptions
+from bkspark.net.pool import BookiePool, NetOptions, resolver
 from bkspark.spark.options import SourceOptions
 
 KEPT_S = 10.0
@@ -58,14 +57,8 @@ def connect(options: SourceOptions) -> Client:
 
 def new_pool(addresses: _Addresses) -> BookiePool:
     """Return a pool that has the addresses of bookies, (host, port) by id, without a metadata store."""
-
-    async def resolve(bookie: str) -> tuple[str, int]:
-        if bookie not in addresses:
-            raise BookieUnavailable(f"bookie {bookie} had no address when the read was planned", bookie=bookie)
-        return addresses[bookie]
-
     # Entries on this host are read locally, not by the pool.
-    return BookiePool(resolve, NetOptions(local_reads=False))
+    return BookiePool(resolver(addresses), NetOptions(local_reads=False))
 
 
 @contextmanager

@@ -14,13 +14,13 @@ from pyspark.sql.types import StructType
 
 from bkspark.blocking import iterate, run
 from bkspark.blocking.local_scan import SCAN_BYTES, SCAN_ENTRIES, LocalScan
-from bkspark.client import Client, SnapshotReader
-from bkspark.core.reader import spans
+from bkspark.client import Client
+from bkspark.core.reader import next_span
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError, DataLoss, NoSuchEntry, NoSuchLog
-from bkspark.ledger.range_reader import SCAN_BYTES_MIN, mean_entry_bytes
+from bkspark.ledger.range_reader import SCAN_BYTES_MIN, RangeReader, mean_entry_bytes, planned_reader
 from bkspark.net.pool import BookiePool, NetOptions
-from bkspark.spark.columns import RowAssembler, inferred_schema, raw_schema
+from bkspark.spark.columns import inferred_schema, raw_schema, row_assembler
 from bkspark.spark.connection import connect, new_pool, task_pool
 from bkspark.spark.formats.decoding import MalformedMode
 from bkspark.spark.formats.registry import columns_of
@@ -59,7 +59,7 @@ class BookKeeperReader(DataSourceReader):
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._options = options.for_batch_read()
         self._schema = schema
-        RowAssembler(schema, self._options)  # a wrong column raises here, on the driver
+        row_assembler(schema, self._options)  # a wrong column raises here, on the driver
 
     def partitions(self) -> list[InputPartition]:
         """Return the plan of one snapshot.
@@ -122,7 +122,7 @@ def read_partition(partition: InputPartition, schema: StructType, options: Sourc
     if not isinstance(partition, ReadPartition):
         return iter(())
     spare_modules()
-    assembler = RowAssembler(schema, options)
+    assembler = row_assembler(schema, options)
 
     def batches() -> Iterator[pa.RecordBatch]:
         for read, entries in _scanned(partition, fail_on_data_loss=options.fail_on_data_loss):
@@ -135,11 +135,12 @@ def read_partition(partition: InputPartition, schema: StructType, options: Sourc
 
 def _scanned(partition: ReadPartition, *, fail_on_data_loss: bool) -> Iterator[tuple[LedgerRead, EntryBatch]]:
     """Yield the entries of a partition: read on this host if possible, otherwise over the network."""
-    with closing(LocalScan(partition.addresses, NetOptions())) as scan, task_pool(partition.addresses) as pool:
-        if any(scan.can_read(read.metadata, read.first_entry) and _is_long(read) for read in partition.reads):
-            for read in partition.reads:
-                found = _read(read, scan, partition, pool, fail_on_data_loss=fail_on_data_loss)
-                yield from ((read, entries) for entries in found)
+    with task_pool(partition.addresses) as pool:
+        if any(map(_is_long, partition.reads)):
+            with closing(LocalScan(partition.addresses, NetOptions())) as scan:
+                for read in partition.reads:
+                    found = _read(read, scan, partition, pool, fail_on_data_loss=fail_on_data_loss)
+                    yield from ((read, entries) for entries in found)
         else:
             yield from iterate(lambda: _entries(partition, pool, fail_on_data_loss=fail_on_data_loss))
 
@@ -158,7 +159,7 @@ def _read(
     entry_bytes = mean_entry_bytes(metadata) or ENTRY_BYTES
     while position < read.end_entry:
         entries_max = max(SCAN_ENTRIES, SCAN_BYTES // entry_bytes)
-        span = next(spans(metadata, position, read.end_entry, entries_max))
+        span = next_span(metadata, position, read.end_entry, entries_max)
         end = span.end_entry
         if _is_long(read):
             bytes_max = max(SCAN_BYTES, entries_max * (LENGTH_BYTES + digest.overhead_bytes + entry_bytes))
@@ -190,7 +191,7 @@ async def _entries(
 
 
 async def _stored(
-    read: LedgerRead, reader: SnapshotReader, first: int, end: int, *, fail_on_data_loss: bool
+    read: LedgerRead, reader: RangeReader, first: int, end: int, *, fail_on_data_loss: bool
 ) -> AsyncGenerator[EntryBatch]:
     """Yield entries [first, end), or with failOnDataLoss=false those of them that a bookie still has.
 
@@ -202,7 +203,7 @@ async def _stored(
     while first < end:
         try:
             if first < stop:
-                async with aclosing(reader.batches(first, stop, batch_bytes=READ_BYTES)) as batches:
+                async with aclosing(reader.batches(first, stop, READ_BYTES)) as batches:
                     async for entries in batches:
                         first = entries.end_entry
                         yield entries
@@ -220,7 +221,7 @@ async def _stored(
             stop = gone
 
 
-async def _next_stored(read: LedgerRead, reader: SnapshotReader, gone: int, end: int) -> int:
+async def _next_stored(read: LedgerRead, reader: RangeReader, gone: int, end: int) -> int:
     """Return where to continue after an entry that is gone: directly after it, or at `end` if the rest is gone too.
 
     A deleted ledger is not read entry by entry: the answers of all its bookies for its last entries decide.
@@ -228,7 +229,7 @@ async def _next_stored(read: LedgerRead, reader: SnapshotReader, gone: int, end:
     goes_on = end
     for entry_id in range(max(gone + 1, end - read.metadata.ensemble_size), end):
         with suppress(NoSuchEntry):
-            async with aclosing(reader.batches(entry_id, entry_id + 1, batch_bytes=READ_BYTES)) as batches:
+            async with aclosing(reader.batches(entry_id, entry_id + 1, READ_BYTES)) as batches:
                 async for _ in batches:
                     goes_on = gone + 1
         if goes_on < end:
@@ -237,14 +238,8 @@ async def _next_stored(read: LedgerRead, reader: SnapshotReader, gone: int, end:
     return goes_on
 
 
-def _reader(read: LedgerRead, partition: ReadPartition, pool: BookiePool) -> SnapshotReader:
-    return SnapshotReader(
-        ledger_id=read.ledger_id,
-        metadata=read.metadata,
-        addresses=partition.addresses,
-        password=partition.password,
-        pool=pool,
-    )
+def _reader(read: LedgerRead, partition: ReadPartition, pool: BookiePool) -> RangeReader:
+    return planned_reader(pool, read.ledger_id, read.metadata, partition.password)
 
 
 def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -27,7 +27,7 @@ from bkspark.errors import ConfigurationError, DataLoss
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.log.positions import Position
 from bkspark.log.snapshot import LogSnapshot
-from bkspark.spark.columns import RowAssembler
+from bkspark.spark.columns import row_assembler
 from bkspark.spark.connection import connect
 from bkspark.spark.offsets import LogOffset, ManyLogs, OneLog
 from bkspark.spark.options import SourceOptions
@@ -121,7 +121,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._given: Offsets = {}
         self._last_batch_s = time.monotonic()
         self._turn = 0
-        RowAssembler(schema, self._options)  # a wrong column raises here, before the query runs
+        row_assembler(schema, self._options)  # a wrong column raises here, before the query runs
 
     # ---- where to read ----
 

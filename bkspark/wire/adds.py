@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError
+from bkspark.ids import NO_ENTRY
 from bkspark.wire import v2, v3
 from bkspark.wire.digest import EntryDigest, SealedEntries
 
@@ -64,6 +65,11 @@ class AddSealer:
         self._master_key = master_key
         self._txn_ids = txn_ids
         self._flags = flags
+        v2_flags = (v2.RECOVERY_ADD if flags.is_recovery else 0) | (v2.HIGH_PRIORITY if flags.is_urgent else 0)
+        self._head = v2.add_head(master_key, v2_flags) if self.protocol is WireProtocol.V2 else b""
+        """What is between the length of a frame and its entry; empty in V3, where it differs. Constant."""
+        self.lac = NO_ENTRY
+        """The LAC in the newest frame. Set by `seal` and `seal_single`."""
 
     def entry_bytes_max(self, frame_bytes_max: int) -> int:
         """Return the largest payload whose frames fit, on the way to a bookie and back."""
@@ -72,14 +78,22 @@ class AddSealer:
 
     def seal(self, batch: EntryBatch, lac: int, length_before: int) -> SealedEntries:
         """Return one frame per entry of the batch, back to back in one buffer; see `EntryDigest.seal`."""
+        self.lac = lac
+        sealed = self._digest.seal(batch, lac, length_before, self._head)
+        return sealed if self._head else self._v3_frames(sealed, batch.ledger_id)
+
+    def seal_single(self, payload: bytes, ledger_id: int, entry_id: int, lac: int, length_before: int) -> SealedEntries:
+        """Return the frame of one entry; see `EntryDigest.seal_single`."""
+        self.lac = lac
+        sealed = self._digest.seal_single(payload, ledger_id, entry_id, lac, length_before, self._head)
+        return sealed if self._head else self._v3_frames(sealed, ledger_id)
+
+    def _v3_frames(self, sealed: SealedEntries, ledger_id: int) -> SealedEntries:
         flags = self._flags
-        if self.protocol is WireProtocol.V2:
-            v2_flags = (v2.RECOVERY_ADD if flags.is_recovery else 0) | (v2.HIGH_PRIORITY if flags.is_urgent else 0)
-            return v2.encode_adds(batch, lac, length_before, self._digest, self._master_key, v2_flags)
         return v3.encode_adds(
-            self._digest.seal(batch, lac, length_before),
-            batch.ledger_id,
-            self._txn_ids.reserve(len(batch)),
+            sealed,
+            ledger_id,
+            self._txn_ids.reserve(len(sealed)),
             self._master_key,
             is_recovery=flags.is_recovery,
             write_flags=v3.DEFERRED_SYNC if flags.is_deferred else 0,

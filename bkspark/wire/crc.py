@@ -54,14 +54,11 @@ class CrcKind:
     """One reflected 32-bit CRC: a C function for messages, arrays for many at once."""
 
     def __init__(self, function: Callable[..., int], header_bytes: int) -> None:
-        self._function = function
+        self.of = function
+        """`of(data, start=0)` returns the CRC of what has the CRC `start`, followed by `data`. Constant."""
         self._header_bytes = header_bytes
         self._header_tables = self._tables(header_bytes)
         self._joint = functools.lru_cache(maxsize=GAP_BYTES_MAX)(self._make_joint)
-
-    def of(self, data: bytes | bytearray | memoryview, start: int = 0) -> int:
-        """Return the CRC of what has the CRC `start`, followed by `data`."""
-        return self._function(data, start)
 
     def of_headers(self, rows: np.ndarray) -> np.ndarray:
         """Return uint32 (n,), the CRCs of uint8 (n, header_bytes), n at least 1, by look-ups for columns that vary."""
@@ -69,14 +66,14 @@ class CrcKind:
         template = bytearray(rows[0])
         for column in varying:
             template[column] = 0
-        values = np.full(len(rows), self._function(bytes(template)), np.uint32)
+        values = np.full(len(rows), self.of(bytes(template)), np.uint32)
         for column in varying:
             values ^= self._header_tables[column][rows[:, column]]
         return values
 
     def of_each(self, view: memoryview, bounds: Iterable[tuple[int, int]], starts: np.ndarray) -> np.ndarray:
         """Return uint32 (n,), the CRC of each view[low:high], continued from starts[i]."""
-        function = self._function
+        function = self.of
         # Each view exists for one call only: a list of thousands triggers the cycle collector.
         crcs = [function(view[low:high], start) for (low, high), start in zip(bounds, starts.tolist())]
         return np.array(crcs, np.uint32)
@@ -101,7 +98,7 @@ class CrcKind:
         kept = items[at].copy()
         items[at] = put.view(items.dtype)
         try:
-            found = self._function(run, self._function(headers[0].tobytes()))
+            found = self.of(run, self.of(headers[0].tobytes()))
         finally:
             items[at] = kept
         return found == stored.item(-1)
@@ -120,6 +117,6 @@ class CrcKind:
     def _tables(self, width: int) -> np.ndarray:
         """Return uint32 (width, 256): what a byte adds to the CRC of a message of `width` bytes, by its column."""
         alone = (bytes(at) + bytes((1 << bit,)) + bytes(width - at - 1) for at in range(width) for bit in range(8))
-        zeros = self._function(bytes(width))
-        of_bits = np.array([self._function(message) ^ zeros for message in alone], np.uint32)
+        zeros = self.of(bytes(width))
+        of_bits = np.array([self.of(message) ^ zeros for message in alone], np.uint32)
         return np.bitwise_xor.reduce(_BITS_OF_BYTES * of_bits.reshape(-1, 1, 8), axis=2)

@@ -82,9 +82,22 @@ class SealedEntries:
     buffer: memoryview
     offsets: np.ndarray
     first_entry: int
+    end_entry: int
+
+    @classmethod
+    def framed(cls, buffer: memoryview, offsets: np.ndarray, first_entry: int) -> SealedEntries:
+        """Return the entries in a buffer, whose ids begin at `first_entry`."""
+        return cls(buffer, offsets, first_entry, first_entry + len(offsets) - 1)
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return self.end_entry - self.first_entry
+
+    def frames(self, positions: np.ndarray) -> bytes:
+        """Return the frames at some positions in one buffer."""
+        bounds = self.offsets
+        return b"".join(
+            [self.buffer[start:end] for start, end in zip(bounds[positions].tolist(), bounds[positions + 1].tolist())]
+        )
 
 
 class EntryDigest:
@@ -100,18 +113,12 @@ class EntryDigest:
         self.digest_bytes = {DigestType.CRC32: 8, DigestType.MAC: 20, DigestType.CRC32C: 4, DigestType.DUMMY: 0}[
             digest_type
         ]
+        self.overhead_bytes = HEADER_BYTES + self.digest_bytes
+        """Bytes that the envelope adds to a payload. Constant."""
+        self.given_from = self.overhead_bytes
+        """Where in a stored entry begins what is handed out of it. Constant."""
         self._front = _FRONTS[self.digest_bytes]
         self._hmac_key = hashlib.sha1(b"mac" + password).digest()
-
-    @property
-    def overhead_bytes(self) -> int:
-        """Bytes that the envelope adds to a payload."""
-        return HEADER_BYTES + self.digest_bytes
-
-    @property
-    def given_from(self) -> int:
-        """Offset of the returned part in a stored entry."""
-        return self.overhead_bytes
 
     def seal(self, batch: EntryBatch, lac: int, length_before: int, head: bytes = b"") -> SealedEntries:
         """Return the batch's entries in their envelopes, each after `i32 length` and the constant bytes `head`.
@@ -123,8 +130,6 @@ class EntryDigest:
             head: constant bytes between the length word (which counts them) and the entry.
         """
         count = len(batch)
-        if count == 1:
-            return self._seal_one(batch, lac, length_before, head)
         offsets = batch.offsets
         sizes = np.diff(offsets)
         headers = np.empty(count, _HEADER)
@@ -153,22 +158,22 @@ class EntryDigest:
             items = np.empty((count, front_bytes + size), np.uint8)
             items[:, :front_bytes] = fronts
             items[:, front_bytes:] = _strided(data, int(offsets[0]), count, size, size)
-            return SealedEntries(items.reshape(-1).data, item_offsets, batch.first_entry)
+            return SealedEntries.framed(items.reshape(-1).data, item_offsets, batch.first_entry)
         parts: list[memoryview] = [data] * (2 * count)
         front_view = fronts.reshape(-1).data
         parts[0::2] = [front_view[at : at + front_bytes] for at in range(0, count * front_bytes, front_bytes)]
         parts[1::2] = [data[low:high] for low, high in itertools.pairwise(offsets.tolist())]
-        return SealedEntries(memoryview(b"".join(parts)), item_offsets, batch.first_entry)
+        return SealedEntries.framed(memoryview(b"".join(parts)), item_offsets, batch.first_entry)
 
-    def _seal_one(self, batch: EntryBatch, lac: int, length_before: int, head: bytes) -> SealedEntries:
-        """`seal` for a batch of one: numbers are cheaper than arrays of one."""
-        start, end = batch.offsets.tolist()
-        payload = memoryview(batch.buffer)[start:end]
-        header = _HEADER_FIELDS.pack(batch.ledger_id, batch.first_entry, lac, length_before + len(payload))
+    def seal_single(
+        self, payload: bytes, ledger_id: int, entry_id: int, lac: int, length_before: int, head: bytes = b""
+    ) -> SealedEntries:
+        """Return one entry in its envelope, as `seal` does: numbers are cheaper to handle than arrays of one."""
+        header = _HEADER_FIELDS.pack(ledger_id, entry_id, lac, length_before + len(payload))
         entry_bytes = len(head) + self.overhead_bytes + len(payload)
         front = entry_bytes.to_bytes(LENGTH_BYTES, "big")
         sealed = b"".join((front, head, header, self._digest_of(header, payload), payload))
-        return SealedEntries(memoryview(sealed), np.array((0, len(sealed))), batch.first_entry)
+        return SealedEntries(memoryview(sealed), np.array((0, len(sealed))), entry_id, entry_id + 1)
 
     def open_entries(
         self,
@@ -324,9 +329,9 @@ def _memory(size: int) -> np.ndarray:
 class WholeEntries(EntryDigest):
     """Checks entries as `EntryDigest`, and returns each one whole, with its envelope: for copies byte for byte."""
 
-    @property
-    def given_from(self) -> int:
-        return 0
+    def __init__(self, digest_type: DigestType, password: bytes, lac_bounds: LacBounds = NO_COPIES) -> None:
+        super().__init__(digest_type, password, lac_bounds)
+        self.given_from = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +367,7 @@ class OpenedEntries:
 
     def to_batch(self, ledger_id: int, first_entry: int, memory: Callable[[int], np.ndarray] = _memory) -> EntryBatch:
         """Return the payloads copied once into one buffer from `memory`, which returns uint8 of a given size."""
-        offsets = np.zeros(len(self) + 1, np.int64)
+        offsets = np.zeros(len(self.starts) + 1, np.int64)
         np.cumsum(self.ends - self.starts, out=offsets[1:])
         packed = memory(offsets.item(-1))
         data = packed.data
@@ -392,14 +397,11 @@ class OpenedEntry:
     payload: bytes
 
 
-def _runs(
-    starts: np.ndarray, ends: np.ndarray, gap_bytes_max: int, of_one_size: bool
-) -> Iterator[tuple[int, int, bool]]:
-    """Yield (first, end, whether they are a run) for all of [0, n): the entries of a run are evenly spaced."""
+def _runs(starts: np.ndarray, ends: np.ndarray, gap_bytes_max: int, of_one_size: bool) -> list[tuple[int, int, bool]]:
+    """Return (first, end, whether they are a run) for all of [0, n): the entries of a run lie evenly apart."""
     count = len(starts)
     if count < RUN_ENTRIES_MIN:
-        yield 0, count, False
-        return
+        return [(0, count, False)]
     gaps = starts[1:] - ends[:-1]
     gap = gaps.item(0)
     is_break = gaps != gap
@@ -408,10 +410,9 @@ def _runs(
         is_break |= sizes[1:] != sizes[:-1]
     breaks = np.flatnonzero(is_break) + 1
     if not 0 <= gap <= gap_bytes_max or len(breaks) > count // RUN_ENTRIES_MIN:
-        yield 0, count, False
-        return
-    for first, end in itertools.pairwise([0, *breaks.tolist(), count]):
-        yield first, end, end - first >= RUN_ENTRIES_MIN
+        return [(0, count, False)]
+    bounds = itertools.pairwise([0, *breaks.tolist(), count])
+    return [(first, end, end - first >= RUN_ENTRIES_MIN) for first, end in bounds]
 
 
 def _strided(view: memoryview, start: int, count: int, width: int, stride: int) -> np.ndarray:

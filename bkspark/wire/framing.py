@@ -164,10 +164,7 @@ def gather_octets(octets: np.ndarray | memoryview, at: np.ndarray, width: int) -
 
 def scatter_i32(octets: np.ndarray, at: np.ndarray, values: np.ndarray) -> None:
     """Write values[i] as big-endian int32 at each position of a uint8 array; the positions do not overlap."""
-    if len(at) == 1:
-        _LENGTH.pack_into(octets.data, at.item(), values.item())
-    else:
-        items_at(octets, _I32)[at] = values
+    items_at(octets, _I32)[at] = values
 
 
 def equal_step(at: np.ndarray) -> int:

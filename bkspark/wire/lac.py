@@ -41,17 +41,12 @@ def are_writers_lacs(entry_ids: np.ndarray, lacs: np.ndarray) -> np.ndarray:
     return (lacs >= NO_ENTRY) & (lacs < entry_ids) & (entry_ids <= LAST_ENTRY_MAX)
 
 
-def may_add(entry_id: int, lac: int, *, is_recovery: bool) -> bool:
-    """Return whether a bookie can take an add with this LAC.
+def may_add_each(entry_ids: np.ndarray, lacs: np.ndarray, are_recovery: bool | np.ndarray) -> np.ndarray:
+    """Return whether a bookie can take an add with this LAC, of each, bool.
 
     Args:
-        is_recovery: the add has the recovery flag: it may be a copy that Apache's re-replication sealed.
+        are_recovery: the add has the recovery flag: it may be a copy that Apache's re-replication sealed.
     """
-    return is_writers_lac(entry_id, lac) or (is_recovery and 0 <= entry_id <= LAST_ENTRY_MAX and is_lac(lac))
-
-
-def may_add_each(entry_ids: np.ndarray, lacs: np.ndarray, are_recovery: bool | np.ndarray) -> np.ndarray:
-    """Return `may_add` of each, bool."""
     right = are_writers_lacs(entry_ids, lacs)
     if right.all() or not np.any(are_recovery):
         return right

@@ -31,8 +31,9 @@ from bkspark.wire.flags import DO_FENCING as DO_FENCING
 from bkspark.wire.flags import HIGH_PRIORITY as HIGH_PRIORITY
 from bkspark.wire.flags import LAST_ENTRY as LAST_ENTRY
 from bkspark.wire.flags import RECOVERY_ADD as RECOVERY_ADD
-from bkspark.wire.framing import LENGTH_BYTES, FrameTable, gather_i32, gather_i64
+from bkspark.wire.framing import LENGTH_BYTES, FrameTable, gather, gather_i32, gather_i64
 from bkspark.wire.layout import ENTRY_BYTES_MIN, MASTER_KEY_BYTES
+from bkspark.wire.single_add import SingleAdd
 from bkspark.wire.status import EOK as EOK
 from bkspark.wire.status import Status as Status
 
@@ -41,6 +42,7 @@ ADD, READ, AUTH, BATCH_READ = 1, 2, 3, 7
 
 WORD_BYTES = 4
 ADD_HEAD_BYTES = WORD_BYTES + MASTER_KEY_BYTES
+_ADD_ENTRY_AT = LENGTH_BYTES + ADD_HEAD_BYTES
 READ_BYTES = 20
 BATCH_READ_BYTES = 40
 REPLY_BYTES = 24
@@ -51,12 +53,13 @@ word."""
 
 
 _REPLY = np.dtype([("size", ">i4"), ("word", ">i4"), ("status", ">i4"), ("ledger", ">i8"), ("entry", ">i8")])
+_REPLY_FIELDS = np.dtype(_REPLY.descr[1:])
 _IDS = struct.Struct(">qq")
 _WORD = struct.Struct(">i")
-_REPLY_TAIL = struct.Struct(">iiqq")
 _READ = np.dtype([("size", ">i4"), ("word", ">i4"), ("ledger", ">i8"), ("entry", ">i8")])
 _FENCING_READ = np.dtype([*_READ.descr, ("key", "V20")])
 _BATCH_READ_TAIL = struct.Struct(">qqqiq")
+_SINGLE_ADD = struct.Struct(">ii20sqqq")
 _REPLY_HEAD = struct.Struct(">iiiqq")
 _BATCH_REPLY_HEAD = struct.Struct(">iiiqqq")
 
@@ -71,9 +74,7 @@ def header_word(opcode: int, flags: int = 0, version: int = VERSION) -> int:
     return version << 24 | opcode << 16 | flags
 
 
-_ADD_WORD = header_word(ADD)
-_LONE_ADD, _LONE_EOK = np.array((ADD,), np.int32), np.array((EOK,), np.int32)
-_LONE_NO_REQUEST = np.array((-1,), np.int64)
+_ADD_WORD, _BATCH_READ_WORD = header_word(ADD), header_word(BATCH_READ)
 _REQUEST_BYTES_MIN = {
     ADD: ADD_HEAD_BYTES + ENTRY_BYTES_MIN,
     READ: READ_BYTES,
@@ -89,7 +90,12 @@ def encode_adds(
     batch: EntryBatch, lac: int, length_before: int, digest: EntryDigest, master_key: bytes, flags: int = 0
 ) -> SealedEntries:
     """Return one ADD frame per entry of the batch, back to back in one buffer; see `EntryDigest.seal`."""
-    return digest.seal(batch, lac, length_before, header_word(ADD, flags).to_bytes(4, "big") + master_key)
+    return digest.seal(batch, lac, length_before, add_head(master_key, flags))
+
+
+def add_head(master_key: bytes, flags: int = 0) -> bytes:
+    """Return what stands between the length of an ADD frame and its entry."""
+    return header_word(ADD, flags).to_bytes(4, "big") + master_key
 
 
 def encode_stored_adds(entries: EntryBatch, master_key: bytes, flags: int = 0) -> tuple[bytes, np.ndarray]:
@@ -97,7 +103,7 @@ def encode_stored_adds(entries: EntryBatch, master_key: bytes, flags: int = 0) -
 
     `entries` are whole stored entries, envelope included (`WholeEntries`): they travel byte for byte.
     """
-    head = header_word(ADD, flags).to_bytes(4, "big") + master_key
+    head = add_head(master_key, flags)
     sizes = np.diff(entries.offsets) + len(head)
     bounds = np.zeros(len(entries) + 1, np.int64)
     np.cumsum(sizes + LENGTH_BYTES, out=bounds[1:])
@@ -164,6 +170,17 @@ class Replies:
     body_ends: np.ndarray
 
 
+def decode_single_add_reply(buffer: bytes | bytearray | memoryview, end: int) -> tuple[int, int, int] | None:
+    """Return (status, ledger id, entry id) of the ADD reply that buffer[:end] consists of.
+
+    None: it is anything else, for `decode_replies`.
+    """
+    if end != LENGTH_BYTES + REPLY_BYTES:
+        return None
+    length, word, status, ledger_id, entry_id = _REPLY_HEAD.unpack_from(buffer)
+    return (status, ledger_id, entry_id) if length == REPLY_BYTES and word == _ADD_WORD else None
+
+
 def decode_replies(buffer: bytes | bytearray | memoryview, table: FrameTable) -> Replies:
     """Return the replies whose frames `table` found in `buffer`.
 
@@ -171,16 +188,11 @@ def decode_replies(buffer: bytes | bytearray | memoryview, table: FrameTable) ->
         ProtocolError: a frame is shorter than its opcode's reply, or the version or opcode is not known.
     """
     starts, ends = table.starts, table.ends
-    if len(starts) == 1 and (starts.item(), ends.item()) == (LENGTH_BYTES, LENGTH_BYTES + REPLY_BYTES):
-        word, status, ledger_id, entry_id = _REPLY_TAIL.unpack_from(buffer, LENGTH_BYTES)
-        if word == _ADD_WORD:
-            statuses = _LONE_EOK if status == EOK else np.array((status,), np.int32)
-            ledger_ids, entry_ids = np.array(((ledger_id,), (entry_id,)), np.int64)
-            return Replies(_LONE_ADD, statuses, ledger_ids, entry_ids, _LONE_NO_REQUEST, ends, ends)
     octets = np.frombuffer(buffer, np.uint8)
     if len(starts) and int((ends - starts).min()) < REPLY_BYTES:
         raise ProtocolError(f"a reply of {int((ends - starts).min())} bytes; the shortest has {REPLY_BYTES}")
-    words = gather_i32(octets, starts)
+    heads = gather(octets, starts, _REPLY_FIELDS)
+    words = heads["word"].astype(np.int32)
     if ((words >> 24) != VERSION).any():
         raise ProtocolError(f"a reply with header word {int(words[np.argmax(words >> 24 != VERSION)]):#010x}")
     opcodes = words >> 16 & 0xFF
@@ -198,9 +210,9 @@ def decode_replies(buffer: bytes | bytearray | memoryview, table: FrameTable) ->
         body_starts[batches] += BATCH_REPLY_BYTES - REPLY_BYTES
     return Replies(
         opcodes,
-        gather_i32(octets, starts + 4),
-        gather_i64(octets, starts + 8),
-        gather_i64(octets, starts + 16),
+        heads["status"].astype(np.int32),
+        heads["ledger"].astype(np.int64),
+        heads["entry"].astype(np.int64),
         request_ids,
         body_starts,
         ends,
@@ -331,9 +343,6 @@ def encode_replies(
     opcodes: np.ndarray | int, statuses: np.ndarray | int, ledgers: np.ndarray, entries: np.ndarray
 ) -> bytes:
     """Return one reply frame without a body per (ledger, entry): every ADD's, and READs that failed."""
-    if len(ledgers) == 1 and isinstance(opcodes, int):
-        status = statuses.item() if isinstance(statuses, np.ndarray) else int(statuses)
-        return _REPLY_HEAD.pack(REPLY_BYTES, header_word(opcodes), status, ledgers.item(), entries.item())
     frames = np.empty(len(ledgers), _REPLY)
     frames["size"] = REPLY_BYTES
     frames["word"] = VERSION << 24 | np.asarray(opcodes, np.int32) << 16
@@ -341,6 +350,16 @@ def encode_replies(
     frames["ledger"] = ledgers
     frames["entry"] = entries
     return frames.tobytes()
+
+
+def decode_single_add(buffer: memoryview, end: int, frame_bytes_max: int) -> SingleAdd | None:
+    """Return the add that buffer[:end] consists of, without flags; None: it is anything else, for `decode_requests`."""
+    if end < _SINGLE_ADD.size:
+        return None
+    length, word, master_key, ledger_id, entry_id, lac = _SINGLE_ADD.unpack_from(buffer)
+    if word != _ADD_WORD or length != end - LENGTH_BYTES or length > frame_bytes_max:
+        return None
+    return SingleAdd(ledger_id, entry_id, lac, master_key, _ADD_ENTRY_AT, end - _ADD_ENTRY_AT, encode_add_reply)
 
 
 def encode_add_reply(ledger_id: int, entry_id: int) -> bytes:
@@ -387,7 +406,7 @@ def encode_read_replies(
 def encode_batch_reply_head(ledger_id: int, first_entry: int, request_id: int, status: int, items_bytes: int) -> bytes:
     """Return what precedes the items (`i32 length, entry` each) of a BATCH_READ reply."""
     return _BATCH_REPLY_HEAD.pack(
-        BATCH_REPLY_BYTES + items_bytes, header_word(BATCH_READ), status, ledger_id, first_entry, request_id
+        BATCH_REPLY_BYTES + items_bytes, _BATCH_READ_WORD, status, ledger_id, first_entry, request_id
     )
 
 

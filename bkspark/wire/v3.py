@@ -349,4 +349,4 @@ def encode_adds(
     parts[1::3] = [view[start + LENGTH_BYTES : end] for start, end in itertools.pairwise(bounds)]
     offsets = np.zeros(count + 1, np.int64)
     np.cumsum(frame_sizes, out=offsets[1:])
-    return SealedEntries(memoryview(b"".join(parts)), offsets, entries.first_entry)
+    return SealedEntries.framed(memoryview(b"".join(parts)), offsets, entries.first_entry)

@@ -206,7 +206,7 @@ class Rebuild:
 
     def _lost(self) -> set[int]:
         """Return the ledgers whose index is lost or cut, whose header is unreadable, or that are in limbo."""
-        found = set(Limbo(self._files, self._ledgers).ledger_ids().tolist())
+        found = set(Limbo(self._files, self._ledgers).ledger_ids.tolist())
         if self._is_db:
             view = open_view(self._files, self._ledgers[0])
             try:

@@ -102,7 +102,7 @@ class LimboCheck:
         Raises:
             BookKeeperError, OSError: some were not checked.
         """
-        for some in _pieces(self._store.limbo.ledger_ids()):
+        for some in _pieces(self._store.limbo.ledger_ids):
             began = time.monotonic()
             ended: list[int] = []
             whole: list[int] = []

@@ -99,8 +99,6 @@ class AddBatch:
 
     def keys_match(self, octets: np.ndarray, key: bytes) -> bool | np.ndarray:
         """Say whether all adds carry a master key, or which do (bool per add)."""
-        if len(self) == 1:
-            return self.first_key(octets) == key
         keys = gather_octets(octets, self.key_starts, MASTER_KEY_BYTES)
         equal = keys == np.frombuffer(key, np.uint8)
         return True if equal.all() else equal.all(axis=1)

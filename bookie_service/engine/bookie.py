@@ -24,8 +24,10 @@ from typing import Protocol
 import numpy as np
 
 from bkspark.errors import StorageDamaged
+from bkspark.ids import NO_ENTRY
 from bkspark.options import COUNT_MAX, YEARS_S, bounded, check
-from bkspark.wire.lac import may_add
+from bkspark.wire.framing import LENGTH_BYTES
+from bkspark.wire.single_add import SingleAdd
 from bkspark.wire.status import EOK, Status
 from bookie_service.engine import rules
 from bookie_service.engine.add_batch import AddBatch
@@ -36,10 +38,9 @@ from bookie_service.engine.long_polls import LongPolls, PollClient
 from bookie_service.engine.reads import ReadClient, Reading, ReadOptions, Reads, View, failed
 from bookie_service.engine.responses import Parts
 from bookie_service.engine.shares import ShareLimits
-from bookie_service.engine.single_add import SingleAdd, make_item
 from bookie_service.engine.turns import Turns
 from bookie_service.formats import journal as journal_format
-from bookie_service.formats.index import UNKNOWN_KEY
+from bookie_service.formats.index import STORED_ENTRY_ID_MAX, UNKNOWN_KEY
 from bookie_service.formats.journal import RecordKind
 from bookie_service.storage.io.byte_source import Fetched, Place
 from bookie_service.storage.io.framed_entries import rows_by_ledger
@@ -138,6 +139,8 @@ class Bookie:
         self._forces_flushing: list[_WaitingForce] = []
         self._durable = [0] * len(journals)
         self._adds_in_flight = 0
+        self._unlooked_bytes = self._room_bytes = 0
+        """Bytes that were added since the disks were looked at, and how many may be. Reset by `look_at_disks`."""
         # Without any of these, a lone add is handled like a run.
         self._takes_single_adds = len(journals) == 1 and options.journals_entries and not options.adds_in_flight_max
         # The client that added last, and how many of its adds came alone since another client's add.
@@ -179,34 +182,40 @@ class Bookie:
         return count
 
     def add_single(self, client: BookieClient, octets: np.ndarray, add: SingleAdd) -> bool:
-        """Take an add that came alone, if its ledger is known and accepts it; its frame is then overwritten.
+        """Take an add that came alone, if its ledger is known and nothing bars it.
 
         False: nothing was done, and the add must be submitted as a run.
         """
         ledger = self._ledger_of(add)
-        half = self._store.active
-        if ledger is None or half.room < add.size + INDEX_BYTES_PER_ENTRY:
+        if ledger is None or self._store.active.room < LENGTH_BYTES + add.size + INDEX_BYTES_PER_ENTRY:
             return False
-        make_item(octets.data, add)
-        address = half.place_one(octets, add.item_at, add.size)
-        self._store.insert_one(ledger, add.entry_id, address)
-        if add.ledger_id in self.long_polls:
+        item = self._store.add_single(ledger, add.entry_id, octets, add.entry_at, add.size)
+        if add.ledger_id in self.long_polls.by_ledger:
             self.long_polls.touch(add.ledger_id)
-        records = [Record(RecordKind.ENTRIES, 1, (half.memory[address : half.used].data,), add.size)]
+        records = [Record(RecordKind.ENTRIES, 1, (item,), len(item))]
         replies = (add.acknowledgement(add.ledger_id, add.entry_id),)
-        if sequence := self._commit(client, records):
+        if client is not self._last_adder:
+            self._last_adder, self._single_adds = client, 0
+        self._single_adds += 1
+        # Where one client adds alone nobody would share the sync: it is done at once.
+        is_serial = self._single_adds > self._options.serial_writer_after
+        if sequence := self._journals[0].commit(records) if is_serial else 0:
             self.on_durable(0, sequence)
             client.send(replies)
         else:
             self._adds_in_flight += 1
             self._send_when_durable(0, self._journals[0].submit(records), client, replies, 1)
-        if self._disks.added(add.size):
+        self._unlooked_bytes += len(item)
+        if self._unlooked_bytes > self._room_bytes:
             self.look_at_disks()
         return True
 
     def _ledger_of(self, add: SingleAdd) -> Ledger | None:
-        """Return the ledger of an add if it accepts the add."""
-        if not self._takes_single_adds or self._disks.is_read_only or add.ledger_id in self._store.limbo:
+        """Return the ledger of an add that nothing bars; `rules.add_statuses` has the rules."""
+        limbo = self._store.limbo
+        if not self._takes_single_adds or self._disks.is_read_only:
+            return None
+        if len(limbo.ledger_ids) and add.ledger_id in limbo:
             return None
         try:
             ledger = self._store.ledger(add.ledger_id)
@@ -214,17 +223,7 @@ class Bookie:
             return None
         if ledger is None or ledger.fenced or ledger.master_key != add.master_key or add.master_key == UNKNOWN_KEY:
             return None
-        if not may_add(add.entry_id, add.lac, is_recovery=False):
-            return None
-        return ledger if rules.are_ids(add.ledger_id, add.entry_id, add.entry_id) else None
-
-    def _commit(self, client: BookieClient, records: list[Record]) -> int:
-        """Journal a lone add at once if no other client adds, so that no add could share its sync; 0: it must be
-        submitted."""
-        if client is not self._last_adder:
-            self._last_adder, self._single_adds = client, 0
-        self._single_adds += 1
-        return self._journals[0].commit(records) if self._single_adds > self._options.serial_writer_after else 0
+        return ledger if NO_ENTRY <= add.lac < add.entry_id <= STORED_ENTRY_ID_MAX else None
 
     def _count_with_room(self, run: AddBatch) -> int:
         """Return how many of the first items fit into the active half."""
@@ -285,7 +284,8 @@ class Bookie:
             if taken is not None:
                 self._deferrals.bypassed(taken)
             client.send(replies)
-        if self._disks.added(len(body)):
+        self._unlooked_bytes += len(body)
+        if self._unlooked_bytes > self._room_bytes:
             self.look_at_disks()
 
     def _judge(
@@ -478,7 +478,8 @@ class Bookie:
         """Send the replies that waited for records up to `sequence`, one buffer per connection."""
         # Commits by the event loop overtake the report of the thread's last group.
         self._durable[journal_index] = max(self._durable[journal_index], sequence)
-        self._deferrals.on_durable(journal_index, sequence)
+        if self._deferrals.waiting[journal_index]:
+            self._deferrals.on_durable(journal_index, sequence)
         reads = self._send_up_to(sequence, self._waiting[journal_index], self._deferred[journal_index])
         if reads:
             turn = self._turns.begin(self)
@@ -488,7 +489,8 @@ class Bookie:
                 else:
                     self.reads.enqueue(read, turn)
                     turn.spend()
-        self._resume_blocked()
+        if self._blocked:
+            self._resume_blocked()
 
     def on_written(self, journal_index: int, sequence: int) -> None:
         """Answer deferred adds up to `sequence`: they were written to the operating system, which suffices."""
@@ -544,6 +546,7 @@ class Bookie:
     def look_at_disks(self) -> None:
         """Check how full the disks are, and accept adds accordingly. Raises OSError if a disk cannot be checked."""
         self._disks.look(self._store.waiting_bytes)
+        self._unlooked_bytes, self._room_bytes = 0, self._disks.verdict.room_bytes
         self._store.logs.note_full(self._disks.verdict.full)
 
     def on_checkpoint_stuck(self) -> None:

@@ -43,7 +43,8 @@ class Deferrals:
 
     def __init__(self, journals: int) -> None:
         self._cursors = SyncCursors()
-        self._journaled: list[deque[tuple[int, TakenAdds]]] = [deque() for _ in range(journals)]
+        self.waiting: list[deque[tuple[int, TakenAdds]]] = [deque() for _ in range(journals)]
+        """Adds whose records are not durable yet, by journal, with their sequence number. For this class to change."""
         # Adds that bypass the journal, by ledger: accepted since the start of the last flush that moves the marks, and
         # in it.
         self._unflushed: dict[int, tuple[SyncCursor, list[EntryRange]]] = {}
@@ -63,11 +64,11 @@ class Deferrals:
 
     def journaled(self, index: int, sequence: int, taken: TakenAdds) -> None:
         """The adds are durable once a journal has made `sequence` so."""
-        self._journaled[index].append((sequence, taken))
+        self.waiting[index].append((sequence, taken))
 
     def on_durable(self, index: int, sequence: int) -> None:
         """A journal has made everything up to `sequence` durable."""
-        waiting = self._journaled[index]
+        waiting = self.waiting[index]
         while waiting and waiting[0][0] <= sequence:
             waiting.popleft()[1].count()
 

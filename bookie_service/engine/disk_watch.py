@@ -57,19 +57,15 @@ class DiskWatch:
         self._journals = journal_directories
         self._limits = options.limits
         self._is_forced = options.is_forced_read_only
-        self._room_bytes = 0
         self._clock = clock
         self._space: FileSystemSpace | None = None
         self._space_until = 0.0
         self.verdict = DiskDecision()
+        self.is_read_only = self._is_forced
+        """Whether ordinary adds are refused. Changed by `look` alone."""
         self.is_stuck = False
         """A flush found no space and waits for it."""
         self.on_change: Callable[[], None] = lambda: None
-
-    @property
-    def is_read_only(self) -> bool:
-        """True when ordinary adds are refused."""
-        return self._is_forced or bool(self.verdict.refusal)
 
     @property
     def takes_recovery_adds(self) -> bool:
@@ -116,11 +112,6 @@ class DiskWatch:
             raise errors[0]
         return spaces
 
-    def added(self, size: int) -> bool:
-        """Count bytes that were added; True when it is time to check again."""
-        self._room_bytes -= size
-        return self._room_bytes < 0
-
     def look(self, waiting_bytes: int) -> None:
         """Check the disks. `waiting_bytes`: bytes of entries that are not in an entry log yet.
 
@@ -135,7 +126,7 @@ class DiskWatch:
             self.is_stuck,
         )
         self.verdict = decide(self._limits, before, facts)
-        self._room_bytes = self.verdict.room_bytes
+        self.is_read_only = self._is_forced or bool(self.verdict.refusal)
         for path in sorted(self.verdict.warned - before.warned - before.full):
             logger.warning("directory %s is nearly full: %.1f %% used", path, _percent(facts, path))
         for path in sorted(self.verdict.full - before.full):

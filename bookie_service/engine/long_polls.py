@@ -71,7 +71,8 @@ class LongPolls:
         self._lac_of = lac_of
         self._reads = reads
         self._turns = turns
-        self._by_ledger: dict[int, dict[_Waiter, None]] = {}
+        self.by_ledger: dict[int, dict[_Waiter, None]] = {}
+        """Who waits, by ledger. For this class to change."""
         self._by_client: dict[PollClient, dict[_Waiter, None]] = {}
         self._touched: dict[int, bool] = {}
         """Ledgers that changed since their polls were last checked, and whether they were fenced."""
@@ -81,15 +82,12 @@ class LongPolls:
     def __len__(self) -> int:
         return len(self._places)
 
-    def __contains__(self, ledger_id: int) -> bool:
-        return ledger_id in self._by_ledger
-
     def wait(self, poll: Poll, seconds: float) -> bool:
         """Wake a poll when its LAC advances, or when its time is over; False: too many wait already."""
         if not self._places.take(poll.client):
             return False
         waiter = _Waiter(poll)
-        self._by_ledger.setdefault(poll.ledger_id, {})[waiter] = None
+        self.by_ledger.setdefault(poll.ledger_id, {})[waiter] = None
         self._by_client.setdefault(poll.client, {})[waiter] = None
         waiter.timer = poll.client.call_later(min(seconds, self._seconds_max), lambda: self._time_is_over(waiter))
         return True
@@ -100,7 +98,7 @@ class LongPolls:
 
     def touch(self, ledger_id: int, *, is_fenced: bool = False) -> None:
         """Note that the LAC of a ledger may have advanced, or that its writer adds no more."""
-        if ledger_id in self._by_ledger:
+        if ledger_id in self.by_ledger:
             self._touched[ledger_id] = is_fenced or self._touched.get(ledger_id, False)
             self._queue()
 
@@ -130,7 +128,7 @@ class LongPolls:
         self._queue()
 
     def _find_due(self, ledger_id: int, is_fenced: bool) -> None:
-        waiters = self._by_ledger.get(ledger_id, ())
+        waiters = self.by_ledger.get(ledger_id, ())
         try:
             lac = self._lac_of(ledger_id)
         except Exception:
@@ -160,9 +158,9 @@ class LongPolls:
         waiter.timer.cancel()
         poll = waiter.poll
         self._places.give(poll.client)
-        del self._by_ledger[poll.ledger_id][waiter]
-        if not self._by_ledger[poll.ledger_id]:
-            del self._by_ledger[poll.ledger_id]
+        del self.by_ledger[poll.ledger_id][waiter]
+        if not self.by_ledger[poll.ledger_id]:
+            del self.by_ledger[poll.ledger_id]
         del self._by_client[poll.client][waiter]
         if not self._by_client[poll.client]:
             del self._by_client[poll.client]

@@ -58,8 +58,6 @@ def are_ids(ledger_id: int, lowest_entry: int, highest_entry: int) -> bool:
 
 
 def _bounds(entry_ids: np.ndarray) -> tuple[int, int]:
-    if len(entry_ids) == 1:
-        return entry_ids.item(), entry_ids.item()
     return int(entry_ids.min()), int(entry_ids.max())
 
 

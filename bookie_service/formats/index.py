@@ -38,6 +38,7 @@ offsets are never 0, so no damage to a single byte turns a position into "not he
 
 from __future__ import annotations
 
+import operator
 import re
 import struct
 from dataclasses import dataclass, field
@@ -137,19 +138,24 @@ def encode_head(header: LedgerHeader) -> bytes:
     return slot.ljust(LAYOUT.slots_at[1], b"\0") + slot.ljust(LAYOUT.positions_at - LAYOUT.slots_at[1], b"\0")
 
 
+_GENERATION_OF = operator.attrgetter("generation")
+_SLOTS_AT = sorted({at for layout in LAYOUTS.values() for at in layout.slots_at})
+"""Where a slot may be."""
+
+
 def decode_header(data: bytes, ledger_id: int) -> LedgerHeader | None:
     """Return the newest whole header of the slots in data[0:HEAD_BYTES]; None when none is whole.
 
     Raises:
         ValueError: a slot is whole but of a version that this code does not read.
     """
-    return max(whole_slots(data, ledger_id).values(), key=lambda header: header.generation, default=None)
+    return max(whole_slots(data, ledger_id).values(), key=_GENERATION_OF, default=None)
 
 
 def whole_slots(data: bytes, ledger_id: int) -> dict[int, LedgerHeader]:
     """Return the whole headers in data[0:HEAD_BYTES] by their offsets. Raises ValueError as `decode_header`."""
     found = {}
-    for at in sorted({at for layout in LAYOUTS.values() for at in layout.slots_at}):
+    for at in _SLOTS_AT:
         slot = _decode_slot(data[at : at + SLOT_BYTES], ledger_id)
         if slot is not None and at in LAYOUTS[slot[0]].slots_at:
             found[at] = slot[1]

@@ -301,7 +301,7 @@ class GarbageCollector:
         await self._apart(self._store.limbo.end, dropped)
 
     def _held(self) -> np.ndarray:
-        return ledger_id_sets.union(self._store.index.ledger_ids(), self._store.limbo.ledger_ids())
+        return ledger_id_sets.union(self._store.index.ledger_ids(), self._store.limbo.ledger_ids)
 
     # ---- logs ----
 

@@ -1,8 +1,6 @@
-"""Decodes the frames of adds for the engine: `AddBatch`, or `SingleAdd` for an add that came alone."""
+"""Turns the frames of adds into what the engine takes."""
 
 from __future__ import annotations
-
-import struct
 
 import numpy as np
 
@@ -10,14 +8,10 @@ from bkspark.wire import v2, v3, v3_adds
 from bkspark.wire.flags import HIGH_PRIORITY, RECOVERY_ADD
 from bkspark.wire.framing import LENGTH_BYTES
 from bookie_service.engine.add_batch import AddBatch
-from bookie_service.engine.single_add import SingleAdd
 from bookie_service.network.response_encoders import V2_RESPONSES, V3Responses
 
 _V2_ITEM_AT = v2.ADD_HEAD_BYTES - LENGTH_BYTES
 _V2_KEY_OFFSET = v2.WORD_BYTES - _V2_ITEM_AT
-_SINGLE_WORD = v2.header_word(v2.ADD)
-_SINGLE_HEAD = struct.Struct(">ii20sqqq")
-_SINGLE_ITEM_AT = v2.ADD_HEAD_BYTES
 
 
 def v2_add_batch(requests: v2.Requests, start: int, end: int) -> AddBatch:
@@ -55,14 +49,3 @@ def v3_add_batch(adds: v3_adds.AddRequests) -> AddBatch:
         is_deferred,
         adds.bypasses_journal and is_deferred,
     )
-
-
-def v2_single_add(buffer: memoryview, end: int, frame_bytes_max: int) -> SingleAdd | None:
-    """Return the V2 add that buffer[:end] consists of; None: it is something else, for `V2RequestStream` to decode."""
-    if end < _SINGLE_HEAD.size:
-        return None
-    length, word, master_key, ledger_id, entry_id, lac = _SINGLE_HEAD.unpack_from(buffer)
-    if word != _SINGLE_WORD or length != end - LENGTH_BYTES or length > frame_bytes_max:
-        return None
-    size = end - _SINGLE_ITEM_AT
-    return SingleAdd(ledger_id, entry_id, lac, master_key, _SINGLE_ITEM_AT, size, v2.encode_add_reply)

@@ -20,13 +20,12 @@ from typing import Protocol
 
 from bkspark.errors import ProtocolError
 from bkspark.options import YEARS_S, bounded, check
-from bkspark.wire import v3
+from bkspark.wire import v2, v3
 from bkspark.wire.framing import FRAME_BYTES_MAX, scan_frames
 from bookie_service.engine.bookie import Bookie
 from bookie_service.engine.containment import decoded
 from bookie_service.engine.responses import Parts
 from bookie_service.engine.turns import Turn, Turns
-from bookie_service.network.add_decoders import v2_single_add
 from bookie_service.network.log_limit import no_digits, place_of
 from bookie_service.network.memory_budget import WINDOW_BYTES, MemoryBudget
 from bookie_service.network.receive_buffer import ReceiveBuffer
@@ -96,7 +95,8 @@ class Connection:
     ) -> None:
         """`address`: of the peer's machine."""
         self._socket = connected
-        self._address = address
+        self.address = address
+        """Of the peer's machine. Constant."""
         self._bookie = bookie
         self._memory_budget = memory_budget
         self._turns = turns
@@ -115,9 +115,11 @@ class Connection:
         self._has_turn = False
         """Whether the connection waits for its next turn."""
         self._is_v2 = False
-        self._is_open = True
+        self.is_open = True
+        """False once the connection is gone, for good."""
         self._is_reading = False
-        self._is_writable = True
+        self.is_taking = True
+        """False while too many replies wait for the peer."""
         self._has_ended = False
         self._has_sent_request = False
         self._receptions = self._seen = 0
@@ -172,7 +174,7 @@ class Connection:
         self._receive_buffer.end += received
         self._receptions += 1
         self._is_scanned = self._is_costly = False
-        if self._is_v2 and self._is_writable and self._receive_buffer.end == received and self._add_single():
+        if self._is_v2 and self.is_taking and self._receive_buffer.end == received and self._add_single():
             self._receive_buffer.end = 0
         else:
             self._go_on(self._turns.begin(self))
@@ -197,8 +199,8 @@ class Connection:
             self._memory_budget.loop.remove_writer(self._socket)
             if self._has_ended:
                 self.close()
-        if not self._is_writable and self._send_buffer.size <= _UNSENT_BYTES_LOW:
-            self._is_writable = True
+        if not self.is_taking and self._send_buffer.size <= _UNSENT_BYTES_LOW:
+            self.is_taking = True
             self._call_waiting()
             self.resume()
 
@@ -206,7 +208,7 @@ class Connection:
 
     def send(self, parts: Parts) -> None:
         """Send the parts back to back; does nothing when the connection is closed."""
-        if not self._is_open:
+        if not self.is_open:
             return
         was_idle = not self._send_buffer.size
         try:
@@ -221,26 +223,11 @@ class Connection:
             self._progress_at = self._memory_budget.loop.time()
             self._memory_budget.loop.add_writer(self._socket, self._guarded, self._send_more)
         if self._send_buffer.size > _UNSENT_BYTES_MAX:
-            self._is_writable = False
-
-    @property
-    def address(self) -> str:
-        """The address of the peer's machine."""
-        return self._address
-
-    @property
-    def is_open(self) -> bool:
-        """False once the connection is closed."""
-        return self._is_open
-
-    @property
-    def is_taking(self) -> bool:
-        """False while too many replies wait for the peer."""
-        return self._is_writable
+            self.is_taking = False
 
     def when_taking(self, callback: Callable[[], None]) -> None:
         """Call back once `is_taking`, or when the connection is closed."""
-        if self._is_open and not self._is_writable:
+        if self.is_open and not self.is_taking:
             self._wait_to_send.append(callback)
         else:
             self._memory_budget.loop.call_soon(self._guarded, callback)
@@ -263,13 +250,13 @@ class Connection:
         self._has_turn = False
         if self._waiting:
             self._guarded(lambda: self._go_on(turn))
-        elif self._is_open:
+        elif self.is_open:
             self._read_on()
             self._guarded(self._receive_now)
 
     def go_on_receiving(self) -> None:
         """Receive again, now that there is room."""
-        if self._is_open and not self._waiting:
+        if self.is_open and not self._waiting:
             self._read_on()
 
     def close_if_stalled(self, now: float) -> None:
@@ -301,9 +288,9 @@ class Connection:
 
     def close(self) -> None:
         """Drop the connection and all unsent bytes."""
-        if not self._is_open:
+        if not self.is_open:
             return
-        self._is_open = False
+        self.is_open = False
         self._pause()
         self._memory_budget.loop.remove_writer(self._socket)
         self._waiting = []
@@ -336,7 +323,7 @@ class Connection:
     def _add_single(self) -> bool:
         """Serve the inbox if it holds exactly one add and the add is accepted; then the inbox is empty."""
         octets = self._receive_buffer.octets
-        add = v2_single_add(octets.data, self._receive_buffer.end, self._options.frame_bytes_max)
+        add = v2.decode_single_add(octets.data, self._receive_buffer.end, self._options.frame_bytes_max)
         return add is not None and self._bookie.add_single(self, octets, add)
 
     def _go_on(self, turn: Turn) -> None:
@@ -346,7 +333,7 @@ class Connection:
                 self._keep_rest()
                 return
             self._scan(turn.frames)
-        if self._is_open:
+        if self.is_open:
             self._receive_buffer.keep_all()
             self._frame_since = math.inf
             self._pause()
@@ -358,10 +345,10 @@ class Connection:
         """Serve the requests that were found; return whether all are, and the connection is open."""
         while self._waiting:
             is_done = self._waiting[0].serve(self._receive_buffer.octets, turn)
-            if not is_done or not self._is_open:
+            if not is_done or not self.is_open:
                 return False
             self._waiting.pop(0)
-        return self._is_open
+        return self.is_open
 
     def _keep_rest(self) -> None:
         """Keep the unfinished frame, and read on."""
@@ -380,13 +367,14 @@ class Connection:
     def _runs(self, frames_max: int) -> list[RequestStream]:
         inbox = self._receive_buffer
         table = scan_frames(inbox.octets.data, inbox.end, self._options.frame_bytes_max, self._scanned, frames_max)
-        if len(table) and not self._has_sent_request:
+        count = len(table)
+        if count and not self._has_sent_request:
             self._has_sent_request = True
             self._events.note_request(self)
         self._scanned = table.consumed
-        self._is_scanned = len(table) < frames_max
+        self._is_scanned = count < frames_max
         v3_frames = 0 if self._is_v2 else v3.count_frames(inbox.octets, table)
-        self._is_v2 = self._is_v2 or v3_frames < len(table)
+        self._is_v2 = self._is_v2 or v3_frames < count
         runs: list[RequestStream] = []
         if v3_frames:
             runs.append(V3RequestStream(self._bookie, self, table.take(slice(0, v3_frames))))

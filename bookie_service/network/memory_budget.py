@@ -87,6 +87,8 @@ class MemoryBudget:
         self.scratch = np.empty(WINDOW_BYTES + UNCOUNTED_BYTES, np.uint8)
         """Valid until the next step of the event loop; bytes to keep must be copied."""
         self.memory = ReusedMemory()
+        self.window = 0
+        """What a connection that holds nothing may receive now; 0: there is no room. Changed by `_set_window` alone."""
         self._reading_until = 0.0
         """0: no client reads much."""
         self._waiting: dict[Receiver, _Wait] = {}
@@ -94,21 +96,35 @@ class MemoryBudget:
         self._leaving: dict[Receiver, None] = {}
         """Connections with waiting replies; the one whose peer has taken none for longest comes first."""
         self._timer: asyncio.TimerHandle | None = None
+        self._reading_timer: asyncio.TimerHandle | None = None
+        self._set_window()
 
-    def window(self, held: int) -> int:
-        """Return how much a connection that holds `held` bytes, uncounted, may receive now; 0: it must `wait`."""
+    def _set_window(self) -> None:
         # The uncounted bytes may become counted, too.
         room = self.received.room - UNCOUNTED_BYTES
-        if room < _WINDOW_BYTES_MIN:
-            return UNCOUNTED_BYTES - held
-        if self._reading_until and self.loop.time() >= self._reading_until:
-            self._reading_until = 0.0
         most = READING_WINDOW_BYTES if self._reading_until else WINDOW_BYTES
-        return min(most, max(_WINDOW_BYTES_MIN, room // _WINDOW_SHARE))
+        self.window = min(most, max(_WINDOW_BYTES_MIN, room // _WINDOW_SHARE)) if room >= _WINDOW_BYTES_MIN else 0
 
     def note_large_reply(self) -> None:
         """Record that a reply of `LARGE_REPLY_BYTES` or more was sent: for a moment reads have priority over adds."""
         self._reading_until = self.loop.time() + READING_S
+        if self._reading_timer is None:
+            self._reading_timer = self.loop.call_later(READING_S, self._look_who_reads)
+            self._set_window()
+
+    def _look_who_reads(self) -> None:
+        left_s = self._reading_until - self.loop.time()
+        if left_s > 0:
+            self._reading_timer = self.loop.call_later(left_s, self._look_who_reads)
+        else:
+            self._reading_timer, self._reading_until = None, 0.0
+            self._set_window()
+
+    def take(self, size: int) -> bool:
+        """Take memory for what was received, or return False and take none."""
+        is_taken = self.received.take(size)
+        self._set_window()
+        return is_taken
 
     def wait(self, receiver: Receiver, wanted: int = _WINDOW_BYTES_MIN + UNCOUNTED_BYTES, counted: int = 0) -> None:
         """Call `go_on_receiving` once there is room for `wanted` bytes; `counted` bytes are held meanwhile."""
@@ -128,6 +144,7 @@ class MemoryBudget:
     def give_back(self, size: int) -> None:
         """Take back received bytes, and resume connections that have room now."""
         self.received.give(size)
+        self._set_window()
         room = self.received.room
         for receiver, wait in list(self._waiting.items()) if self._waiting else ():
             if wait.wanted <= room:
@@ -166,8 +183,9 @@ class MemoryBudget:
         self._unfinished.pop(receiver, None)
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._reading_timer):
+            if timer is not None:
+                timer.cancel()
 
     def _give_up_oldest(self) -> None:
         """Close connections with the oldest unfinished frames, if old enough, until there is room for the longest

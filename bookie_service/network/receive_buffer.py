@@ -36,7 +36,8 @@ class ReceiveBuffer:
         """
         if self.end > UNCOUNTED_BYTES:
             return self._space_of_frame()
-        window = self._memory_budget.window(self.end)
+        # Without room it may have what it holds without counting.
+        window = self._memory_budget.window or UNCOUNTED_BYTES - self.end
         if not window:
             self._memory_budget.wait(self._owner)
             return None
@@ -62,6 +63,11 @@ class ReceiveBuffer:
     def keep(self, consumed: int) -> None:
         """Keep octets[consumed:end], the beginning of an unfinished frame, and nothing else."""
         if self.octets is self._kept and not consumed:
+            return
+        if consumed == self.end and not self._counted:
+            # All was served, from the shared buffer or from the little that is kept without counting.
+            self.octets = self._kept = _NOTHING
+            self.end = 0
             return
         self._memory_budget.end_frame(self._owner)
         self._keep(consumed)
@@ -97,7 +103,7 @@ class ReceiveBuffer:
         """Count `size` bytes instead of the present number; return False, and change nothing, when there is no room."""
         counted = size if size > UNCOUNTED_BYTES else 0
         more = counted - self._counted
-        if more > 0 and not self._memory_budget.received.take(more):
+        if more > 0 and not self._memory_budget.take(more):
             return False
         self._counted = counted
         if more < 0:

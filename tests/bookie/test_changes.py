@@ -15,7 +15,6 @@ from bkspark.wire import v2, v3
 from bkspark.wire.framing import FRAME_BYTES_MAX
 from bkspark.wire.status import Status
 from bookie_service.engine import bookie as bookie_module
-from bookie_service.network.add_decoders import v2_single_add
 from tests.bookie.simulated_connections import ServedBookie, SimulatedSocket
 from tests.bookie.test_deferrals import BYPASSING
 from tests.bookie.v3_peer import add_frames, request
@@ -127,7 +126,7 @@ def test_change_of_a_ledger_that_cannot_be_read_is_an_error_and_hurts_no_other(
 
 def lone(twin: BookieTwin, client: Client, ledger_id: int, entry_id: int, key: bytes = KEY) -> bool:
     octets = np.frombuffer(bytearray(add_frame(key, entry(ledger_id, entry_id))), np.uint8)
-    found = v2_single_add(octets.data, len(octets), FRAME_BYTES_MAX)
+    found = v2.decode_single_add(octets.data, len(octets), FRAME_BYTES_MAX)
     assert found is not None
     return twin.bookie.add_single(client, octets, found)
 

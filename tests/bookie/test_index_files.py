@@ -67,7 +67,7 @@ def test_ledger_whose_index_file_is_lost_or_cut_is_in_limbo(options: ServiceOpti
     with Serving(options) as serving, serving.connect() as peer:
         assert peer.read(5, ENTRIES - 1).body == stored(5, ENTRIES - 1, b"payload")
         assert peer.read(5, ENTRIES).status == Status.EIO
-    assert Limbo(LocalFiles(), [str(current(options))]).ledger_ids().tolist() == [5]
+    assert Limbo(LocalFiles(), [str(current(options))]).ledger_ids.tolist() == [5]
 
 
 def test_index_file_that_is_cut_while_the_bookie_serves_is_noticed(options: ServiceOptions) -> None:

@@ -283,10 +283,10 @@ def test_ledgers_leave_limbo_when_deleted_or_closed_and_whole(tmp_path: Path) ->
     store = store_with(tmp_path / "current", 5, range(10))
     store.limbo.begin([4, 5, 6])
     looked_at(store, Shares({4: DELETED, 5: WHOLE, 6: NOT_SETTLED}))
-    assert store.limbo.ledger_ids().tolist() == [6]
+    assert store.limbo.ledger_ids.tolist() == [6]
     store.limbo.begin([5])
     looked_at(store, Shares({5: LACKING, 6: DELETED}))
-    assert store.limbo.ledger_ids().tolist() == [5]
+    assert store.limbo.ledger_ids.tolist() == [5]
     store.close()
 
 
@@ -325,7 +325,7 @@ def test_a4_what_is_lacking_is_reported_as_under_replicated_again_and_again(tmp_
     metadata_view = Shares({4: LACKING, 5: WHOLE, 6: NOT_SETTLED, 7: open_but_lacking})
     looked_at(store, metadata_view, looks=2)
     assert metadata_view.reported == [4, 7, 4, 7]
-    assert store.limbo.ledger_ids().tolist() == [4, 6, 7]
+    assert store.limbo.ledger_ids.tolist() == [4, 6, 7]
     store.close()
 
 
@@ -338,7 +338,7 @@ def test_ledger_whose_index_cannot_be_read_is_reported_and_in_nobodys_way(tmp_pa
     metadata_view = Shares({4: WHOLE, 5: WHOLE})
     looked_at(store, metadata_view)
     assert metadata_view.reported == [4]
-    assert store.limbo.ledger_ids().tolist() == [4]
+    assert store.limbo.ledger_ids.tolist() == [4]
     store.close()
 
 

@@ -216,11 +216,11 @@ def test_waiters_are_woken_once_and_leave_no_state() -> None:
     for lac in (5, 6, 6):
         lacs[1] = lac
         polls.touch(1)
-    assert (a.told, b.told, len(polls), 1 in polls) == ([6], [], 2, True)
+    assert (a.told, b.told, len(polls), 1 in polls.by_ledger) == ([6], [], 2, True)
     polls.touch(1, is_fenced=True)
-    assert (b.told, 1 in polls, 2 in polls) == ([None], False, True)
+    assert (b.told, 1 in polls.by_ledger, 2 in polls.by_ledger) == ([None], False, True)
     polls.forget(second)
-    assert (len(polls), 2 in polls, first.cancelled + second.cancelled) == (0, False, 3)
+    assert (len(polls), 2 in polls.by_ledger, first.cancelled + second.cancelled) == (0, False, 3)
 
 
 def test_a_ledger_that_cannot_be_read_does_not_block_the_polls_of_others(

@@ -193,10 +193,10 @@ def test_positions_that_memory_let_go_of_before_a_failed_sync_are_in_doubt(
         bench.put(ledger_id, range(entries), 10)
     files.fault = lambda operation, path: operation == "sync_data" and "/ledgers0/" in path and path.endswith(".idx")
     bench.flush()
-    assert bench.store.limbo.ledger_ids().tolist() == [3]
+    assert bench.store.limbo.ledger_ids.tolist() == [3]
     files.fault = None
     bench.reopen()
-    assert bench.store.limbo.ledger_ids().tolist() == [3]
+    assert bench.store.limbo.ledger_ids.tolist() == [3]
     assert sorted(bench.store.index._paths.moved) == [3, 6]
     bench.store.close()
 

@@ -42,7 +42,7 @@ def note(files: LocalFiles, directories: list[str], name: str, ledger_id: int) -
 
 def noted(directories: list[str], name: str) -> list[int]:
     if name == "limbo":
-        return Limbo(LocalFiles(), directories).ledger_ids().tolist()
+        return Limbo(LocalFiles(), directories).ledger_ids.tolist()
     if name == "fencedDeleted":
         tombstones = Tombstones(LocalFiles(), directories)
         return [each for each in range(10) if each in tombstones]

@@ -105,7 +105,7 @@ def test_entries_of_a_lost_or_cut_index_file_come_back(tmp_path: Path, size: int
             assert peer.read(5, 29).status == Status.EIO
     report = rebuilt(options)
     assert (report.ledgers, report.entries, report.damaged_entries, report.everything) == (1, 30, 0, False)
-    assert Limbo(LocalFiles(), [str(current(options))]).ledger_ids().tolist() == [5]
+    assert Limbo(LocalFiles(), [str(current(options))]).ledger_ids.tolist() == [5]
     assert_served(options, 5)
     with Serving(options) as serving, serving.connect() as peer:
         assert peer.read(6, 30).status == Status.ENOENTRY, "the other ledger is not in doubt"
@@ -449,4 +449,4 @@ def test_index_is_lost_garbage_is_collected_and_everything_comes_back() -> None:
         rebuild_on(disk)
         again = BookieTwin(disk, SETUP, history)
         assert [again.read(7, entry_id)[0] for entry_id in range(8)] == [Status.EOK] * 8
-        assert again.store.limbo.ledger_ids().tolist() == [7]
+        assert again.store.limbo.ledger_ids.tolist() == [7]

@@ -10,12 +10,12 @@ import pytest
 
 from bkspark.wire import v2
 from bkspark.wire.framing import FRAME_BYTES_MAX
+from bkspark.wire.single_add import SingleAdd
 from bkspark.wire.status import Status
 from bookie_service.engine.bookie import BookieOptions
-from bookie_service.engine.single_add import SingleAdd, make_item
-from bookie_service.network.add_decoders import v2_single_add
 from bookie_service.network.connection import ConnectionOptions
 from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.write_cache import MemTable
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.serving import KEY, Peer, Serving, adds, service_options, stored
 
@@ -34,8 +34,8 @@ def peer(tmp_path: Path) -> Iterator[Peer]:
 
 def test_lone_add_is_found_and_nothing_else_is() -> None:
     frame = adds(5, 7, [b"payload"])
-    add = v2_single_add(memoryview(frame), len(frame), FRAME_BYTES_MAX)
-    assert add == SingleAdd(5, 7, -1, KEY, 24, len(frame) - 24, v2.encode_add_reply)
+    add = v2.decode_single_add(memoryview(frame), len(frame), FRAME_BYTES_MAX)
+    assert add == SingleAdd(5, 7, -1, KEY, 28, len(frame) - 28, v2.encode_add_reply)
     others = [
         frame[:-1],
         frame + frame,
@@ -48,19 +48,22 @@ def test_lone_add_is_found_and_nothing_else_is() -> None:
         frame[:4] + b"\1" + frame[5:],
     ]
     for other in others:
-        assert v2_single_add(memoryview(other), len(other), FRAME_BYTES_MAX) is None
+        assert v2.decode_single_add(memoryview(other), len(other), FRAME_BYTES_MAX) is None
     for end in range(len(frame)):
-        assert v2_single_add(memoryview(frame), end, FRAME_BYTES_MAX) is None
-    assert v2_single_add(memoryview(frame), len(frame), len(frame) - 5) is None
+        assert v2.decode_single_add(memoryview(frame), end, FRAME_BYTES_MAX) is None
+    assert v2.decode_single_add(memoryview(frame), len(frame), len(frame) - 5) is None
 
 
 def test_item_is_what_the_entry_log_holds() -> None:
-    frame = bytearray(adds(5, 7, [b"payload"]))
-    add = v2_single_add(memoryview(frame), len(frame), FRAME_BYTES_MAX)
+    frame = np.frombuffer(adds(5, 7, [b"payload"]), np.uint8)
+    add = v2.decode_single_add(frame.data, len(frame), FRAME_BYTES_MAX)
     assert add is not None
-    make_item(memoryview(frame), add)
-    entry = stored(5, 7, b"payload")
-    assert frame[add.item_at :] == len(entry).to_bytes(4, "big") + entry
+    half, entry = MemTable(4096), stored(5, 7, b"payload")
+    item = half.add_single(add.ledger_id, add.entry_id, frame, add.entry_at, add.size)
+    assert item == len(entry).to_bytes(4, "big") + entry
+    found = half.read(5, 7, 1, 4096)
+    assert found is not None
+    assert found.buffer == item
 
 
 def test_lone_adds_are_stored_as_they_came(peer: Peer) -> None:

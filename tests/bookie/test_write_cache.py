@@ -66,10 +66,11 @@ def test_memory_for_finding_entries_counts_as_used() -> None:
     assert another == 16
     assert first == 616, "a ledger costs more than its entries"
     begin = half.room
-    half.insert_one(6, 0, 0)
-    assert begin - half.room == 616
-    half.insert_one(6, 1, 0)
-    assert begin - half.room == 632
+    octets = np.zeros(10, np.uint8)
+    half.add_single(6, 0, octets, 0, 10)
+    assert begin - half.room == 616 + 14
+    half.add_single(6, 1, octets, 0, 10)
+    assert begin - half.room == 632 + 28
     half.clear()
     put(half, 5, {0: item(5, 0, 10), 1: item(5, 1, 10)})
     half.note_header()

@@ -181,7 +181,7 @@ class Load:
     def takes_part(self, bookie: ClusterBookie) -> bool:
         """Whether callers may wait for a bookie."""
         core = self.ledger.core
-        return core.may_hold_back(core.ensemble.index(bookie.id))
+        return core.slots.may_hold_back(core.slots.ensemble.index(bookie.id))
 
     def look(self, bookie: ClusterBookie) -> None:
         """Count how often a bookie begins to take part."""

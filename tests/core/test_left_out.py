@@ -9,8 +9,8 @@ import pytest
 
 from bkspark.core import effects
 from bkspark.core.limits import WriterLimits
+from bkspark.core.pipeline import WriterState
 from bkspark.core.probing import TRIAL_ENTRIES_MAX, Pauses, Probe
-from bkspark.core.writer import WriterState
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import LedgerFenced, MetadataError
 from bkspark.wire.status import Status
@@ -38,13 +38,13 @@ def tick(writer, seconds):
 def left_out(quorums=(3, 3, 2), options=LIMITS):
     writer = hung_writer(quorums, options)
     tick(writer, 2.1)
-    assert not writer.core.may_hold_back(2)
+    assert not writer.core.slots.may_hold_back(2)
     return writer
 
 
 def append(writer, now, *answering, count=1):
     """Add entries at a time, and let some slots acknowledge them."""
-    first = writer.core.next_entry
+    first = writer.core.pending.next_entry
     done = writer.add(count, round(now * SECOND))
     for slot in answering:
         done += writer.reply(slot, *range(first, first + count), now_ns=round(now * SECOND))
@@ -73,12 +73,12 @@ def returned(writer, now):
 def test_bookie_that_hangs_holds_callers_back_for_two_seconds_and_no_longer():
     """With 3/3/2 and no spare one hung bookie stopped the writer 34 of 40 seconds."""
     writer = hung_writer()
-    assert writer.core.outstanding_max == LAGGING
+    assert writer.core.slots.outstanding_max == LAGGING
     tick(writer, 1.9)
-    assert writer.core.outstanding_max == LAGGING
+    assert writer.core.slots.outstanding_max == LAGGING
     assert effects.DropIfSilent("b3") in tick(writer, 2.1)
     assert writer.core.state is WriterState.ACTIVE
-    assert (writer.core.outstanding_max, writer.core.kept_bytes) == (0, 0)
+    assert (writer.core.slots.outstanding_max, writer.core.pending.kept_bytes) == (0, 0)
     assert sent_to(append(writer, 2.2, 0, 1)) == {"b1": [20], "b2": [20]}
     assert writer.acknowledged == 20
 
@@ -90,7 +90,7 @@ def test_bookie_that_qa_needs_is_waited_for(quorums):
     for slot in range(quorums[0] - 1):
         writer.reply(slot, *range(LAGGING))
     tick(writer, 2.1)
-    assert writer.core.may_hold_back(quorums[0] - 1)
+    assert writer.core.slots.may_hold_back(quorums[0] - 1)
 
 
 def test_bookie_that_is_only_slower_than_the_others_sets_the_pace():
@@ -105,8 +105,8 @@ def test_bookie_that_is_only_slower_than_the_others_sets_the_pace():
         if step >= 15:
             writer.reply(2, *range(first - 150, first - 140), now_ns=now)
         tick(writer, step / 10)
-        assert writer.core.may_hold_back(2)
-    assert writer.core.outstanding_max == 150
+        assert writer.core.slots.may_hold_back(2)
+    assert writer.core.slots.outstanding_max == 150
 
 
 def test_registered_bookie_is_not_taken_back_before_it_has_answered_a_probe():
@@ -158,7 +158,7 @@ def test_answer_to_the_probe_begins_a_trial_and_all_that_is_pending_goes_out_at_
     writer.reply(2, 23, now_ns=6 * SECOND)
     assert sent_to(tick(writer, 6.9)) == {}
     assert sent_to(tick(writer, 7)) == {"b3": [21, 22, 23]}
-    assert writer.core.may_hold_back(2)
+    assert writer.core.slots.may_hold_back(2)
 
 
 def test_late_answers_to_earlier_entries_bring_no_bookie_back():
@@ -199,7 +199,7 @@ def test_bookie_on_trial_holds_no_caller_back_and_gets_no_more_than_a_window():
     for step in range(100):
         done = append(writer, 4.1 + step / 100, 0, 1, count=100)
         sent += len(sent_to(done).get("b3", ()))
-        assert (writer.core.outstanding_max, writer.core.kept_bytes) == (0, 0)
+        assert (writer.core.slots.outstanding_max, writer.core.pending.kept_bytes) == (0, 0)
     assert sent == TRIAL_ENTRIES_MAX // 100 * 100
     # Silent as before: it is left out again.
     tick(writer, 6.2)
@@ -219,7 +219,7 @@ def test_bookie_on_trial_passes_when_it_keeps_a_quarter_of_the_pace(share, passe
             writer.reply(2, *owed[:count], now_ns=round(now * SECOND))
             owed = owed[count:]
         tick(writer, now)
-    assert writer.core.may_hold_back(2) is passes
+    assert writer.core.slots.may_hold_back(2) is passes
 
 
 def test_bookie_on_trial_that_skips_entries_is_left_out():
@@ -231,7 +231,7 @@ def test_bookie_on_trial_that_skips_entries_is_left_out():
         for entry in sent_to(append(writer, now, 0, 1, count=2)).get("b3", ())[::2]:
             writer.reply(2, entry, now_ns=round(now * SECOND))
         tick(writer, now)
-        assert not writer.core.may_hold_back(2)
+        assert not writer.core.slots.may_hold_back(2)
         now += 0.1
     assert set(sent_to(append(writer, now, 0, 1))) == {"b1", "b2"}
 
@@ -258,7 +258,7 @@ def test_bookie_on_trial_that_is_needed_gets_all_that_is_pending(how):
     else:
         done = writer.reply(2, 21, status=Status.ETOOMANYREQUESTS, now_ns=round(4.3 * SECOND))
     assert sent_to(done)["b3"] == [*range(21, 1524)]
-    assert writer.core.may_hold_back(2)
+    assert writer.core.slots.may_hold_back(2)
 
 
 def test_bookie_that_passes_its_trial_may_hold_callers_back_again():
@@ -267,9 +267,9 @@ def test_bookie_that_passes_its_trial_may_hold_callers_back_again():
     for step in range(40):
         append(writer, 4.1 + step / 20, 0, 1, 2)
         tick(writer, 4.1 + step / 20)
-    assert writer.core.may_hold_back(2)
+    assert writer.core.slots.may_hold_back(2)
     append(writer, 7, 0, 1, count=LAGGING)
-    assert writer.core.outstanding_max == LAGGING
+    assert writer.core.slots.outstanding_max == LAGGING
 
 
 def test_pause_grows_for_a_bookie_that_comes_back_and_fails_again_soon_and_is_forgiven_later():
@@ -389,7 +389,7 @@ def test_bookie_left_out_while_another_one_is_taken_back_is_probed_though_nothin
     writer.add(1, round(2.2 * SECOND))
     writer.fail(1, now_ns=round(2.2 * SECOND))
     writer.take(writer.core.on_writable_bookies({"b1", "b3"}))
-    assert [writer.core.may_hold_back(slot) for slot in range(3)] == [True, False, True]
+    assert [writer.core.slots.may_hold_back(slot) for slot in range(3)] == [True, False, True]
     assert probed(tick(writer, 2.3)) is None
     assert probed(tick(writer, 3.4)) == (1, LAGGING)
 
@@ -401,9 +401,9 @@ def test_slot_whose_connection_takes_no_bytes_is_left_out_too():
     for slot in (0, 1):
         writer.reply(slot, *range(5))
     writer.take(writer.core.on_tick(3 * SECOND))
-    assert writer.core.may_hold_back(2)
+    assert writer.core.slots.may_hold_back(2)
     writer.take(writer.core.on_tick(3 * SECOND, congested=[2]))
-    assert not writer.core.may_hold_back(2)
+    assert not writer.core.slots.may_hold_back(2)
 
 
 def test_limits_of_callers_bound_what_counts_as_lag():

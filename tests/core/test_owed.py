@@ -6,8 +6,8 @@ import random
 import numpy as np
 import pytest
 
-from bkspark.core.owed import Stripe, with_sent, without_answered
-from bkspark.core.striping import write_set
+from bkspark.core.slots import with_sent, without_answered
+from bkspark.core.striping import Stripe, write_set
 
 
 @pytest.mark.parametrize("quorums", [(1, 1), (3, 3), (3, 2), (3, 1), (5, 3), (6, 4)], ids=str)

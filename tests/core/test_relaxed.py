@@ -11,9 +11,10 @@ import pytest
 from bkspark.core import effects
 from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.core.pipeline import WriterState
 from bkspark.core.relaxed import RelaxedDurability, confirmed_up_to
 from bkspark.core.striping import write_set
-from bkspark.core.writer import WriterCore, WriterState
+from bkspark.core.writer import WriterCore
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import ConfigurationError, NotEnoughBookies
 from bkspark.wire.digest import SealedEntries
@@ -69,11 +70,11 @@ class Writer:
         return list(done)
 
     def add(self, count=1):
-        sealed = SealedEntries(memoryview(bytes(count)), np.arange(count + 1), self.core.next_entry)
+        sealed = SealedEntries.framed(memoryview(bytes(count)), np.arange(count + 1), self.core.pending.next_entry)
         return self.take(self.core.add(sealed, count, 0))
 
     def reply(self, slot, *ids, synced=None, status=Status.EOK, bookie=None):
-        bookie = bookie or self.core.ensemble[slot]
+        bookie = bookie or self.core.slots.ensemble[slot]
         statuses = np.full(len(ids), status)
         return self.take(self.core.on_add_replies(slot, bookie, np.array(ids, np.int64), statuses, 0, synced))
 
@@ -86,11 +87,11 @@ class Writer:
         return [effect.slot for effect in self.take(self.core.sync()) if isinstance(effect, effects.Force)]
 
     def fail(self, slot):
-        return self.take(self.core.on_bookie_failed(slot, self.core.ensemble[slot], 0))
+        return self.take(self.core.on_bookie_failed(slot, self.core.slots.ensemble[slot], 0))
 
     def writable(self, *others):
         """Answer FindBookies, and the compare-and-set that follows."""
-        done = self.take(self.core.on_writable_bookies({*self.core.ensemble, *others}))
+        done = self.take(self.core.on_writable_bookies({*self.core.slots.ensemble, *others}))
         for effect in [effect for effect in done if isinstance(effect, effects.WriteMetadata)]:
             done += self.take(self.core.on_metadata_written(effect.metadata, effect.expected_version + 1))
         return done
@@ -110,7 +111,7 @@ def test_add_is_acknowledged_from_page_caches_and_confirmed_only_when_synced():
     writer.add(3)
     writer.reply(0, 0, 1, 2, synced=-1)
     writer.reply(1, 0, 1, 2, synced=-1)
-    assert (writer.core.acknowledged, writer.core.lac) == (2, -1)
+    assert (writer.core.pending.acknowledged, writer.core.lac) == (2, -1)
     writer.reply(0, synced=2)
     assert writer.core.lac == -1
     assert writer.reply(1, synced=1) == [effects.Confirm(1)]
@@ -122,7 +123,7 @@ def test_lac_stays_below_acknowledgements_whatever_bookies_report():
     writer.add(3)
     writer.reply(0, 0, synced=9)
     writer.reply(1, 0, synced=9)
-    assert (writer.core.acknowledged, writer.core.lac) == (0, 0)
+    assert (writer.core.pending.acknowledged, writer.core.lac) == (0, 0)
 
 
 def test_force_answered_by_qa_bookies_confirms_what_they_had_acknowledged():
@@ -184,7 +185,7 @@ def test_lost_bookie_is_left_out_and_not_replaced_by_default():
     writer.fail(2)
     done = writer.writable("b4")
     assert not any(isinstance(effect, effects.WriteMetadata) for effect in done)
-    assert writer.core.ensemble == ("b1", "b2", "b3")
+    assert writer.core.slots.ensemble == ("b1", "b2", "b3")
     assert writer.sync() == [0, 1]
     writer.forced(0)
     writer.forced(1)
@@ -211,23 +212,23 @@ def test_connection_lost_with_entries_acknowledged_and_not_synced_counts_as_a_fa
 
 def left_out_and_back(writer, slot, at_s):
     """A bookie goes away with entries that it had acknowledged, answers a probe, and passes its trial."""
-    core, bookie = writer.core, writer.core.ensemble[slot]
+    core, bookie = writer.core, writer.core.slots.ensemble[slot]
     writer.fail(slot)
-    writer.take(core.on_writable_bookies(set(core.ensemble) - {bookie}))
-    if not core.pending_count:
+    writer.take(core.on_writable_bookies(set(core.slots.ensemble) - {bookie}))
+    if not core.pending.count:
         # A probe is an entry; one that all others have will do.
         writer.add()
         for other in {0, 1, 2} - {slot}:
-            writer.reply(other, core.next_entry - 1)
+            writer.reply(other, core.pending.next_entry - 1)
     writer.take(core.on_tick(at_s * SECOND_NS))
     now_ns = at_s * SECOND_NS + LIMITS.probe_pause_ns_min
     (probe,) = (it for it in writer.take(core.on_tick(now_ns)) if isinstance(it, effects.SendAdds) and it.slot == slot)
     ids = np.arange(len(probe.entries))[probe.positions] + probe.entries.first_entry
     writer.take(core.on_add_replies(slot, bookie, ids, np.zeros(1, np.int32), now_ns, -1))
     writer.take(core.on_tick(now_ns + LIMITS.trial_ns - 1))
-    assert not core.may_hold_back(slot)
+    assert not core.slots.may_hold_back(slot)
     writer.take(core.on_tick(now_ns + LIMITS.trial_ns))
-    assert core.may_hold_back(slot)
+    assert core.slots.may_hold_back(slot)
 
 
 def test_bookie_taken_back_does_not_vouch_for_what_it_may_have_lost():
@@ -283,10 +284,10 @@ def test_ensemble_change_begins_after_synced_entries_and_resends_the_others():
     writer.add(2)
     for slot in range(3):
         writer.reply(slot, 0, 1, 2, 3, synced=0)
-    assert (writer.core.acknowledged, writer.core.lac) == (3, 0)
+    assert (writer.core.pending.acknowledged, writer.core.lac) == (3, 0)
     writer.fail(2)
     done = writer.writable("b4")
-    assert writer.core.fragments[-1] == Fragment(1, ("b1", "b2", "b4"))
+    assert writer.core.change.fragments[-1] == Fragment(1, ("b1", "b2", "b4"))
     assert sent(done, 2) == [1, 2, 3]
     # The new bookie has nothing yet, whatever the old one had synced.
     writer.reply(0, synced=3)
@@ -312,18 +313,18 @@ def test_entries_are_kept_until_synced_where_bookies_are_replaced_and_much_of_it
     writer = Writer((1, 1, 1), changes_ensemble=True, unsynced_bytes_max=10)
     for _ in range(5):
         writer.add()
-        writer.reply(0, writer.core.next_entry - 1)
-    assert writer.core.kept_bytes == 5
+        writer.reply(0, writer.core.pending.next_entry - 1)
+    assert writer.core.pending.kept_bytes == 5
     assert effects.Force(0, "b1", 1) in writer.add()
     writer.forced(0)
-    assert (writer.core.lac, writer.core.kept_bytes) == (4, 1)
+    assert (writer.core.lac, writer.core.pending.kept_bytes) == (4, 1)
 
 
 def test_nothing_is_kept_after_acknowledgements_by_default():
     writer = Writer((1, 1, 1))
     writer.add(4)
     writer.reply(0, 0, 1, 2, 3)
-    assert writer.core.kept_bytes == 0
+    assert writer.core.pending.kept_bytes == 0
 
 
 def test_striped_ledger_is_confirmed_by_write_set():
@@ -332,7 +333,7 @@ def test_striped_ledger_is_confirmed_by_write_set():
     writer.reply(0, 0, 2, 3)
     writer.reply(1, 0, 1, 3)
     writer.reply(2, 1, 2)
-    assert writer.core.acknowledged == 3
+    assert writer.core.pending.acknowledged == 3
     writer.sync()
     writer.forced(0)
     writer.forced(1)
@@ -428,7 +429,7 @@ def test_force_that_went_to_a_bookie_that_is_replaced_holds_up_no_later_one():
     assert writer.sync() == [0, 1, 2]
     writer.take(writer.core.on_tick(6 * SECOND_NS))
     writer.writable("b4")
-    assert writer.core.ensemble == ("b1", "b2", "b4")
+    assert writer.core.slots.ensemble == ("b1", "b2", "b4")
     writer.forced(0)
     writer.forced(1)
     assert writer.core.lac == 0
@@ -447,7 +448,7 @@ def test_what_a_replaced_bookie_says_it_synced_counts_for_nothing():
     writer.reply(2, 0, 1)
     writer.fail(0)
     writer.writable("b4")
-    assert writer.core.ensemble[0] == "b4"
+    assert writer.core.slots.ensemble[0] == "b4"
     assert writer.reply(0, synced=1, bookie="b1") == []
     writer.reply(0, 0, 1, synced=-1)
     assert writer.core.lac == -1

@@ -6,7 +6,7 @@ import pytest
 
 from bkspark.core import effects
 from bkspark.core.metadata import Fragment, LedgerMetadata
-from bkspark.core.writer import WriterState
+from bkspark.core.pipeline import WriterState
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import LedgerClosed, LedgerFenced, MetadataError, NotEnoughBookies, UnauthorizedAccess
 from bkspark.wire.status import Status
@@ -124,7 +124,7 @@ def test_bookie_that_fails_during_a_change_is_replaced_by_the_next_one():
     assert effects.FindBookies() in done
     assert writer.core.state is WriterState.CHANGING
     writer.change_to("b5")
-    assert writer.core.ensemble == ("b4", "b5", "b3")
+    assert writer.core.slots.ensemble == ("b4", "b5", "b3")
     assert writer.core.state is WriterState.ACTIVE
 
 
@@ -246,7 +246,7 @@ def test_change_whose_answer_was_lost_and_that_rereplication_followed_is_in_forc
     done = writer.take(writer.core.on_metadata_conflict(LedgerMetadata(3, 3, 2, fragments), 9))
     assert sent_to(done) == {"b4": [1]}
     assert (writer.core.state, writer.core.version) == (WriterState.ACTIVE, 9)
-    assert writer.core.fragments == fragments
+    assert writer.core.change.fragments == fragments
 
 
 def test_unreachable_metadata_during_a_change_ends_the_writer():
@@ -312,7 +312,7 @@ def test_recovery_keeps_ensemble_changes_to_itself():
     done = writer.take(writer.core.on_writable_bookies({"b4"}))
     assert not any(isinstance(effect, effects.WriteMetadata) for effect in done)
     assert sent_to(done) == {"b4": [0]}
-    assert writer.core.fragments == (Fragment(0, ("b1", "b2", "b4")),)
+    assert writer.core.change.fragments == (Fragment(0, ("b1", "b2", "b4")),)
 
 
 @pytest.mark.parametrize(("failed", "goes_on"), [((0, 3), True), ((0, 1), False), ((0, 5), False), ((0, 2, 4), True)])
@@ -321,7 +321,7 @@ def test_striped_writer_goes_on_while_every_write_set_has_qa_bookies(failed, goe
     writer = Writer((6, 2, 1))
     for slot in failed:
         writer.fail(slot)
-        writer.take(writer.core.on_writable_bookies({"b2", "b3"} - {writer.core.ensemble[it] for it in failed}))
+        writer.take(writer.core.on_writable_bookies({"b2", "b3"} - {writer.core.slots.ensemble[it] for it in failed}))
         if writer.core.state is WriterState.ACTIVE:
             writer.add()
     assert (writer.core.state is WriterState.ACTIVE) == goes_on
@@ -332,7 +332,7 @@ def test_failure_of_a_bookie_that_was_replaced_changes_nothing():
     writer.add(2)
     writer.fail(1)
     writer.change_to("b9")
-    assert list(writer.core.ensemble) == ["b1", "b9", "b3"]
+    assert list(writer.core.slots.ensemble) == ["b1", "b9", "b3"]
     assert writer.take(writer.core.on_bookie_failed(1, "b2", 0)) == []
     assert writer.take(writer.core.on_silent({1: "b2"}, 0)) == []
     writer.reply(0, 0, 1)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bkspark.core import effects
-from bkspark.core.writer import WriterState
+from bkspark.core.pipeline import WriterState
 from bkspark.core.writer_options import WriterOptions
 from bkspark.wire.status import Status
 from tests.core.writing import SECOND_NS, Writer, sent_to
@@ -32,7 +32,7 @@ def test_refused_load_is_tried_again_after_a_pause_and_fails_no_bookie():
     assert sent_to(writer.take(writer.core.on_tick(10_000_000))) == {"b3": [0, 1]}
     writer.reply(2, 0, 1)
     assert not writer.core.has_outstanding(2)
-    assert writer.core.kept_bytes == 0
+    assert writer.core.pending.kept_bytes == 0
 
 
 def test_what_comes_for_a_bookie_that_refuses_load_waits_until_it_takes_one_piece():
@@ -129,8 +129,8 @@ def test_bookie_that_takes_what_it_refused_while_a_spare_is_looked_for_stays_and
     assert sent_to(writer.add(1, now_ns=7 * SECOND_NS)) == {"b1": [1], "b2": [1], "b3": [1]}
     assert writer.change_to(*spares) == []
     assert writer.core.state is WriterState.ACTIVE
-    assert writer.core.ensemble == ("b1", "b2", "b3")
-    assert writer.core.may_hold_back(2)
+    assert writer.core.slots.ensemble == ("b1", "b2", "b3")
+    assert writer.core.slots.may_hold_back(2)
 
 
 def test_bookies_that_only_refuse_stay_where_there_is_no_spare_and_nothing_added_meanwhile_is_forgotten():
@@ -149,7 +149,7 @@ def test_bookies_that_only_refuse_stay_where_there_is_no_spare_and_nothing_added
     assert writer.core.state is WriterState.ACTIVE
     for slot in (0, 1):
         done = writer.reply(slot, 0, now_ns=13 * SECOND_NS)
-        assert sent_to(done) == {writer.core.ensemble[slot]: [1]}
+        assert sent_to(done) == {writer.core.slots.ensemble[slot]: [1]}
         writer.reply(slot, 1, now_ns=13 * SECOND_NS)
     assert writer.acknowledged == 1
 
@@ -161,9 +161,9 @@ def test_bytes_are_kept_until_the_slowest_bookie_has_answered():
     for slot in (0, 1):
         writer.reply(slot, *range(8))
     assert writer.acknowledged == 7
-    assert writer.core.kept_bytes == 8
+    assert writer.core.pending.kept_bytes == 8
     writer.reply(2, 0, 1, 2, 3)
-    assert writer.core.kept_bytes == 4
+    assert writer.core.pending.kept_bytes == 4
     overloaded(writer, 2, 4, 5, 6, 7)
     assert sent_to(writer.take(writer.core.on_tick(10_000_000))) == {"b3": [4, 5, 6, 7]}
 
@@ -197,7 +197,7 @@ def test_delayed_change_is_made_when_its_time_is_over():
     assert writer.take(writer.core.on_tick(32 * SECOND_NS)) == [effects.FindBookies()]
     done = writer.change_to("b4")
     assert sent_to(done) == {"b4": [0]}
-    assert writer.core.ensemble == ("b1", "b2", "b4")
+    assert writer.core.slots.ensemble == ("b1", "b2", "b4")
 
 
 def test_delayed_change_is_made_for_all_at_once_when_too_few_would_be_left():
@@ -217,7 +217,7 @@ def test_delay_is_counted_from_the_first_bookie_left_out():
     assert writer.fail(3, now_ns=20 * SECOND_NS) == []
     assert writer.take(writer.core.on_tick(32 * SECOND_NS)) == [effects.FindBookies()]
     writer.change_to("b7", "b8")
-    assert set(writer.core.ensemble) & {"b1", "b4"} == set()
+    assert set(writer.core.slots.ensemble) & {"b1", "b4"} == set()
 
 
 def test_change_that_was_delayed_is_looked_for_soon_where_no_bookie_was_spare():
@@ -266,9 +266,9 @@ def test_bookie_that_lags_stays_where_there_is_no_spare_and_gets_everything():
     assert sent_to(writer.add(now_ns=3 * SECOND_NS)) == {"b1": [20], "b2": [20], "b3": [20]}
     writer.reply(0, 20, now_ns=3 * SECOND_NS)
     assert writer.change_to() == []
-    assert writer.core.ensemble == ("b1", "b2", "b3")
+    assert writer.core.slots.ensemble == ("b1", "b2", "b3")
     assert writer.core.state is WriterState.ACTIVE
-    assert writer.core.outstanding_max == 20
+    assert writer.core.slots.outstanding_max == 20
     # It is looked for again, and each time it is reported.
     writer.take(writer.core.on_tick(4 * SECOND_NS))
     (search,) = writer.take(writer.core.on_tick(7 * SECOND_NS))
@@ -346,8 +346,8 @@ def test_bytes_kept_for_a_bookie_that_is_lost_are_let_go_though_no_answer_is_to_
     writer.add(3)
     writer.reply(0, 0, 1, 2)
     writer.reply(1, 0, 1, 2)
-    assert (writer.acknowledged, writer.core.kept_bytes) == (2, 3)
+    assert (writer.acknowledged, writer.core.pending.kept_bytes) == (2, 3)
     writer.fail(2)
     if options.delay_ensemble_change is False:
         writer.change_to()
-    assert writer.core.kept_bytes == 0
+    assert writer.core.pending.kept_bytes == 0

@@ -16,7 +16,7 @@ SECOND_NS = 1_000_000_000
 
 
 def entries(first_entry, count):
-    return SealedEntries(memoryview(bytes(count)), np.arange(count + 1), first_entry)
+    return SealedEntries.framed(memoryview(bytes(count)), np.arange(count + 1), first_entry)
 
 
 class Writer:
@@ -30,19 +30,19 @@ class Writer:
         self.log = []
 
     def add(self, count=1, now_ns=0):
-        return self.take(self.core.add(entries(self.core.next_entry, count), count, now_ns))
+        return self.take(self.core.add(entries(self.core.pending.next_entry, count), count, now_ns))
 
     def reply(self, slot, *ids, status=Status.EOK, bookie=None, now_ns=0):
-        bookie = bookie or self.core.ensemble[slot]
+        bookie = bookie or self.core.slots.ensemble[slot]
         statuses = np.full(len(ids), status)
         return self.take(self.core.on_add_replies(slot, bookie, np.array(ids, np.int64), statuses, now_ns))
 
     def fail(self, slot, now_ns=0):
-        return self.take(self.core.on_bookie_failed(slot, self.core.ensemble[slot], now_ns))
+        return self.take(self.core.on_bookie_failed(slot, self.core.slots.ensemble[slot], now_ns))
 
     def change_to(self, *writable):
         """Answer FindBookies, and the compare-and-set that follows."""
-        done = self.take(self.core.on_writable_bookies({*self.core.ensemble, *writable}))
+        done = self.take(self.core.on_writable_bookies({*self.core.slots.ensemble, *writable}))
         for effect in [effect for effect in done if isinstance(effect, effects.WriteMetadata)]:
             done += self.take(self.core.on_metadata_written(effect.metadata, effect.expected_version + 1))
         return done

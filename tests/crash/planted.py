@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 
 from bkspark.wire import v2
+from bkspark.wire.single_add import SingleAdd
 from bookie_service.engine import bookie, rules, single_reads
-from bookie_service.engine.single_add import SingleAdd
 from bookie_service.formats import index as index_format
 from bookie_service.formats import marks as mark_format
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.network import v2_batch_read
 from bookie_service.storage.journal import checkpoint
 from bookie_service.storage.journal.checkpoint import Checkpoint, Marks
+from bookie_service.storage.journal.journal_thread import JournalThread
 from bookie_service.storage.ledgers import opening
 from bookie_service.storage.ledgers.base import BaseLedgerStorage
 from tests.crash.planting import ignoring_errors, skipping
@@ -121,7 +122,7 @@ def lone_add_through_fence() -> Plant:
 
 
 def unjournaled_lone_add() -> Plant:
-    return replaced(bookie.Bookie, "_commit", lambda self, client, records: 1)
+    return replaced(JournalThread, "commit", lambda self, records: 1)
 
 
 # ---- checkpoints ----

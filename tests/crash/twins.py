@@ -27,7 +27,6 @@ from bookie_service.engine.turns import ENDLESS, Turn, Turns
 from bookie_service.gc import gc_policy
 from bookie_service.gc.garbage_collector import CollectionOptions, GarbageCollector, GarbageView, PassReport
 from bookie_service.gc.gc_policy import LogUsage
-from bookie_service.network.add_decoders import v2_single_add
 from bookie_service.network.response_encoders import V2_RESPONSES
 from bookie_service.network.send_buffer import Parts
 from bookie_service.network.v2_batch_read import BatchRead
@@ -230,7 +229,7 @@ class BookieTwin:
     def serve(self, client: TakingClient, frames: bytes) -> None:
         """Take requests that came at once from a connection; checkpoints run when the write cache is full."""
         octets, runs = self._runs(client, frames)
-        alone = v2_single_add(octets.data, len(octets), FRAME_BYTES_MAX)
+        alone = v2.decode_single_add(octets.data, len(octets), FRAME_BYTES_MAX)
         with self.loop.serving():
             is_served = alone is not None and self.bookie.add_single(client, octets, alone)
         while not is_served:

@@ -18,6 +18,7 @@ from bkspark.wire.digest import DigestType, EntryDigest, master_key
 from bkspark.wire.entry_lists import EntryRuns
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, scan_frames, split_items
 from tests.fuzzing.target import INT64_MAX, Draw, Target
+from tests.wire.single_lacs import may_add
 
 KEY = master_key(b"")
 _LIMITS = (0, 24, 1 << 20)
@@ -421,7 +422,7 @@ def _lac_rules(data: bytes) -> None:
     recovery = np.array([draw.flag() for _ in range(count)])
     bounds = lac.LacBounds(draw.choice((-1, 0, 10, INT64_MAX - 1)), draw.choice((0, 10, INT64_MAX - 1)))
     rows = list(zip(ids.tolist(), lacs.tolist(), recovery.tolist()))
-    may = [lac.may_add(entry_id, it, is_recovery=flag) for entry_id, it, flag in rows]
+    may = [may_add(entry_id, it, is_recovery=flag) for entry_id, it, flag in rows]
     assert lac.may_add_each(ids, lacs, recovery).tolist() == may
     admitted = [bounds.admits(entry_id, it) for entry_id, it, _ in rows]
     assert bounds.admit_each(ids, lacs).tolist() == admitted

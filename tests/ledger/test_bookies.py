@@ -62,7 +62,7 @@ def with_cluster(test, *bookies):
 
 
 async def ensemble_of(client, size):
-    return (await client.create(ensemble=size, write_quorum=size, ack_quorum=1)).core.ensemble
+    return (await client.create(ensemble=size, write_quorum=size, ack_quorum=1)).core.slots.ensemble
 
 
 def test_bookies_are_chosen_as_they_come_and_go():

@@ -228,7 +228,7 @@ def test_bookie_that_dies_is_replaced_and_nothing_is_lost(tmp_path):
         writer = await client.create()
         payloads = payloads_of(3000)
         await writer.append_many(payloads[:1000])
-        dead = writer.core.ensemble[1]
+        dead = writer.core.slots.ensemble[1]
         appending = asyncio.ensure_future(writer.append_many(payloads[1000:]))
         await cluster.bookie(dead).stop()
         assert await appending == 2999

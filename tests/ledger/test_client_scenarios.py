@@ -86,7 +86,7 @@ def test_z5_writer_waits_for_a_metadata_store_that_is_away(tmp_path, end):
         writer = await cluster.client().create()
         await writer.append(b"0")
         if end == "append":
-            await cluster.bookie(writer.core.ensemble[0]).stop()
+            await cluster.bookie(writer.core.slots.ensemble[0]).stop()
         # As often as one compare-and-set is tried, twice over.
         cluster.store.faults.update(
             dict.fromkeys(range(cluster.store.writes, cluster.store.writes + 10), Fault.LOST_BEFORE)
@@ -214,7 +214,7 @@ def test_p23_same_entry_for_several_purposes_on_shared_connections_answers_every
         await writer.append_many(payloads)
         pool = (await client.services()).pool
         digest = EntryDigest(writer.metadata.digest, b"")
-        channel = await pool.channel(writer.core.ensemble[0])
+        channel = await pool.channel(writer.core.slots.ensemble[0])
         reads = [channel.read_entries(writer.ledger_id, np.arange(200), digest) for _ in range(4)]
         reads += [channel.read_entries(writer.ledger_id, np.array([7]), digest) for _ in range(4)]
         late = [writer.append(b"late") for _ in range(4)]

@@ -11,7 +11,7 @@ import pytest
 
 from bkspark.client import Client, LedgerWriter
 from bkspark.core.metadata import LedgerMetadata, LedgerState
-from bkspark.core.writer import WriterState
+from bkspark.core.pipeline import WriterState
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import MetadataError, RequestTimeout
 from bkspark.metadata.bookies import BookieRegistry
@@ -55,7 +55,7 @@ class World:
     def ensemble(self) -> list[FullBookie]:
         """The bookies of the writer, by slot."""
         by_id = {bookie.id: bookie for bookie in self.cluster.bookies}
-        return [by_id[name] for name in self.writer.core.ensemble]
+        return [by_id[name] for name in self.writer.core.slots.ensemble]
 
     async def stored(self) -> LedgerMetadata:
         ledgers = LedgerStore(self.cluster.store.session(), MetadataUri.parse(URI))

@@ -1,4 +1,4 @@
-"""Driver: effects are begun in order, work goes on beside them, and what it results in is performed afterwards."""
+"""Driver: work goes on beside everything else, and what it results in is performed afterwards."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from bkspark.ledger.driver import Driver, Work
+from bkspark.ledger.driver import Driver
 from bkspark.ledger.recovery import _RecoveryRun
 from bkspark.ledger.tail import TailWatch
 from bkspark.ledger.writer_run import WriterRun
 
 
-def test_effects_are_begun_in_order_and_what_work_results_in_is_performed() -> None:
+def test_what_work_results_in_is_performed() -> None:
     seen: list[str] = []
 
     async def test() -> None:
@@ -22,18 +22,11 @@ def test_effects_are_begun_in_order_and_what_work_results_in_is_performed() -> N
             seen.append("works")
             return ["result"]
 
-        def begin(effect: str) -> Work[str] | None:
-            seen.append(effect)
-            return work() if effect == "work" else None
-
-        driver = Driver(begin, lambda: seen.append("performed"))
-        driver.perform(["first", "work", "last"])
-        assert seen == ["first", "work", "last", "performed"]
-        while len(seen) < 7:
-            await asyncio.sleep(0)
+        driver = Driver[str](seen.extend)
+        await driver.spawn(work())
 
     asyncio.run(test())
-    assert seen[4:] == ["works", "result", "performed"]
+    assert seen == ["works", "result"]
 
 
 def test_work_that_ends_with_an_unexpected_error_is_reported() -> None:
@@ -43,7 +36,7 @@ def test_work_that_ends_with_an_unexpected_error_is_reported() -> None:
         async def work() -> list[str]:
             raise ZeroDivisionError
 
-        Driver[str](lambda effect: work(), broke=told.set_result).perform(["work"])
+        Driver[str](print, broke=told.set_result).spawn(work())
         return await told
 
     assert isinstance(asyncio.run(test()), ZeroDivisionError)
@@ -66,7 +59,7 @@ def test_stop_cancels_all_work_but_that_which_calls_it_and_work_that_has_not_beg
             await asyncio.sleep(0)
             ended.append("stops")
 
-        driver = Driver[str](lambda effect: None)
+        driver = Driver[str](print)
         waiting = driver.spawn(waits())
         await asyncio.sleep(0)
         await driver.spawn(stops())
@@ -76,7 +69,7 @@ def test_stop_cancels_all_work_but_that_which_calls_it_and_work_that_has_not_beg
     assert ended == ["waits", "stops"]
 
 
-@pytest.mark.parametrize("begin", [WriterRun._begin, _RecoveryRun._begin, TailWatch._begin])
-def test_effect_that_is_not_in_the_union_is_refused(begin: Callable[[Any, Any], Any]) -> None:
+@pytest.mark.parametrize("perform", [WriterRun.perform, _RecoveryRun._perform, TailWatch._perform])
+def test_effect_that_is_not_in_the_union_is_refused(perform: Callable[[Any, Any], Any]) -> None:
     with pytest.raises(AssertionError):
-        begin(None, object())
+        perform(None, [object()])

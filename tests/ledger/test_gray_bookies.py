@@ -212,7 +212,7 @@ def play(test: Callable[[GrayCluster, LedgerWriter], Any], **options: Any) -> No
 
 
 def takes_part(writer: LedgerWriter, cluster: GrayCluster) -> bool:
-    return writer.core.may_hold_back(writer.core.ensemble.index(cluster.victim.id))
+    return writer.core.slots.may_hold_back(writer.core.slots.ensemble.index(cluster.victim.id))
 
 
 @pytest.mark.parametrize(

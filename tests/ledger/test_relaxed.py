@@ -136,10 +136,10 @@ def test_lost_bookie_is_left_out_and_not_replaced(tmp_path):
         client = cluster.client()
         writer = await client.create(ledger_type="VD_JOURNAL")
         await writer.append_many(payloads(0, 100))
-        before = writer.core.ensemble
+        before = writer.core.slots.ensemble
         await cluster.bookie(before[1]).stop()
         await writer.append_many(payloads(100, 100))
-        assert (await writer.sync(), writer.core.ensemble) == (199, before)
+        assert (await writer.sync(), writer.core.slots.ensemble) == (199, before)
         metadata = await writer.close()
         assert (len(metadata.fragments), metadata.last_entry) == (1, 199)
         assert list(await (await client.open(writer.ledger_id)).read(0, 199)) == payloads(0, 200)
@@ -151,7 +151,7 @@ def test_writer_ends_when_too_few_bookies_are_left(tmp_path):
     async def test(cluster):
         writer = await cluster.client().create(ledger_type="VD_JOURNAL")
         await writer.append_many(payloads(0, 100))
-        for bookie in writer.core.ensemble[:2]:
+        for bookie in writer.core.slots.ensemble[:2]:
             await cluster.bookie(bookie).stop()
         with pytest.raises(NotEnoughBookies):
             await writer.append_many(payloads(100, 100))
@@ -177,11 +177,11 @@ def test_new_bookie_gets_all_that_is_not_synced_where_replacement_is_asked_for(t
         await writer.append_many(payloads(0, 100))
         assert await writer.sync() == 99
         await writer.append_many(payloads(100, 100))
-        lost = writer.core.ensemble[1]
+        lost = writer.core.slots.ensemble[1]
         await cluster.bookie(lost).stop()
         await writer.append_many(payloads(200, 100))
         assert await writer.sync() == 299
-        assert lost not in writer.core.ensemble
+        assert lost not in writer.core.slots.ensemble
         metadata = await writer.close()
         assert [fragment.first_entry for fragment in metadata.fragments] == [0, 100]
         assert list(await (await client.open(writer.ledger_id)).read(0, 299)) == payloads(0, 300)
@@ -198,11 +198,11 @@ def test_callers_wait_while_as_much_as_is_allowed_is_kept_unsynced(tmp_path):
         most = 0
         for _ in range(100):
             await writer.append_many([bytes(1000)] * 50)
-            most = max(most, writer.core.kept_bytes)
+            most = max(most, writer.core.pending.kept_bytes)
         assert most < 200_000 + 2 * 50 * 1200
         assert writer.last_entry > 0
         assert await writer.sync() == 4999
-        assert writer.core.kept_bytes == 0
+        assert writer.core.pending.kept_bytes == 0
         writer.abandon()
 
     run(tmp_path, test)

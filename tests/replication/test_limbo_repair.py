@@ -46,7 +46,7 @@ def lose_index(bookie: ClusterBookie, ledger_id: int) -> None:
 
 
 def in_limbo(bookie: ClusterBookie) -> Sequence[int]:
-    return Limbo(LocalFiles(), [str(current(bookie))]).ledger_ids().tolist()
+    return Limbo(LocalFiles(), [str(current(bookie))]).ledger_ids.tolist()
 
 
 def test_ledger_whose_index_file_is_lost_is_reported_repaired_and_leaves_limbo(

@@ -109,7 +109,7 @@ class GraySchedule(FullSchedule):
     async def _wait_until_whole(self, writer: LedgerWriter) -> None:
         """Add entries until all bookies take part, and one after that."""
         ends = self.loop.time() + BACK_S
-        while not all(writer.core.may_hold_back(slot) for slot in range(self.quorums[0])):
+        while not all(writer.core.slots.may_hold_back(slot) for slot in range(self.quorums[0])):
             if self.loop.time() > ends:
                 self.ledger.pending.append(f"a bookie that works again was left out for {BACK_S:.0f} s ({self.kind})")
                 return

@@ -206,7 +206,7 @@ class FullSchedule(Observer):
             self.history.changes_of_ensemble += old.metadata.fragments != new.metadata.fragments
             is_claimed = new.metadata.state is LedgerState.IN_RECOVERY and who != "owner"
             if is_claimed and self._writer is not None and self._writer.core.error is None:
-                self.history.is_raced = self.history.is_raced or self._writer.core.next_entry > 0
+                self.history.is_raced = self.history.is_raced or self._writer.core.pending.next_entry > 0
 
     def _press(self) -> None:
         """Let the owner's window be small, and the sockets' buffers, so that it waits for room again and again."""

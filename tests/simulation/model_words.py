@@ -21,7 +21,7 @@ import numpy as np
 
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.pending import PendingEntries
-from bkspark.core.writer import WriterCore
+from bkspark.core.pipeline import Pipeline
 from tests.simulation.owner import SimulatedEntries
 from tests.simulation.small_model import LOSABLE, PARTS, REQUESTS, Disk, Message, Model, State, contents
 
@@ -83,8 +83,8 @@ class _Numbered(Generic[_Value]):
 
 _TOLD_TO_NOBODY = frozenset({"error", "_first_error", "_random", "_limits", "_pauses", "bit", "stripe"})
 """Errors of ended cores, constants."""
-_SHARED = frozenset({"_slots", "_pending"})
-"""Parts of a writer's core that its other parts refer to, too."""
+_SHARED = frozenset({"slots", "pending", "durability", "change", "_slots", "_pending", "_left_out", "_unwell"})
+"""What a writer's core and its parts refer to, and its pipeline has."""
 
 
 def _contents(core: Any) -> Hashable:
@@ -94,8 +94,8 @@ def _contents(core: Any) -> Hashable:
     found = {name: value for name, value in contents(core).items() if name not in _TOLD_TO_NOBODY}
     if isinstance(core, PendingEntries):
         found["_votes"] = core.votes
-    elif not isinstance(core, WriterCore):
-        # Parts share these with the core that they belong to.
+    elif not isinstance(core, Pipeline):
+        # Parts share these with the pipeline that they belong to.
         found = {name: value for name, value in found.items() if name not in _SHARED}
     return _keys(found.values())
 

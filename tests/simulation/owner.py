@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from bkspark.core import effects
+from bkspark.core.pipeline import WriterState
 from bkspark.core.relaxed import RelaxedDurability
-from bkspark.core.writer import WriterCore, WriterState
+from bkspark.core.writer import WriterCore
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookieUnavailable, BookKeeperError, LedgerFenced
 from bkspark.ledger.metadata_steps import write_metadata
@@ -53,7 +54,7 @@ class SimulatedEntries(SealedEntries):
         for payload in payloads:
             length_before += len(payload)
             values.append(Stored(payload, lac, length_before))
-        return cls(_NOTHING, np.arange(len(values) + 1), first_entry, tuple(values))
+        return cls(_NOTHING, np.arange(len(values) + 1), first_entry, first_entry + len(values), tuple(values))
 
 
 class Pipeline:
@@ -256,19 +257,19 @@ class Owner(Client):
         core = self.core
         if core.state in (WriterState.FAILED, WriterState.CLOSED):
             return True
-        return core.state is WriterState.ACTIVE and core.lac == core.next_entry - 1 and not self._wants_close
+        return core.state is WriterState.ACTIVE and core.lac == core.pending.next_entry - 1 and not self._wants_close
 
     @property
     def is_waiting(self) -> bool:
         """Entries that it added are neither acknowledged nor failed."""
-        return self.core.error is None and self.core.lac < self.core.next_entry - 1
+        return self.core.error is None and self.core.lac < self.core.pending.next_entry - 1
 
     def add(self, count: int) -> None:
         """Add entries, unless the writer has ended."""
         core = self.core
         if core.error is not None or core.state in (WriterState.CLOSING, WriterState.CLOSED) or self._wants_close:
             return
-        first = core.next_entry
+        first = core.pending.next_entry
         payloads = [b"%d by %s" % (first + i, self.name.encode()) for i in range(count)]
         lac = self._ledger.last_acknowledged
         for i, payload in enumerate(payloads):
@@ -295,7 +296,7 @@ class Owner(Client):
         core = self.core
         if core.error is not None:
             self._wants_close = False
-        elif core.state is WriterState.ACTIVE and core.lac == core.next_entry - 1:
+        elif core.state is WriterState.ACTIVE and core.lac == core.pending.next_entry - 1:
             self.site.probe("close begins", self.name, "")
             self._pipeline.perform(core.close())
             self.later(TICK_NS // 4, self._await_close)

@@ -12,12 +12,13 @@ from bkspark.core import effects, recovery, writer_errors
 from bkspark.core.last_confirmed import LastConfirmed, LastEntries
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.pending import PendingEntries
+from bkspark.core.pipeline import Pipeline, WriterState
 from bkspark.core.reader import GroupRead
 from bkspark.core.recovery import RecoveryCore, RecoveryState
 from bkspark.core.recovery_window import Answer
 from bkspark.core.slots import Slots
 from bkspark.core.striping import write_set_masks
-from bkspark.core.writer import WriterCore, WriterState
+from bkspark.core.writer import WriterCore
 from bkspark.errors import NoSuchEntry
 from bkspark.wire.status import Status
 from tests.planting import Plant, around, both, changed, replaced
@@ -38,7 +39,6 @@ def _releasing(choose: Callable[[np.ndarray, int], int]) -> Plant:
         masks = write_set_masks(ids, len(slots.all), slots.write_quorum)
         count = choose(np.bitwise_count(self.votes & masks), slots.ack_quorum)
         self.acknowledged += count
-        self.count -= count
         self._votes[: self.count] = self._votes[count : count + self.count].copy()
         return count > 0
 
@@ -71,7 +71,7 @@ def acknowledged_by_refusals(*statuses: Status) -> Callable[[], Plant]:
 
 def stale_answers_counted() -> Plant:
     def wrap(old: Any, self: WriterCore, slot: int, bookie: str, *rest: Any) -> Any:
-        return old(self, slot, self._slots.all[slot].bookie, *rest)
+        return old(self, slot, self.slots.all[slot].bookie, *rest)
 
     return around(WriterCore, "on_add_replies", wrap)
 
@@ -90,33 +90,33 @@ def confirmed_too_high() -> Plant:
 
 
 def votes_kept() -> Plant:
-    def wrap(old: Any, self: WriterCore, fragments: Any) -> Any:
+    def wrap(old: Any, self: Pipeline, fragments: Any) -> Any:
         with replaced(PendingEntries, "withdraw", lambda pending, bit: None):
             return old(self, fragments)
 
-    return around(WriterCore, "_adopt", wrap)
+    return around(Pipeline, "adopt", wrap)
 
 
 def released_before_withdrawal() -> Plant:
-    def wrap(old: Any, self: WriterCore, fragments: Any) -> Any:
+    def wrap(old: Any, self: Pipeline, fragments: Any) -> Any:
         self.state = WriterState.ACTIVE
-        done = self._release()
+        done = self.release()
         self.state = WriterState.CHANGING
         return done + old(self, fragments)
 
-    return around(WriterCore, "_adopt", wrap)
+    return around(Pipeline, "adopt", wrap)
 
 
 def _changing_from(choose: Callable[[WriterCore], int]) -> Plant:
     """Begin the new fragment elsewhere than at LAC + 1."""
 
     def wrap(old: Any, self: WriterCore, writable: Any, *topology: Any) -> Any:
-        acknowledged = self.acknowledged
-        self._pending.acknowledged = max(choose(self), self.fragments[-1].first_entry) - 1
+        acknowledged = self.pending.acknowledged
+        self.pending.acknowledged = max(choose(self), self.change.fragments[-1].first_entry) - 1
         try:
             return old(self, writable, *topology)
         finally:
-            self._pending.acknowledged = acknowledged
+            self.pending.acknowledged = acknowledged
 
     return around(WriterCore, "on_writable_bookies", wrap)
 
@@ -126,50 +126,50 @@ def changed_from_lac() -> Plant:
 
 
 def changed_from_next() -> Plant:
-    return _changing_from(lambda core: core.next_entry)
+    return _changing_from(lambda core: core.pending.next_entry)
 
 
 def released_while_changing() -> Plant:
-    def wrap(old: Any, self: WriterCore) -> Any:
+    def wrap(old: Any, self: Pipeline) -> Any:
         state, self.state = self.state, WriterState.ACTIVE
         try:
             return old(self)
         finally:
             self.state = state
 
-    return around(WriterCore, "_release", wrap)
+    return around(Pipeline, "release", wrap)
 
 
 def used_before_stored() -> Plant:
     def wrap(old: Any, self: WriterCore, writable: Any, *topology: Any) -> Any:
         done = old(self, writable, *topology)
         if any(isinstance(effect, effects.WriteMetadata) for effect in done):
-            return done + self._adopt(self._change.changed(self.lac))
+            return done + self._pipeline.adopt(self.change.changed(self.lac))
         return done
 
     def written(old: Any, self: WriterCore, metadata: Any, version: int) -> Any:
         if self.state is WriterState.CLOSING:
             return old(self, metadata, version)
-        self.metadata, self.version = metadata, version
+        self._pipeline.metadata, self._pipeline.version = metadata, version
         return []
 
     return both(around(WriterCore, "on_writable_bookies", wrap), around(WriterCore, "on_metadata_written", written))
 
 
 def nothing_resent() -> Plant:
-    return around(WriterCore, "_resume", lambda old, self, slots: old(self, set()))
+    return around(Pipeline, "resume", lambda old, self, slots: old(self, set()))
 
 
 def only_newest_resent() -> Plant:
-    def wrap(old: Any, self: WriterCore, slots: set[int]) -> Any:
-        batches = self._pending.batches
-        self._pending.batches = type(batches)(list(batches)[-1:])
+    def wrap(old: Any, self: Pipeline, slots: set[int]) -> Any:
+        batches = self.pending.batches
+        self.pending.batches = type(batches)(list(batches)[-1:])
         try:
             return old(self, slots)
         finally:
-            self._pending.batches = batches
+            self.pending.batches = batches
 
-    return around(WriterCore, "_resume", wrap)
+    return around(Pipeline, "resume", wrap)
 
 
 def resent_with_other_bytes() -> Plant:
@@ -180,14 +180,14 @@ def resent_with_other_bytes() -> Plant:
         values = tuple(value._replace(payload=b"again " + value.payload) for value in effect.entries.values)
         return replace(effect, entries=replace(effect.entries, values=values))
 
-    return around(WriterCore, "_resume", lambda old, self, slots: [other(effect) for effect in old(self, slots)])
+    return around(Pipeline, "resume", lambda old, self, slots: [other(effect) for effect in old(self, slots)])
 
 
 def overwrites_newer_state() -> Plant:
     def conflict(self: WriterCore, current: LedgerMetadata, version: int) -> list[effects.WriterEffect]:
         if self.state is WriterState.CLOSING:
             return self._close_conflict(current, version)
-        return [effects.WriteMetadata(self._change.proposal(self.metadata, self.lac), version)]
+        return [effects.WriteMetadata(self.change.proposal(self.metadata, self.lac), version)]
 
     return replaced(WriterCore, "on_metadata_conflict", conflict)
 
@@ -195,8 +195,8 @@ def overwrites_newer_state() -> Plant:
 def merges_into_recovery() -> Plant:
     def conflict(self: WriterCore, current: LedgerMetadata, version: int) -> list[effects.WriterEffect]:
         if self.state is WriterState.CLOSING or current.is_closed:
-            return self._fail(writer_errors.lost_to(current, self.ledger_id, self.lac))
-        return [effects.WriteMetadata(self._change.proposal(current, self.lac), version)]
+            return self._pipeline.fail(writer_errors.lost_to(current, self.ledger_id, self.lac))
+        return [effects.WriteMetadata(self.change.proposal(current, self.lac), version)]
 
     return replaced(WriterCore, "on_metadata_conflict", conflict)
 
@@ -220,27 +220,27 @@ def closed_one_short() -> Plant:
 
 def lost_answer_believed() -> Plant:
     def failed(old: Any, self: WriterCore, error: Any) -> Any:
-        if self.state is WriterState.CHANGING and self._change._proposed:
-            return self.on_metadata_written(self._change.proposal(self.metadata, self.lac), self.version + 1)
+        if self.state is WriterState.CHANGING and self.change._proposed:
+            return self.on_metadata_written(self.change.proposal(self.metadata, self.lac), self.version + 1)
         return old(self, error)
 
     return around(WriterCore, "on_metadata_failed", failed)
 
 
 def change_never_over() -> Plant:
-    def wrap(old: Any, self: WriterCore, slots: set[int]) -> Any:
+    def wrap(old: Any, self: Pipeline, slots: set[int]) -> Any:
         done = old(self, slots)
-        if self.state is WriterState.ACTIVE and slots and self.pending_count:
+        if self.state is WriterState.ACTIVE and slots and self.pending.count:
             self.state = WriterState.CHANGING
         return done
 
-    return around(WriterCore, "_resume", wrap)
+    return around(Pipeline, "resume", wrap)
 
 
 def second_search_forgotten() -> Plant:
     def wrap(old: Any, self: WriterCore, writable: Any, *topology: Any) -> Any:
         done = old(self, writable, *topology)
-        self._change._is_finding = True
+        self.change._is_finding = True
         return done
 
     return around(WriterCore, "on_writable_bookies", wrap)
@@ -251,12 +251,12 @@ def silence_ignored() -> Plant:
 
 
 def too_few_left_ignored() -> Plant:
-    def go_on(self: WriterCore, writable: Any) -> Any:
-        for slot in self._slots.to_replace:
-            self._left_out.on_left_out(slot)
-        return self._resume(set())
+    def go_on(self: Pipeline, writable: Any) -> Any:
+        for slot in self.slots.to_replace:
+            self.left_out.on_left_out(slot)
+        return self.resume(set())
 
-    return replaced(WriterCore, "_go_on_without", go_on)
+    return replaced(Pipeline, "go_on_without", go_on)
 
 
 # ---- recovery: fencing ----
@@ -370,11 +370,11 @@ def lac_moves() -> Plant:
 
 def changes_published_early() -> Plant:
     def wrap(old: Any, self: WriterCore, writable: Any, *topology: Any) -> Any:
-        was, self._change.is_published = self._change.is_published, True
+        was, self.change.is_published = self.change.is_published, True
         try:
             return old(self, writable, *topology)
         finally:
-            self._change.is_published = was
+            self.change.is_published = was
 
     return around(WriterCore, "on_writable_bookies", wrap)
 

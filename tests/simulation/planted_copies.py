@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from bkspark.core.last_confirmed import LastEntries
-from bkspark.core.owed import stripe
+from bkspark.core.pipeline import Pipeline
 from bkspark.core.recovery import RecoveryCore
 from bkspark.core.slots import Slot, Slots
-from bkspark.core.striping import mask_of, write_set_masks
+from bkspark.core.striping import mask_of, stripe, write_set_masks
 from bkspark.core.writer import WriterCore
 from tests.planting import Plant, around, both, changed, replaced
 from tests.simulation.owner import SimulatedEntries
@@ -26,8 +26,8 @@ def _sent_to_ack_quorums(*, recovery: bool) -> Plant:
     def begin(old: Any, self: WriterCore, *arguments: Any, is_recovery: bool = False, **named: Any) -> None:
         old(self, *arguments, is_recovery=is_recovery, **named)
         if is_recovery is recovery:
-            for slot in self._slots.all:
-                slot.stripe = stripe(slot.number, len(self._slots.all), self._slots.ack_quorum)
+            for slot in self.slots.all:
+                slot.stripe = stripe(slot.number, len(self.slots.all), self.slots.ack_quorum)
 
     return around(WriterCore, "__init__", begin)
 
@@ -46,11 +46,11 @@ def bytes_forgotten_at_ack_quorum() -> Plant:
 
 def repeated_answer_counts_for_the_next_slot() -> Plant:
     def wrap(old: Any, self: WriterCore, slot: int, bookie: str, ids: Any, *rest: Any) -> Any:
-        place, at = self._slots.all[slot], ids - self.acknowledged - 1
-        held = self._pending.votes[at[(at >= 0) & (at < self.pending_count)]] & place.bit
+        place, at = self.slots.all[slot], ids - self.pending.acknowledged - 1
+        held = self.pending.votes[at[(at >= 0) & (at < self.pending.count)]] & place.bit
         if place.bookie == bookie and held.any():
-            slot = (slot + 1) % len(self._slots.all)
-        return old(self, slot, self._slots.all[slot].bookie, ids, *rest)
+            slot = (slot + 1) % len(self.slots.all)
+        return old(self, slot, self.slots.all[slot].bookie, ids, *rest)
 
     return around(WriterCore, "on_add_replies", wrap)
 
@@ -98,7 +98,7 @@ def recovery_closes_with_the_length_heard() -> Plant:
 
 
 def lost_connection_not_told() -> Plant:
-    return replaced(WriterCore, "has_outstanding", lambda self, slot: self._slots.all[slot].is_probed)
+    return replaced(WriterCore, "has_outstanding", lambda self, slot: self.slots.all[slot].is_probed)
 
 
 def too_few_left_judged_by_one_write_set() -> Plant:
@@ -110,16 +110,16 @@ def too_few_left_judged_by_one_write_set() -> Plant:
 
 
 def rewritten_entries_acknowledged_by_ticks() -> Plant:
-    def release(old: Any, self: WriterCore) -> Any:
-        if not self._change.is_published and not getattr(self, "_is_in_tick", False):
+    def release(old: Any, self: Pipeline) -> Any:
+        if not self.change.is_published and not getattr(self, "_is_in_tick", False):
             return []
         return old(self)
 
     def tick(old: Any, self: WriterCore, *arguments: Any) -> Any:
-        self._is_in_tick = True  # type: ignore[attr-defined]
+        self._pipeline._is_in_tick = True  # type: ignore[attr-defined]
         try:
-            return old(self, *arguments) + self._release()
+            return old(self, *arguments) + self._pipeline.release()
         finally:
-            self._is_in_tick = False  # type: ignore[attr-defined]
+            self._pipeline._is_in_tick = False  # type: ignore[attr-defined]
 
-    return both(around(WriterCore, "_release", release), around(WriterCore, "on_tick", tick))
+    return both(around(Pipeline, "release", release), around(WriterCore, "on_tick", tick))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bkspark.core.left_out import LeftOutBookies
-from bkspark.core.writer import WriterCore, WriterState
+from bkspark.core.pipeline import WriterState
+from bkspark.core.unwell import UnwellBookies
 from bkspark.ledger.fanout import Fanout
 from tests.planting import Plant, both, replaced
 
@@ -22,19 +23,19 @@ class GrayMutant:
 
 
 def _taken_back_unasked() -> Plant:
-    def look_after(self: WriterCore) -> Any:
-        back = self._slots.left_out
-        if not back or self.state is not WriterState.ACTIVE:
+    def look_after(self: UnwellBookies) -> Any:
+        pipeline, back = self._pipeline, self._slots.left_out
+        if not back or pipeline.state is not WriterState.ACTIVE:
             return []
         for slot in back:
-            self._take_back(slot)
-        return self._resume({slot.number for slot in back})
+            pipeline.take_back(slot)
+        return pipeline.resume({slot.number for slot in back})
 
-    return replaced(WriterCore, "_look_after_left_out", look_after)
+    return replaced(UnwellBookies, "look_after_left_out", look_after)
 
 
 def _never_left_out() -> Plant:
-    return replaced(WriterCore, "_leave_out_lagging", lambda self: [])
+    return replaced(UnwellBookies, "leave_out_lagging", lambda self: [])
 
 
 def _lost_probe_is_awaited() -> Plant:

@@ -53,7 +53,7 @@ def own_write_is_a_conflict() -> Plant:
 
     def on_metadata_conflict(old: Any, self: WriterCore, current: LedgerMetadata, version: int) -> Any:
         # It would look for the ensemble that it proposed, and find that the change is its own.
-        self._change._proposed = ()
+        self.change._proposed = ()
         return old(self, current, version)
 
     return both(

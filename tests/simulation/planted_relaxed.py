@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bkspark.core import durability, effects
-from bkspark.core.durability import Relaxed
+from bkspark.core import effects, syncing
+from bkspark.core.pipeline import Pipeline
 from bkspark.core.relaxed import confirmed_up_to
 from bkspark.core.slots import Slot
+from bkspark.core.syncing import Relaxed
 from bkspark.core.writer import WriterCore
 from bkspark.wire.status import Status
 from bookie_service.engine.sync_cursor import EntryRange, SyncCursor
@@ -27,18 +28,18 @@ def confirmed_by_one_less() -> Plant:
     def rule(last_synced: Sequence[int], write_quorum: int, ack_quorum: int) -> int:
         return confirmed_up_to(last_synced, write_quorum, max(1, ack_quorum - 1))
 
-    return replaced(durability, "confirmed_up_to", rule)
+    return replaced(syncing, "confirmed_up_to", rule)
 
 
 def confirmed_by_the_quickest() -> Plant:
-    return replaced(durability, "confirmed_up_to", lambda last_synced, write_quorum, ack_quorum: max(last_synced))
+    return replaced(syncing, "confirmed_up_to", lambda last_synced, write_quorum, ack_quorum: max(last_synced))
 
 
 def striping_ignored() -> Plant:
     def rule(last_synced: Sequence[int], write_quorum: int, ack_quorum: int) -> int:
         return sorted(last_synced)[len(last_synced) - ack_quorum]
 
-    return replaced(durability, "confirmed_up_to", rule)
+    return replaced(syncing, "confirmed_up_to", rule)
 
 
 def confirmed_when_acknowledged() -> Plant:
@@ -53,13 +54,13 @@ def confirmed_when_acknowledged() -> Plant:
 
 
 def confirmed_when_forced() -> Plant:
-    def force(old: Any, self: WriterCore) -> list[effects.WriterEffect]:
+    def force(old: Any, self: Pipeline) -> list[effects.WriterEffect]:
         forces = old(self)
         for one in forces:
-            self._durability.on_forced(one)
-        return [*forces, *self._release()]
+            self.durability.on_forced(one)
+        return [*forces, *self.release()]
 
-    return _around(WriterCore, "_force", force)
+    return _around(Pipeline, "force", force)
 
 
 def force_not_synced() -> Plant:
@@ -84,7 +85,7 @@ def replaced_bookie_confirms() -> Plant:
         old: Any, self: WriterCore, slot: int, bookie: str, ids: Any, codes: Any, now_ns: int, synced: Any = None
     ) -> Any:
         if synced is not None:
-            self._slots.all[slot].last_synced = max(self._slots.all[slot].last_synced, synced)
+            self.slots.all[slot].last_synced = max(self.slots.all[slot].last_synced, synced)
         return old(self, slot, bookie, ids, codes, now_ns, synced)
 
     return _around(WriterCore, "on_add_replies", replies)

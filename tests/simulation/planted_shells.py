@@ -37,7 +37,7 @@ from bkspark.net.channel import BookieChannel
 from bkspark.net.v3_channel import BookieV3Channel
 from bkspark.wire import v2
 from bkspark.wire.adds import AddFlags, AddSealer
-from bkspark.wire.digest import EntryDigest, OpenedEntry
+from bkspark.wire.digest import EntryDigest, OpenedEntry, SealedEntries
 from tests.planting import Plant, around, both, changed, replaced
 
 # ---- recovery: what it asks bookies ----
@@ -139,10 +139,11 @@ def changes_of_recovery_forgotten() -> Plant:
 
 
 def taken_in_bookie_not_awaited() -> Plant:
-    async def reached(self: LedgerWriter, bookies: Any) -> None:
-        return None
+    async def reach(old: Any, self: Fanout, but: Any = ()) -> None:
+        if not but:
+            await old(self)
 
-    return replaced(LedgerWriter, "reach_others_than", reached)
+    return around(Fanout, "reach", reach)
 
 
 def length_of_no_answer() -> Plant:
@@ -177,7 +178,7 @@ def answers_of_a_dropped_link() -> Plant:
         self._links.pop(slot)
 
     def replies(old: Any, self: WriterCore, slot: int, bookie: str, *rest: Any) -> Any:
-        return old(self, slot, self._slots.all[slot].bookie, *rest)
+        return old(self, slot, self.slots.all[slot].bookie, *rest)
 
     return both(replaced(Fanout, "_drop", drop), around(WriterCore, "on_add_replies", replies))
 
@@ -216,10 +217,7 @@ def close_does_not_wait_for_connections() -> Plant:
 
 
 def last_of_chosen_entries_not_sent() -> Plant:
-    def frames(old: Any) -> Any:
-        return lambda entries, positions: old(entries, positions if positions is None else positions[:-1])
-
-    return changed(fanout_shell, "frames", frames)
+    return around(SealedEntries, "frames", lambda old, self, positions: old(self, positions[:-1]))
 
 
 def silence_not_noticed() -> Plant:
@@ -240,7 +238,14 @@ def _sealed(change: Callable[[Any, int, int], tuple[int, int]]) -> Callable[[], 
             return old(self, batch, lac, length_before)
         return old(self, batch, *change(batch, lac, length_before))
 
-    return lambda: around(AddSealer, "seal", seal)
+    def seal_single(
+        old: Any, self: AddSealer, payload: bytes, ledger_id: int, entry_id: int, lac: int, length_before: int
+    ) -> Any:
+        if not self._flags.is_recovery:
+            lac, length_before = change(EntryBatch.of([payload], ledger_id, entry_id), lac, length_before)
+        return old(self, payload, ledger_id, entry_id, lac, length_before)
+
+    return lambda: both(around(AddSealer, "seal", seal), around(AddSealer, "seal_single", seal_single))
 
 
 lac_sent_too_high = _sealed(lambda batch, lac, length: (batch.first_entry - 1, length))

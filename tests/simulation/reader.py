@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from bkspark.core.last_confirmed import LastConfirmed
 from bkspark.core.metadata import LedgerMetadata, LedgerState
-from bkspark.core.reader import GroupRead, groups, spans
+from bkspark.core.reader import GroupRead, groups, next_span
 from bkspark.errors import BookKeeperError, MetadataError, NoSuchEntry, ReadFailed
 from bkspark.wire.status import Status
 from tests.simulation.bookies import Stored
@@ -92,7 +92,7 @@ class Reader(Client):
         if first_entry > self._lac:
             self.is_done = True
             return
-        span = next(spans(metadata, first_entry, self._lac + 1, 16))
+        span = next_span(metadata, first_entry, self._lac + 1, 16)
         todo = groups(span, self.site.ledger_id, metadata.write_quorum, None)
         left = len(todo)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bkspark.core import effects
-from bkspark.core.reader import spans
+from bkspark.core.reader import next_span
 from bkspark.core.recovery import RecoveryCore, RecoveryState
 from bkspark.core.recovery_window import Answer
 from bkspark.core.writer import WriterCore
@@ -200,7 +200,7 @@ class Recoverer(Client):
 
             def acknowledged(last_entry: int) -> None:
                 if last_entry == self._rewriting_to:
-                    recovery.on_ensemble_changed(writer.fragments)
+                    recovery.on_ensemble_changed(writer.change.fragments)
                     self._perform(recovery.on_rewritten())
 
             self._pipeline = Pipeline(self, writer, acknowledged, self._rewrite_failed, recovery=True)
@@ -218,7 +218,7 @@ class Recoverer(Client):
 
     def _read_length(self, effect: effects.ReadLength) -> None:
         core = self._core
-        span = next(spans(core.metadata, effect.entry_id, effect.entry_id + 1, 1))
+        span = next_span(core.metadata, effect.entry_id, effect.entry_id + 1, 1)
         bookies = list(span.bookies)
         unheard: list[BookKeeperError] = []
 

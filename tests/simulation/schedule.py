@@ -8,8 +8,8 @@ from random import Random
 
 from bkspark.core.limits import nanoseconds
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
+from bkspark.core.pipeline import WriterState
 from bkspark.core.striping import write_set
-from bkspark.core.writer import WriterState
 from bkspark.metadata import encoding, paths
 from bkspark.metadata.ledgers import Versioned
 from bkspark.metadata.uri import LedgerManager
@@ -282,7 +282,7 @@ class Schedule:
             if by != OWNER:
                 self._audit_fences(self.ledger.changes[-2][1].metadata)
         elif by != OWNER and self.owner.node.is_up and self.owner.core.error is None:
-            self.history.is_raced = self.history.is_raced or self.owner.core.next_entry > 0
+            self.history.is_raced = self.history.is_raced or self.owner.core.pending.next_entry > 0
 
     def _audit(self, what: str, last_entry: int) -> None:
         metadata = self.metadata.current(LEDGER_ID).metadata

@@ -20,16 +20,17 @@ from typing import Any
 import numpy as np
 
 from bkspark.core import effects
-from bkspark.core.durability import Synced
 from bkspark.core.ensemble import EnsembleChange
 from bkspark.core.left_out import LeftOutBookies
 from bkspark.core.metadata import Fragment, LedgerMetadata
-from bkspark.core.pending import PendingEntries
+from bkspark.core.pending import PendingEntries, Synced
+from bkspark.core.pipeline import Pipeline, WriterState
 from bkspark.core.recovery import RecoveryCore, RecoveryState
 from bkspark.core.recovery_window import Answer, RecoveryWindow
 from bkspark.core.slots import Refusal, Slot, Slots
 from bkspark.core.striping import write_set
-from bkspark.core.writer import WriterCore, WriterState
+from bkspark.core.unwell import UnwellBookies
+from bkspark.core.writer import WriterCore
 from bkspark.errors import BookieUnavailable
 from bkspark.wire.status import Status
 from tests.simulation.owner import SimulatedEntries
@@ -87,6 +88,8 @@ _FIELDS = attrgetter(*(it.name for it in fields(State)))
 
 PARTS = (
     WriterCore,
+    Pipeline,
+    UnwellBookies,
     Slots,
     Slot,
     Refusal,
@@ -152,7 +155,7 @@ class Model:
         """Return the state in which the owner has sent its adds and a recoverer is about to begin."""
         metadata = LedgerMetadata(*self.quorums, (Fragment(0, self.bookies[: self.quorums[0]]),))
         owner = WriterCore(1, metadata, 0, FirstOnes())
-        owner._pending._votes = owner._pending._votes[:4].copy()
+        owner.pending._votes = owner.pending._votes[:4].copy()
         disks = {name: Disk() for name in self.bookies}
         state = State(owner, None, None, -1, disks, metadata, 0, frozenset())
         state.losses_left, state.crashes_left = self.losses, self.crashes
@@ -165,7 +168,7 @@ class Model:
         """Return the state in which the owner has added one more entry."""
         state = self._next(state)
         core = self._core(state, "owner")
-        entry_id = core.next_entry
+        entry_id = core.pending.next_entry
         entries = SimulatedEntries.of(entry_id, [b"%d" % entry_id], entry_id, core.lac)
         self._perform(state, "owner", core.add(entries, 1, 0))
         return state
@@ -400,7 +403,7 @@ class Model:
             assert recovery is not None
             last = effect.payloads.first_entry - 1
             state.rewriter = WriterCore(1, recovery.metadata, recovery.version, FirstOnes(), is_recovery=True, lac=last)
-            pending = state.rewriter._pending
+            pending = state.rewriter.pending
             pending._votes = pending._votes[:4].copy()
         batch = effect.payloads
         state.rewriting_to = batch.last_entry
@@ -414,7 +417,7 @@ class Model:
         elif last_entry == state.rewriting_to:
             core = self._core(state, "recoverer")
             assert state.rewriter is not None
-            core.on_ensemble_changed(state.rewriter.fragments)
+            core.on_ensemble_changed(state.rewriter.change.fragments)
             self._perform(state, "recoverer", core.on_rewritten())
 
 

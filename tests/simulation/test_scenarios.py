@@ -15,10 +15,11 @@ import pytest
 from bkspark.core import effects
 from bkspark.core.last_confirmed import LastConfirmed
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
+from bkspark.core.pipeline import WriterState
 from bkspark.core.reader import GroupRead
 from bkspark.core.recovery import RecoveryCore, RecoveryState
 from bkspark.core.recovery_window import Answer
-from bkspark.core.writer import WriterCore, WriterState
+from bkspark.core.writer import WriterCore
 from bkspark.errors import BookieUnavailable, BookKeeperError, DigestMismatch, LedgerFenced, NoSuchEntry, ReadFailed
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
@@ -51,7 +52,7 @@ def owner_of(quorums: tuple[int, int, int], adds: int) -> WriterCore:
 
 def answer(core: WriterCore, slot: int, *ids: int, status: Status = Status.EOK) -> list[effects.WriterEffect]:
     statuses = np.full(len(ids), status, np.int32)
-    return core.on_add_replies(slot, core.ensemble[slot], np.array(ids, np.int64), statuses, 0)
+    return core.on_add_replies(slot, core.slots.ensemble[slot], np.array(ids, np.int64), statuses, 0)
 
 
 def read_answer(

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from bkspark.core.pipeline import WriterState
 from bkspark.core.slots import Phase, Slot
-from bkspark.core.writer import WriterCore, WriterState
+from bkspark.core.writer import WriterCore
 from tests.planting import around, both
 from tests.simulation.plan import Plan, plan_of, relaxed_plan_of
 from tests.simulation.schedule import run_plan
@@ -38,7 +39,7 @@ def test_fields_of_a_slot_are_consistent_after_every_event(plans: Callable[[int]
 
     def check(old: Any, self: WriterCore, *arguments: Any, **named: Any) -> Any:
         done = old(self, *arguments, **named)
-        for slot in self._slots.all:
+        for slot in self.slots.all:
             phases.add(slot.phase)
             found.extend(f"slot {slot.number}: {what}" for what in inconsistent(slot, self))
         return done

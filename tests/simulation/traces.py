@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import hashlib
 import logging
+import operator
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -64,12 +65,15 @@ EVENTS: Mapping[type, str] = {
 """The events of each core; one that a core gets from within another event is part of that."""
 
 FACTS: Mapping[type, str] = {
-    WriterCore: "state lac acknowledged next_entry kept_bytes outstanding_max length ensemble fragments version",
+    WriterCore: (
+        "state lac pending.acknowledged pending.next_entry pending.kept_bytes slots.outstanding_max length "
+        "slots.ensemble change.fragments version"
+    ),
     RecoveryCore: "state lac last_entry length",
     Tail: "lac is_closed is_waiting",
     ExplicitLac: "",
 }
-"""What is known of a core after each event."""
+"""What is known of a core after each event: names of attributes, of its parts too. The last name is shown."""
 
 
 class Recorder:
@@ -104,7 +108,8 @@ class Recorder:
                 self._is_inside = False
             self.lines.append(what)
             self.lines += [f"    {describe(effect)}" for effect in done]
-            self.lines.append("    = " + " ".join(f"{fact}={describe(getattr(core, fact))}" for fact in facts))
+            known = ((fact.rpartition(".")[2], operator.attrgetter(fact)(core)) for fact in facts)
+            self.lines.append("    = " + " ".join(f"{fact}={describe(value)}" for fact, value in known))
             return done
 
         return event

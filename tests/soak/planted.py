@@ -38,12 +38,15 @@ def lose_an_entry() -> None:
         if kept.any():
             old(self, ledger, ids[kept], addresses[kept])
 
-    def insert_one(old: Any, self: BaseLedgerStorage, ledger: Any, entry_id: int, address: int) -> None:
+    def add_single(
+        old: Any, self: BaseLedgerStorage, ledger: Any, entry_id: int, octets: np.ndarray, at: int, size: int
+    ) -> memoryview:
         if entry_id != LOST_ENTRY:
-            old(self, ledger, entry_id, address)
+            return old(self, ledger, entry_id, octets, at, size)
+        return memoryview(size.to_bytes(4, "big") + octets[at : at + size].tobytes())
 
     _PLANTED.enter_context(around(BaseLedgerStorage, "insert", insert))
-    _PLANTED.enter_context(around(BaseLedgerStorage, "insert_one", insert_one))
+    _PLANTED.enter_context(around(BaseLedgerStorage, "add_single", add_single))
 
 
 def _again_and_again(act: Callable[[], object]) -> None:

@@ -8,7 +8,8 @@ from bkspark.entries import EntryBatch
 from bkspark.errors import DigestMismatch
 from bkspark.ids import ENTRY_ID_MAX, LAST_ENTRY_MAX
 from bkspark.wire.digest import DigestType, EntryDigest
-from bkspark.wire.lac import ANY_COPY, LacBounds, may_add, may_add_each
+from bkspark.wire.lac import ANY_COPY, LacBounds, may_add_each
+from tests.wire.single_lacs import may_add
 
 LEDGER = 5
 NUMBERS = [-(2**63), -2, -1, 0, 1, 6, 7, 8, 2**62, LAST_ENTRY_MAX - 1, LAST_ENTRY_MAX, ENTRY_ID_MAX]

@@ -72,7 +72,7 @@ class IndexPaths:
         return self.moved.get(ledger_id, ledger_id % len(self._directories))
 
     def path(self, ledger_id: int) -> str:
-        return self.path_in(self.place(ledger_id), ledger_id)
+        return os.path.join(self._directories[self.place(ledger_id)], *index_format.relative_path(ledger_id))
 
     def path_in(self, place: int, ledger_id: int) -> str:
         """Return the path of a ledger's file in directory number `place`."""
@@ -169,7 +169,9 @@ class IndexReader:
         once."""
         self._paths = paths
         self._pages = pages
-        self._open = OpenFiles(lambda path: IndexFile(files.open(path)), open_files_max)
+        self._open: OpenFiles[int, IndexFile] = OpenFiles(
+            lambda ledger_id: IndexFile(files.open(paths.path(ledger_id))), open_files_max
+        )
         self._keeps_pages = keeps_pages
         self._moves = paths.moves
 
@@ -202,10 +204,8 @@ class IndexReader:
                 # A file that moves away and back is a different file under the old path.
                 self._open.close()
                 self._moves = moves
-            path = self._paths.path(ledger_id)
             try:
-                if moves == self._paths.moves:
-                    return self._open.get(path)
+                return self._open.get(ledger_id)
             except FileNotFoundError:
                 # It may have moved just now; the old file is removed after readers know the new place.
                 if moves == self._paths.moves:
@@ -289,7 +289,7 @@ class IndexReader:
     def forget(self, ledger_id: int) -> None:
         """Drop a ledger whose file is about to be removed."""
         self._pages.forget(ledger_id)
-        self._open.forget(self._paths.path(ledger_id))
+        self._open.forget(ledger_id)
 
     def close(self) -> None:
         self._open.close()

@@ -53,9 +53,11 @@ class IndexFile:
         Raises:
             StorageDamaged: the layout is unknown.
         """
-        if self.layout is None and not self.file.size():
+        layout = self._layout or self.layout
+        if layout is None:
+            self._check_empty()
             return np.empty(0, np.int64)
-        data = self.file.read(count * POSITION_BYTES, self.known_layout().position_at(first_entry))
+        data = self.file.read(count * POSITION_BYTES, layout.position_at(first_entry))
         # After a crash the file may end inside a position: that position was not durable, so replay restores it.
         return np.frombuffer(data, ">i8", len(data) // POSITION_BYTES).astype(np.int64)
 
@@ -66,16 +68,26 @@ class IndexFile:
 
     def known_layout(self) -> Layout:
         """Return the layout. Raises StorageDamaged when it is unknown."""
-        layout = self.layout
+        layout = self._layout or self.layout
         if layout is None:
-            raise StorageDamaged(f"{self.file.path}: its header is unreadable, so it is unknown where positions lie")
+            raise self._unknown_layout()
         return layout
+
+    def _check_empty(self) -> None:
+        """Raise StorageDamaged where a file without a layout has anything in it."""
+        if self.file.size():
+            raise self._unknown_layout()
+
+    def _unknown_layout(self) -> StorageDamaged:
+        return StorageDamaged(f"{self.file.path}: its header is unreadable, so it is unknown where positions lie")
 
     def end_entry(self) -> int:
         """Return the entry id after the last one whose position the file has room for. Raises StorageDamaged."""
-        if self.layout is None and not self.file.size():
+        layout = self._layout or self.layout
+        if layout is None:
+            self._check_empty()
             return 0
-        return self.known_layout().entry_at(self.file.size())
+        return layout.entry_at(self.file.size())
 
     def next_data(self, entry_id: int) -> int | None:
         """Return the first entry from `entry_id` on whose position is not in a hole of the file, or None.

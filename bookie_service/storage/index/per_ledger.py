@@ -67,6 +67,7 @@ class PerLedgerIndex:
             files, self._paths, self._pages, self._known, moves, self._file_systems, options.files_synced_singly_max
         )
         self._reader = IndexReader(files, self._paths, self._pages, open_files_max)
+        self.positions = self._reader.positions
         self.notices = _notices(self._known)
         if not self._known.is_complete and self._paths.has_any(files):
             try:
@@ -78,9 +79,6 @@ class PerLedgerIndex:
 
     def header(self, ledger_id: int) -> LedgerHeader | None:
         return self._writer.pending_header(ledger_id) or self._reader.header(ledger_id)
-
-    def positions(self, ledger_id: int, first_entry: int, count: int) -> np.ndarray:
-        return self._reader.positions(ledger_id, first_entry, count)
 
     def last_entry(self, ledger_id: int) -> int:
         return self._reader.last_entry(ledger_id)
@@ -117,13 +115,13 @@ class PerLedgerIndex:
         least_bytes = self._known.least_bytes(ledger_id)
         if not least_bytes:
             return ""
-        path = self._paths.path(ledger_id)
         size = self._paths.size(self._files, ledger_id)
+        if size is not None and size >= least_bytes:
+            return ""
+        path = self._paths.path(ledger_id)
         if size is None:
             return f"{path}: the index file of ledger {ledger_id} is missing"
-        if size < least_bytes:
-            return f"{path} offset {size}: the index file was truncated here, it had {least_bytes} bytes at least"
-        return ""
+        return f"{path} offset {size}: the index file was truncated here, it had {least_bytes} bytes at least"
 
     def all_lost(self) -> list[int]:
         ledger_ids, file_bytes = self._known.all()

@@ -83,20 +83,9 @@ def _syncs_file_systems() -> bool:
     return (int(major), int("".join(itertools.takewhile(str.isdigit, minor)))) >= (5, 8)
 
 
-class _Naming:
-    """A context in which an OSError gets the path, if it lacks one; a class, as that is the cheapest kind."""
-
-    __slots__ = ("_path",)
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if isinstance(error, OSError) and error.filename is None:
-            raise OSError(error.errno, error.strerror, self._path) from None
+def _named(error: OSError, path: str) -> OSError:
+    """Return an error that has the path, if it has none."""
+    return error if error.filename is not None else OSError(error.errno, error.strerror, path)
 
 
 def physical_block_bytes(device: int, sysfs: str = "/sys") -> int | None:
@@ -124,11 +113,11 @@ class File:
     def write(self, buffers: Sequence[Buffer], offset: int) -> int:
         """Write the buffers back to back at `offset`; return the bytes written, which are all of them."""
         start = offset
-        with _Naming(self.path):
-            if len(buffers) <= BUFFERS_PER_CALL_MAX:
-                return self._write_some(buffers, offset)
+        try:
             for first in range(0, len(buffers), BUFFERS_PER_CALL_MAX):
                 offset += self._write_some(buffers[first : first + BUFFERS_PER_CALL_MAX], offset)
+        except OSError as error:
+            raise _named(error, self.path) from None
         return offset - start
 
     def _write_some(self, buffers: Sequence[Buffer], offset: int) -> int:
@@ -143,14 +132,16 @@ class File:
 
     def read(self, size: int, offset: int) -> bytes:
         """Return up to `size` bytes; fewer only at the end of the file."""
-        with _Naming(self.path):
+        try:
             data = os.pread(self._fd, size, offset)
             while len(data) < size:
                 more = os.pread(self._fd, size - len(data), offset + len(data))
                 if not more:
                     break
                 data += more
-            return data
+        except OSError as error:
+            raise _named(error, self.path) from None
+        return data
 
     def read_cached(self, buffer: memoryview, offset: int) -> int:
         """Fill the start of the buffer with cached bytes, possibly none of them; return their number."""
@@ -172,8 +163,10 @@ class File:
         os.posix_fadvise(self._fd, start, end - start, os.POSIX_FADV_DONTNEED)
 
     def size(self) -> int:
-        with _Naming(self.path):
+        try:
             return os.fstat(self._fd).st_size
+        except OSError as error:
+            raise _named(error, self.path) from None
 
     def next_data(self, offset: int) -> int | None:
         """Return the offset of the next bytes that are not a hole, at `offset` or later; None when there are none.
@@ -189,13 +182,17 @@ class File:
 
     def sync_data(self) -> None:
         """Make everything written to this file durable, with the size that reading it back needs."""
-        with _Naming(self.path):
+        try:
             os.fdatasync(self._fd)
+        except OSError as error:
+            raise _named(error, self.path) from None
 
     def preallocate(self, offset: int, size: int) -> None:
         """Reserve space for bytes [offset, offset + size), zero where nothing was written."""
-        with _Naming(self.path):
+        try:
             os.posix_fallocate(self._fd, offset, size)
+        except OSError as error:
+            raise _named(error, self.path) from None
 
     def reserve(self, offset: int, size: int) -> None:
         """Allocate space for bytes [offset, offset + size) in the file system; the file does not become longer.
@@ -210,8 +207,10 @@ class File:
                 raise OSError(code, os.strerror(code), self.path)
 
     def truncate(self, size: int) -> None:
-        with _Naming(self.path):
+        try:
             os.ftruncate(self._fd, size)
+        except OSError as error:
+            raise _named(error, self.path) from None
 
     @property
     def descriptor(self) -> int:
@@ -249,10 +248,12 @@ class FileSystem:
 
     def sync(self) -> None:
         """Make everything durable that was written to the file system before: bytes, sizes and names."""
-        with _Naming(self.path):
+        try:
             if _LIBC.syncfs(self._fd):
                 code = ctypes.get_errno()
                 raise OSError(code, os.strerror(code))
+        except OSError as error:
+            raise _named(error, self.path) from None
 
     def close(self) -> None:
         os.close(self._fd)
@@ -350,8 +351,10 @@ class ReadOnlyFiles:
         """
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            with _Naming(path):
+            try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise _named(error, path) from None
         except BaseException:
             os.close(fd)
             raise
@@ -500,7 +503,9 @@ class LocalFiles(ReadOnlyFiles):
         """Make the names in a directory durable."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            with _Naming(path):
+            try:
                 os.fsync(fd)
+            except OSError as error:
+                raise _named(error, path) from None
         finally:
             os.close(fd)

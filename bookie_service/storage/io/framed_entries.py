@@ -49,7 +49,7 @@ def contiguous_spans(starts: np.ndarray, sizes: np.ndarray) -> list[tuple[int, i
 def rows_by_ledger(ledger_ids: np.ndarray) -> list[tuple[int, slice | np.ndarray]]:
     """Return (ledger id, its rows in order) for each ledger; rows index arrays of the same length."""
     first = int(ledger_ids[0])
-    if len(ledger_ids) == 1 or bool((ledger_ids == first).all()):
+    if (ledger_ids == first).all():
         return [(first, slice(None))]
     order = np.argsort(ledger_ids, kind="stable")
     ordered = ledger_ids[order]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Generic, Protocol, TypeVar
 
 
@@ -13,37 +13,38 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T", bound=Closable)
 
 
-class OpenFiles(Generic[T]):
+class OpenFiles(Generic[K, T]):
     """Opens existing files on demand and keeps at most `limit` of them open. For one thread."""
 
-    def __init__(self, open_file: Callable[[str], T], limit: int) -> None:
-        """`open_file(path)` raises FileNotFoundError when there is none."""
+    def __init__(self, open_file: Callable[[K], T], limit: int) -> None:
+        """`open_file(key)` raises FileNotFoundError when there is none; a key is a path, or leads to one."""
         self._open_file = open_file
         self._limit = limit
-        self._open: OrderedDict[str, T] = OrderedDict()
+        self._open: OrderedDict[K, T] = OrderedDict()
 
-    def get(self, path: str) -> T:
+    def get(self, key: K) -> T:
         """Return the open file; it stays usable until the next call.
 
         Raises:
             FileNotFoundError: it does not exist.
         """
-        file = self._open.get(path)
+        file = self._open.get(key)
         if file is not None:
-            self._open.move_to_end(path)
+            self._open.move_to_end(key)
             return file
         if len(self._open) >= self._limit:
             _, oldest = self._open.popitem(last=False)
             oldest.close()
-        file = self._open[path] = self._open_file(path)
+        file = self._open[key] = self._open_file(key)
         return file
 
-    def forget(self, path: str) -> None:
+    def forget(self, key: K) -> None:
         """Close a file if it is open."""
-        file = self._open.pop(path, None)
+        file = self._open.pop(key, None)
         if file is not None:
             file.close()
 

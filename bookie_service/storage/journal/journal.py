@@ -158,7 +158,7 @@ class Journal:
         alignment = self._alignment
         if offset % alignment or not records:
             body = bytes(journal_format.padding_body_bytes(offset, alignment))
-            offset = self._encode(Record.of(RecordKind.PADDING, 0, body), offset, buffers)
+            offset = self._encode(Record(RecordKind.PADDING, 0, (body,), len(body)), offset, buffers)
         # A group also reserves room for the next marker: an idle bookie needs no space on a full disk.
         self._reserve(offset + RECORD_HEADER_BYTES + alignment if records else offset)
         self._file.write(buffers, self._end)

@@ -162,7 +162,7 @@ class BaseLedgerStorage(ABC):
 
     def _is_whole(self, ledger_id: int) -> bool:
         """Return False when durable data of a ledger is lost; then it is in limbo."""
-        if ledger_id in self.limbo:
+        if len(self.limbo.ledger_ids) and ledger_id in self.limbo:
             return False
         lost = self.index.lost(ledger_id)
         if lost:
@@ -225,11 +225,11 @@ class BaseLedgerStorage(ABC):
 
     def insert(self, ledger: Ledger, entry_ids: np.ndarray, addresses: np.ndarray) -> None:
         self.active.insert(ledger.ledger_id, entry_ids, addresses)
-        ledger.last_entry = max(ledger.last_entry, entry_ids.item() if len(entry_ids) == 1 else int(entry_ids.max()))
+        ledger.last_entry = max(ledger.last_entry, int(entry_ids.max()))
 
-    def insert_one(self, ledger: Ledger, entry_id: int, address: int) -> None:
-        self.active.insert_one(ledger.ledger_id, entry_id, address)
+    def add_single(self, ledger: Ledger, entry_id: int, octets: np.ndarray, at: int, size: int) -> memoryview:
         ledger.last_entry = max(ledger.last_entry, entry_id)
+        return self.active.add_single(ledger.ledger_id, entry_id, octets, at, size)
 
     def read(
         self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int, source: ByteSource = WAITING

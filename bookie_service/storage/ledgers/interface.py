@@ -245,8 +245,8 @@ class LedgerStorage(Protocol):
     def insert(self, ledger: Ledger, entry_ids: np.ndarray, addresses: np.ndarray) -> None:
         """Hold entries at `addresses` of the active half."""
 
-    def insert_one(self, ledger: Ledger, entry_id: int, address: int) -> None:
-        """Hold an entry at `address` of the active half."""
+    def add_single(self, ledger: Ledger, entry_id: int, octets: np.ndarray, at: int, size: int) -> memoryview:
+        """Copy an entry into the active half, where it fits, and hold it; return its item there (`MemTable`)."""
 
     def read(
         self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int, source: ByteSource = WAITING

@@ -50,37 +50,33 @@ class Limbo:
                 "a bookie with a new bookieId and empty directories"
             ) from error
         data = self._file.data
-        self._ledgers = np.empty(0, np.int64) if data is None else limbo_format.decode_limbo(data)[0]
-        """Ledger ids, ascending; the array is replaced, never changed."""
+        self.ledger_ids = np.empty(0, np.int64) if data is None else limbo_format.decode_limbo(data)[0]
+        """The ledgers, int64, ascending; replaced by `begin` and `end`, never changed."""
 
     def __contains__(self, ledger_id: int) -> bool:
-        ledgers = self._ledgers
+        ledgers = self.ledger_ids
         if not len(ledgers):
             return False
         at = int(ledgers.searchsorted(ledger_id))
         return at < len(ledgers) and ledgers.item(at) == ledger_id
 
     def __len__(self) -> int:
-        return len(self._ledgers)
-
-    def ledger_ids(self) -> np.ndarray:
-        """Return the ledgers, int64, ascending."""
-        return self._ledgers
+        return len(self.ledger_ids)
 
     def begin(self, ledger_ids: Collection[int] | np.ndarray) -> None:
         """Add ledgers; durable on return. Raises OSError: nothing changed."""
         with self._changing:
-            self._write(ledger_id_sets.union(self._ledgers, _array(ledger_ids)))
+            self._write(ledger_id_sets.union(self.ledger_ids, _array(ledger_ids)))
 
     def end(self, ledger_ids: Collection[int] | np.ndarray) -> None:
         """Take ledgers out; durable on return. Raises OSError: nothing changed."""
         with self._changing:
-            self._write(ledger_id_sets.without(self._ledgers, ledger_id_sets.unique(_array(ledger_ids))))
+            self._write(ledger_id_sets.without(self.ledger_ids, ledger_id_sets.unique(_array(ledger_ids))))
 
     def _write(self, ledgers: np.ndarray) -> None:
-        if not np.array_equal(ledgers, self._ledgers):
+        if not np.array_equal(ledgers, self.ledger_ids):
             self._file.replace(self._files, lambda generation: limbo_format.encode_limbo(ledgers, generation))
-            self._ledgers = ledgers
+            self.ledger_ids = ledgers
 
 
 def _array(ledger_ids: Collection[int] | np.ndarray) -> np.ndarray:

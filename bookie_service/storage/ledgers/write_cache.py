@@ -10,6 +10,8 @@ Bytes in a half do not change from `append` until `clear`.
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 
 from bkspark.wire.framing import LENGTH_BYTES, equal_step, gather_i32
@@ -17,6 +19,7 @@ from bkspark.wire.layout import ENTRY_BYTES_MIN
 from bookie_service.storage.io.framed_entries import FramedEntries, contiguous_spans
 
 NOT_HELD = -1
+_LENGTH = struct.Struct(">i")
 INDEX_BYTES_PER_ENTRY = 16
 _RUN_BYTES = 400
 _MERGED_MAX = 64 * 1024
@@ -59,7 +62,7 @@ class _Run:
         self.count = end
         self.last = entries.item(-1)
 
-    def append_one(self, entry_id: int, address: int) -> None:
+    def append_single(self, entry_id: int, address: int) -> None:
         """`append` of one entry: numbers are cheaper than arrays of one."""
         at = self.count
         if at == len(self._entries):
@@ -106,10 +109,12 @@ class LedgerWrites:
         self.last_entry = max(self.last_entry, run.last)
         return cost + len(entries) * INDEX_BYTES_PER_ENTRY
 
-    def append_one(self, entry_id: int, address: int) -> int:
+    def append_single(self, entry_id: int, address: int) -> int:
         """`append` of one entry."""
-        run, cost = self._continued(entry_id)
-        run.append_one(entry_id, address)
+        run, cost = self._runs[0], 0
+        if run.last >= entry_id:
+            run, cost = self._continued(entry_id)
+        run.append_single(entry_id, address)
         if entry_id > self.last_entry:
             self.last_entry = entry_id
         return cost + INDEX_BYTES_PER_ENTRY
@@ -216,8 +221,6 @@ class MemTable:
         """Copy the items octets[starts[i]:][:sizes[i]] into the block and return their addresses. They must fit."""
         begin = self.used
         count, size = len(sizes), int(sizes[0])
-        if count == 1:
-            return np.array([self.place_one(octets, starts.item(), size)])
         if bool((sizes == size).all()):
             self.used += count * size
             addresses = np.arange(begin, self.used, size)
@@ -236,22 +239,27 @@ class MemTable:
             at += end - start
         return addresses
 
-    def place_one(self, octets: np.ndarray, start: int, size: int) -> int:
-        """Copy the item octets[start:][:size] into the block and return its address. It must fit."""
-        begin = self.used
-        self.used += size
-        self.memory[begin : self.used] = octets[start : start + size]
-        return begin
-
     def insert(self, ledger_id: int, entry_ids: np.ndarray, addresses: np.ndarray) -> None:
         """Record the `addresses` of entries of one ledger, as `place` returned them."""
         writes = self._writes(ledger_id)  # first, because it counts, too
         self._index_bytes += writes.append(entry_ids, addresses)
 
-    def insert_one(self, ledger_id: int, entry_id: int, address: int) -> None:
-        """Record the `address` of an entry, as `place_one` returned it."""
-        writes = self._writes(ledger_id)
-        self._index_bytes += writes.append_one(entry_id, address)
+    def add_single(self, ledger_id: int, entry_id: int, octets: np.ndarray, at: int, size: int) -> memoryview:
+        """Copy one entry, octets[at:][:size], into the block as an item, which must fit, and note where it lies.
+
+        Returns:
+            The item: its length word, then the entry.
+        """
+        begin = self.used
+        end = self.used = begin + LENGTH_BYTES + size
+        item = self.memory[begin:end].data
+        _LENGTH.pack_into(item, 0, size)
+        item[LENGTH_BYTES:] = octets[at : at + size].data
+        writes = self.ledgers.get(ledger_id)
+        if writes is None:
+            writes = self._writes(ledger_id)
+        self._index_bytes += writes.append_single(entry_id, begin)
+        return item
 
     def note_header(self) -> None:
         """Count the memory for a header that is flushed together with this half. It need not fit."""

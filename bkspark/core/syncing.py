@@ -1,4 +1,4 @@
-"""Durability of a writer's entries: `Synced`, where acknowledged entries are durable, and `Relaxed`. Decisions only.
+"""Relaxed durability of a writer's entries: what is synced, and when bookies are asked to. Decisions only.
 
 With relaxed durability an add is acknowledged from the page caches of Qa bookies, and the LAC follows when entries are
 synced. Entries carry that LAC, ensembles change after it, and the ledger is closed at it. A bookie reports synced
@@ -11,117 +11,12 @@ is never replaced, but left out while every write set has Qa others, like a book
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from bkspark.core import effects
 from bkspark.core.limits import nanoseconds
 from bkspark.core.pending import PendingEntries
 from bkspark.core.relaxed import RelaxedDurability, confirmed_up_to
 from bkspark.core.slots import Phase, Slot, Slots
 from bkspark.ids import NO_ENTRY
-
-
-class Durability(Protocol):
-    """What a writer needs to know about the durability of its entries."""
-
-    @property
-    def lac(self) -> int:
-        """The last add confirmed: every entry up to it is acknowledged, and durable on Qa bookies."""
-
-    @property
-    def retained_after(self) -> int:
-        """The bytes of entries above this one are retained, to be sent again."""
-
-    @property
-    def replaces_bookies(self) -> bool:
-        """Whether a lost bookie may be replaced."""
-
-    @property
-    def unsynced_bytes_max(self) -> int | None:
-        """Limit of the retained bytes if they are retained until they are synced; None: they are not."""
-
-    def may_lose(self, slot: Slot) -> bool:
-        """Return whether the bookie may lose acknowledged entries when it disconnects."""
-
-    def on_gone(self, slot: Slot) -> None:
-        """The bookie in a slot, or its connection, is lost: it answers no force any more."""
-
-    def confirm(self, now_ns: int) -> list[effects.WriterEffect]:
-        """Move the LAC to the last durable entry."""
-
-    def want(self) -> None:
-        """A caller requests that everything acknowledged is synced."""
-
-    def wants_for_space(self) -> bool:
-        """Return whether so many bytes are retained that a sync is needed: a caller might never request one."""
-
-    def wants_for_time(self, now_ns: int) -> bool:
-        """Return whether the LAC has been lower than the last acknowledged entry for too long."""
-
-    def force(self, *, is_again: bool = False) -> list[effects.WriterEffect]:
-        """Send a force to the participating bookies, if a caller waits for it and no force is under way.
-
-        Args:
-            is_again: only if the last force did not cover everything wanted.
-        """
-
-    def takes(self, force: effects.Force) -> bool:
-        """Return whether a force belongs to the current round, and its bookie is still in the slot."""
-
-    def on_forced(self, force: effects.Force) -> None:
-        """A bookie carried out a force of the current round."""
-
-    def is_lost(self) -> bool:
-        """Return whether the last force did not suffice, and no other one can."""
-
-
-class Synced:
-    """An acknowledged entry is durable: the LAC is the last one acknowledged, and there is nothing to force."""
-
-    replaces_bookies = True
-    unsynced_bytes_max = None
-
-    def __init__(self, pending: PendingEntries) -> None:
-        self._pending = pending
-        """The writer's; read only."""
-
-    @property
-    def lac(self) -> int:
-        return self._pending.acknowledged
-
-    @property
-    def retained_after(self) -> int:
-        return self._pending.acknowledged
-
-    def may_lose(self, slot: Slot) -> bool:
-        return False
-
-    def on_gone(self, slot: Slot) -> None:
-        return None
-
-    def confirm(self, now_ns: int) -> list[effects.WriterEffect]:
-        return []
-
-    def want(self) -> None:
-        return None
-
-    def wants_for_space(self) -> bool:
-        return False
-
-    def wants_for_time(self, now_ns: int) -> bool:
-        return False
-
-    def force(self, *, is_again: bool = False) -> list[effects.WriterEffect]:
-        return []
-
-    def takes(self, force: effects.Force) -> bool:
-        return False
-
-    def on_forced(self, force: effects.Force) -> None:
-        return None
-
-    def is_lost(self) -> bool:
-        return False
 
 
 class Relaxed:

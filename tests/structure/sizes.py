@@ -1,0 +1,80 @@
+"""Sizes of the product's code, from its source text: lines, files, functions, parameters, classes and imports."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.layering import PACKAGES, violations
+
+FILE_LINES_MAX = 600
+PARAMETERS_MAX = 6
+LARGEST_CLASSES = 5
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def sizes(root: Path) -> dict[str, str]:
+    """Return what was measured of the packages under `root`: a name and a value for each row of the table."""
+    trees = {package: _trees(root / package) for package in PACKAGES if package != "pyspark_bookkeeper"}
+    rows = {}
+    for package, files in trees.items():
+        lines = sorted(_line_count(path) for path in files)
+        rows[f"{package}: lines"] = f"{sum(lines)} in {len(lines)} files"
+        rows[f"{package}: lines of a file"] = _spread(lines)
+        large = sum(count > FILE_LINES_MAX for count in lines)
+        rows[f"{package}: files above {FILE_LINES_MAX} lines"] = str(large)
+        functions = [function for tree in files.values() for function in _functions(tree)]
+        rows[f"{package}: lines of a function"] = _spread(sorted(map(_length, functions)))
+    every = {path: tree for files in trees.values() for path, tree in files.items()}
+    many = sum(_parameters(function) > PARAMETERS_MAX for tree in every.values() for function in _functions(tree))
+    rows[f"functions with above {PARAMETERS_MAX} parameters"] = str(many)
+    classes = [node for tree in every.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    names = Counter(node.name for node in classes if not node.name.startswith("_"))
+    rows["public class names used twice"] = str(sum(count > 1 for count in names.values()))
+    methods = sorted(((_methods(node), node.name) for node in classes), reverse=True)
+    rows["largest classes, methods"] = ", ".join(f"{name} {count}" for count, name in methods[:LARGEST_CLASSES])
+    for name in ("LedgerWriter", "WriterCore"):
+        rows[f"methods of {name}"] = str(max((count for count, found in methods if found == name), default=0))
+    broken = violations(root)
+    cycles = sum(line.startswith("import cycle") for line in broken)
+    rows["import cycles"] = str(cycles)
+    rows["imports against the layers"] = str(len(broken) - cycles)
+    return rows
+
+
+def _trees(folder: Path) -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text()) for path in sorted(folder.rglob("*.py"))}
+
+
+def _line_count(path: Path) -> int:
+    return len(path.read_text().splitlines())
+
+
+def _functions(tree: ast.AST) -> Iterator[Function]:
+    return (node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def _methods(node: ast.ClassDef) -> int:
+    return sum(isinstance(each, Function) for each in node.body)
+
+
+def _length(function: Function) -> int:
+    """Return the lines of a function's body, without its docstring."""
+    first, last = function.body[0], function.body[-1]
+    assert first.end_lineno is not None
+    assert last.end_lineno is not None
+    begin = first.end_lineno + 1 if ast.get_docstring(function, clean=False) is not None else first.lineno
+    return last.end_lineno - begin + 1
+
+
+def _parameters(function: Function) -> int:
+    """Return the number of parameters, `self` included."""
+    arguments = function.args
+    return len(arguments.posonlyargs) + len(arguments.args) + len(arguments.kwonlyargs)
+
+
+def _spread(ordered: Sequence[int]) -> str:
+    """Return median, 90th percentile and maximum."""
+    return f"{ordered[len(ordered) // 2]} / {ordered[len(ordered) * 9 // 10]} / {ordered[-1]}"
