@@ -73,14 +73,14 @@ def required(least: float, most: float, unit: str = "") -> Any:
 
 
 def bounds_of(options: type, name: str) -> Bounds | None:
-    """Return the bounds of a field; None where it has none."""
+    """Return the bounds of a field, or None."""
     field: dataclasses.Field[Any] = {it.name: it for it in dataclasses.fields(options)}[name]
     bounds: Bounds | None = field.metadata.get(_BOUNDS)
     return bounds
 
 
 def default_of(options: type, name: str) -> Any:
-    """Return the default of a field; None where it has none."""
+    """Return the default of a field, or None."""
     field: dataclasses.Field[Any] = {it.name: it for it in dataclasses.fields(options)}[name]
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()

@@ -41,7 +41,7 @@ PLAIN = (
     "All the same size.",
 )
 RIDDLING_NAMES = (
-    "test_invalid_ledger_id_is_refused",
+    "test_ledger_id_that_is_none",
     "test_what_nobody_reads",
     "test_pages_are_written_anew",
     "test_error_is_told",

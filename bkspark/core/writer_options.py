@@ -15,25 +15,25 @@ class WriterOptions:
 
     In flight:
         pending_entries_max, pending_bytes_max: what may be unacknowledged before `submit` waits.
-        lag_entries_max, lag_bytes_max: how far the slowest bookie may stay behind when Qa < Qw lets the others go
-            ahead; one that refuses load (TOOMANYREQUESTS) is tried again meanwhile, and fails nothing. Where Qa others
-            are enough, callers wait for it for `hold_back_s_max` at most. With a piece on top it stays below the
+        lag_entries_max, lag_bytes_max: how far the slowest bookie may lag when Qa < Qw lets the others go ahead;
+            a bookie that refuses load (TOOMANYREQUESTS) is retried meanwhile, and fails nothing. If Qa others
+            are enough, callers wait for it for at most `hold_back_s_max`. With a piece on top it stays below the
             10,000 adds that an Apache bookie queues at most; it refuses what is above.
 
     Time-outs:
         add_timeout_s: how long a bookie may take to answer an add before it has failed.
         close_timeout_s: of `close`.
         force_timeout_s: how long a bookie may take to sync what it acknowledged (relaxed durability).
-        replacement_retry_s: after so long a replacement that was not found is looked for again.
+        replacement_retry_s: pause before a replacement that was not found is sought again.
 
     Bookies that refuse load, or are slow:
         refusal_pause_s_min, refusal_pause_s_max: pauses before adds that a bookie refused are sent again; they double.
-        slow_lag_entries, slow_lag_bytes: a bookie lags when it owes answers for so much that is acknowledged already,
-            but for half of `lag_entries_max` and `lag_bytes_max` in any case.
-        slow_lag_s: it is replaced when it has lagged at every tick for so long.
-        hold_back_s_max: it is left out when it lags and is further than this behind the acknowledgements.
+        slow_lag_entries, slow_lag_bytes: a bookie lags when it owes answers for this much that is acknowledged already,
+            and in any case for half of `lag_entries_max` and `lag_bytes_max`.
+        slow_lag_s: it is replaced when it has lagged at every tick for this time.
+        hold_back_s_max: it is left out when it lags by more than this after the acknowledgements.
         probe_pause_s_min, probe_pause_s_max: pauses before a bookie that is left out is probed; they double.
-        trial_s: how long a bookie is on trial that is back.
+        trial_s: how long a bookie that came back is on trial.
         delay_ensemble_change: Apache's delayEnsembleChange: a bookie that fails is replaced only when too few are left.
         ensemble_change_delay_s_max: how long such a change is put off at most.
 

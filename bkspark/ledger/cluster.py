@@ -51,10 +51,10 @@ class Cluster:
     Args:
         uri: metadata URI, as `zk://host:2181;host2:2181/ledgers`.
         digest: digest type of new ledgers: crc32c, crc32, mac or dummy. Opening uses the one each ledger was created
-        with.
+            with.
         password: the password of every ledger created or opened here.
         wire_protocol: v2 or v3, for adds and reads. V2 costs less and has batch reads; requests that it lacks always
-        use V3.
+            use V3.
         net, writer: time-outs and limits of connections, and of writers.
         placement: how bookies are chosen for new ledgers and to replace failed ones.
         tree: a metadata tree to use instead of connecting to the URI's hosts; closed with the client.

@@ -175,7 +175,7 @@ class HeadStore:
         Raises:
             NoSuchLog, ConfigurationError, MetadataFormat: as `read`.
             MetadataError: the store is unreachable; it is unknown whether the change took effect, and the message says
-            so.
+                so.
         """
         attempt = _Attempt(self, name, decide, even_if_deleted)
         losses = races = 0

@@ -291,7 +291,7 @@ class ReadPlanner:
 
         Raises:
             ConfigurationError: it is not a position of the log, is after the readable entries, or before
-            `startingOffsets`.
+                `startingOffsets`.
             DataLoss: the entries before it are gone (failOnDataLoss).
         """
         wanted = self._options.offset_of(snapshot.name, "endingOffsets")

@@ -78,7 +78,7 @@ def advance(
 
     Args:
         extents: ledgers in log order; those before `start` are skipped; the iterator is not advanced beyond the last
-        one needed.
+            one needed.
         entries_max: stop after this many entries.
         bytes_max: stop before more bytes, estimated by the ledger's average, but never before the first entry.
 

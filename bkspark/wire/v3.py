@@ -139,7 +139,7 @@ def decode_request(body: bytes) -> protocol.Request:
 
     Raises:
         ProtocolError: it is not a request, or lacks a required field; an unknown version or operation counts as
-        lacking.
+            lacking.
     """
     try:
         request = protocol.Request.FromString(body)

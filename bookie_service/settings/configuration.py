@@ -148,7 +148,7 @@ def load(path: Path | None, settings: Iterable[tuple[str, str]]) -> Configuratio
 
     Raises:
         ConfigurationError: the file cannot be read, a key is unknown, or a value is not usable; the message is one
-        line.
+            line.
     """
     values, notes = ({}, []) if path is None else read(path)
     return configure(values | dict(settings), notes)

@@ -50,7 +50,7 @@ class Decoder(ABC):
         schema: the requested payload columns, in the order and with the types and nullability of the output.
         mode: what a malformed payload does.
         is_whole: the user named no columns, so a payload with a column that the schema lacks is malformed: the column
-        would be lost.
+            would be lost.
 
     Raises:
         ConfigurationError: PERMISSIVE with a column that cannot be null, or `_corrupt_record` with a wrong type.

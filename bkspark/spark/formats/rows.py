@@ -123,7 +123,7 @@ def inferred_columns(payloads: Sequence[bytes], *, is_json: bool, is_lenient: bo
 
     Raises:
         ValueError: an entry is not an object of the format (if lenient: no entry is), or no single type can hold a
-        column's values.
+            column's values.
     """
     rows: list[dict[str, Any]] = []
     shapes: set[object] = set()

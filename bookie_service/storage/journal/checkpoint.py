@@ -73,7 +73,7 @@ class Marks:
 
         Raises:
             OSError: no directory took all of them; some may be written. If any directory had no space, it is that
-            error.
+                error.
         """
         errors: dict[str, OSError] = {}
         for directory in self._directories:

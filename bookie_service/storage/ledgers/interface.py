@@ -97,7 +97,7 @@ class LedgerIndex(IndexView, Protocol):
 
         Raises:
             OSError: the record is not durable. If the ledgers are removed nevertheless, they count as lost after a
-            crash.
+                crash.
         """
 
     @property
