@@ -144,18 +144,18 @@ async def _bookies(uri: str) -> list[dict[str, Any]]:
     from bkspark.errors import BookKeeperError
 
     async with Client(uri) as client:
-        services = await client.services()
+        context = await client.context()
 
         async def facts(bookie: str, state: str) -> dict[str, Any]:
             free = total = None
             if state != "down":
                 # A bookie that does not answer is listed nevertheless: the list contains what is registered.
                 with contextlib.suppress(BookKeeperError):
-                    space = await (await services.pool.v3_channel(bookie)).disk_space()
+                    space = await (await context.pool.v3_channel(bookie)).disk_space()
                     free, total = space.free_bytes, space.total_bytes
             return {"id": bookie, "state": state, "free_bytes": free, "total_bytes": total}
 
-        states = await services.registry.states()
+        states = await context.registry.states()
         return await asyncio.gather(*(facts(bookie, state) for bookie, state in states.items()))
 
 

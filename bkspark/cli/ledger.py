@@ -265,8 +265,8 @@ def show(arguments: argparse.Namespace) -> int:
     with connect(arguments) as client:
 
         async def read_versioned() -> Any:
-            services = await client.asynchronous.services()
-            return await services.ledgers.read(arguments.ledger)
+            context = await client.asynchronous.context()
+            return await context.ledgers.read(arguments.ledger)
 
         stored = run(read_versioned)
     facts = _described(arguments.ledger, stored.metadata, stored.version, stored.ctime_ms)

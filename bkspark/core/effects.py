@@ -112,8 +112,8 @@ class RecoveryRead:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
-    """Send nothing to the bookie in `slot` for this time, because it refuses load; then call `on_rested`."""
+class BackOff:
+    """Send nothing to the bookie in `slot` for this time, because it refuses load; then call `on_backoff_over`."""
 
     slot: int
     delay_ns: int
@@ -172,8 +172,8 @@ class ProveLac:
 
 
 @dataclass(frozen=True, slots=True)
-class LookAgain:
-    """Read the metadata, and the LAC from all bookies; then call `on_looked` or `on_look_failed`."""
+class Refresh:
+    """Read the metadata, and the LAC from all bookies; then call `on_refreshed` or `on_refresh_failed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +188,10 @@ class WriteLac:
 WriterEffect = SendAdds | Acknowledge | Confirm | Force | CallAfter | DropIfSilent | FindBookies | WriteMetadata | Fail
 """What a `WriterCore` asks for."""
 RecoveryEffect = (
-    Fence | RecoveryRead | Rest | RewriteEntries | AbandonRewriting | ReadLength | WriteMetadata | Recovered | Fail
+    Fence | RecoveryRead | BackOff | RewriteEntries | AbandonRewriting | ReadLength | WriteMetadata | Recovered | Fail
 )
 """What a `RecoveryCore` asks for."""
-TailEffect = LongPoll | ProveLac | LookAgain | CallAfter | Fail
+TailEffect = LongPoll | ProveLac | Refresh | CallAfter | Fail
 """What a `Tail` asks for."""
 LacEffect = WriteLac
 """What an `ExplicitLac` asks for."""

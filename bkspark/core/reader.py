@@ -67,7 +67,7 @@ def groups(
 READ_ENTRIES_FIRST = 8
 
 
-class ReadPace:
+class AdaptiveReadSize:
     """How many entries to ask for at once, `entries`, so that they have about `bytes_max`.
 
     The metadata contain only an average, and nothing for an open ledger. So the size begins small and follows the
@@ -102,7 +102,7 @@ class GroupRead:
         self._negatives = 0
 
     @property
-    def favourite(self) -> str:
+    def preferred_bookie(self) -> str:
         """The replica that is asked first for `missing`."""
         return self._replicas[0]
 

@@ -105,8 +105,8 @@ class RecoveryCore:
         """Slots that are not asked again: they were unreachable or silent. Grows, by `_bury` alone."""
         self._silent: dict[int, str] = {}
         """Dead slots, with their bookies, that cost a time-out. The rewriting does not wait for them."""
-        self._resting: set[int] = set()
-        """Slots that refuse load and are in a pause. `_rest` adds, `on_rested` removes."""
+        self._backing_off: set[int] = set()
+        """Slots that refuse load and are in a pause. `_back_off` adds, `on_backoff_over` removes."""
         self._rest_ns: dict[int, int] = {}
         """The last pause of each slot that refused; removed once it answers."""
         self._first_error: BookKeeperError | None = None
@@ -196,7 +196,7 @@ class RecoveryCore:
             error: with FAILED. Unauthorised is decisive.
         """
         if answer is Answer.REFUSED:
-            return self._rest(slot) if self.state is RecoveryState.FENCING else []
+            return self._back_off(slot) if self.state is RecoveryState.FENCING else []
         self._rest_ns.pop(slot, None)
         self._fences_waiting.discard(slot)
         if isinstance(error, UnauthorizedAccess):
@@ -255,13 +255,13 @@ class RecoveryCore:
         refused = heard == Answer.REFUSED
         if not refused.all():
             self._rest_ns.pop(slot, None)
-        return (self._rest(slot) if refused.any() else []) + self._decide()
+        return (self._back_off(slot) if refused.any() else []) + self._decide()
 
-    def on_rested(self, slot: int) -> list[effects.RecoveryEffect]:
+    def on_backoff_over(self, slot: int) -> list[effects.RecoveryEffect]:
         """The pause of the bookie in `slot` is over: repeat the request that it refused."""
-        if slot not in self._resting:
+        if slot not in self._backing_off:
             return []
-        self._resting.discard(slot)
+        self._backing_off.discard(slot)
         if self.state is RecoveryState.FENCING and slot in self._fences_waiting:
             return [effects.Fence(slot, self._ensemble[slot])]
         return self._decide() if self.state is RecoveryState.READING else []
@@ -308,12 +308,12 @@ class RecoveryCore:
             self._silent[slot] = self._ensemble[slot]
         self._first_error = self._first_error or error
 
-    def _rest(self, slot: int) -> list[effects.RecoveryEffect]:
-        if slot in self._resting:
+    def _back_off(self, slot: int) -> list[effects.RecoveryEffect]:
+        if slot in self._backing_off:
             return []
-        self._resting.add(slot)
+        self._backing_off.add(slot)
         delay_ns = self._rest_ns[slot] = min(2 * self._rest_ns.get(slot, REST_NS_MIN // 2), REST_NS_MAX)
-        return [effects.Rest(slot, delay_ns)]
+        return [effects.BackOff(slot, delay_ns)]
 
     def _read_window(self) -> list[effects.RecoveryEffect]:
         """Ask one replica for each entry of the next window: the first live one."""
@@ -333,7 +333,7 @@ class RecoveryCore:
     def _ask(self, rows: np.ndarray | slice, replicas: int) -> list[effects.RecoveryEffect]:
         """Return reads of each row of the window from up to `replicas` of its unasked bookies, one per bookie."""
         assert self._window is not None
-        chosen = self._window.choose(rows, replicas, mask_of(tuple(self._dead)), mask_of(tuple(self._resting)))
+        chosen = self._window.choose(rows, replicas, mask_of(tuple(self._dead)), mask_of(tuple(self._backing_off)))
         return [effects.RecoveryRead(slot, self._ensemble[slot], ids) for slot, ids in chosen.items()]
 
     def _decide(self) -> list[effects.RecoveryEffect]:

@@ -19,7 +19,7 @@ readers still get its entries.
 An early answer without news is no reason to poll again at once: some bookies answer like that for ever when a ledger is
 fenced and not closed.
 
-Events: `wait`, `on_polled`, `on_poll_failed`, `on_proven`, `on_metadata_changed`, `on_looked`, `on_look_failed`,
+Events: `wait`, `on_polled`, `on_poll_failed`, `on_proven`, `on_metadata_changed`, `on_refreshed`, `on_refresh_failed`,
 `on_tick`. Each returns effects. After each of them `lac` and `is_closed` say what is known.
 """
 
@@ -71,7 +71,7 @@ class Tail:
             first_slot: where the search for bookies to ask begins, so that readers spread over an ensemble.
         """
         self.metadata = metadata
-        """The ledger's metadata as of the last refresh. Changed by `on_looked` alone."""
+        """The ledger's metadata as of the last refresh. Changed by `on_refreshed` alone."""
         self.lac = lac
         """The highest LAC that was proven. Grows."""
         self._first_slot = first_slot
@@ -81,14 +81,14 @@ class Tail:
         self._is_waiting = False
         """Whether `wait` was called and the LAC has not grown since."""
         self._is_looking = False
-        """Whether a `LookAgain` is unanswered."""
+        """Whether a `Refresh` is unanswered."""
         self._is_stale = False
         """Whether the metadata may have changed since they were last read."""
         self._polls: dict[str, tuple[int, int]] = {}
         """Unanswered long polls, by bookie: when each was sent, and the LAC that it named. One per bookie."""
         self._proving: set[str] = set()
         """Bookies that were asked to prove a hint and have not answered. They get no poll meanwhile."""
-        self._resting: dict[str, int] = {}
+        self._backing_off: dict[str, int] = {}
         """Bookies that are not asked before a time."""
         self._pause_ns = limits.pause_ns_min
         """The next pause, between the limits: doubles each time, and is the shortest again when the LAC grows."""
@@ -126,7 +126,7 @@ class Tail:
                 self._proving.add(bookie)
                 return [effects.ProveLac(bookie), *self._ask(now_ns)]
         elif now_ns - sent_ns < self._limits.poll_ns // 2:
-            self._resting[bookie] = now_ns + self._next_pause()
+            self._backing_off[bookie] = now_ns + self._next_pause()
         return self._ask(now_ns)
 
     def on_proven(self, bookie: str, lac: int | None, now_ns: int) -> list[effects.TailEffect]:
@@ -135,14 +135,14 @@ class Tail:
         if lac is not None and lac > self.lac:
             self._learn(lac)
         elif self.is_waiting:
-            self._resting[bookie] = now_ns + self._limits.retry_ns
+            self._backing_off[bookie] = now_ns + self._limits.retry_ns
             self._is_stale = True
         return self._ask(now_ns)
 
     def on_poll_failed(self, bookie: str, now_ns: int) -> list[effects.TailEffect]:
         """A long poll failed: the bookie is unreachable, refused it, or does not support it."""
         self._polls.pop(bookie, None)
-        self._resting[bookie] = now_ns + self._limits.retry_ns
+        self._backing_off[bookie] = now_ns + self._limits.retry_ns
         return self._ask(now_ns)
 
     def on_metadata_changed(self, now_ns: int) -> list[effects.TailEffect]:
@@ -150,8 +150,8 @@ class Tail:
         self._is_stale = True
         return self._ask(now_ns)
 
-    def on_looked(self, metadata: LedgerMetadata, lac: int, now_ns: int) -> list[effects.TailEffect]:
-        """What `LookAgain` found."""
+    def on_refreshed(self, metadata: LedgerMetadata, lac: int, now_ns: int) -> list[effects.TailEffect]:
+        """What `Refresh` found."""
         self._is_looking = self._is_failing = False
         self._looked_ns = self._heard_ns = now_ns
         self.metadata = metadata
@@ -159,8 +159,8 @@ class Tail:
             self._learn(lac)
         return self._ask(now_ns)
 
-    def on_look_failed(self, error: BookKeeperError, now_ns: int, *, may_pass: bool) -> list[effects.TailEffect]:
-        """`LookAgain` failed; `may_pass`: because a peer is unreachable, not for a permanent reason."""
+    def on_refresh_failed(self, error: BookKeeperError, now_ns: int, *, may_pass: bool) -> list[effects.TailEffect]:
+        """`Refresh` failed; `may_pass`: because a peer is unreachable, not for a permanent reason."""
         self._is_looking = False
         self._looked_ns = now_ns
         if not may_pass or now_ns - self._heard_ns > self._limits.patience_ns:
@@ -187,13 +187,13 @@ class Tail:
     def _look(self) -> list[effects.TailEffect]:
         self._is_looking = True
         self._is_stale = False
-        return [effects.LookAgain()]
+        return [effects.Refresh()]
 
     def _ask(self, now_ns: int) -> list[effects.TailEffect]:
         """Send missing polls, refresh if it is due, and request a tick for the next due time."""
         if not self.is_waiting:
             return []
-        self._resting = {bookie: until for bookie, until in self._resting.items() if until > now_ns}
+        self._backing_off = {bookie: until for bookie, until in self._backing_off.items() if until > now_ns}
         chosen, is_covered = self._choose()
         done: list[effects.TailEffect] = []
         for bookie in chosen:
@@ -203,7 +203,7 @@ class Tail:
         assert self._looked_ns is not None
         is_rare = is_covered and not self._is_failing
         look_ns = self._looked_ns + (self._limits.look_ns if is_rare else self._pause_ns)
-        times = [*self._resting.values()]
+        times = [*self._backing_off.values()]
         if not self._is_looking:
             if self._is_stale:
                 done += self._look()
@@ -224,7 +224,7 @@ class Tail:
         chosen: list[int] = []
         for step in range(size):
             slot = (self._first_slot + step) % size
-            if bookies[slot] in self._resting:
+            if bookies[slot] in self._backing_off:
                 continue
             chosen.append(slot)
             if has_coverage(chosen, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum):

@@ -1,4 +1,4 @@
-"""ClusterView: the bookies that a client may choose, kept fresh by watches, without those that failed recently."""
+"""BookieWatcher: the bookies that a client may choose, kept fresh by watches, without those that failed recently."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Candidates:
     topology: Topology
 
 
-class ClusterView:
+class BookieWatcher:
     """One client's view of the cluster's bookies; `unreachable` returns those that could not be reached recently."""
 
     def __init__(

@@ -17,11 +17,11 @@ from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import ClientClosed, ConfigurationError, UnauthorizedAccess
 from bkspark.ids import DIGESTS
 from bkspark.ledger import arguments
-from bkspark.ledger.bookies import ClusterView, PlacementOptions
+from bkspark.ledger.bookies import BookieWatcher, PlacementOptions
+from bkspark.ledger.context import ClientContext
 from bkspark.ledger.ledger_types import add_flags, check_relaxed, new_core, parse_ledger_type, type_metadata
 from bkspark.ledger.reader import LedgerReader, LedgerTimes, last_entries
 from bkspark.ledger.recovery import recover
-from bkspark.ledger.services import Services
 from bkspark.ledger.writer import LedgerWriter
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
@@ -90,7 +90,7 @@ class Cluster:
         self._writer_options = writer
         self._placement = placement
         self._tree = tree
-        self._services: Services | None = None
+        self._context: ClientContext | None = None
         self._connecting = asyncio.Lock()
         self._is_closed = False
 
@@ -105,34 +105,34 @@ class Cluster:
         await self._connected()
         return self
 
-    async def _connected(self) -> Services:
-        if self._services is not None:
-            return self._services
+    async def _connected(self) -> ClientContext:
+        if self._context is not None:
+            return self._context
         async with self._connecting:
             if self._is_closed:
                 raise ClientClosed(f"the client of {self.uri} is closed: make another one")
-            if self._services is not None:
-                return self._services
+            if self._context is not None:
+                return self._context
             if self._tree is None:
                 self._tree = await open_tree(self.uri)
             registry = BookieRegistry(self._tree, self.uri)
             pool = BookiePool(registry.resolve, self._net, self._protocol)
-            self._services = Services(
+            self._context = ClientContext(
                 LedgerStore(self._tree, self.uri),
                 registry,
                 pool,
-                ClusterView(registry, self._placement, lambda: pool.avoided),
+                BookieWatcher(registry, self._placement, lambda: pool.avoided),
                 random.Random(secrets.randbits(64)),
             )
-        return self._services
+        return self._context
 
     async def close(self) -> None:
         """Drop every connection. Ledgers left open stay open; every later call raises ClientClosed."""
         async with self._connecting:
             self._is_closed = True
-            services, self._services = self._services, None
-            if services is not None:
-                await services.pool.close()
+            context, self._context = self._context, None
+            if context is not None:
+                await context.pool.close()
             if self._tree is not None:
                 await self._tree.close()
                 self._tree = None
@@ -143,7 +143,7 @@ class Cluster:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def services(self) -> Services:
+    async def context(self) -> ClientContext:
         """The parts that higher layers share: the metadata stores and the connections."""
         return await self._connected()
 
@@ -188,10 +188,10 @@ class Cluster:
         type_ = parse_ledger_type(ledger_type)
         check_relaxed(type_, relaxed, ensemble, write_quorum)
         custom = type_metadata(type_, custom)
-        services = await self._connected()
-        found = await services.view.candidates(ensemble)
-        bookies = choose_ensemble(found.writable, ensemble, write_quorum, services.random, found.topology)
-        created, stored = await services.ledgers.create(
+        context = await self._connected()
+        found = await context.watcher.candidates(ensemble)
+        bookies = choose_ensemble(found.writable, ensemble, write_quorum, context.random, found.topology)
+        created, stored = await context.ledgers.create(
             LedgerMetadata(
                 ensemble_size=ensemble,
                 write_quorum=write_quorum,
@@ -203,8 +203,8 @@ class Cluster:
             ),
             ledger_id=ledger_id,
         )
-        core = new_core(created, stored.metadata, stored.version, services.random, self._writer_options, type_, relaxed)
-        return LedgerWriter(services, core, self._password, self._writer_options, flags=add_flags(type_))
+        core = new_core(created, stored.metadata, stored.version, context.random, self._writer_options, type_, relaxed)
+        return LedgerWriter(context, core, self._password, self._writer_options, flags=add_flags(type_))
 
     async def open(self, ledger_id: int, *, recover: bool = False) -> LedgerReader:
         """Return a reader of a ledger.
@@ -220,18 +220,18 @@ class Cluster:
         """
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
         recover = arguments.flag("recover", recover)
-        services = await self._connected()
-        stored = await services.ledgers.read(ledger_id)
+        context = await self._connected()
+        stored = await context.ledgers.read(ledger_id)
         metadata, last = stored.metadata, LastEntries()
         self._check_password(ledger_id, metadata)
         times = LedgerTimes.of(stored)
         if not metadata.is_closed:
             if recover:
-                metadata = await self._recover(services, ledger_id)
+                metadata = await self._recover(context, ledger_id)
             else:
                 digest = EntryDigest(metadata.digest, self._password, metadata.lac_bounds)
-                last = await last_entries(services.pool, ledger_id, metadata, digest)
-        return LedgerReader(services, ledger_id, metadata, self._password, last, times)
+                last = await last_entries(context.pool, ledger_id, metadata, digest)
+        return LedgerReader(context, ledger_id, metadata, self._password, last, times)
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
         """Fence a ledger, find its end and close it; return its closed metadata. Raises as `open`.
@@ -240,15 +240,15 @@ class Cluster:
         `asyncio.timeout`; a cancelled recovery leaves the ledger IN_RECOVERY, and can be repeated.
         """
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
-        services = await self._connected()
-        return await self._recover(services, ledger_id)
+        context = await self._connected()
+        return await self._recover(context, ledger_id)
 
-    async def _recover(self, services: Services, ledger_id: int) -> LedgerMetadata:
-        stored = await services.ledgers.read(ledger_id)
+    async def _recover(self, context: ClientContext, ledger_id: int) -> LedgerMetadata:
+        stored = await context.ledgers.read(ledger_id)
         self._check_password(ledger_id, stored.metadata)
         if stored.metadata.state is LedgerState.CLOSED:
             return stored.metadata
-        return await recover(services, ledger_id, stored, self._password, self._writer_options)
+        return await recover(context, ledger_id, stored, self._password, self._writer_options)
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
         """Return a ledger's metadata.
@@ -257,13 +257,13 @@ class Cluster:
             NoSuchLedger: it does not exist.
         """
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
-        services = await self._connected()
-        return (await services.ledgers.read(ledger_id)).metadata
+        context = await self._connected()
+        return (await context.ledgers.read(ledger_id)).metadata
 
     async def ledgers(self) -> AsyncIterator[int]:
         """Yield the id of every ledger, in no particular order."""
-        services = await self._connected()
-        async for ledger_id in services.ledgers.ids():
+        context = await self._connected()
+        async for ledger_id in context.ledgers.ids():
             yield ledger_id
 
     async def delete(self, ledger_id: int) -> None:
@@ -273,8 +273,8 @@ class Cluster:
             NoSuchLedger: it does not exist.
         """
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
-        services = await self._connected()
-        await services.ledgers.delete(ledger_id)
+        context = await self._connected()
+        await context.ledgers.delete(ledger_id)
 
     def _check_password(self, ledger_id: int, metadata: LedgerMetadata) -> None:
         # None: metadata of format 1, which contain no password. The bookies decide then.

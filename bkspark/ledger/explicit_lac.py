@@ -14,7 +14,7 @@ from bkspark.wire.adds import AddSealer
 from bkspark.wire.digest import EntryDigest
 
 
-async def tell_lac(
+async def send_explicit_lac(
     pool: BookiePool, writer: WriterCore, sealer: AddSealer, digest: EntryDigest, master_key: bytes, interval_s: float
 ) -> None:
     """Send the writer's LAC to bookies at intervals, if no add carries it, until cancelled.

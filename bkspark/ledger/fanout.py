@@ -14,7 +14,7 @@ from bkspark.core.writer import WriterCore
 from bkspark.core.writer_errors import client_closed
 from bkspark.errors import BookKeeperError, ClientClosed, MetadataError, NoSuchLedger
 from bkspark.ledger.driver import Work
-from bkspark.ledger.link import Link, forced, reach
+from bkspark.ledger.link import BookieLink, force_ledger, reach
 from bkspark.ledger.ownership import Ownership
 from bkspark.net.connection import AddListener
 from bkspark.net.pool import BookiePool, Channel
@@ -43,7 +43,7 @@ class Fanout:
 
     Args:
         protocol: protocol of the adds; forces always use V3.
-        lane: which of the connections to a bookie is used.
+        connection_index: which of the connections to a bookie is used.
         ownership: checked for each new connection before anything is sent on it; None in a recovery, which owns the
             ledger by its fences.
         force_timeout_s: how long a bookie may take to sync what it acknowledged.
@@ -55,7 +55,7 @@ class Fanout:
         core: WriterCore,
         run: EffectRunner,
         protocol: WireProtocol,
-        lane: int,
+        connection_index: int,
         ownership: Ownership | None,
         force_timeout_s: float,
     ) -> None:
@@ -65,13 +65,13 @@ class Fanout:
         """The writer's."""
         self._connection = pool.channel if protocol is WireProtocol.V2 else pool.v3_channel
         """Connects. Constant."""
-        self._lane = lane
+        self._connection_index = connection_index
         """Constant."""
         self._ownership = ownership
         """Constant."""
         self._force_timeout_s = force_timeout_s
         """Constant."""
-        self._links: dict[int, Link] = {}
+        self._links: dict[int, BookieLink] = {}
         """The connection of each used slot, until it is lost or the slot has another bookie."""
 
     # ---- sending ----
@@ -83,7 +83,7 @@ class Fanout:
             # The bookie may have had another slot, which was not used since the bookie was replaced there.
             for slot in [slot for slot, it in self._links.items() if slot == send.slot or it.bookie == send.bookie]:
                 self._drop(slot)
-            link = self._links[send.slot] = Link(send.bookie)
+            link = self._links[send.slot] = BookieLink(send.bookie)
             link.connecting = self._run.spawn(self._connect(send.slot, link))
         data = send.entries.buffer if send.positions is None else send.entries.frames(send.positions)
         if link.channel is None:
@@ -99,7 +99,7 @@ class Fanout:
             # Its connection was lost when it had nothing to lose.
             return core.on_forced(force, self._run.now_ns())
         assert isinstance(link.channel, BookieV3Channel)
-        is_done = await forced(link.channel, core.ledger_id, self._force_timeout_s)
+        is_done = await force_ledger(link.channel, core.ledger_id, self._force_timeout_s)
         if self._links.get(slot) is not link:
             return core.on_force_lost(force, self._run.now_ns())
         if is_done:
@@ -138,9 +138,9 @@ class Fanout:
         if link.channel is not None:
             link.channel.unlisten_adds(self._core.ledger_id)
 
-    async def _connect(self, slot: int, link: Link) -> list[effects.WriterEffect] | None:
+    async def _connect(self, slot: int, link: BookieLink) -> list[effects.WriterEffect] | None:
         try:
-            channel = await self._connection(link.bookie, self._lane)
+            channel = await self._connection(link.bookie, self._connection_index)
             await self._confirm_ownership(slot, link, channel)
             if channel.lost is not None:
                 raise channel.lost
@@ -161,7 +161,7 @@ class Fanout:
         link.backlog.clear()
         return None
 
-    async def _confirm_ownership(self, slot: int, link: Link, channel: Channel) -> None:
+    async def _confirm_ownership(self, slot: int, link: BookieLink, channel: Channel) -> None:
         """Return when the metadata, read after the connection was made, show that the ledger is still ours; otherwise
         end the writer.
 
@@ -191,7 +191,7 @@ class Fanout:
         now_ns = self._run.now_ns()
         self._run.perform(self._core.on_add_replies(slot, bookie, entry_ids, statuses, now_ns, last_synced))
 
-    def _on_lost(self, slot: int, link: Link, error: BookKeeperError) -> None:
+    def _on_lost(self, slot: int, link: BookieLink, error: BookKeeperError) -> None:
         """A connection is lost."""
         if isinstance(error, ClientClosed):
             self._run.perform(self._give_up())

@@ -16,7 +16,7 @@ REACH_S = 2.0
 """How long a closing writer waits for bookies that are not connected yet."""
 
 
-class Link:
+class BookieLink:
     """The connection to the bookie in one slot; sends before it is connected wait in `backlog`."""
 
     __slots__ = ("backlog", "bookie", "channel", "connecting")
@@ -32,7 +32,7 @@ class Link:
         """Makes the connection. Set once, by `Fanout`."""
 
 
-async def reach(links: Iterable[Link]) -> None:
+async def reach(links: Iterable[BookieLink]) -> None:
     """Return when no send waits for a connection, or REACH_S are over.
 
     A quorum may have acknowledged all of a short ledger before the last bookie was connected: if the ledger were closed
@@ -43,7 +43,7 @@ async def reach(links: Iterable[Link]) -> None:
         await asyncio.wait(waiting, timeout=REACH_S)
 
 
-async def forced(channel: BookieV3Channel, ledger_id: int, timeout_s: float) -> bool:
+async def force_ledger(channel: BookieV3Channel, ledger_id: int, timeout_s: float) -> bool:
     """Let a bookie sync its acknowledged entries of a ledger; return False if it did not. Waits for a busy bookie."""
     try:
         async with asyncio.timeout(timeout_s):

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.core.reader import EntrySpan, GroupRead, ReadPace, groups, next_span
+from bkspark.core.reader import AdaptiveReadSize, EntrySpan, GroupRead, groups, next_span
 from bkspark.entries import EntryBatch
 from bkspark.errors import (
     BookieUnavailable,
@@ -88,7 +88,7 @@ class RangeReader:
         self._preferred = preferred
         self._batch_reads = pool.protocol is WireProtocol.V2
         self._without_batch_reads: set[str] = set()
-        self._singles = ReadPace(BATCH_BYTES, SINGLES_MAX, SINGLES_FIRST)
+        self._singles = AdaptiveReadSize(BATCH_BYTES, SINGLES_MAX, SINGLES_FIRST)
         # Approximate bytes of an entry; 0: not known yet.
         self._entry_bytes = mean_entry_bytes(metadata)
 
@@ -124,7 +124,7 @@ class RangeReader:
         is_scan = group.step == 1 and count * self._entry_bytes >= SCAN_BYTES_MIN
         if not is_scan or group.is_asked:
             return None
-        bookie, first_entry = group.favourite, int(group.missing[0])
+        bookie, first_entry = group.preferred_bookie, int(group.missing[0])
         try:
             part = await self._pool.read_local(
                 bookie, self._ledger_id, first_entry, count, options.frame_bytes_max, self._digest
@@ -195,7 +195,7 @@ class RangeReader:
             assert refusal is not None
             group.on_failure(refusal)
             return None
-        if bookie != group.favourite and self._preferred is not None:
+        if bookie != group.preferred_bookie and self._preferred is not None:
             # The sticky replica is one that answers.
             self._preferred = bookie
         group.on_entries(bookie, count, refusal)

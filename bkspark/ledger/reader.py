@@ -13,9 +13,9 @@ from bkspark.core.tail import TailLimits
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookieUnavailable, BookKeeperError, ClientClosed, NoSuchEntry, ReadFailed
 from bkspark.ledger import arguments
+from bkspark.ledger.context import ClientContext
 from bkspark.ledger.patience import PATIENCE_S, Patience
 from bkspark.ledger.range_reader import BATCH_BYTES, RangeReader, planned_reader, read_error, report_damage
-from bkspark.ledger.services import Services
 from bkspark.ledger.tail import TailWatch
 from bkspark.metadata.ledgers import Versioned
 from bkspark.net.answers import joined
@@ -111,14 +111,14 @@ class LedgerReader:
 
     def __init__(
         self,
-        services: Services,
+        context: ClientContext,
         ledger_id: int,
         metadata: LedgerMetadata,
         password: bytes,
         last: LastEntries,
         times: LedgerTimes,
     ) -> None:
-        self._services = services
+        self._context = context
         self.times = times
         """The metadata when the ledger was opened."""
         self._password = password
@@ -130,8 +130,8 @@ class LedgerReader:
         self._last = last
         self._last_entry = metadata.last_entry if metadata.is_closed else last.lac
         self._last_unconfirmed = metadata.last_entry if metadata.is_closed else max(last.lap, last.lac)
-        preferred = self._services.random.choice(metadata.last_fragment.bookies)
-        self._range = RangeReader(self._services.pool, self._ledger_id, metadata, self.digest, preferred)
+        preferred = self._context.random.choice(metadata.last_fragment.bookies)
+        self._range = RangeReader(self._context.pool, self._ledger_id, metadata, self.digest, preferred)
 
     @property
     def ledger_id(self) -> int:
@@ -174,11 +174,11 @@ class LedgerReader:
     async def refresh(self) -> int:
         """Read the metadata and the LAC again; return `last_entry`, which never decreases."""
         if not self._metadata.is_closed:
-            versioned = await self._services.ledgers.read(self._ledger_id)
+            versioned = await self._context.ledgers.read(self._ledger_id)
             last = self._last
             if not versioned.metadata.is_closed:
                 digest = self._digest_for(versioned.metadata)
-                heard = await last_entries(self._services.pool, self._ledger_id, versioned.metadata, digest)
+                heard = await last_entries(self._context.pool, self._ledger_id, versioned.metadata, digest)
                 last = last.joined(heard)
             self._adopt(versioned.metadata, last)
         return self._last_entry
@@ -270,7 +270,7 @@ class LedgerReader:
             except (NoSuchEntry, ReadFailed):
                 # Re-replication and ensemble changes move entries after a reader was opened. A ledger that was closed
                 # meanwhile may end before this entry, or hold copies that an open one never holds (bkspark.wire.lac).
-                stored = (await self._services.ledgers.read(self._ledger_id)).metadata
+                stored = (await self._context.ledgers.read(self._ledger_id)).metadata
                 if (stored.fragments, stored.state) == (known.fragments, known.state):
                     raise
                 self._adopt(stored, self._last)
@@ -300,7 +300,7 @@ class LedgerReader:
     async def follow_patiently(self, position: int, batch_bytes: int, patience: Patience) -> AsyncIterator[EntryBatch]:
         """`follow`, with a patience that the caller shares. Raises as `follow`."""
         limits = TailLimits(patience_ns=int(patience.limit_s * 1e9))
-        async with aclosing(TailWatch(self._services, self, limits)) as tail:
+        async with aclosing(TailWatch(self._context, self, limits)) as tail:
             while True:
                 early = tail.take_entry(position)
                 if early is not None:

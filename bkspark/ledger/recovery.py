@@ -16,10 +16,10 @@ from bkspark.core.recovery_window import Answer
 from bkspark.core.writer import WriterCore
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError, ClientClosed, UnauthorizedAccess
+from bkspark.ledger.context import ClientContext
 from bkspark.ledger.driver import Driver
 from bkspark.ledger.metadata_steps import write_metadata
 from bkspark.ledger.range_reader import RangeReader, read_error, report_damage
-from bkspark.ledger.services import Services
 from bkspark.ledger.writer import LedgerWriter
 from bkspark.metadata.ledgers import Versioned
 from bkspark.net.answers import BAD_DIGEST
@@ -32,7 +32,7 @@ _NEGATIVE = (v2.Status.ENOENTRY, v2.Status.ENOLEDGER)
 
 
 async def recover(
-    services: Services, ledger_id: int, stored: Versioned, password: bytes, options: WriterOptions
+    context: ClientContext, ledger_id: int, stored: Versioned, password: bytes, options: WriterOptions
 ) -> LedgerMetadata:
     """Return the metadata of the ledger, closed by us or by another recoverer meanwhile.
 
@@ -41,30 +41,30 @@ async def recover(
         UnauthorizedAccess: a bookie knows another password for the ledger.
         BookKeeperError: an entry could not be rewritten, or the metadata store failed.
     """
-    # A lane is reused after an abandoned recovery, and V2 answers to that one may be taken for this one's. That is
-    # safe: every read on a lane fences (P01), so in either recovery "no such entry" comes from a fenced bookie, which
-    # accepts no add of the owner any more. An entry has its digest. An add that succeeded stored the same payload, as
-    # recoveries only rewrite entries that they have read.
-    lane = services.pool.lease(ledger_id)
-    run = _RecoveryRun(services, ledger_id, stored, password, options, lane)
+    # A connection is reused after an abandoned recovery, and V2 answers to that one may be taken for this one's. It is
+    # safe: every read on such a connection fences (P01), so in either recovery "no such entry" comes from a fenced
+    # bookie, which accepts no add of the owner any more. An entry has its digest. An add that succeeded stored the same
+    # payload, as recoveries only rewrite entries that they have read.
+    connection_index = context.pool.reserve_connection(ledger_id)
+    run = _RecoveryRun(context, ledger_id, stored, password, options, connection_index)
     try:
         return await run.result()
     finally:
         run.stop()
-        services.pool.release(ledger_id, lane)
+        context.pool.release(ledger_id, connection_index)
 
 
 class _RecoveryRun:
     def __init__(
         self,
-        services: Services,
+        context: ClientContext,
         ledger_id: int,
         stored: Versioned,
         password: bytes,
         options: WriterOptions,
-        lane: int,
+        connection_index: int,
     ) -> None:
-        self._services = services
+        self._context = context
         """The client's."""
         self._ledger_id = ledger_id
         """Constant."""
@@ -72,7 +72,7 @@ class _RecoveryRun:
         """Constant."""
         self._options = options
         """Options of the writer that rewrites entries. Constant."""
-        self._lane = lane
+        self._connection_index = connection_index
         """The connections that are used. Constant."""
         self._master_key = master_key(password)
         """Constant."""
@@ -110,8 +110,8 @@ class _RecoveryRun:
                     self._driver.spawn(self._fence(effect))
                 case effects.RecoveryRead():
                     self._driver.spawn(self._read(effect))
-                case effects.Rest():
-                    self._driver.spawn(self._rest(effect))
+                case effects.BackOff():
+                    self._driver.spawn(self._back_off(effect))
                 case effects.RewriteEntries():
                     self._driver.spawn(self._rewrite(effect))
                 case effects.AbandonRewriting():
@@ -119,7 +119,7 @@ class _RecoveryRun:
                 case effects.ReadLength():
                     self._driver.spawn(self._read_length(effect.entry_id))
                 case effects.WriteMetadata():
-                    self._driver.spawn(write_metadata(self._services.ledgers, self._core, self._ledger_id, effect))
+                    self._driver.spawn(write_metadata(self._context.ledgers, self._core, self._ledger_id, effect))
                 case effects.Recovered():
                     if not self._done.done():
                         self._done.set_result(effect.metadata)
@@ -135,7 +135,7 @@ class _RecoveryRun:
 
     async def _fence(self, effect: effects.Fence) -> list[effects.RecoveryEffect]:
         try:
-            channel = await self._services.pool.channel(effect.bookie, self._lane)
+            channel = await self._context.pool.channel(effect.bookie, self._connection_index)
             answer = await channel.read_last_entry(self._ledger_id, self._digest, v2.DO_FENCING, self._master_key)
         except ClientClosed:
             raise
@@ -157,7 +157,7 @@ class _RecoveryRun:
     async def _read(self, effect: effects.RecoveryRead) -> list[effects.RecoveryEffect]:
         flags, ids = v2.DO_FENCING | v2.HIGH_PRIORITY, effect.entry_ids
         try:
-            channel = await self._services.pool.channel(effect.bookie, self._lane)
+            channel = await self._context.pool.channel(effect.bookie, self._connection_index)
             read = await channel.read_entries(self._ledger_id, ids, self._digest, flags, self._master_key)
         except ClientClosed:
             raise
@@ -176,9 +176,9 @@ class _RecoveryRun:
                 report_damage(self._error(BAD_DIGEST, int(ids[damaged]), effect.bookie))
         return self._core.on_read_answers(effect.slot, read.entry_ids, answers, read.payloads, read.lengths, error)
 
-    async def _rest(self, effect: effects.Rest) -> list[effects.RecoveryEffect]:
+    async def _back_off(self, effect: effects.BackOff) -> list[effects.RecoveryEffect]:
         await asyncio.sleep(effect.delay_ns / 1e9)
-        return self._core.on_rested(effect.slot)
+        return self._core.on_backoff_over(effect.slot)
 
     def _error(self, status: int, entry_id: int, bookie: str) -> BookKeeperError:
         if status == v2.Status.EUA:
@@ -195,18 +195,18 @@ class _RecoveryRun:
                 self._ledger_id,
                 self._core.metadata,
                 self._core.version,
-                self._services.random,
+                self._context.random,
                 self._options,
                 is_recovery=True,
                 lac=effect.payloads.first_entry - 1,
             )
             self._writer = LedgerWriter(
-                self._services,
+                self._context,
                 core,
                 self._password,
                 # Its window is its own: what callers of `submit` may have in flight says nothing of a recovery.
                 WriterOptions(),
-                lane=self._lane,
+                connection_index=self._connection_index,
                 flags=AddFlags(is_recovery=True, is_urgent=True),
                 sealed_lac=effect.lac,
             )
@@ -223,7 +223,7 @@ class _RecoveryRun:
         return self._core.on_rewritten()
 
     async def _read_length(self, entry_id: int) -> list[effects.RecoveryEffect]:
-        reader = RangeReader(self._services.pool, self._ledger_id, self._core.metadata, self._digest, None)
+        reader = RangeReader(self._context.pool, self._ledger_id, self._core.metadata, self._digest, None)
         span = next_span(self._core.metadata, entry_id, entry_id + 1, 1)
         length: int | None = None
         unheard: BookKeeperError | None = None

@@ -1,7 +1,8 @@
 """Stored entries: written to one bookie byte for byte, and checked at one bookie.
 
 Repair uses these. Entries are written with the recovery flag: a fenced bookie accepts them, and one that has the entry
-already keeps the same bytes. A caller that copies and checks at the same time takes its own lane (`BookiePool.lease`).
+already keeps the same bytes. A caller that copies and checks at the same time reserves a connection of its own
+(`BookiePool.reserve_connection`).
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.core.reader import ReadPace
+from bkspark.core.reader import AdaptiveReadSize
 from bkspark.errors import BookieUnavailable, BookKeeperError, ClientClosed, RequestTimeout, UnauthorizedAccess
+from bkspark.ledger.context import ClientContext
 from bkspark.ledger.range_reader import read_error
-from bkspark.ledger.services import Services
 from bkspark.net.channel import BookieChannel
 from bkspark.net.connection import AddListener
 from bkspark.wire import v2
-from bkspark.wire.digest import WholeEntries
+from bkspark.wire.digest import RawEntryDigest
 from bkspark.wire.entry_lists import CLOSED_RUNS_MAX, RUNS_MAX, EntryRuns
 
 PIECES_IN_FLIGHT_MAX = 4
@@ -45,14 +46,14 @@ class _Piece:
     bounds: np.ndarray
 
 
-class StoredEntryWriter:
+class ReplicaWriter:
     """Copies entries of a ledger to one bookie that lacks them; at most PIECES_IN_FLIGHT_MAX pieces are in flight."""
 
-    def __init__(self, services: Services, ledger_id: int, bookie: str, lane: int) -> None:
+    def __init__(self, context: ClientContext, ledger_id: int, bookie: str, connection_index: int) -> None:
         self.bookie = bookie
-        self._services = services
+        self._context = context
         self._ledger_id = ledger_id
-        self._lane = lane
+        self._connection_index = connection_index
         self._channel: BookieChannel | None = None
         self._pieces: list[_Piece] = []
         self._error: BookKeeperError | None = None
@@ -60,13 +61,13 @@ class StoredEntryWriter:
         self._resending: set[asyncio.TimerHandle] = set()
 
     async def connect(self) -> None:
-        """Connect; `let_go` undoes it. Raises BookieUnavailable."""
-        channel = await self._services.pool.channel(self.bookie, self._lane)
+        """Connect; `close` undoes it. Raises BookieUnavailable."""
+        channel = await self._context.pool.channel(self.bookie, self._connection_index)
         assert isinstance(channel, BookieChannel), "stored entries travel by V2"
         self._channel = channel
         self._channel.listen_adds(self._ledger_id, AddListener(self._on_replies, self._on_lost))
 
-    def let_go(self) -> None:
+    def close(self) -> None:
         """Drop all requests in flight."""
         for timer in self._resending:
             timer.cancel()
@@ -150,13 +151,13 @@ class StoredEntryWriter:
         self._changed.set()
 
 
-class HeldEntries:
+class ReplicaReader:
     """Determines which entries of a ledger a bookie has: `missing` reads them, `listed` requests its list of them."""
 
-    def __init__(self, services: Services, ledger_id: int, metadata: LedgerMetadata, password: bytes) -> None:
-        self._services = services
+    def __init__(self, context: ClientContext, ledger_id: int, metadata: LedgerMetadata, password: bytes) -> None:
+        self._context = context
         self._ledger_id = ledger_id
-        self._digest = WholeEntries(metadata.digest, password, metadata.lac_bounds)
+        self._digest = RawEntryDigest(metadata.digest, password, metadata.lac_bounds)
         # A longer list is not trusted: a few bytes of the answer may describe millions of runs.
         self._runs_max = min(CLOSED_RUNS_MAX, metadata.last_entry + 1) if metadata.is_closed else RUNS_MAX
 
@@ -167,8 +168,8 @@ class HeldEntries:
             BookieUnavailable, RequestTimeout, TooManyRequests: the bookie cannot be reached.
         """
         found = [np.empty(0, np.int64)]
-        channel = await self._services.pool.channel(bookie)
-        pace, at = ReadPace(READ_BYTES, SINGLE_READS_AT_ONCE), 0
+        channel = await self._context.pool.channel(bookie)
+        pace, at = AdaptiveReadSize(READ_BYTES, SINGLE_READS_AT_ONCE), 0
         while at < len(entry_ids):
             ids = entry_ids[at : at + pace.entries]
             at += len(ids)
@@ -182,7 +183,7 @@ class HeldEntries:
     async def listed(self, bookie: str) -> EntryRuns | None:
         """Return the entries in the bookie's list, whole or damaged; None if it sends no list now."""
         try:
-            channel = await self._services.pool.v3_channel(bookie)
+            channel = await self._context.pool.v3_channel(bookie)
             status, runs = await channel.entry_list(self._ledger_id, self._runs_max)
         except ClientClosed:
             raise

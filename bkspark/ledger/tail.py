@@ -11,9 +11,9 @@ from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.tail import Tail, TailLimits
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError
+from bkspark.ledger.context import ClientContext
 from bkspark.ledger.driver import Driver
 from bkspark.ledger.metadata_steps import may_pass
-from bkspark.ledger.services import Services
 from bkspark.wire import v2
 from bkspark.wire.digest import EntryDigest
 
@@ -41,15 +41,15 @@ class Growing(Protocol):
 class TailWatch:
     """Waits for one reader's ledger to grow or to be closed, and updates the reader."""
 
-    def __init__(self, services: Services, reader: Growing, limits: TailLimits = TailLimits()) -> None:
-        self._services = services
+    def __init__(self, context: ClientContext, reader: Growing, limits: TailLimits = TailLimits()) -> None:
+        self._context = context
         """The client's."""
         self._reader = reader
         """The reader of the ledger. Gets all updates."""
         self._loop = asyncio.get_running_loop()
         """Constant."""
         ensemble_size = reader.metadata.ensemble_size
-        self._core = Tail(reader.metadata, reader.last_entry, services.random.randrange(ensemble_size), limits)
+        self._core = Tail(reader.metadata, reader.last_entry, context.random.randrange(ensemble_size), limits)
         """The decisions."""
         self._driver = Driver[effects.TailEffect](self._perform)
         """Does the work that the core's effects take."""
@@ -109,7 +109,7 @@ class TailWatch:
                     self._driver.spawn(self._poll(effect))
                 case effects.ProveLac():
                     self._driver.spawn(self._prove(effect.bookie))
-                case effects.LookAgain():
+                case effects.Refresh():
                     self._driver.spawn(self._look())
                 case effects.Fail():
                     self._error = effect.error
@@ -129,7 +129,7 @@ class TailWatch:
     async def _poll(self, poll: effects.LongPoll) -> list[effects.TailEffect]:
         ledger_id = self._reader.ledger_id
         try:
-            channel = await self._services.pool.v3_channel(poll.bookie)
+            channel = await self._context.pool.v3_channel(poll.bookie)
             answer = await channel.poll_entry(ledger_id, poll.previous_lac, poll.wait_ns / 1e9, self._reader.digest)
         except BookKeeperError:
             return self._core.on_poll_failed(poll.bookie, self._now_ns())
@@ -141,7 +141,7 @@ class TailWatch:
 
     async def _prove(self, bookie: str) -> list[effects.TailEffect]:
         try:
-            channel = await self._services.pool.v3_channel(bookie)
+            channel = await self._context.pool.v3_channel(bookie)
             lac = (await channel.read_lac(self._reader.ledger_id, self._reader.digest)).lac
         except BookKeeperError:
             lac = None
@@ -150,11 +150,11 @@ class TailWatch:
     async def _look(self) -> list[effects.TailEffect]:
         try:
             if self._unwatch is None:
-                self._unwatch = await self._services.ledgers.watch(self._reader.ledger_id, self._metadata_changed)
+                self._unwatch = await self._context.ledgers.watch(self._reader.ledger_id, self._metadata_changed)
             lac = await self._reader.refresh()
         except BookKeeperError as error:
-            return self._core.on_look_failed(error, self._now_ns(), may_pass=may_pass(error))
-        return self._core.on_looked(self._reader.metadata, lac, self._now_ns())
+            return self._core.on_refresh_failed(error, self._now_ns(), may_pass=may_pass(error))
+        return self._core.on_refreshed(self._reader.metadata, lac, self._now_ns())
 
     def _metadata_changed(self) -> None:
         self._perform(self._core.on_metadata_changed(self._now_ns()))

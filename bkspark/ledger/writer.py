@@ -12,8 +12,8 @@ from bkspark.core.writer import WriterCore
 from bkspark.core.writer_options import WriterOptions
 from bkspark.entries import EntryBatch, as_batch
 from bkspark.ledger import arguments
-from bkspark.ledger.explicit_lac import tell_lac
-from bkspark.ledger.services import Services
+from bkspark.ledger.context import ClientContext
+from bkspark.ledger.explicit_lac import send_explicit_lac
 from bkspark.ledger.turns import Singles, Turn, Turns
 from bkspark.ledger.writer_run import WriterRun
 from bkspark.wire.adds import AddFlags, AddSealer
@@ -33,16 +33,16 @@ class LedgerWriter:
 
     def __init__(
         self,
-        services: Services,
+        context: ClientContext,
         core: WriterCore,
         password: bytes,
         options: WriterOptions,
         *,
-        lane: int = 0,
+        connection_index: int = 0,
         flags: AddFlags = AddFlags(),
         sealed_lac: int | None = None,
     ) -> None:
-        pool, metadata, key = services.pool, core.metadata, master_key(password)
+        pool, metadata, key = context.pool, core.metadata, master_key(password)
         digest = EntryDigest(metadata.digest, password)
         self.core = core
         """The decisions; recovery looks at its fragments."""
@@ -53,13 +53,13 @@ class LedgerWriter:
         self.entry_bytes_max = self._sealer.entry_bytes_max(pool.options.frame_bytes_max)
         """The largest entry that is accepted: its frames fit into nettyMaxFrameSizeBytes. Constant."""
         self.run = WriterRun(
-            services.ledgers,
-            services.view,
+            context.ledgers,
+            context.watcher,
             pool,
             core,
             options,
             protocol=self._sealer.protocol,
-            lane=lane,
+            connection_index=connection_index,
             is_recovery=flags.is_recovery,
         )
         """Runs the core, until the writer ends. `on_failed` is set by the writer's user."""
@@ -73,7 +73,7 @@ class LedgerWriter:
         """Whether `close` was called: no more entries are accepted. Set once."""
         if options.explicit_lac_interval_s > 0:
             interval_s = options.explicit_lac_interval_s
-            self.run.spawn(tell_lac(pool, core, self._sealer, digest, key, interval_s))
+            self.run.spawn(send_explicit_lac(pool, core, self._sealer, digest, key, interval_s))
 
     # ---- facts ----
 

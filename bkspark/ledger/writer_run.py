@@ -12,7 +12,7 @@ from bkspark.core.pipeline import WriterState
 from bkspark.core.writer import WriterCore
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError, RequestTimeout
-from bkspark.ledger.bookies import ClusterView
+from bkspark.ledger.bookies import BookieWatcher
 from bkspark.ledger.driver import Driver, Work
 from bkspark.ledger.fanout import CONFIRM_PAUSE_S, Fanout
 from bkspark.ledger.metadata_steps import is_away, write_metadata
@@ -33,13 +33,13 @@ class WriterRun:
     def __init__(
         self,
         ledgers: LedgerStore,
-        view: ClusterView,
+        watcher: BookieWatcher,
         pool: BookiePool,
         core: WriterCore,
         options: WriterOptions,
         *,
         protocol: WireProtocol,
-        lane: int,
+        connection_index: int,
         is_recovery: bool,
     ) -> None:
         self.core = core
@@ -49,7 +49,7 @@ class WriterRun:
         self._loop = asyncio.get_running_loop()
         """Constant."""
         ownership = None if is_recovery else Ownership(ledgers, core.ledger_id, self._loop.time)
-        self.fanout = Fanout(pool, core, self, protocol, lane, ownership, options.force_timeout_s)
+        self.fanout = Fanout(pool, core, self, protocol, connection_index, ownership, options.force_timeout_s)
         """The connections to the bookies."""
         self._congested = functools.partial(self.fanout.congested, options.lag_bytes_max)
         """Which slots' connections have so many bytes waiting that callers wait, too. Constant."""
@@ -62,7 +62,7 @@ class WriterRun:
         """Called with the reason when the writer ended other than by `close`. Set by the writer's user."""
         self._ledgers = ledgers
         """The client's."""
-        self._view = view
+        self._watcher = watcher
         """The client's."""
         self._options = options
         """Constant."""
@@ -133,7 +133,7 @@ class WriterRun:
                         self._extra_tick = self._loop.call_later(effect.delay_ns / 1e9, self._tick_once)
                 case effects.FindBookies():
                     for bookie in effect.failed:
-                        self._view.on_failure(bookie)
+                        self._watcher.on_failure(bookie)
                         self.fanout.drop_if_silent(bookie)
                     self.spawn(self._find_bookies())
                 case effects.DropIfSilent():
@@ -160,7 +160,7 @@ class WriterRun:
         has_patience = self._patience()
         while True:
             try:
-                found = await self._view.replacements()
+                found = await self._watcher.replacements()
             except BookKeeperError as error:
                 if not is_away(error) or not await has_patience():
                     return self.core.on_metadata_failed(error)

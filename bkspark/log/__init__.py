@@ -8,26 +8,26 @@ async with Client("zk://127.0.0.1:2181/ledgers") as client:
 """
 
 from bkspark.log.election import Election
-from bkspark.log.formats import LedgerFacts, Owner
+from bkspark.log.formats import SegmentFacts, SegmentOwner
 from bkspark.log.log import Log, log_names
 from bkspark.log.positions import LogBatch, Position, PositionRange
-from bkspark.log.snapshot import ListedLedger, LogSnapshot
+from bkspark.log.snapshot import LogSegment, LogSnapshot
 from bkspark.log.store import AppendOutcome, LogStore
 from bkspark.log.writer import LedgerOptions, LogWriter
 
 __all__ = [
     "AppendOutcome",
     "Election",
-    "LedgerFacts",
     "LedgerOptions",
-    "ListedLedger",
     "Log",
     "LogBatch",
+    "LogSegment",
     "LogSnapshot",
     "LogStore",
     "LogWriter",
-    "Owner",
     "Position",
     "PositionRange",
+    "SegmentFacts",
+    "SegmentOwner",
     "log_names",
 ]

@@ -27,8 +27,8 @@ from bkspark.log.formats import (
     PAGES,
     PENDING,
     LogHead,
-    Owner,
     PendingLedger,
+    SegmentOwner,
     decode_condemned,
     decode_pending,
     encode_condemned,
@@ -59,7 +59,7 @@ class AttemptStore:
 
     # ---- pending ----
 
-    async def add(self, name: str, ledger_id: int, owner: Owner) -> None:
+    async def add(self, name: str, ledger_id: int, owner: SegmentOwner) -> None:
         """Register a ledger as pending. Do so before the first entry is written to it.
 
         Raises:

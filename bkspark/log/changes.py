@@ -17,10 +17,10 @@ from bkspark.log.formats import (
     QUERIES_OF_A_NAME_MAX,
     TAIL_LEDGERS_MAX,
     LastEpoch,
-    LedgerFacts,
     LogHead,
     PageRef,
     Publisher,
+    SegmentFacts,
 )
 from bkspark.log.positions import NO_LEDGER, Position
 
@@ -30,7 +30,7 @@ class NewPage:
     """A page to write before the head that names it."""
 
     ref: PageRef
-    ledgers: tuple[LedgerFacts, ...]
+    ledgers: tuple[SegmentFacts, ...]
 
 
 def page_to_extend(head: LogHead, added_count: int) -> PageRef | None:
@@ -42,7 +42,7 @@ def page_to_extend(head: LogHead, added_count: int) -> PageRef | None:
 
 
 def appended(
-    head: LogHead, added: Sequence[LedgerFacts], extended: Sequence[LedgerFacts] | None, token: str
+    head: LogHead, added: Sequence[SegmentFacts], extended: Sequence[SegmentFacts] | None, token: str
 ) -> tuple[LogHead, list[NewPage]]:
     """Return the head with ledgers at the end of the list, and the pages to write first.
 
@@ -68,7 +68,7 @@ def appended(
     return replace(head, pages=refs, tail_ordinal=head.tail_ordinal + cut, tail=ledgers[cut:]), new
 
 
-def _joined(ledgers: tuple[LedgerFacts, ...], first: int) -> tuple[LedgerFacts, ...]:
+def _joined(ledgers: tuple[SegmentFacts, ...], first: int) -> tuple[SegmentFacts, ...]:
     """Return the ledgers with adjacent slices merged; those before `first` stay as they are."""
     done = list(ledgers[: max(0, first)])
     for facts in ledgers[len(done) :]:
@@ -80,7 +80,7 @@ def _joined(ledgers: tuple[LedgerFacts, ...], first: int) -> tuple[LedgerFacts, 
     return tuple(done)
 
 
-def settled(head: LogHead, closed: Iterable[tuple[int, LedgerFacts]]) -> LogHead:
+def settled(head: LogHead, closed: Iterable[tuple[int, SegmentFacts]]) -> LogHead:
     """Return the head with the ledgers at some ordinals recorded as closed, with their ends if they are in the tail."""
     tail, open_ordinals = list(head.tail), set(head.open_ordinals)
     for ordinal, facts in closed:

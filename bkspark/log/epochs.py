@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from bkspark.entries import EntryBatch
 from bkspark.errors import DataLoss, LedgerClosed, LedgerFenced, VersionPublished
-from bkspark.log.formats import LedgerFacts, Owner
+from bkspark.log.formats import SegmentFacts, SegmentOwner
 from bkspark.log.log import Log
 from bkspark.log.sharing import SharedLedger
 from bkspark.log.store import AnyPublisher
@@ -37,7 +37,7 @@ LEDGERS_TRIED_MAX = 3
 class Output:
     """The output of one task attempt: closed ledgers, or entries to append; both empty if it had no row."""
 
-    ledgers: tuple[LedgerFacts, ...] = ()
+    ledgers: tuple[SegmentFacts, ...] = ()
     entries: tuple[EntryBatch, ...] = ()
 
 
@@ -54,7 +54,7 @@ class EpochCommitter:
         self._owner_id = owner_id
         self._options = options
         self._limits = limits
-        self._shared = SharedLedger(log, Owner("query", owner_id), options, limits)
+        self._shared = SharedLedger(log, SegmentOwner("query", owner_id), options, limits)
 
     async def append(self, outputs: Sequence[Output], publisher: AnyPublisher) -> bool:
         """Publish an epoch at the log's end; return False if its publisher had published it, or a later one, before.
@@ -107,7 +107,7 @@ class EpochCommitter:
         """
         if await self._log.has_published(publisher):
             return False
-        owner = Owner("query", self._owner_id, publisher[1])
+        owner = SegmentOwner("query", self._owner_id, publisher[1])
         whole = SharedLedger(self._log, owner, self._options, self._limits)
         try:
             ledgers = await _listed(outputs, whole)
@@ -135,9 +135,9 @@ class EpochCommitter:
         await self._shared.close()
 
 
-async def _listed(outputs: Sequence[Output], shared: SharedLedger) -> list[LedgerFacts]:
+async def _listed(outputs: Sequence[Output], shared: SharedLedger) -> list[SegmentFacts]:
     """Return the ledgers and slices for the list, in order; entries are appended to the shared ledger as few slices."""
-    ledgers: list[LedgerFacts] = []
+    ledgers: list[SegmentFacts] = []
     waiting: list[EntryBatch] = []
     for output in outputs:
         if output.ledgers and waiting:

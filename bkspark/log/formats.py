@@ -120,7 +120,7 @@ def log_path(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerFacts:
+class SegmentFacts:
     """A ledger, or a slice of one, as a log lists it; both fields are None if its end was unknown then.
 
     `length`: payload bytes of the entries from `first_entry` to `last_entry`.
@@ -147,17 +147,17 @@ class LedgerFacts:
     def is_known_closed(self) -> bool:
         return self.last_entry is not None
 
-    def joined(self, after: LedgerFacts) -> LedgerFacts | None:
+    def joined(self, after: SegmentFacts) -> SegmentFacts | None:
         """Return this and the next one as one slice; None if they are not adjacent in one ledger."""
         if self.ledger_id != after.ledger_id or self.last_entry is None or after.last_entry is None:
             return None
         if self.last_entry + 1 != after.first_entry or self.length is None or after.length is None:
             return None
-        return LedgerFacts(self.ledger_id, after.last_entry, self.length + after.length, self.first_entry)
+        return SegmentFacts(self.ledger_id, after.last_entry, self.length + after.length, self.first_entry)
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class SegmentOwner:
     """The owner of the attempt that writes a pending ledger. `owner_id` is the id of a streaming query, a batch job or
     a log writer."""
 
@@ -184,7 +184,7 @@ class PendingLedger:
     time."""
 
     ledger_id: int
-    owner: Owner
+    owner: SegmentOwner
     since: int
     ctime_ms: int = 0
 
@@ -235,7 +235,7 @@ class LogHead:
     start: Position = BEGINNING
     pages: tuple[PageRef, ...] = ()
     tail_ordinal: int = 0
-    tail: tuple[LedgerFacts, ...] = ()
+    tail: tuple[SegmentFacts, ...] = ()
     open_ordinals: tuple[int, ...] = ()
     writer: str | None = None
     last_epochs: tuple[LastEpoch, ...] = ()
@@ -293,7 +293,7 @@ def encode_head(head: LogHead) -> bytes:
     )
 
 
-def encode_page(first_ordinal: int, ledgers: Sequence[LedgerFacts]) -> bytes:
+def encode_page(first_ordinal: int, ledgers: Sequence[SegmentFacts]) -> bytes:
     return _encode({"version": VERSION, "first_ordinal": first_ordinal, "ledgers": _listed(ledgers)})
 
 
@@ -301,7 +301,7 @@ def encode_condemned(ledger_ids: Sequence[int]) -> bytes:
     return _encode({"version": VERSION, "ledgers": list(ledger_ids)})
 
 
-def encode_pending(owner: Owner, since: int) -> bytes:
+def encode_pending(owner: SegmentOwner, since: int) -> bytes:
     return _encode(
         {
             "version": VERSION,
@@ -324,7 +324,7 @@ def _encode(members: Mapping[str, Any]) -> bytes:
     return data
 
 
-def _listed(ledgers: Sequence[LedgerFacts]) -> list[list[int]]:
+def _listed(ledgers: Sequence[SegmentFacts]) -> list[list[int]]:
     return [
         [facts.ledger_id]
         if facts.last_entry is None or facts.length is None
@@ -378,7 +378,7 @@ def _check_head(head: LogHead, node: _Node) -> None:
         raise node.error("its version is 1, but tail holds a slice")
 
 
-def decode_page(data: bytes, path: str) -> tuple[int, tuple[LedgerFacts, ...]]:
+def decode_page(data: bytes, path: str) -> tuple[int, tuple[SegmentFacts, ...]]:
     """Return the ordinal of a page's first ledger, and its ledgers. Raises MetadataFormat as `decode_head`."""
     node = _Node(data, path, "page of a log")
     first_ordinal, ledgers = node.whole("first_ordinal"), node.ledgers("ledgers")
@@ -402,7 +402,7 @@ def decode_pending(data: bytes, path: str, ledger_id: int, ctime_ms: int) -> Pen
     kind, owner_id, since = node.text("kind"), node.text("owner"), node.whole("since")
     node.end()
     try:
-        owner = Owner(kind, owner_id, **numbers)
+        owner = SegmentOwner(kind, owner_id, **numbers)
     except (ValueError, ConfigurationError) as error:
         raise node.error(str(error)) from None
     return PendingLedger(ledger_id, owner, since, ctime_ms)
@@ -486,9 +486,9 @@ class _Node:
     def whole_list(self, key: str, lowest: int = 0) -> list[int]:
         return [self._as_whole(key, value, lowest) for value in self.items(key)]
 
-    def ledgers(self, key: str) -> tuple[LedgerFacts, ...]:
+    def ledgers(self, key: str) -> tuple[SegmentFacts, ...]:
         try:
-            return tuple(LedgerFacts(*self._as_ledger(key, value)) for value in self.items(key))
+            return tuple(SegmentFacts(*self._as_ledger(key, value)) for value in self.items(key))
         except ValueError as error:
             raise self.error(str(error)) from None
 

@@ -29,9 +29,9 @@ from bkspark.log.formats import (
     LOGS_ROOT,
     PAGES,
     PENDING,
-    LedgerFacts,
     LogHead,
     PageRef,
+    SegmentFacts,
     decode_head,
     decode_page,
     encode_head,
@@ -90,7 +90,7 @@ class HeadStore:
         self.tree = tree
         self._root = root
         # Pages never change, and no two have the same name.
-        self._pages: dict[str, tuple[LedgerFacts, ...]] = {}
+        self._pages: dict[str, tuple[SegmentFacts, ...]] = {}
 
     async def names(self) -> list[str]:
         """Return the names of all logs, sorted; other ledgers roots' too."""
@@ -201,7 +201,7 @@ class HeadStore:
                     known = "whether the change took effect is unknown" if attempt.results else "nothing was changed"
                     raise MetadataError(f"log {name}: {known}: {error}") from None
 
-    async def page(self, name: str, ref: PageRef) -> tuple[LedgerFacts, ...]:
+    async def page(self, name: str, ref: PageRef) -> tuple[SegmentFacts, ...]:
         """Return a page's ledgers. Raises NoSuchNode if the page is gone, MetadataFormat as `read`."""
         ledgers = self._pages.get(ref.name)
         if ledgers is None:

@@ -16,9 +16,9 @@ from bkspark.log import reading
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.log.changes import is_repeated
 from bkspark.log.election import ELECTIONS_ROOT, Election
-from bkspark.log.formats import LedgerFacts, LogHead, Owner, PendingLedger, Publisher, check_log_name
-from bkspark.log.positions import EARLIEST, LATEST, LogBatch, Place, Position, check_place
-from bkspark.log.snapshot import ListedLedger, LogSnapshot
+from bkspark.log.formats import LogHead, PendingLedger, Publisher, SegmentFacts, SegmentOwner, check_log_name
+from bkspark.log.positions import EARLIEST, LATEST, LogBatch, OffsetSpec, Position, check_offset
+from bkspark.log.snapshot import LogSegment, LogSnapshot
 from bkspark.log.store import AnyPublisher, AppendOutcome, LogStore, check_ledgers, check_publisher_argument
 from bkspark.log.writer import (
     DEFAULTS,
@@ -93,7 +93,7 @@ class Log:
         published = [publisher._asdict() for publisher in snapshot.publishers]
         return {"log": self._name, "ledgers": shown, "published": published, "version": snapshot.version}
 
-    async def _shown(self, snapshot: LogSnapshot, listed: ListedLedger, pending: Collection[int]) -> dict[str, Any]:
+    async def _shown(self, snapshot: LogSnapshot, listed: LogSegment, pending: Collection[int]) -> dict[str, Any]:
         state = "OPEN" if listed.ledger_id in pending else "CLOSED"
         last_entry, length = listed.last_entry, listed.length
         if last_entry is None:
@@ -132,14 +132,14 @@ class Log:
             await store.settle_writer(self._name, snapshot.head.writer, closed, is_end=True)
         return [facts.ledger_id for _, facts in closed]
 
-    async def truncate(self, before: Place) -> int:
+    async def truncate(self, before: OffsetSpec) -> int:
         """Let the log begin at a position; delete the ledgers before it and return their number.
 
         Raises:
             ConfigurationError: a ledger before the position is being written, or the position is not one of this log.
             DataLoss: the position is before the log's start, or after its end.
         """
-        before = check_place("before", before)
+        before = check_offset("before", before)
         store, snapshot = await self.store(), await self.snapshot()
         position = await reading.position_of(self._open_listed, snapshot, before)
         position = await reading.normal_form(self._open_listed, snapshot, position)
@@ -271,15 +271,15 @@ class Log:
             raise ConfigurationError(f"identity must be text that shows others who this is, not {identity!r}")
         return Election(await self._cluster.tree(), f"{ELECTIONS_ROOT}/{self._name}", identity)
 
-    async def create_attempt(self, owner: Owner, options: LedgerOptions = DEFAULTS) -> LedgerWriter:
+    async def create_attempt(self, owner: SegmentOwner, options: LedgerOptions = DEFAULTS) -> LedgerWriter:
         """Create a ledger for `publish`, registered as pending. Close it before it is published. Raises NoSuchLog."""
-        arguments.instance("owner", owner, Owner)
+        arguments.instance("owner", owner, SegmentOwner)
         arguments.instance("options", options, LedgerOptions)
         return await create_pending(self._cluster, await self.store(), self._name, owner, options)
 
     async def publish(
         self,
-        ledgers: Sequence[LedgerFacts],
+        ledgers: Sequence[SegmentFacts],
         *,
         publisher: AnyPublisher | None = None,
         only_if_empty: bool = False,
@@ -310,7 +310,7 @@ class Log:
         await (await self.store()).attempts.forget_published(self._name, [ledger_id])
 
     async def overwrite(
-        self, ledgers: Sequence[LedgerFacts], *, publisher: AnyPublisher | None = None
+        self, ledgers: Sequence[SegmentFacts], *, publisher: AnyPublisher | None = None
     ) -> AppendOutcome:
         """Replace the list by closed, pending ledgers in one change; fence the writer, and delete the old ledgers."""
         check_ledgers(ledgers, publisher)
@@ -368,11 +368,11 @@ class Log:
             raise ConfigurationError(f"moment must be a datetime, not {moment!r}")
         return await reading.since(self._open_listed, await self.snapshot(), milliseconds_of(moment))
 
-    async def _open_listed(self, listed: ListedLedger) -> LedgerReader:
+    async def _open_listed(self, listed: LogSegment) -> LedgerReader:
         return await reading.open_listed(self._cluster, self._name, listed)
 
     async def read(
-        self, start: Place = EARLIEST, end: Place = LATEST, *, batch_bytes: int = BATCH_BYTES
+        self, start: OffsetSpec = EARLIEST, end: OffsetSpec = LATEST, *, batch_bytes: int = BATCH_BYTES
     ) -> AsyncIterator[LogBatch]:
         """Yield the entries from `start` up to `end` in batches of roughly `batch_bytes`, each of one ledger.
 
@@ -383,7 +383,7 @@ class Log:
             ConfigurationError: a place is not one of this log, or `end` is after the readable entries.
             DataLoss: the entries after `start`, or a ledger in between, are gone.
         """
-        start, end = check_place("start", start), check_place("end", end)
+        start, end = check_offset("start", start), check_offset("end", end)
         batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
         snapshot = await self.snapshot()
         first = await reading.position_of(self._open_listed, snapshot, start)
@@ -394,7 +394,7 @@ class Log:
                 yield LogBatch(batch, entries.ordinal)
 
     async def follow(
-        self, start: Place = EARLIEST, *, batch_bytes: int = BATCH_BYTES, patience_s: float = PATIENCE_S
+        self, start: OffsetSpec = EARLIEST, *, batch_bytes: int = BATCH_BYTES, patience_s: float = PATIENCE_S
     ) -> AsyncIterator[LogBatch]:
         """Yield the entries from `start` on, and continue as more are confirmed, without end.
 
@@ -407,7 +407,7 @@ class Log:
             ConfigurationError, DataLoss, NoSuchLog: as `read`.
             ReadFailed, MetadataError: bookies, or the metadata store, were unreachable for longer than `patience_s`.
         """
-        start = check_place("start", start)
+        start = check_offset("start", start)
         batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
         patience_s = arguments.seconds("patience_s", patience_s, 0.0, DAY_S)
         patience = Patience(patience_s, asyncio.get_running_loop().time)
@@ -457,7 +457,7 @@ async def store_of(cluster: Cluster) -> LogStore:
     Raises:
         MetadataError: there is no cluster at the URI's root.
     """
-    await (await cluster.services()).ledgers.manager()
+    await (await cluster.context()).ledgers.manager()
     return LogStore(await cluster.tree(), cluster.uri.root)
 
 

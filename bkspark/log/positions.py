@@ -82,11 +82,11 @@ class Position:
 
 
 BEGINNING = Position.beginning()
-Place = Position | str
+OffsetSpec = Position | str
 """A position, or `earliest` or `latest`."""
 
 
-def parse_place(text: str | Mapping[str, Any]) -> Place:
+def parse_place(text: str | Mapping[str, Any]) -> OffsetSpec:
     """Return `earliest` or `latest` (in any case) as these words, anything else as a position.
 
     Raises:
@@ -99,7 +99,7 @@ def parse_place(text: str | Mapping[str, Any]) -> Place:
     return Position.parse(text)
 
 
-def check_place(name: str, place: object) -> Place:
+def check_offset(name: str, place: object) -> OffsetSpec:
     """Return the argument `name` as a place: a position, or what `parse_place` takes.
 
     Raises:

@@ -15,10 +15,10 @@ from bkspark.errors import BookKeeperError, ConfigurationError, DataLoss, NoSuch
 from bkspark.ledger import Cluster, LedgerReader
 from bkspark.ledger.patience import Patience
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
-from bkspark.log.positions import EARLIEST, LATEST, Place, Position, parse_place, position_at
-from bkspark.log.snapshot import ListedLedger, LogSnapshot
+from bkspark.log.positions import EARLIEST, LATEST, OffsetSpec, Position, parse_place, position_at
+from bkspark.log.snapshot import LogSegment, LogSnapshot
 
-OpenListed = Callable[[ListedLedger], Awaitable[LedgerReader | None]]
+OpenListed = Callable[[LogSegment], Awaitable[LedgerReader | None]]
 """Opens a ledger of a log; None if it is gone and that is allowed: it then counts as closed and empty."""
 
 
@@ -32,7 +32,7 @@ class LedgerRange:
     end_entry: int
 
 
-async def open_listed(cluster: Cluster, name: str, listed: ListedLedger) -> LedgerReader:
+async def open_listed(cluster: Cluster, name: str, listed: LogSegment) -> LedgerReader:
     """Return a reader of a log's ledger. Raises DataLoss if the ledger is gone."""
     try:
         return await cluster.open(listed.ledger_id)
@@ -81,7 +81,7 @@ def lost(reader: LedgerReader, name: str, error: BookKeeperError) -> DataLoss:
     )
 
 
-async def end_entry_of(open_ledger: OpenListed, listed: ListedLedger) -> int:
+async def end_entry_of(open_ledger: OpenListed, listed: LogSegment) -> int:
     """Return the entry id after the last one of a closed ledger."""
     if listed.last_entry is not None:
         return listed.last_entry + 1
@@ -160,7 +160,7 @@ async def normal_form(open_ledger: OpenListed, snapshot: LogSnapshot, position: 
     return await end_before(open_ledger, snapshot, position.ordinal)
 
 
-async def position_of(open_ledger: OpenListed, snapshot: LogSnapshot, place: Place) -> Position:
+async def position_of(open_ledger: OpenListed, snapshot: LogSnapshot, place: OffsetSpec) -> Position:
     """Return the position of a place: `earliest`, `latest`, or a position as it is (its text too).
 
     Raises:

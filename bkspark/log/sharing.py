@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError
 from bkspark.ledger import LedgerWriter
-from bkspark.log.formats import LedgerFacts, Owner
+from bkspark.log.formats import SegmentFacts, SegmentOwner
 from bkspark.log.writer import LedgerOptions, RollLimits
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class SharedLedger:
         limits: bytes and age after which `roll_if_due` closes it.
     """
 
-    def __init__(self, log: Log, owner: Owner, options: LedgerOptions, limits: RollLimits) -> None:
+    def __init__(self, log: Log, owner: SegmentOwner, options: LedgerOptions, limits: RollLimits) -> None:
         self._log = log
         self._owner = owner
         self._options = options
@@ -60,7 +60,7 @@ class SharedLedger:
         """The ledger being written; None when the next append will make one."""
         return None if self._writer is None else self._writer.ledger_id
 
-    async def append(self, batches: Sequence[EntryBatch]) -> LedgerFacts:
+    async def append(self, batches: Sequence[EntryBatch]) -> SegmentFacts:
         """Append entries, at least one; return their slice, once all are acknowledged.
 
         Raises:
@@ -74,7 +74,7 @@ class SharedLedger:
         first_entry, length = writer.last_entry + 1, writer.length
         for waiting in [await writer.submit(batch) for batch in batches]:
             await waiting
-        return LedgerFacts(writer.ledger_id, writer.last_entry, writer.length - length, first_entry)
+        return SegmentFacts(writer.ledger_id, writer.last_entry, writer.length - length, first_entry)
 
     def note_published(self) -> None:
         """The log's list holds everything that was appended."""

@@ -8,13 +8,13 @@ from itertools import pairwise
 
 from bkspark.errors import ConfigurationError, DataLoss, MetadataFormat, NoSuchNode
 from bkspark.log.changes import first_to_read
-from bkspark.log.formats import LedgerFacts, LogHead, PageRef, Publisher
+from bkspark.log.formats import LogHead, PageRef, Publisher, SegmentFacts
 from bkspark.log.heads import HeadStore, StoredHead
 from bkspark.log.positions import NO_LEDGER, Position
 
 
 @dataclass(frozen=True, slots=True)
-class ListedLedger:
+class LogSegment:
     """A ledger, or a slice of one, and its place in the log.
 
     If `last_entry` and `length` are known, the log holds the entries from `first_entry` up to it, now and for ever in
@@ -71,7 +71,7 @@ class LogSnapshot:
         """The last version of each remembered name that published in the log, the latest last."""
         return [Publisher(*item) for item in self.head.last_epochs]
 
-    async def runs(self, first_ordinal: int = 0, end_ordinal: int | None = None) -> AsyncIterator[list[ListedLedger]]:
+    async def runs(self, first_ordinal: int = 0, end_ordinal: int | None = None) -> AsyncIterator[list[LogSegment]]:
         """Yield the ledgers in [first_ordinal, end_ordinal) that are in the log, in order, a page at a time.
 
         Raises:
@@ -88,11 +88,11 @@ class LogSnapshot:
         if head.tail and head.tail_ordinal < end and head.end_ordinal > first:
             yield _listed(head.tail_ordinal, head.tail, first, end)
 
-    async def ledgers(self, first_ordinal: int = 0, end_ordinal: int | None = None) -> list[ListedLedger]:
+    async def ledgers(self, first_ordinal: int = 0, end_ordinal: int | None = None) -> list[LogSegment]:
         """Return the ledgers in [first_ordinal, end_ordinal) that are in the log, in order. Raises as `runs`."""
         return [ledger async for run in self.runs(first_ordinal, end_ordinal) for ledger in run]
 
-    async def ledger(self, ordinal: int) -> ListedLedger:
+    async def ledger(self, ordinal: int) -> LogSegment:
         """Return one ledger. Raises IndexError if the log has no ledger of that ordinal, and as `runs`."""
         found = await self.ledgers(ordinal, ordinal + 1) if ordinal >= 0 else []
         if not found:
@@ -116,7 +116,7 @@ class LogSnapshot:
                 )
         return ordinal, entry_id
 
-    async def last_before(self, ordinal: int) -> AsyncIterator[ListedLedger]:
+    async def last_before(self, ordinal: int) -> AsyncIterator[LogSegment]:
         """Yield the ledgers before `ordinal`, backwards. Raises as `runs`."""
         bounds = [*(ref.first_ordinal for ref in self.head.pages), self.head.tail_ordinal, self.head.end_ordinal]
         for first, end in reversed(list(pairwise(bounds))):
@@ -124,7 +124,7 @@ class LogSnapshot:
                 for ledger in reversed(await self.ledgers(first, min(end, ordinal))):
                     yield ledger
 
-    async def _page(self, ref: PageRef, count: int) -> tuple[LedgerFacts, ...]:
+    async def _page(self, ref: PageRef, count: int) -> tuple[SegmentFacts, ...]:
         while True:
             try:
                 ledgers = await self._heads.page(self.name, ref)
@@ -147,9 +147,9 @@ class LogSnapshot:
         )
 
 
-def _listed(first_ordinal: int, ledgers: tuple[LedgerFacts, ...], first: int, end: int) -> list[ListedLedger]:
+def _listed(first_ordinal: int, ledgers: tuple[SegmentFacts, ...], first: int, end: int) -> list[LogSegment]:
     return [
-        ListedLedger(ordinal, facts.ledger_id, facts.last_entry, facts.length, facts.first_entry)
+        LogSegment(ordinal, facts.ledger_id, facts.last_entry, facts.length, facts.first_entry)
         for ordinal, facts in enumerate(ledgers, first_ordinal)
         if first <= ordinal < end
     ]

@@ -32,10 +32,10 @@ from bkspark.log.formats import (
     CONDEMNED,
     PAGES,
     PENDING,
-    LedgerFacts,
     LogHead,
     PageRef,
     Publisher,
+    SegmentFacts,
     check_publisher,
     encode_page,
     log_path,
@@ -145,7 +145,7 @@ class LogStore:
     async def append_ledgers(
         self,
         name: str,
-        ledgers: Sequence[LedgerFacts],
+        ledgers: Sequence[SegmentFacts],
         *,
         publisher: AnyPublisher | None = None,
         only_if_empty: bool = False,
@@ -187,7 +187,7 @@ class LogStore:
     async def replace_ledgers(
         self,
         name: str,
-        ledgers: Sequence[LedgerFacts],
+        ledgers: Sequence[SegmentFacts],
         *,
         closed: Sequence[int],
         publisher: AnyPublisher | None = None,
@@ -203,7 +203,7 @@ class LogStore:
     async def _replace(
         self,
         name: str,
-        ledgers: Sequence[LedgerFacts],
+        ledgers: Sequence[SegmentFacts],
         publisher: AnyPublisher | None,
         closed: Sequence[int],
         *,
@@ -271,7 +271,7 @@ class LogStore:
     # ---- writing ----
 
     async def open_writer(
-        self, name: str, ledger_id: int, writer: str, closed: Sequence[tuple[int, LedgerFacts]]
+        self, name: str, ledger_id: int, writer: str, closed: Sequence[tuple[int, SegmentFacts]]
     ) -> int | None:
         """Make `writer` the log's writer and add its first ledger, which is pending; return the ledger's ordinal.
 
@@ -294,7 +294,7 @@ class LogStore:
         return ordinal
 
     async def add_writer_ledger(
-        self, name: str, ledger_id: int, writer: str, closed: Sequence[tuple[int, LedgerFacts]]
+        self, name: str, ledger_id: int, writer: str, closed: Sequence[tuple[int, SegmentFacts]]
     ) -> int:
         """Add the writer's next ledger, which is pending; return its ordinal.
 
@@ -319,11 +319,11 @@ class LogStore:
         await self.attempts.check(name, [ledger_id])
         ordinal = head.end_ordinal
         changed = replace(changed, open_ordinals=(*changed.open_ordinals, ordinal))
-        changed, nodes = await self._appended(name, changed, [LedgerFacts(ledger_id)])
+        changed, nodes = await self._appended(name, changed, [SegmentFacts(ledger_id)])
         return self._changed(name, head, changed, ordinal, nodes)
 
     async def settle_writer(
-        self, name: str, writer: str, closed: Sequence[tuple[int, LedgerFacts]], *, is_end: bool
+        self, name: str, writer: str, closed: Sequence[tuple[int, SegmentFacts]], *, is_end: bool
     ) -> None:
         """Record how the writer's ledgers were closed, and with `is_end` that it writes no more; does nothing if it has
         lost the log meanwhile.
@@ -340,7 +340,7 @@ class LogStore:
     # ---- inside ----
 
     async def _appended(
-        self, name: str, head: LogHead, ledgers: Sequence[LedgerFacts]
+        self, name: str, head: LogHead, ledgers: Sequence[SegmentFacts]
     ) -> tuple[LogHead, list[NewNode]]:
         ref = changes.page_to_extend(head, len(ledgers))
         extended = None if ref is None else await self._page(name, head, ref)
@@ -350,7 +350,7 @@ class LogStore:
         ]
         return grown, nodes
 
-    async def _page(self, name: str, head: LogHead, ref: PageRef) -> Sequence[LedgerFacts]:
+    async def _page(self, name: str, head: LogHead, ref: PageRef) -> Sequence[SegmentFacts]:
         ledgers = await self._heads.page(name, ref)
         assert len(ledgers) == head.tail_ordinal - ref.first_ordinal
         return ledgers
@@ -383,7 +383,7 @@ class LogStore:
         return Change(changed, result, nodes, [*pages, *also])
 
 
-def _listed_of(head: LogHead, closed: Sequence[tuple[int, LedgerFacts]]) -> list[tuple[int, LedgerFacts]]:
+def _listed_of(head: LogHead, closed: Sequence[tuple[int, SegmentFacts]]) -> list[tuple[int, SegmentFacts]]:
     """Return those of `closed` that are still in the list."""
     return [(ordinal, facts) for ordinal, facts in closed if ordinal >= head.first_ordinal]
 
@@ -395,7 +395,7 @@ def check_publisher_argument(publisher: object) -> None:
     check_publisher(*publisher)
 
 
-def check_ledgers(ledgers: Sequence[LedgerFacts], publisher: AnyPublisher | None) -> None:
+def check_ledgers(ledgers: Sequence[SegmentFacts], publisher: AnyPublisher | None) -> None:
     """Check the items to publish.
 
     Raises:
@@ -404,8 +404,8 @@ def check_ledgers(ledgers: Sequence[LedgerFacts], publisher: AnyPublisher | None
     """
     if publisher is not None:
         check_publisher_argument(publisher)
-    if not isinstance(ledgers, Sequence) or not all(isinstance(facts, LedgerFacts) for facts in ledgers):
-        raise ConfigurationError(f"ledgers must be LedgerFacts, not {ledgers!r:.80}")
+    if not isinstance(ledgers, Sequence) or not all(isinstance(facts, SegmentFacts) for facts in ledgers):
+        raise ConfigurationError(f"ledgers must be SegmentFacts, not {ledgers!r:.80}")
     for before, after in itertools.pairwise(sorted(ledgers, key=lambda facts: (facts.ledger_id, facts.first_entry))):
         if before.ledger_id == after.ledger_id and after.first_entry <= (before.last_entry or 0):
             raise ValueError(f"entries of ledger {after.ledger_id} are published twice")
@@ -414,7 +414,7 @@ def check_ledgers(ledgers: Sequence[LedgerFacts], publisher: AnyPublisher | None
             raise ValueError(f"ledger {facts.ledger_id} is to be published before it is closed")
 
 
-def _has_slices(ledgers: Sequence[LedgerFacts], shared: Collection[int]) -> bool:
+def _has_slices(ledgers: Sequence[SegmentFacts], shared: Collection[int]) -> bool:
     return any(facts.first_entry or facts.ledger_id in shared for facts in ledgers)
 
 

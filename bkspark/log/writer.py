@@ -26,7 +26,7 @@ from bkspark.ids import LEDGER_ID_MAX
 from bkspark.ledger import Cluster, LedgerWriter, arguments
 from bkspark.ledger.ledger_types import parse_ledger_type
 from bkspark.ledger.turns import Singles, Turn, Turns
-from bkspark.log.formats import LedgerFacts, Owner
+from bkspark.log.formats import SegmentFacts, SegmentOwner
 from bkspark.log.heads import new_token
 from bkspark.log.positions import Position, PositionRange
 from bkspark.log.snapshot import LogSnapshot
@@ -103,7 +103,7 @@ async def delete_ledger(cluster: Cluster, ledger_id: int) -> None:
 
 
 async def create_pending(
-    cluster: Cluster, store: LogStore, name: str, owner: Owner, options: LedgerOptions, *, make_log: bool = False
+    cluster: Cluster, store: LogStore, name: str, owner: SegmentOwner, options: LedgerOptions, *, make_log: bool = False
 ) -> LedgerWriter:
     """Create a ledger and register it as pending, with `make_log` for a log that may not exist yet.
 
@@ -121,7 +121,7 @@ async def create_pending(
     return writer
 
 
-async def fence(cluster: Cluster, snapshot: LogSnapshot) -> list[tuple[int, LedgerFacts]]:
+async def fence(cluster: Cluster, snapshot: LogSnapshot) -> list[tuple[int, SegmentFacts]]:
     """Fence and close every ledger that is open in the list; return their ordinals and ends.
 
     Raises:
@@ -134,13 +134,13 @@ async def fence(cluster: Cluster, snapshot: LogSnapshot) -> list[tuple[int, Ledg
             closed.append((ordinal, facts_of(ledger_id, await cluster.recover(ledger_id))))
         except NoSuchLedger:
             # The ledger alone was deleted: no process can write to it, and readers will report that it is missing.
-            closed.append((ordinal, LedgerFacts(ledger_id)))
+            closed.append((ordinal, SegmentFacts(ledger_id)))
     return closed
 
 
-def facts_of(ledger_id: int, metadata: LedgerMetadata) -> LedgerFacts:
+def facts_of(ledger_id: int, metadata: LedgerMetadata) -> SegmentFacts:
     """Return the list's item of a closed ledger."""
-    return LedgerFacts(ledger_id, metadata.last_entry, metadata.length)
+    return SegmentFacts(ledger_id, metadata.last_entry, metadata.length)
 
 
 @dataclass(slots=True)
@@ -167,7 +167,7 @@ class LogWriter:
         self._current: _Current | None = None
         self._entry_bytes_max = 0
         # Ledgers closed since they were last recorded in the head.
-        self._closed: list[tuple[int, LedgerFacts]] = []
+        self._closed: list[tuple[int, SegmentFacts]] = []
         self._error: BookKeeperError | None = None
         # Entries that `append` gathers, until something is submitted after them.
         self._singles: Singles[PositionRange] | None = None
@@ -210,7 +210,7 @@ class LogWriter:
         raise LedgerFenced(f"log {self._name} is opened for writing by others all the time: let one process write it")
 
     async def _new_ledger(self, *, make_log: bool = False) -> LedgerWriter:
-        owner = Owner("writer", self._token)
+        owner = SegmentOwner("writer", self._token)
         return await create_pending(self._cluster, self._store, self._name, owner, self._options, make_log=make_log)
 
     async def _drop(self, ledger: LedgerWriter) -> None:

@@ -3,7 +3,7 @@
 Requests go out as ready-made buffers; replies come in as arrays, handed out by ledger: to the add listener of that
 ledger, to the groups of single reads that wait for it, or to a batch read by its request id. V2 has no request id for
 adds and single reads, so two users of one channel must not have the same entry of the same ledger in flight for
-different purposes: a recovery takes a channel of its own (`BookiePool.lease`).
+different purposes: a recovery takes a channel of its own (`BookiePool.reserve_connection`).
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class BookiePool:
         self._resolve = resolve
         self._channels: dict[tuple[str, int], asyncio.Task[BookieChannel]] = {}
         self._v3_channels: dict[tuple[str, int], asyncio.Task[BookieV3Channel]] = {}
-        self._leases: dict[int, set[int]] = {}
+        self._reserved: dict[int, set[int]] = {}
         self._failed_at: dict[str, float] = {}
         self._local_reads: dict[str, LocalReads] = {}
         self._is_closed = False
@@ -84,40 +84,40 @@ class BookiePool:
         now = asyncio.get_running_loop().time()
         return frozenset(bookie for bookie, at in self._failed_at.items() if now - at < AVOID_FAILED_S)
 
-    def lease(self, ledger_id: int) -> int:
-        """Return a lane (1 or above) that no other caller uses for this ledger, until `release`.
+    def reserve_connection(self, ledger_id: int) -> int:
+        """Return the index of a connection (1 or above) that no other caller uses for this ledger, until `release`.
 
         Lane 0 is shared. V2 replies do not name their request, so a fencing read and a plain read of one entry, or the
         owner's add and a recovery's, must not use one connection.
         """
-        taken = self._leases.setdefault(ledger_id, set())
-        lane = next(lane for lane in range(1, len(taken) + 2) if lane not in taken)
-        taken.add(lane)
-        return lane
+        taken = self._reserved.setdefault(ledger_id, set())
+        connection_index = next(index for index in range(1, len(taken) + 2) if index not in taken)
+        taken.add(connection_index)
+        return connection_index
 
-    def release(self, ledger_id: int, lane: int) -> None:
-        """Return a lane."""
-        self._leases[ledger_id].discard(lane)
-        if not self._leases[ledger_id]:
-            del self._leases[ledger_id]
+    def release(self, ledger_id: int, connection_index: int) -> None:
+        """Release a reserved connection."""
+        self._reserved[ledger_id].discard(connection_index)
+        if not self._reserved[ledger_id]:
+            del self._reserved[ledger_id]
 
-    async def channel(self, bookie: str, lane: int = 0) -> Channel:
+    async def channel(self, bookie: str, connection_index: int = 0) -> Channel:
         """Return a connected channel to `bookie` for adds and reads.
 
         Raises:
             BookieUnavailable: it has no address or cannot be reached in time.
         """
         if self.protocol is WireProtocol.V3:
-            return await self.v3_channel(bookie, lane)
-        return await self._connected(self._channels, bookie, lane, BookieChannel)
+            return await self.v3_channel(bookie, connection_index)
+        return await self._connected(self._channels, bookie, connection_index, BookieChannel)
 
-    async def v3_channel(self, bookie: str, lane: int = 0) -> BookieV3Channel:
+    async def v3_channel(self, bookie: str, connection_index: int = 0) -> BookieV3Channel:
         """Return a connected V3 channel to `bookie`. Raises as `channel`."""
 
         def make(name: str, frame_bytes_max: int, read_timeout_s: float) -> BookieV3Channel:
             return BookieV3Channel(name, frame_bytes_max, read_timeout_s, self.txn_ids)
 
-        return await self._connected(self._v3_channels, bookie, lane, make)
+        return await self._connected(self._v3_channels, bookie, connection_index, make)
 
     async def read_local(
         self, bookie: str, ledger_id: int, first_entry: int, count_max: int, bytes_max: int, digest: EntryDigest
@@ -141,12 +141,12 @@ class BookiePool:
         self,
         channels: dict[tuple[str, int], asyncio.Task[_Channel]],
         bookie: str,
-        lane: int,
+        connection_index: int,
         make: Callable[[str, int, float], _Channel],
     ) -> _Channel:
         if self._is_closed:
             raise ClientClosed("the client is closed")
-        key = (bookie, lane)
+        key = (bookie, connection_index)
         task = channels.get(key)
         if task is None or (task.done() and (task.exception() is not None or task.result().lost is not None)):
             task = start_shared(self._connect(bookie, make))

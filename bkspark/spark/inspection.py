@@ -214,7 +214,7 @@ async def _logs(client: Client) -> AsyncIterator[Row]:
 
 
 async def _bookies(client: Client) -> AsyncIterator[Row]:
-    registry = (await client.services()).registry
+    registry = (await client.context()).registry
     addresses = await registry.read_only() | await registry.writable()
     for bookie, state in (await registry.states()).items():
         address = addresses.get(bookie)

@@ -21,11 +21,11 @@ from bkspark.log import reading
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.log.log import Log
 from bkspark.log.positions import EARLIEST, LATEST, Position
-from bkspark.log.snapshot import ListedLedger, LogSnapshot
+from bkspark.log.snapshot import LogSegment, LogSnapshot
 from bkspark.spark.offsets import position_of
 from bkspark.spark.option_values import EVERY_LEDGER, IdRange
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.ranges import EntryRange, LedgerExtent, at_least, partition_count, share, split
+from bkspark.spark.ranges import EntryRange, ReadableSegment, at_least, partition_count, share, split
 from bkspark.spark.stored_ledgers import stored_ledgers
 
 
@@ -201,7 +201,7 @@ class ReadPlanner:
     def _absolute(self, moment_ms: int) -> int:
         return moment_ms if moment_ms >= 0 else self._now_ms + moment_ms
 
-    async def in_time(self, extents: Sequence[LedgerExtent]) -> list[LedgerExtent]:
+    async def in_time(self, extents: Sequence[ReadableSegment]) -> list[ReadableSegment]:
         """Return the ledgers in the time that the options name.
 
         A ledger only has the times of its creation and of the last change of its metadata: if it was open at such a
@@ -217,11 +217,13 @@ class ReadPlanner:
         """Return the position after the last entry of a log that a reader may reach now, without fencing anything."""
         return await reading.latest(self._open_listed, snapshot)
 
-    async def _open_listed(self, listed: ListedLedger) -> LedgerReader | None:
+    async def _open_listed(self, listed: LogSegment) -> LedgerReader | None:
         await self._open([listed.ledger_id])
         return self._opened.get(listed.ledger_id)
 
-    async def extents(self, snapshot: LogSnapshot, first_ordinal: int, end: Position) -> AsyncGenerator[LedgerExtent]:
+    async def extents(
+        self, snapshot: LogSnapshot, first_ordinal: int, end: Position
+    ) -> AsyncGenerator[ReadableSegment]:
         """Yield the entries before `end` of the ledgers from `first_ordinal` on, in order.
 
         The result depends only on the log's content before `end`, which never changes: planning again gives the same.
@@ -253,18 +255,18 @@ class ReadPlanner:
                     )
                 yield extent
 
-    def _listed_extent(self, listed: ListedLedger, log: str) -> LedgerExtent | None:
+    def _listed_extent(self, listed: LogSegment, log: str) -> ReadableSegment | None:
         if listed.last_entry is not None and listed.length is not None:
             end_entry = listed.last_entry + 1
-            return LedgerExtent(
+            return ReadableSegment(
                 listed.ordinal, listed.ledger_id, end_entry, listed.length, True, log, listed.first_entry
             )
         reader = self._opened.get(listed.ledger_id)
         return None if reader is None else self._extent(listed.ordinal, reader, log)
 
-    def _extent(self, ordinal: int, reader: LedgerReader, log: str = "") -> LedgerExtent:
+    def _extent(self, ordinal: int, reader: LedgerReader, log: str = "") -> ReadableSegment:
         last = reader.last_unconfirmed if self._options.unconfirmed else reader.last_entry
-        return LedgerExtent(ordinal, reader.ledger_id, last + 1, reader.length, reader.is_closed, log)
+        return ReadableSegment(ordinal, reader.ledger_id, last + 1, reader.length, reader.is_closed, log)
 
     async def start(self, snapshot: LogSnapshot, readable: Position) -> Position:
         """Return the start of reading a log by `startingOffsets` or `startingTimestamp`, not after `readable`.
@@ -450,7 +452,7 @@ class ReadPlanner:
         }
 
     async def _resolve(self, bookie: str) -> None:
-        registry = (await self._client.services()).registry
+        registry = (await self._client.context()).registry
         with suppress(BookieUnavailable):  # a task that needs it asks another replica, and names it if there is none
             self._resolved[bookie] = await registry.resolve(bookie)
 
@@ -459,7 +461,7 @@ def _is_one(selected: IdRange) -> bool:
     return selected.end - selected.first == 1
 
 
-def _chosen_entries(extent: LedgerExtent, selected: IdRange) -> EntryRange:
+def _chosen_entries(extent: ReadableSegment, selected: IdRange) -> EntryRange:
     """Return the chosen entries of a ledger; an empty range if it has none of them.
 
     Raises:

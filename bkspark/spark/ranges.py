@@ -27,7 +27,7 @@ PARTITION_BYTES_MIN = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerExtent:
+class ReadableSegment:
     """One ledger, or a slice of it, in one snapshot: entries [first_entry, end_entry) are readable, with `length`
     payload bytes in total.
 
@@ -69,7 +69,7 @@ class EntryRange:
 
 
 def advance(
-    extents: Iterable[LedgerExtent],
+    extents: Iterable[ReadableSegment],
     start: Position,
     entries_max: int | None = None,
     bytes_max: int | None = None,
@@ -104,7 +104,7 @@ def advance(
     return end
 
 
-def between(extents: Iterable[LedgerExtent], start: Position, end: Position) -> list[EntryRange]:
+def between(extents: Iterable[ReadableSegment], start: Position, end: Position) -> list[EntryRange]:
     """Return the entries from `start` up to `end`, a range a ledger, in order; empty when `end` is not later."""
     ranges = []
     for extent in extents:
@@ -119,23 +119,23 @@ def between(extents: Iterable[LedgerExtent], start: Position, end: Position) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Amount:
+class Backlog:
     """A number of entries, and their approximate payload bytes."""
 
     entries: int
     octets: int
 
 
-def amount(extents: Iterable[LedgerExtent], start: Position, end: Position) -> Amount:
+def amount(extents: Iterable[ReadableSegment], start: Position, end: Position) -> Backlog:
     """Return the amount from `start` up to `end`."""
     entries = octets = 0
     for found in between(extents, start, end):
         entries += len(found)
         octets += found.size
-    return Amount(entries, octets)
+    return Backlog(entries, octets)
 
 
-def water_level(wanted: Sequence[int], total: int, turn: int = 0) -> list[int]:
+def fair_share(wanted: Sequence[int], total: int, turn: int = 0) -> list[int]:
     """Divide `total` among requests: equal shares, but no share above its request.
 
     A remainder that is too small for all goes to others in each turn, so that every request is served some time.

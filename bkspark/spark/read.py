@@ -27,7 +27,7 @@ from bkspark.spark.formats.registry import columns_of
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.plan import LedgerRead, ReadPartition, ReadPlanner
 from bkspark.spark.ranges import EntryRange, between, cut
-from bkspark.spark.workers import spare_modules
+from bkspark.spark.workers import freeze_imported_modules
 from bkspark.stages import reach
 from bkspark.wire.digest import EntryDigest
 from bkspark.wire.framing import LENGTH_BYTES
@@ -121,7 +121,7 @@ def read_partition(partition: InputPartition, schema: StructType, options: Sourc
     """
     if not isinstance(partition, ReadPartition):
         return iter(())
-    spare_modules()
+    freeze_imported_modules()
     assembler = row_assembler(schema, options)
 
     def batches() -> Iterator[pa.RecordBatch]:

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.workers import spare_modules
+from bkspark.spark.workers import freeze_imported_modules
 
 
 class BookKeeperDataSource(DataSource):
@@ -34,7 +34,7 @@ class BookKeeperDataSource(DataSource):
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        spare_modules()
+        freeze_imported_modules()
         self.options = dict(options)
         self._parsed = SourceOptions.parse(options)
         self._parsed.check_at_load()
@@ -63,7 +63,7 @@ class BookKeeperDataSource(DataSource):
             return ViewReader(schema, self._parsed)
         from bkspark.spark.read import BookKeeperReader
 
-        spare_modules()
+        freeze_imported_modules()
         return BookKeeperReader(schema, self._parsed)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
@@ -74,13 +74,13 @@ class BookKeeperDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from bkspark.spark.write import BookKeeperWriter
 
-        spare_modules()
+        freeze_imported_modules()
         return BookKeeperWriter(schema, self._parsed, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         from bkspark.spark.write import BookKeeperStreamWriter
 
-        spare_modules()
+        freeze_imported_modules()
         return BookKeeperStreamWriter(schema, self._parsed, overwrite)
 
 

@@ -13,7 +13,7 @@ from bkspark.metadata.ledgers import Versioned
 
 async def stored_ledgers(client: Client, ledger_ids: Sequence[int]) -> AsyncIterator[tuple[int, Versioned]]:
     """Yield each ledger and its metadata, in the order given; those that do not exist are left out."""
-    ledgers = (await client.services()).ledgers
+    ledgers = (await client.context()).ledgers
 
     async def read(ledger_id: int) -> Versioned | None:
         try:

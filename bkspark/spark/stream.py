@@ -33,7 +33,7 @@ from bkspark.spark.offsets import LogOffset, ManyLogs, OneLog
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.plan import ReadPartition, ReadPlanner
 from bkspark.spark.progress import BYTES_BEHIND, ENTRIES_BEHIND
-from bkspark.spark.ranges import Amount, EntryRange, LedgerExtent, advance, amount, between, water_level
+from bkspark.spark.ranges import Backlog, EntryRange, ReadableSegment, advance, amount, between, fair_share
 from bkspark.spark.read import read_partition
 from bkspark.spark.versions import (
     HAS_ADMISSION_CONTROL,
@@ -53,7 +53,7 @@ Offsets = Mapping[str, LogOffset]
 """The position in each log, by name."""
 
 
-class _LookedAtLog:
+class LogAtTrigger:
     """One log as a trigger finds it. The coroutines run on the client's loop."""
 
     def __init__(self, planner: ReadPlanner, snapshot: LogSnapshot, options: SourceOptions) -> None:
@@ -89,8 +89,8 @@ class _LookedAtLog:
         """True when the log was deleted and created again in the meantime."""
         return noted.log_id != self._snapshot.head.log_id
 
-    async def amount(self, begin: Position, end: Position) -> Amount:
-        return amount(await self._extents(begin, end), begin, end) if begin < end else Amount(0, 0)
+    async def amount(self, begin: Position, end: Position) -> Backlog:
+        return amount(await self._extents(begin, end), begin, end) if begin < end else Backlog(0, 0)
 
     async def advance(self, begin: Position, end: Position, entries_max: int | None, bytes_max: int | None) -> Position:
         """Return where a micro-batch must end that has at most this many entries and about this many bytes."""
@@ -101,7 +101,7 @@ class _LookedAtLog:
     async def ranges(self, begin: Position, end: Position) -> list[EntryRange]:
         return between(await self._extents(begin, end), begin, end)
 
-    async def _extents(self, begin: Position, end: Position) -> list[LedgerExtent]:
+    async def _extents(self, begin: Position, end: Position) -> list[ReadableSegment]:
         return [extent async for extent in self._planner.extents(self._snapshot, begin.ordinal, end)]
 
 
@@ -116,7 +116,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._form = ManyLogs() if self._options.log is None else OneLog(self._options.log)
         self._target: Offsets | None = None
         self._reported: dict[str, Any] | None = None
-        self._looked_at: tuple[dict[str, Any], ReadPlanner, Mapping[str, _LookedAtLog]] | None = None
+        self._looked_at: tuple[dict[str, Any], ReadPlanner, Mapping[str, LogAtTrigger]] | None = None
         self._before: ReadPlanner | None = None
         self._given: Offsets = {}
         self._last_batch_s = time.monotonic()
@@ -178,7 +178,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._ending(ends, planner, logs)
 
     def _ending(
-        self, ends: Mapping[str, Position], planner: ReadPlanner, logs: Mapping[str, _LookedAtLog]
+        self, ends: Mapping[str, Position], planner: ReadPlanner, logs: Mapping[str, LogAtTrigger]
     ) -> dict[str, Any]:
         """Return the offset at which a micro-batch ends, and keep the state that was read: its plan needs the same."""
         self._given = {name: log.offset(ends[name]) for name, log in logs.items()}
@@ -186,14 +186,14 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._looked_at = (end, planner, logs)
         return end
 
-    def _not_before_given(self, name: str, log: _LookedAtLog, end: Position) -> Position:
+    def _not_before_given(self, name: str, log: LogAtTrigger, end: Position) -> Position:
         """Return `end`, but not before the last returned one: other bookies may answer now, which know less."""
         given = self._given.get(name)
         return end if given is None or log.is_another_than(given) else max(end, given.position)
 
     async def _ends(
         self,
-        logs: Mapping[str, _LookedAtLog],
+        logs: Mapping[str, LogAtTrigger],
         noted: Offsets,
         begins: Mapping[str, Position],
         readable: Mapping[str, Position],
@@ -237,7 +237,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     async def _report(
         self,
-        logs: Mapping[str, _LookedAtLog],
+        logs: Mapping[str, LogAtTrigger],
         ends: Mapping[str, Position],
         readable: Mapping[str, Position],
     ) -> None:
@@ -292,7 +292,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     async def _plan(
         self,
         planner: ReadPlanner,
-        logs: Mapping[str, _LookedAtLog] | None,
+        logs: Mapping[str, LogAtTrigger] | None,
         start: dict[str, Any],
         end: dict[str, Any],
     ) -> list[ReadPartition]:
@@ -324,20 +324,20 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def _new_planner(self) -> ReadPlanner:
         return ReadPlanner(connect(self._options).asynchronous, self._options, is_stream=True)
 
-    async def _look(self, planner: ReadPlanner) -> dict[str, _LookedAtLog]:
+    async def _look(self, planner: ReadPlanner) -> dict[str, LogAtTrigger]:
         """Return the logs as they are now."""
         logs, _ = await asyncio.gather(self._logs(planner), planner.look_ahead(self._before))
         self._before = planner
         return logs
 
-    async def _logs(self, planner: ReadPlanner) -> dict[str, _LookedAtLog]:
+    async def _logs(self, planner: ReadPlanner) -> dict[str, LogAtTrigger]:
         snapshots: list[LogSnapshot | None] = []
         for names in chunks(await planner.log_names(), CALLS_AT_ONCE):
             snapshots += await asyncio.gather(*map(planner.snapshot, names))
         found = (snapshot for snapshot in snapshots if snapshot is not None)
-        return {snapshot.name: _LookedAtLog(planner, snapshot, self._options) for snapshot in found}
+        return {snapshot.name: LogAtTrigger(planner, snapshot, self._options) for snapshot in found}
 
-    def _tell_gone(self, noted: Offsets, logs: Mapping[str, _LookedAtLog]) -> None:
+    def _tell_gone(self, noted: Offsets, logs: Mapping[str, LogAtTrigger]) -> None:
         for name in sorted(noted.keys() - logs.keys()):
             _tell_loss(self._options, noted[name], "deleted")
 
@@ -363,7 +363,7 @@ def _shares(wanted: list[int], total: int | None, turn: int) -> list[int] | list
 
     A limit of bytes never stops all logs: one entry is always read, however large.
     """
-    return [None] * len(wanted) if total is None else water_level(wanted, total, turn)
+    return [None] * len(wanted) if total is None else fair_share(wanted, total, turn)
 
 
 def _tell_loss(options: SourceOptions, noted: LogOffset, what: str) -> None:

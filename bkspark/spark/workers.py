@@ -15,7 +15,7 @@ _REUSED = "SPARK_REUSE_WORKER"
 _calls = 0
 
 
-def spare_modules() -> None:
+def freeze_imported_modules() -> None:
     """Exclude a worker's imported modules from later collections; call it at the beginning of every call.
 
     It acts at the second call: the modules of the first call are imported then, and its garbage has been collected.

@@ -44,7 +44,7 @@ from bkspark.errors import (
     VersionPublished,
 )
 from bkspark.log.epochs import Output
-from bkspark.log.formats import LedgerFacts, Owner, Publisher
+from bkspark.log.formats import Publisher, SegmentFacts, SegmentOwner
 from bkspark.log.log import Log
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.log.writer import LedgerOptions
@@ -55,7 +55,7 @@ from bkspark.spark.formats.registry import encoder_of
 from bkspark.spark.options import APPEND, ERROR, IGNORE, SKIP, SourceOptions
 from bkspark.spark.stored_ledgers import stored_ledgers
 from bkspark.spark.versions import DataSourceStreamArrowWriter
-from bkspark.spark.workers import spare_modules
+from bkspark.spark.workers import freeze_imported_modules
 from bkspark.stages import reach
 from bkspark.wire.framing import FRAME_BYTES_MAX
 
@@ -82,8 +82,8 @@ class AttemptResult(WriterCommitMessage):
     """The output of a task attempt: closed ledgers in order, or entries that it leaves to the driver; neither when it
     had no row. `owner`: the owner of the attempt; `query`: the id of its streaming query, if there is one."""
 
-    owner: Owner
-    ledgers: tuple[LedgerFacts, ...]
+    owner: SegmentOwner
+    ledgers: tuple[SegmentFacts, ...]
     entries: EntryBatch | None = field(default=None, repr=False)
     rows: int = 0
     query: str | None = None
@@ -121,7 +121,7 @@ class Destination:
         client = connect(self.options).asynchronous
 
         async def prepare() -> None:
-            registry = (await client.services()).registry
+            registry = (await client.context()).registry
             log = Log(client, self.log)
             # One round trip to the metadata store: every epoch of a stream comes here twice.
             writable, snapshot = await asyncio.gather(registry.writable(), _snapshot_if_any(log))
@@ -159,7 +159,7 @@ class Destination:
         _passwords[key] = (newest, self.options.password)
 
     def write(
-        self, owner: Owner, batches: Iterator[pa.RecordBatch], *, is_keyed: bool, query: str | None = None
+        self, owner: SegmentOwner, batches: Iterator[pa.RecordBatch], *, is_keyed: bool, query: str | None = None
     ) -> AttemptResult:
         """Write the rows of one task attempt to its own ledgers, which are closed when this returns.
 
@@ -170,7 +170,7 @@ class Destination:
         Raises:
             BookKeeperError: nothing of this attempt can be published.
         """
-        spare_modules()
+        freeze_imported_modules()
         encode = self.encoder()
         rows = 0
         reach("task.begun")
@@ -184,7 +184,7 @@ class Destination:
         reach("task.closed")
         return result
 
-    def ledger_options(self, owner: Owner, *, is_shared: bool = False) -> LedgerOptions:
+    def ledger_options(self, owner: SegmentOwner, *, is_shared: bool = False) -> LedgerOptions:
         """Return the options of an attempt's ledgers, or of those that commits share.
 
         Shared ones are published while they are open, so their acknowledged entries must be durable for any
@@ -210,7 +210,7 @@ class Destination:
         snapshot = run(self.named_log().snapshot)
         return snapshot.first_ordinal < snapshot.end_ordinal
 
-    def publish(self, ledgers: Sequence[LedgerFacts], *, is_overwrite: bool) -> None:
+    def publish(self, ledgers: Sequence[SegmentFacts], *, is_overwrite: bool) -> None:
         """Publish the ledgers in the log: all of them, or none.
 
         Raises:
@@ -236,7 +236,7 @@ class Destination:
             VersionPublished: another query published the version under the name, and option ifPublished is error.
         """
         outputs = [Output(each.ledgers, () if each.entries is None else (each.entries,)) for each in results]
-        ledger = self.ledger_options(Owner("query", publisher.name), is_shared=True)
+        ledger = self.ledger_options(SegmentOwner("query", publisher.name), is_shared=True)
         committer = committer_of(self.named_log(), publisher.name, ledger, self.options)
         change = committer.overwrite if is_overwrite else committer.append
         rows = sum(result.rows for result in results)
@@ -304,7 +304,7 @@ class AttemptWriter:
         inline_bytes: entries up to this many bytes in total create no ledger; `held` returns them at the end.
     """
 
-    def __init__(self, log: Log, destination: Destination, owner: Owner, inline_bytes: int) -> None:
+    def __init__(self, log: Log, destination: Destination, owner: SegmentOwner, inline_bytes: int) -> None:
         self._log = log
         self._destination = destination
         self._owner = owner
@@ -312,7 +312,7 @@ class AttemptWriter:
         self._held: list[EntryBatch] = []
         self._held_bytes = 0
         self._writer: LedgerWriter | None = None
-        self._closed: list[LedgerFacts] = []
+        self._closed: list[SegmentFacts] = []
 
     def append(self, entries: EntryBatch) -> None:
         """Send entries; the client's window bounds what is in flight.
@@ -358,7 +358,7 @@ class AttemptWriter:
                 self._close()
             entries = entries.slice(len(piece), len(entries))
 
-    def finish(self) -> tuple[LedgerFacts, ...]:
+    def finish(self) -> tuple[SegmentFacts, ...]:
         """Close the last ledger; return all of them. Every entry is then durable on ackQuorum bookies.
 
         Closing syncs: with relaxed durability each ledger once, before the task reports it.
@@ -374,7 +374,7 @@ class AttemptWriter:
     def _close(self) -> None:
         assert self._writer is not None
         closed = self._writer.close()
-        self._closed.append(LedgerFacts(self._writer.ledger_id, closed.last_entry, closed.length))
+        self._closed.append(SegmentFacts(self._writer.ledger_id, closed.last_entry, closed.length))
         self._writer = None
 
     def __enter__(self) -> AttemptWriter:
@@ -430,7 +430,7 @@ class BookKeeperWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one partition to its own ledgers; nothing if the log has content that ifExists protects."""
         context = _task()
-        owner = Owner("job", self._job_id, None, context.partitionId(), context.taskAttemptId())
+        owner = SegmentOwner("job", self._job_id, None, context.partitionId(), context.taskAttemptId())
         if self._is_skipped:
             return AttemptResult(owner, ())
         # In foreachBatch a job runs for a streaming query: the query's checkpoint determines the batch of a version.
@@ -440,7 +440,7 @@ class BookKeeperWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what all tasks wrote, in one change of the log; a version of txnAppId once, and no older one."""
-        spare_modules()
+        freeze_imported_modules()
         results = _results(messages)
         name, version = self._destination.options.txn_app_id, self._destination.options.txn_version
         if name is not None and version is not None:
@@ -451,7 +451,7 @@ class BookKeeperWriter(DataSourceArrowWriter):
             self._publish_unkeyed([ledger for result in results for ledger in result.ledgers])
         self._destination.discard_after_publishing(self._job_id)
 
-    def _publish_unkeyed(self, ledgers: Sequence[LedgerFacts]) -> None:
+    def _publish_unkeyed(self, ledgers: Sequence[SegmentFacts]) -> None:
         try:
             self._destination.publish(ledgers, is_overwrite=self._overwrite)
         except LogExists:
@@ -491,7 +491,7 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
             )
         app_id = self._destination.options.txn_app_id
         name, number = app_id or query_id, self._version(int(epoch))
-        owner = Owner("query", name, number, context.partitionId(), context.taskAttemptId())
+        owner = SegmentOwner("query", name, number, context.partitionId(), context.taskAttemptId())
         return self._destination.write(owner, iterator, is_keyed=True, query=query_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

@@ -326,7 +326,7 @@ def _memory(size: int) -> np.ndarray:
     return np.empty(size, np.uint8)
 
 
-class WholeEntries(EntryDigest):
+class RawEntryDigest(EntryDigest):
     """Checks entries as `EntryDigest`, and returns each one whole, with its envelope: for copies byte for byte."""
 
     def __init__(self, digest_type: DigestType, password: bytes, lac_bounds: LacBounds = NO_COPIES) -> None:

@@ -42,7 +42,7 @@ from bookie_service.engine.turns import Turns
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats.index import STORED_ENTRY_ID_MAX, UNKNOWN_KEY
 from bookie_service.formats.journal import RecordKind
-from bookie_service.storage.io.byte_source import Fetched, Place
+from bookie_service.storage.io.byte_source import Fetched, FileRange
 from bookie_service.storage.io.framed_entries import rows_by_ledger
 from bookie_service.storage.journal.checkpoint import Checkpoint, CheckpointThread
 from bookie_service.storage.journal.journal import Record
@@ -62,7 +62,7 @@ FORCES_MAX = 10_000
 class ReadThreads(Protocol):
     """Threads for work that must not block the event loop."""
 
-    def fetch(self, place: Place, on_fetched: Callable[[Fetched], None]) -> None:
+    def fetch(self, place: FileRange, on_fetched: Callable[[Fetched], None]) -> None:
         """Read a place and call back with the result, on the event loop."""
 
     def run(self, task: Callable[[], StepReport], on_done: Callable[[StepReport], None]) -> None:

@@ -37,7 +37,7 @@ from bookie_service.engine.containment import Disconnectable, refuse_after
 from bookie_service.engine.responses import Parts
 from bookie_service.engine.turns import Turn, Turns
 from bookie_service.storage.disks import FileSystemSpace
-from bookie_service.storage.io.byte_source import CachedSource, Fetched, NotCached, Place
+from bookie_service.storage.io.byte_source import CachedSource, Fetched, FileRange, NotCached
 from bookie_service.storage.io.framed_entries import FramedEntries
 from bookie_service.storage.ledgers.interface import Ledger, LedgerStorage
 
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 _LAC = struct.Struct(">q")
 
-Fetch = Callable[[Place, Callable[[Fetched], None]], None]
+Fetch = Callable[[FileRange, Callable[[Fetched], None]], None]
 """Reads a place and calls back with the result, on the event loop."""
 
 
@@ -170,7 +170,7 @@ class Reading(ABC):
         """Return how many requests are not answered yet."""
 
     @abstractmethod
-    def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
+    def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> FileRange | None:
         """Answer as many requests as are in memory, the peer takes, and the turn has time for.
 
         Returns:
@@ -199,7 +199,7 @@ Pieces = list[bytes | memoryview]
 """Responses that are sent together."""
 
 
-def answer_in_pieces(reading: Reading, turn: Turn, answer_some: Callable[[Pieces], None]) -> Place | None:
+def answer_in_pieces(reading: Reading, turn: Turn, answer_some: Callable[[Pieces], None]) -> FileRange | None:
     """Answer requests of a reading, as `Reading.proceed` does.
 
     Args:
@@ -253,7 +253,7 @@ class Reads:
         """Answer all of a reading, but in a later call: for callers that are in the middle of a change."""
         self._turns.go_on(reading.client, lambda turn: self.enqueue(reading, turn))
 
-    def _proceed(self, reading: Reading, fetched: Fetched | None, turn: Turn) -> Place | None:
+    def _proceed(self, reading: Reading, fetched: Fetched | None, turn: Turn) -> FileRange | None:
         """Let a reading proceed. If a request fails, it is answered EIO, and the reading continues after it."""
         while True:
             try:
@@ -264,7 +264,7 @@ class Reads:
                 if not len(reading) or not reading.client.is_open or turn.is_over:
                     return None
 
-    def _answer_later(self, reading: Reading, place: Place | None) -> None:
+    def _answer_later(self, reading: Reading, place: FileRange | None) -> None:
         """Let as many requests wait as there is room for; refuse the others."""
         room = max(0, self._view.options.waiting_max - self._waiting)
         if len(reading) > room:
@@ -274,7 +274,7 @@ class Reads:
             self._waiting += len(reading)
             self._wait(reading, place)
 
-    def _wait(self, reading: Reading, place: Place | None) -> None:
+    def _wait(self, reading: Reading, place: FileRange | None) -> None:
         """Continue when a place is fetched; None: when the peer takes replies, in the next turn of the connection."""
         if place is not None:
             self._fetch(place, lambda fetched: self._go_on(reading, fetched, self._turns.begin(reading.client)))

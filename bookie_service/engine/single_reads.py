@@ -12,7 +12,7 @@ from bkspark.wire.status import Status
 from bookie_service.engine.reads import Pieces, ReadClient, Reading, View, answer_in_pieces, failed
 from bookie_service.engine.responses import ReadResponseEncoder
 from bookie_service.engine.turns import Turn
-from bookie_service.storage.io.byte_source import Fetched, Place
+from bookie_service.storage.io.byte_source import Fetched, FileRange
 
 _ROWS_PER_LOOK = 8192
 """Requests that are divided into runs at once: dividing all of them in each turn would cost more than the turn."""
@@ -76,7 +76,7 @@ class SingleReads(Reading):
         ledger_ids, entry_ids = self.ledger_ids[first:end], self.entry_ids[first:end]
         return self.encoder.not_found(first, status, ledger_ids, entry_ids) if len(ledger_ids) else b""
 
-    def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
+    def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> FileRange | None:
         # A ledger that was absent a turn ago may exist now.
         self._absent = []
         return answer_in_pieces(self, turn, lambda parts: self._answer_some(view, fetched, turn, parts))

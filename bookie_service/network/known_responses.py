@@ -11,7 +11,7 @@ from bkspark.wire.status import Status
 from bookie_service.engine.reads import ReadClient, Reading, View
 from bookie_service.engine.turns import Turn
 from bookie_service.network import v3_responses
-from bookie_service.storage.io.byte_source import Fetched, Place
+from bookie_service.storage.io.byte_source import Fetched, FileRange
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class KnownResponse(Reading):
         self.is_answered = True
         self.client.give_up("a request of it cannot be answered")
 
-    def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
+    def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> FileRange | None:
         self.is_answered = True
         self.client.send((self.responses,))
         return None
@@ -53,7 +53,7 @@ class SpaceRead(Reading):
         self.is_answered = True
         self.client.send((v3_responses.refusal(self.request, status),))
 
-    def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
+    def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> FileRange | None:
         flags = protocol.GetBookieInfoRequest
         asked = self.request.getBookieInfoRequest.requested
         try:

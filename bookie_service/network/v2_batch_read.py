@@ -10,7 +10,7 @@ from bkspark.wire.status import Status
 from bookie_service.engine.reads import ReadClient, Reading, View, failed
 from bookie_service.engine.turns import Turn
 from bookie_service.formats.journal import BODY_BYTES_MAX
-from bookie_service.storage.io.byte_source import Fetched, NotCached, Place
+from bookie_service.storage.io.byte_source import Fetched, FileRange, NotCached
 from bookie_service.storage.io.framed_entries import FramedEntries
 
 
@@ -39,7 +39,7 @@ class BatchRead(Reading):
             self.ledger_id, self.first_entry, self.request_id, v2.code_of(status), items_bytes
         )
 
-    def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
+    def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> FileRange | None:
         """Answer with the first entry, then as many as the limits allow."""
         try:
             status, pieces = self._read(view, fetched)

@@ -20,7 +20,7 @@ from bookie_service.engine.entry_lists import EntryLists, ListClient
 from bookie_service.engine.reads import Reading, View, failed
 from bookie_service.engine.turns import Turn
 from bookie_service.network.v3_responses import response
-from bookie_service.storage.io.byte_source import Fetched, Place
+from bookie_service.storage.io.byte_source import Fetched, FileRange
 from bookie_service.storage.ledgers.interface import Ledger
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class EntryList(Reading):
         self._is_begun = True
         self.client.send((response(self._request, v3.code_of(status)),))
 
-    def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
+    def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> FileRange | None:
         self._view = view
         # An absent ledger is answered at once.
         if self._held() is not None and not self._lists.add(self):

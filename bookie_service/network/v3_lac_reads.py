@@ -12,7 +12,7 @@ from bkspark.wire.framing import LENGTH_BYTES
 from bkspark.wire.status import Status
 from bookie_service.engine.reads import Pieces, ReadClient, Reading, View, answer_in_pieces, failed
 from bookie_service.engine.turns import Turn
-from bookie_service.storage.io.byte_source import Fetched, Place
+from bookie_service.storage.io.byte_source import Fetched, FileRange
 from bookie_service.storage.ledgers.interface import Ledger
 
 _LEDGERS_PER_LOOK = 8
@@ -57,7 +57,7 @@ class LacReads(Reading):
         code = v3.StatusCode.ENOENTRY if is_absent else v3.code_of(status)
         return v3_lacs.encode_lac_failures(self.txn_ids[first:end], code, self.ledger_ids[first:end])
 
-    def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
+    def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> FileRange | None:
         return answer_in_pieces(self, turn, lambda parts: self._answer_some(view, fetched, turn, parts))
 
     def _answer_some(self, view: View, fetched: Fetched | None, turn: Turn, parts: Pieces) -> None:

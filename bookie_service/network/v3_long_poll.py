@@ -25,7 +25,7 @@ from bookie_service.engine.turns import Turn
 from bookie_service.network.known_responses import KnownResponse
 from bookie_service.network.response_encoders import V3Responses, txn_id_array
 from bookie_service.network.v3_responses import response
-from bookie_service.storage.io.byte_source import Fetched, NotCached, Place
+from bookie_service.storage.io.byte_source import Fetched, FileRange, NotCached
 
 
 class LongPollRead(Poll):
@@ -61,7 +61,7 @@ class LongPollRead(Poll):
         if lac is not None:
             self._lac = self._advanced = lac
 
-    def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
+    def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> FileRange | None:
         if not self._is_settled:
             try:
                 self._look(view, fetched)

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import BookKeeperError, MetadataFormat, SessionExpired
-from bkspark.ledger.services import Services
+from bkspark.ledger.context import ClientContext
 from bkspark.metadata.election import AuditorElection
 from bkspark.metadata.tree import Callback, Tree
 from bkspark.metadata.underreplication import RecoveryDelay, UnderreplicationStore
@@ -35,14 +35,14 @@ class Auditor:
 
     def __init__(
         self,
-        services: Services,
+        context: ClientContext,
         tree: Tree,
         store: UnderreplicationStore,
         election: AuditorElection,
         options: AuditOptions,
         unexpected: UnexpectedErrors,
     ) -> None:
-        self._services = services
+        self._context = context
         self._tree = tree
         self._store = store
         self._election = election
@@ -83,8 +83,8 @@ class Auditor:
                 self._election.watch,
                 self._store.watch_enabled,
                 self._store.watch_lost_bookie_recovery_delay,
-                self._services.registry.watch_writable,
-                self._services.registry.watch_read_only,
+                self._context.registry.watch_writable,
+                self._context.registry.watch_read_only,
             ):
                 ends.append(await watch(self._wake.set))
             yield
@@ -188,7 +188,7 @@ class Auditor:
 
     async def _check_ledgers(self) -> None:
         check = LedgerCheck(
-            self._services, self._options.verified_share, blames_silent=False, unexpected=self._unexpected
+            self._context, self._options.verified_share, blames_silent=False, unexpected=self._unexpected
         )
         async for found in check.findings():
             if found.error is not None:
@@ -216,7 +216,7 @@ class Auditor:
 
     async def _bookies(self) -> tuple[frozenset[str], frozenset[str]]:
         """Return (bookies with a cookie, bookies that serve); one that changes its mode meanwhile serves."""
-        registry = self._services.registry
+        registry = self._context.registry
         known = frozenset(await registry.known())
         writable = frozenset(await registry.writable())
         read_only = frozenset(await registry.read_only())
@@ -250,7 +250,7 @@ class Auditor:
             await self._store.mark(ledger_id, missing, _now_ms())
             return True
 
-        async for some in read_all(self._services.ledgers, self._options.ledgers_at_once, self._unexpected):
+        async for some in read_all(self._context.ledgers, self._options.ledgers_at_once, self._unexpected):
             listed += sum(await asyncio.gather(*(look_at(*each) for each in some)))
         return listed
 

@@ -9,7 +9,7 @@ import asyncio
 from dataclasses import dataclass
 
 from bkspark.ledger import Cluster
-from bkspark.ledger.services import Services
+from bkspark.ledger.context import ClientContext
 from bkspark.metadata.election import AuditorElection
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.underreplication import UnderreplicationStore
@@ -25,7 +25,7 @@ class RepairedCluster:
     """The parts of a cluster that repair uses: connections, metadata tree, the list of under-replicated ledgers."""
 
     uri: MetadataUri
-    services: Services
+    context: ClientContext
     tree: Tree
     store: UnderreplicationStore
     unexpected: UnexpectedErrors
@@ -36,14 +36,14 @@ class RepairedCluster:
         tree = await cluster.tree()
         store = UnderreplicationStore(tree, cluster.uri)
         await store.prepare()
-        return cls(cluster.uri, await cluster.services(), tree, store, unexpected or UnexpectedErrors())
+        return cls(cluster.uri, await cluster.context(), tree, store, unexpected or UnexpectedErrors())
 
     def auditor(self, who: str, options: AutoRecoveryOptions) -> Auditor:
         election = AuditorElection(self.tree, self.uri, who)
-        return Auditor(self.services, self.tree, self.store, election, options.audit, self.unexpected)
+        return Auditor(self.context, self.tree, self.store, election, options.audit, self.unexpected)
 
     def worker(self, who: str, options: AutoRecoveryOptions) -> ReplicationWorker:
-        return ReplicationWorker(self.services, self.tree, self.store, who, options.repair, self.unexpected)
+        return ReplicationWorker(self.context, self.tree, self.store, who, options.repair, self.unexpected)
 
 
 class AutoRecovery:

@@ -15,20 +15,20 @@ from collections.abc import AsyncIterator, Awaitable, Iterator
 import numpy as np
 
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.core.reader import EntrySpan, GroupRead, ReadPace, groups
+from bkspark.core.reader import AdaptiveReadSize, EntrySpan, GroupRead, groups
 from bkspark.core.striping import write_set
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError
+from bkspark.ledger.context import ClientContext
 from bkspark.ledger.range_reader import RangeReader
-from bkspark.ledger.services import Services
 from bkspark.ledger.stored import (
     PIECES_IN_FLIGHT_MAX,
     READ_ENTRIES_MAX,
     SINGLE_READS_AT_ONCE,
-    StoredEntryWriter,
+    ReplicaWriter,
 )
 from bkspark.wire import v2
-from bkspark.wire.digest import WholeEntries, master_key
+from bkspark.wire.digest import RawEntryDigest, master_key
 from bookie_service.replication.repair import CopyEntries, SlotCopy
 
 READ_AHEAD = 4
@@ -71,17 +71,17 @@ class FragmentCopier:
 
     def __init__(
         self,
-        services: Services,
+        context: ClientContext,
         ledger_id: int,
         metadata: LedgerMetadata,
         password: bytes,
         rate: ByteRate,
         piece_bytes: int,
     ) -> None:
-        self._services = services
+        self._context = context
         self._ledger_id = ledger_id
         self._metadata = metadata
-        self._digest = WholeEntries(metadata.digest, password, metadata.lac_bounds)
+        self._digest = RawEntryDigest(metadata.digest, password, metadata.lac_bounds)
         self._master_key = master_key(password)
         self._rate = rate
         self._piece_bytes = piece_bytes
@@ -97,8 +97,8 @@ class FragmentCopier:
             CopyFailed: a target refused, timed out or disconnected.
             NoSuchEntry, ReadFailed: no bookie returns an entry.
         """
-        lane = self._services.pool.lease(self._ledger_id)
-        writers = [StoredEntryWriter(self._services, self._ledger_id, copy.target, lane) for copy in todo.copies]
+        connection_index = self._context.pool.reserve_connection(self._ledger_id)
+        writers = [ReplicaWriter(self._context, self._ledger_id, copy.target, connection_index) for copy in todo.copies]
         try:
             for writer in writers:
                 await _of_target(writer.bookie, writer.connect())
@@ -108,12 +108,10 @@ class FragmentCopier:
                 await _of_target(writer.bookie, writer.drained(0))
         finally:
             for writer in writers:
-                writer.let_go()
-            self._services.pool.release(self._ledger_id, lane)
+                writer.close()
+            self._context.pool.release(self._ledger_id, connection_index)
 
-    async def _send(
-        self, todo: CopyEntries, writers: list[StoredEntryWriter], ids: np.ndarray, batch: EntryBatch
-    ) -> None:
+    async def _send(self, todo: CopyEntries, writers: list[ReplicaWriter], ids: np.ndarray, batch: EntryBatch) -> None:
         slots = write_set(int(ids[0]), len(todo.fragment.bookies), self._metadata.write_quorum)
         frames, bounds = v2.encode_stored_adds(batch, self._master_key, v2.RECOVERY_ADD)
         await self._rate.wait(len(frames))
@@ -125,9 +123,9 @@ class FragmentCopier:
 
     async def _batches(self, todo: CopyEntries, lost: frozenset[str]) -> AsyncIterator[_Read]:
         """Yield every needed entry, whole, in ascending order of spans; reads run ahead of the caller."""
-        reader = RangeReader(self._services.pool, self._ledger_id, self._metadata, self._digest, None)
+        reader = RangeReader(self._context.pool, self._ledger_id, self._metadata, self._digest, None)
         is_striped = self._metadata.write_quorum < len(todo.fragment.bookies)
-        pace = ReadPace(self._piece_bytes, SINGLE_READS_AT_ONCE if is_striped else READ_ENTRIES_MAX)
+        pace = AdaptiveReadSize(self._piece_bytes, SINGLE_READS_AT_ONCE if is_striped else READ_ENTRIES_MAX)
         waiting = self._reads(todo, lost, pace)
         ahead: deque[tuple[GroupRead, asyncio.Task[_Read]]] = deque()
 
@@ -153,12 +151,12 @@ class FragmentCopier:
                 task.cancel()
             await asyncio.gather(*(task for _, task in ahead), return_exceptions=True)
 
-    def _reads(self, todo: CopyEntries, lost: frozenset[str], pace: ReadPace) -> Iterator[GroupRead]:
+    def _reads(self, todo: CopyEntries, lost: frozenset[str], pace: AdaptiveReadSize) -> Iterator[GroupRead]:
         """Yield the reads that the copies need: runs of entries that share a write set."""
         bookies, quorum = todo.fragment.bookies, self._metadata.write_quorum
         # If not every bookie has every entry, a span is split into as many reads as there are bookies.
         reads = 1 if quorum == len(bookies) else len(bookies)
-        avoided = lost | self._services.pool.avoided
+        avoided = lost | self._context.pool.avoided
         first = todo.fragment.first_entry
         while first < todo.end_entry:
             span = EntrySpan(first, min(first + pace.entries * reads, todo.end_entry), bookies)

@@ -18,9 +18,9 @@ import numpy as np
 
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat, NoSuchLedger, ReadFailed
+from bkspark.ledger.context import ClientContext
 from bkspark.ledger.reader import last_entries
-from bkspark.ledger.services import Services
-from bkspark.ledger.stored import HeldEntries
+from bkspark.ledger.stored import ReplicaReader
 from bkspark.wire.digest import EntryDigest
 from bkspark.wire.entry_lists import EntryRuns
 from bookie_service.replication.containment import UnexpectedErrors
@@ -74,14 +74,14 @@ class LedgerCheck:
 
     def __init__(
         self,
-        services: Services,
+        context: ClientContext,
         share: float,
         *,
         blames_silent: bool,
         password: bytes = b"",
         unexpected: UnexpectedErrors,
     ) -> None:
-        self._services = services
+        self._context = context
         self._share = share
         self._blames_silent = blames_silent
         self._password = password
@@ -95,7 +95,7 @@ class LedgerCheck:
             MetadataError: the listing could not be finished.
         """
         tasks: set[asyncio.Task[LedgerFindings | None]] = set()
-        ids = self._services.ledgers.ids()
+        ids = self._context.ledgers.ids()
         try:
             exhausted = False
             while tasks or not exhausted:
@@ -125,14 +125,14 @@ class LedgerCheck:
         last bookie has it.
         """
         try:
-            metadata = (await self._services.ledgers.read(ledger_id)).metadata
+            metadata = (await self._context.ledgers.read(ledger_id)).metadata
             found = await self._check(ledger_id, metadata)
             for _ in range(OPEN_LOOKS - 1):
                 if not found.bookies:
                     break
                 if not metadata.is_closed:
                     await asyncio.sleep(OPEN_PAUSE_S)
-                current = (await self._services.ledgers.read(ledger_id)).metadata
+                current = (await self._context.ledgers.read(ledger_id)).metadata
                 if current.is_closed and current == metadata:
                     break
                 metadata, found = current, await self._check(ledger_id, current)
@@ -150,7 +150,7 @@ class LedgerCheck:
 
     async def _check(self, ledger_id: int, metadata: LedgerMetadata) -> LedgerFindings:
         password = self._password if metadata.password is None else metadata.password
-        held_entries = HeldEntries(self._services, ledger_id, metadata, password)
+        held_entries = ReplicaReader(self._context, ledger_id, metadata, password)
         settled = settled_fragments(metadata)
         lists = await self._lists(held_entries, [fragment for fragment, _ in settled])
         fragments = [(*each, lists) for each in settled]
@@ -166,7 +166,7 @@ class LedgerCheck:
             entries += gone
         return LedgerFindings(ledger_id, tuple(lacks), entries)
 
-    async def _lists(self, held_entries: HeldEntries, fragments: Sequence[Fragment]) -> dict[str, EntryRuns]:
+    async def _lists(self, held_entries: ReplicaReader, fragments: Sequence[Fragment]) -> dict[str, EntryRuns]:
         """Return the lists of the bookies that send one; an empty result if everything is read anyway."""
         if self._share >= 1:
             return {}
@@ -178,13 +178,13 @@ class LedgerCheck:
         """Return the id after the last confirmed entry of an open ledger; 0 if the bookies do not report it."""
         try:
             digest = EntryDigest(metadata.digest, password, metadata.lac_bounds)
-            return (await last_entries(self._services.pool, ledger_id, metadata, digest)).lac + 1
+            return (await last_entries(self._context.pool, ledger_id, metadata, digest)).lac + 1
         except ReadFailed:
             return 0
 
     async def _check_fragment(
         self,
-        held_entries: HeldEntries,
+        held_entries: ReplicaReader,
         metadata: LedgerMetadata,
         fragment: Fragment,
         end_entry: int,
@@ -229,7 +229,7 @@ class LedgerCheck:
         yield fragment, fragment.first_entry + size
         yield Fragment(end_entry - size, fragment.bookies), end_entry
 
-    async def _holes(self, held_entries: HeldEntries, bookie: str, entry_ids: np.ndarray) -> np.ndarray:
+    async def _holes(self, held_entries: ReplicaReader, bookie: str, entry_ids: np.ndarray) -> np.ndarray:
         if not len(entry_ids):
             return entry_ids
         try:
@@ -244,7 +244,7 @@ class LedgerCheck:
         is_chosen = np.isin(entry_ids, ends)
         inner = np.flatnonzero(~is_chosen)
         count = math.ceil(len(inner) * self._share)
-        is_chosen[inner[self._services.random.sample(range(len(inner)), count)]] = True
+        is_chosen[inner[self._context.random.sample(range(len(inner)), count)]] = True
         return entry_ids[is_chosen]
 
 

@@ -63,7 +63,7 @@ async def check_cluster(cluster: RepairedCluster, options: AutoRecoveryOptions, 
         MetadataError: the metadata store failed: nothing is known.
     """
     check = LedgerCheck(
-        cluster.services,
+        cluster.context,
         1.0,
         blames_silent=True,
         password=options.repair.password,
@@ -142,7 +142,7 @@ async def decommission(cluster: RepairedCluster, bookie: str, options: AutoRecov
     moved = await move_away(cluster, bookie, options, progress)
     await _check_is_down(cluster, bookie)
     try:
-        await cluster.services.registry.delete_cookie(bookie)
+        await cluster.context.registry.delete_cookie(bookie)
     except NoSuchNode:
         progress(f"the cookie of {bookie} was removed already")
     return moved
@@ -153,7 +153,7 @@ async def _check_is_down(cluster: RepairedCluster, bookie: str) -> None:
         check_bookie_id(bookie)
     except ValueError as error:
         raise ConfigurationError(f"bookie {bookie!r}: {error}") from None
-    registry = cluster.services.registry
+    registry = cluster.context.registry
     if bookie in await registry.writable() or bookie in await registry.read_only():
         raise MetadataError(f"bookie {bookie} is serving: stop it first, then run this again")
     known = await registry.known()
@@ -165,7 +165,7 @@ async def _naming(cluster: RepairedCluster, bookie: str) -> tuple[frozenset[int]
     """Return the ledgers that name a bookie, and the error of one ledger whose metadata could not be read."""
     naming: set[int] = set()
     unreadable: BookKeeperError | None = None
-    async for some in read_all(cluster.services.ledgers, LEDGERS_AT_ONCE, cluster.unexpected):
+    async for some in read_all(cluster.context.ledgers, LEDGERS_AT_ONCE, cluster.unexpected):
         for ledger_id, metadata in some:
             if isinstance(metadata, BookKeeperError):
                 unreadable = metadata
@@ -176,7 +176,7 @@ async def _naming(cluster: RepairedCluster, bookie: str) -> tuple[frozenset[int]
 
 async def _names(cluster: RepairedCluster, ledger_id: int, bookie: str) -> bool:
     try:
-        metadata = (await cluster.services.ledgers.read(ledger_id)).metadata
+        metadata = (await cluster.context.ledgers.read(ledger_id)).metadata
     except NoSuchLedger:
         return False
     return _is_named(metadata, bookie)

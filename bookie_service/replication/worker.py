@@ -19,10 +19,10 @@ from bkspark.core.effects import WriteMetadata
 from bkspark.core.metadata import Fragment
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat, NoSuchLedger, SessionExpired, TooManyRequests
+from bkspark.ledger.context import ClientContext
 from bkspark.ledger.metadata_steps import write_metadata
 from bkspark.ledger.recovery import recover
-from bkspark.ledger.services import Services
-from bkspark.ledger.stored import HeldEntries
+from bkspark.ledger.stored import ReplicaReader
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.underreplication import Underreplicated, UnderreplicationStore
 from bookie_service.replication.containment import UnexpectedErrors
@@ -65,14 +65,14 @@ class ReplicationWorker:
 
     def __init__(
         self,
-        services: Services,
+        context: ClientContext,
         tree: Tree,
         store: UnderreplicationStore,
         who: str,
         options: RepairOptions,
         unexpected: UnexpectedErrors,
     ) -> None:
-        self._services = services
+        self._context = context
         self._tree = tree
         self._store = store
         self._who = who
@@ -132,7 +132,7 @@ class ReplicationWorker:
         now_s = self._now_s()
         due = [id for id in listed if id not in self._deferred or self._deferred[id].due_s <= now_s]
         # Other workers see the same list: each begins at another place.
-        self._services.random.shuffle(due)
+        self._context.random.shuffle(due)
         waiting = iter(due)
         done = 0
 
@@ -231,10 +231,10 @@ class ReplicationWorker:
         """Return how the repair ended, and the last fragment that it saw."""
         ledger_id = work.ledger_id
         # Read after the list: a bookie that was reported since then does not count as serving.
-        candidates = await self._services.view.replacements()
-        registered = candidates.writable | frozenset(await self._services.registry.read_only())
+        candidates = await self._context.watcher.replacements()
+        registered = candidates.writable | frozenset(await self._context.registry.read_only())
         try:
-            stored = await self._services.ledgers.read(ledger_id)
+            stored = await self._context.ledgers.read(ledger_id)
         except NoSuchLedger:
             return Ended(Outcome.GONE), None
         core = RepairCore(
@@ -244,11 +244,11 @@ class ReplicationWorker:
             reported=work.missing,
             writable=candidates.writable,
             registered=registered,
-            random=self._services.random,
+            random=self._context.random,
             topology=candidates.topology,
             may_recover=self._may_recover(ledger_id, stored.metadata.last_fragment),
         )
-        run = _RepairRun(self._services, core, registered, self._options.password, self._rate, self._piece_bytes)
+        run = _RepairRun(self._context, core, registered, self._options.password, self._rate, self._piece_bytes)
         (effect,) = core.start()
         while not isinstance(effect, Ended):
             if self._tree.session_id != session:
@@ -264,14 +264,14 @@ class _RepairRun:
 
     def __init__(
         self,
-        services: Services,
+        context: ClientContext,
         core: RepairCore,
         registered: frozenset[str],
         password: bytes,
         rate: ByteRate,
         piece_bytes: int,
     ) -> None:
-        self._services = services
+        self._context = context
         self._core = core
         self._registered = registered
         self._fallback_password = password
@@ -300,13 +300,13 @@ class _RepairRun:
 
     async def _write(self, effect: WriteMetadata) -> list[Effect]:
         try:
-            return await write_metadata(self._services.ledgers, self._core, self._core.ledger_id, effect)
+            return await write_metadata(self._context.ledgers, self._core, self._core.ledger_id, effect)
         except NoSuchLedger:
             return self._core.on_gone()
 
     async def _inspect(self, effect: InspectCopies) -> list[Effect]:
         core = self._core
-        held = HeldEntries(self._services, core.ledger_id, core.metadata, self._password)
+        held = ReplicaReader(self._context, core.ledger_id, core.metadata, self._password)
         bookie, quorum = effect.fragment.bookies[effect.slot], core.metadata.write_quorum
         holes = [np.empty(0, np.int64)]
         try:
@@ -322,13 +322,13 @@ class _RepairRun:
     async def _copy(self, effect: CopyEntries) -> list[Effect]:
         core = self._core
         copier = FragmentCopier(
-            self._services, core.ledger_id, core.metadata, self._password, self._rate, self._piece_bytes
+            self._context, core.ledger_id, core.metadata, self._password, self._rate, self._piece_bytes
         )
         lost = frozenset(effect.fragment.bookies) - self._registered
         try:
             await copier.copy(effect, lost)
         except CopyFailed as failure:
-            self._services.view.on_failure(failure.target)
+            self._context.watcher.on_failure(failure.target)
             return core.on_copy_failed(failure.target, failure.error)
         except BookKeeperError as error:
             return core.on_unreadable(error)
@@ -337,12 +337,12 @@ class _RepairRun:
         return core.on_copied()
 
     async def _recover(self) -> list[Effect]:
-        core, services = self._core, self._services
+        core, context = self._core, self._context
         try:
-            stored = await services.ledgers.read(core.ledger_id)
+            stored = await context.ledgers.read(core.ledger_id)
             if not stored.metadata.is_closed:
-                await recover(services, core.ledger_id, stored, self._password, WriterOptions())
-                stored = await services.ledgers.read(core.ledger_id)
+                await recover(context, core.ledger_id, stored, self._password, WriterOptions())
+                stored = await context.ledgers.read(core.ledger_id)
         except NoSuchLedger:
             return core.on_gone()
         except BookKeeperError as error:

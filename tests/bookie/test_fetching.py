@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bookie_service.storage.io.byte_source import Fetched, Place
+from bookie_service.storage.io.byte_source import Fetched, FileRange
 from bookie_service.storage.io.fetching import FetchThreads
 from bookie_service.storage.io.files import LocalFiles
 
@@ -48,7 +48,7 @@ def test_fetched_bytes_are_those_of_the_place_and_fewer_at_the_end(loop: Loop, t
     LocalFiles().replace(path, bytes(range(200)))
     before = os.listdir("/proc/self/fd")
     found: list[Fetched] = []
-    for place in (Place(path, 10, 5), Place(path, 190, 50)):
+    for place in (FileRange(path, 10, 5), FileRange(path, 190, 50)):
         loop.threads.fetch(place, found.append)
         loop.turn()
     assert [(it.place.offset, it.data, it.error) for it in found] == [
@@ -60,11 +60,11 @@ def test_fetched_bytes_are_those_of_the_place_and_fewer_at_the_end(loop: Loop, t
 
 def test_error_of_a_disk_is_handed_over_and_the_thread_goes_on(loop: Loop, tmp_path: Path) -> None:
     found: list[Fetched] = []
-    loop.threads.fetch(Place(str(tmp_path / "gone.log"), 0, 5), found.append)
+    loop.threads.fetch(FileRange(str(tmp_path / "gone.log"), 0, 5), found.append)
     loop.turn()
     assert isinstance(found[0].error, FileNotFoundError)
     before = os.listdir("/proc/self/fd")
-    loop.threads.fetch(Place(str(tmp_path), 0, 5), found.append)  # opens, and cannot be read
+    loop.threads.fetch(FileRange(str(tmp_path), 0, 5), found.append)  # opens, and cannot be read
     loop.turn()
     assert isinstance(found[1].error, OSError)
     assert os.listdir("/proc/self/fd") == before

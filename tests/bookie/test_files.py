@@ -141,7 +141,7 @@ def test_advice_is_about_the_bytes_that_were_asked_for(file: File, monkeypatch: 
     monkeypatch.setattr(os, "posix_fadvise", lambda *advice: given.append(advice))
     descriptor = int(next(name for name in descriptors() if _is_open_at(name, file.path)))
     file.read_ahead(100, 7)
-    file.let_go(10, 40)
+    file.drop_page_cache(10, 40)
     assert given == [(descriptor, 7, 100, os.POSIX_FADV_WILLNEED), (descriptor, 10, 30, os.POSIX_FADV_DONTNEED)]
 
 

@@ -193,7 +193,7 @@ def _can_leave_cache(directory: Path) -> bool:
     file = FILES.open(str(path))
     try:
         file.sync_data()
-        file.let_go(0, 1 << 20)
+        file.drop_page_cache(0, 1 << 20)
         return file.read_cached(memoryview(bytearray(4096)), 1 << 16) == 0
     finally:
         file.close()

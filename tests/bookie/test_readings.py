@@ -25,7 +25,7 @@ from bookie_service.engine.turns import TurnLimits, Turns
 from bookie_service.network.response_encoders import V2_RESPONSES, V3Responses
 from bookie_service.network.v2_batch_read import BatchRead
 from bookie_service.network.v3_lac_reads import LacReads
-from bookie_service.storage.io.byte_source import Fetched, Place
+from bookie_service.storage.io.byte_source import Fetched, FileRange
 from tests.crash.history import History
 from tests.crash.simulated_files import SimulatedFile, SimulatedFiles
 from tests.crash.twins import SILENT, BookieTwin, Setup, add_frame, lac_packet, sealed
@@ -99,7 +99,7 @@ class Bench:
     twin: BookieTwin
     limits: TurnLimits = field(default_factory=lambda: TurnLimits(1 << 20, 1.0))
     options: ReadOptions = field(default_factory=ReadOptions)
-    fetches: list[tuple[Place, Callable[[Fetched], None]]] = field(default_factory=list)
+    fetches: list[tuple[FileRange, Callable[[Fetched], None]]] = field(default_factory=list)
     queue: list[Callable[[], None]] = field(default_factory=list)
     rooms: int = 0
 
@@ -111,7 +111,7 @@ class Bench:
         self.turns = Turns(self.queue.append, lambda: 0.0, limits)
         self.reads = Reads(self.view, self._fetch, self.turns, self._note_room)
 
-    def _fetch(self, place: Place, callback: Callable[[Fetched], None]) -> None:
+    def _fetch(self, place: FileRange, callback: Callable[[Fetched], None]) -> None:
         self.fetches.append((place, callback))
 
     def _note_room(self) -> None:

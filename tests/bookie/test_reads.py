@@ -19,7 +19,7 @@ from bookie_service.engine.turns import ENDLESS
 from bookie_service.network.response_encoders import V2_RESPONSES
 from bookie_service.network.v2_batch_read import BatchRead
 from bookie_service.storage.disks import FileSystemSpace
-from bookie_service.storage.io.byte_source import CachedSource, Fetched, NotCached, Place
+from bookie_service.storage.io.byte_source import CachedSource, Fetched, FileRange, NotCached
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.base import StoreOptions
@@ -141,12 +141,12 @@ class Waiting:
     """A `fetch` that keeps what is asked for."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[Place, Callable[[Fetched], None]]] = []
+        self.asked: list[tuple[FileRange, Callable[[Fetched], None]]] = []
 
-    def __call__(self, place: Place, on_fetched: Callable[[Fetched], None]) -> None:
+    def __call__(self, place: FileRange, on_fetched: Callable[[Fetched], None]) -> None:
         self.asked.append((place, on_fetched))
 
-    def deliver(self) -> Place:
+    def deliver(self) -> FileRange:
         """Read what was asked for first, and hand it over."""
         place, on_fetched = self.asked.pop(0)
         file = LocalFiles().open(place.path)

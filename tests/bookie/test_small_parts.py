@@ -11,7 +11,7 @@ import pytest
 
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES
-from bookie_service.storage.io.byte_source import CachedSource, Fetched, NotCached, Place
+from bookie_service.storage.io.byte_source import CachedSource, Fetched, FileRange, NotCached
 from bookie_service.storage.io.files import File, LocalFiles
 from bookie_service.storage.io.framed_entries import FramedEntries, contiguous_spans, ledger_sums, rows_by_ledger
 from bookie_service.storage.io.open_files import OpenFiles
@@ -124,11 +124,11 @@ def test_bytes_that_are_not_cached_are_asked_for_with_some_more(hundred: File) -
     assert bytes(source.bytes_at(half, 20, 30)) == bytes(range(30, 50))
     with pytest.raises(NotCached) as raised:
         source.bytes_at(half, 21, 30)
-    assert raised.value.place == Place(hundred.path, 30, 21 + MORE_BYTES)
+    assert raised.value.place == FileRange(hundred.path, 30, 21 + MORE_BYTES)
 
 
 def test_fetched_bytes_serve_the_read_that_they_were_fetched_for(hundred: File) -> None:
-    place = Place(hundred.path, 30, 40)
+    place = FileRange(hundred.path, 30, 40)
     fetched = Fetched(place, hundred.read(40, 30))
     source, nothing = CachedSource(1000), HalfCached(hundred, 0)
     source.begin(fetched)
@@ -143,18 +143,18 @@ def test_fetched_bytes_serve_the_read_that_they_were_fetched_for(hundred: File) 
 
 
 def test_fetched_part_is_of_one_file_and_inside_the_place() -> None:
-    fetched = Fetched(Place("a", 30, 40), bytes(range(40)))
+    fetched = Fetched(FileRange("a", 30, 40), bytes(range(40)))
     assert fetched.part("a", 40, 30) is not None
     assert fetched.part("b", 40, 30) is None
     assert fetched.part("a", 0, 70) is not None
     assert fetched.part("a", 1, 70) is None
     # The file was shorter than the place when it was read.
-    assert Fetched(Place("a", 30, 40), bytes(10)).part("a", 11, 30) is None
-    assert Fetched(Place("a", 30, 40), bytes(10)).part("a", 5, 35) == bytes(5)
+    assert Fetched(FileRange("a", 30, 40), bytes(10)).part("a", 11, 30) is None
+    assert Fetched(FileRange("a", 30, 40), bytes(10)).part("a", 5, 35) == bytes(5)
 
 
 def test_error_of_a_fetch_is_that_of_reads_in_its_place_and_of_no_others() -> None:
-    fetched = Fetched(Place("a", 30, 40), error=OSError(errno.EIO, "broken"))
+    fetched = Fetched(FileRange("a", 30, 40), error=OSError(errno.EIO, "broken"))
     with pytest.raises(OSError, match="broken"):
         fetched.part("a", 10, 30)
     assert fetched.part("a", 41, 30) is fetched.part("b", 10, 30) is None

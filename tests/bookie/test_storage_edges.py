@@ -526,7 +526,7 @@ def test_journal_lets_go_of_whole_pages_one_after_the_other(tmp_path: Path, monk
     """The last page is written to again: it would be read from the disk first."""
     gone: list[tuple[int, int]] = []
     monkeypatch.setattr("bookie_service.storage.journal.journal.CACHED_BYTES", 10_000)
-    monkeypatch.setattr(File, "let_go", lambda self, start, end: gone.append((start, end)))
+    monkeypatch.setattr(File, "drop_page_cache", lambda self, start, end: gone.append((start, end)))
     journal = open_journal(tmp_path)
     for _ in range(30):
         journal.append([record(b"x" * 1500)])

@@ -155,7 +155,7 @@ class Campaign:
         client = self._sites[1].client
         metadata = await self._closed(client, ledger_id)
         await recorded.last_look(self._recorder, client, ledger_id)
-        stored = await (await client.services()).ledgers.read(ledger_id)
+        stored = await (await client.context()).ledgers.read(ledger_id)
         self._metadata.note(ledger_id, stored)
         self._audits[ledger_id] = await self._copies(client, ledger_id, metadata)
 
@@ -168,7 +168,7 @@ class Campaign:
                 await asyncio.sleep(0.1)
 
     async def _copies(self, client: Client, ledger_id: int, metadata: LedgerMetadata) -> Audit:
-        pool = (await client.services()).pool
+        pool = (await client.context()).pool
         digest = EntryDigest(metadata.digest, b"")
         copies = [Copies(0) for _ in range(metadata.last_entry + 1)]
         for ids, bookie in _shares(metadata):

@@ -288,7 +288,7 @@ async def measure(cluster: Cluster, writer: str, kind: str, seconds: float, late
     client, reading = await connected(), await connected()
     # One that was stopped before may have lost its session, and registers again.
     async with asyncio.timeout(BACK_S_MAX):
-        while len(await (await client.services()).registry.writable_ids()) < len(cluster.bookies):
+        while len(await (await client.context()).registry.writable_ids()) < len(cluster.bookies):
             await asyncio.sleep(0.1)
     following: Following | None = None
     try:

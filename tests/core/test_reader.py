@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bkspark.core.reader import GroupRead, ReadPace
+from bkspark.core.reader import AdaptiveReadSize, GroupRead
 from bkspark.errors import BookieUnavailable, NoSuchEntry, ProtocolError, ReadFailed
 
 NOT_THERE = NoSuchEntry("not there")
@@ -56,7 +56,7 @@ def test_absence_is_not_certain_while_a_replica_is_away():
 
 def test_slow_replica_is_asked_beside_the_next_and_the_faster_one_becomes_the_first_to_ask():
     group = GroupRead(5, np.arange(4), ["b1", "b2", "b3"])
-    assert (group.favourite, group.next_replica(), group.next_replica()) == ("b1", "b1", "b2")
+    assert (group.preferred_bookie, group.next_replica(), group.next_replica()) == ("b1", "b1", "b2")
     group.on_entries("b2", 2)
     assert group.missing.tolist() == [2, 3]
     assert [group.next_replica() for _ in range(4)] == ["b2", "b3", "b1", None]
@@ -79,16 +79,16 @@ def test_group_takes_no_more_entries_than_it_asked_for():
 
 
 def test_pace_goes_by_the_largest_entry_and_grows_to_twice_as_many_at_most() -> None:
-    pace = ReadPace(1000, 50)
+    pace = AdaptiveReadSize(1000, 50)
     assert pace.entries == 8
     seen = []
     for largest in (10, 10, 10, 10, 100, 2000, 1, 1, 0, 0, 0, 0, 0, 0, 999):
         pace.on_entries(largest)
         seen.append(pace.entries)
     assert seen == [16, 32, 50, 50, 10, 1, 2, 4, 8, 16, 32, 50, 50, 50, 1]
-    assert ReadPace(1000, 3).entries == 3
-    assert ReadPace(1000, 500, 256).entries == 256
+    assert AdaptiveReadSize(1000, 3).entries == 3
+    assert AdaptiveReadSize(1000, 500, 256).entries == 256
     # Entries of no bytes are as many as there may be, and no division by nothing.
-    few = ReadPace(5, 50)
+    few = AdaptiveReadSize(5, 50)
     few.on_entries(0)
     assert few.entries == 5

@@ -59,9 +59,9 @@ class Recovery:
             told = last if self.tells_last else -1
             lac = self.lacs.get(effect.bookie, -1)
             return core.on_fence_answer(effect.slot, Answer.FOUND, lac, len(self.entry) * (last + 1), last_entry=told)
-        if isinstance(effect, effects.Rest):
+        if isinstance(effect, effects.BackOff):
             self.rests.append((effect.slot, effect.delay_ns))
-            return core.on_rested(effect.slot)
+            return core.on_backoff_over(effect.slot)
         if isinstance(effect, effects.RecoveryRead):
             self.reads.append((effect.bookie, effect.entry_ids.tolist()))
             return self.answer(effect)
@@ -275,7 +275,7 @@ def test_refusal_is_no_answer_and_covers_nothing():
     (rest,) = core.on_fence_answer(1, Answer.REFUSED)
     assert core.on_fence_answer(2, Answer.FAILED, error=AWAY) == []
     assert core.state is RecoveryState.FENCING
-    assert core.on_rested(rest.slot) == [effects.Fence(1, "b2")]
+    assert core.on_backoff_over(rest.slot) == [effects.Fence(1, "b2")]
 
 
 def test_pause_doubles_up_to_its_limit_and_starts_again_after_an_answer():
@@ -287,11 +287,11 @@ def test_pause_doubles_up_to_its_limit_and_starts_again_after_an_answer():
     for _ in range(10):
         (rest,) = core.on_fence_answer(0, Answer.REFUSED)
         pauses.append(rest.delay_ns // 1_000_000)
-        core.on_rested(0)
+        core.on_backoff_over(0)
     assert pauses == [5, 10, 20, 40, 80, 160, 320, 500, 500, 500]
     core.on_fence_answer(0, Answer.NEGATIVE)
     core.on_fence_answer(1, Answer.NEGATIVE)
-    (rest,) = [effect for effect in read_answer(core, 0, 0, Answer.REFUSED) if isinstance(effect, effects.Rest)]
+    (rest,) = [effect for effect in read_answer(core, 0, 0, Answer.REFUSED) if isinstance(effect, effects.BackOff)]
     assert rest.delay_ns == 5_000_000
 
 
@@ -509,7 +509,7 @@ def test_answers_after_the_end_of_reading_change_nothing():
     assert core.state is RecoveryState.REWRITING
     assert core.on_read_answers(2, np.array([0, 1]), np.full(2, Answer.NEGATIVE, np.uint8)) == []
     assert core.state is RecoveryState.REWRITING
-    assert core.on_rested(2) == []
+    assert core.on_backoff_over(2) == []
 
 
 def test_error_of_one_bookie_in_the_middle_of_reading_is_made_up_for_by_the_next():
@@ -568,10 +568,10 @@ def test_entry_that_was_refused_is_read_again_after_the_pause():
     core, _ = alone(0, 10)
     answers = np.array([Answer.FOUND, Answer.REFUSED], np.uint8)
     (rest,) = core.on_read_answers(0, np.arange(2), answers, [b"x" * 10, None], np.array([10, 0]))
-    assert rest == effects.Rest(0, 5_000_000)
-    (read,) = core.on_rested(0)
+    assert rest == effects.BackOff(0, 5_000_000)
+    (read,) = core.on_backoff_over(0)
     assert (read.slot, read.entry_ids.tolist()) == (0, [1])
-    assert core.on_rested(0) == []
+    assert core.on_backoff_over(0) == []
 
 
 def test_ensemble_too_large_for_masks_is_a_failed_recovery():

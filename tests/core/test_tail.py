@@ -36,7 +36,7 @@ def hears(tail, bookie, lac, now):
 
 
 def looks(todo):
-    return sum(isinstance(effect, effects.LookAgain) for effect in todo)
+    return sum(isinstance(effect, effects.Refresh) for effect in todo)
 
 
 def ticks(todo):
@@ -98,7 +98,7 @@ def test_where_too_few_take_polls_looking_again_is_all_there_is_with_growing_pau
         pauses.append(delay)
         todo = tail.on_tick(now)
         assert looks(todo) == 1
-        todo = tail.on_looked(tail.metadata, -1, now)
+        todo = tail.on_refreshed(tail.metadata, -1, now)
     assert pauses == sorted(pauses)
     assert pauses[0] == LIMITS.pause_ns_min
     assert pauses[-1] == LIMITS.pause_ns_max
@@ -112,7 +112,7 @@ def test_pause_is_short_again_after_news():
     for lac in (-1, -1, -1, -1, 4):
         now += ticks(todo)[0]
         tail.on_tick(now)
-        todo = tail.on_looked(tail.metadata, lac, now)
+        todo = tail.on_refreshed(tail.metadata, lac, now)
     assert tail.lac == 4
     assert ticks(tail.wait(now)) == [LIMITS.pause_ns_min]
 
@@ -126,16 +126,16 @@ def test_p24_answers_that_come_at_once_with_nothing_new_make_no_tight_loop():
             asked += 1
             todo = tail.on_polled(bookie, 3, now)
         if looks(todo):
-            todo = tail.on_looked(tail.metadata, 3, now)
+            todo = tail.on_refreshed(tail.metadata, 3, now)
         if not polls(todo):
             now += min(ticks(todo), default=SECOND)
             todo = tail.on_tick(now)
     assert asked < 250
     assert tail.is_waiting  # and it does not end either: fenced is not closed
     closed = tail.metadata.closed(3, 100)
-    tail.on_looked(tail.metadata, 3, now)
+    tail.on_refreshed(tail.metadata, 3, now)
     assert looks(tail.on_metadata_changed(now)) == 1
-    tail.on_looked(closed, 3, now)
+    tail.on_refreshed(closed, 3, now)
     assert tail.is_closed
     assert not tail.is_waiting
 
@@ -163,7 +163,7 @@ def test_everything_is_looked_at_again_now_and_then_though_polls_are_out():
     assert looks(todo) == 1
     assert looks(tail.on_tick(LIMITS.look_ns + 1)) == 0  # one look at a time
     changed = metadata_of(bookies=("b0", "b7", "b2"))
-    assert polls(tail.on_looked(changed, 3, LIMITS.look_ns + 2)) == ["b7"]
+    assert polls(tail.on_refreshed(changed, 3, LIMITS.look_ns + 2)) == ["b7"]
     assert tail.lac == 3
 
 
@@ -181,15 +181,15 @@ def test_metadata_that_changed_during_a_look_are_looked_at_again():
     tail.wait(0)
     assert looks(tail.on_metadata_changed(1)) == 1
     assert looks(tail.on_metadata_changed(2)) == 0
-    assert looks(tail.on_looked(tail.metadata, 3, 3)) == 1
-    assert looks(tail.on_looked(tail.metadata, 3, 4)) == 0
+    assert looks(tail.on_refreshed(tail.metadata, 3, 3)) == 1
+    assert looks(tail.on_refreshed(tail.metadata, 3, 4)) == 0
 
 
 def test_look_that_found_a_higher_lac_is_news():
     tail = Tail(metadata_of(), 3)
     tail.wait(0)
     tail.on_metadata_changed(1)
-    tail.on_looked(tail.metadata, 4, 2)
+    tail.on_refreshed(tail.metadata, 4, 2)
     assert (tail.lac, tail.is_waiting) == (4, False)
 
 
@@ -197,7 +197,7 @@ def test_failed_look_is_tried_again():
     tail = Tail(metadata_of((1, 1, 1)), 3)
     tail.wait(0)
     assert looks(tail.on_metadata_changed(1)) == 1
-    todo = tail.on_look_failed(AWAY, 2, may_pass=True)
+    todo = tail.on_refresh_failed(AWAY, 2, may_pass=True)
     assert looks(tail.on_tick(2 + ticks(todo)[0])) == 1
 
 
@@ -222,7 +222,7 @@ def test_requests_stay_bounded_whatever_comes_in_any_order():
                 todo = tail.on_poll_failed(under_way["polls"].pop(), now)
             elif event == 2 and looking:
                 looking = 0
-                todo = tail.on_looked(tail.metadata, lac, now) + tail.wait(now)
+                todo = tail.on_refreshed(tail.metadata, lac, now) + tail.wait(now)
             else:
                 todo = tail.on_tick(now) + tail.on_metadata_changed(now)
 
@@ -253,7 +253,7 @@ def test_bookie_that_lies_for_ever_costs_few_requests(proven):
             requests += 2
         while looks(todo):
             requests += 1
-            todo = tail.on_looked(tail.metadata, 3, now)
+            todo = tail.on_refreshed(tail.metadata, 3, now)
         now += min(ticks(todo))
         todo = tail.on_tick(now)
     assert tail.lac == 3
@@ -273,7 +273,7 @@ def failing(tail, todo, begin_ns, end_ns, answers=()):
     now = begin_ns
     while now < end_ns and not any(isinstance(effect, effects.Fail) for effect in todo):
         if looks(todo):
-            todo = tail.on_look_failed(AWAY, now, may_pass=True)
+            todo = tail.on_refresh_failed(AWAY, now, may_pass=True)
             continue
         for bookie in polls(todo):
             if bookie not in answers:
@@ -291,7 +291,7 @@ def test_looks_that_fail_are_repeated_with_pauses_until_the_patience_is_over():
     tail.wait(0)
     todo, now = failing(tail, tail.on_metadata_changed(0), 0, 50 * SECOND)
     assert not any(isinstance(effect, effects.Fail) for effect in todo)
-    tail.on_looked(tail.metadata, 3, now)  # a bookie answered: the patience begins again
+    tail.on_refreshed(tail.metadata, 3, now)  # a bookie answered: the patience begins again
     todo, ended = failing(tail, tail.on_metadata_changed(now), now, now + 200 * SECOND)
     assert todo == [effects.Fail(AWAY)]
     assert LIMITS.patience_ns < ended - now < LIMITS.patience_ns + 2 * LIMITS.look_ns
@@ -310,7 +310,7 @@ def test_look_that_failed_for_good_ends_the_tail_at_once():
     tail.wait(0)
     tail.on_metadata_changed(1)
     gone = NoSuchLedger("deleted")
-    assert tail.on_look_failed(gone, 2, may_pass=False) == [effects.Fail(gone)]
+    assert tail.on_refresh_failed(gone, 2, may_pass=False) == [effects.Fail(gone)]
 
 
 def test_pauses_double_up_to_their_limit():
@@ -324,7 +324,7 @@ def test_pauses_double_up_to_their_limit():
         now += delay
         tail.on_tick(now)
         tail.on_poll_failed("b0", now)
-        todo = tail.on_looked(tail.metadata, -1, now)
+        todo = tail.on_refreshed(tail.metadata, -1, now)
     expected = [LIMITS.pause_ns_min]
     while expected[-1] < LIMITS.pause_ns_max:
         expected.append(min(2 * expected[-1], LIMITS.pause_ns_max))
@@ -337,7 +337,7 @@ def test_nothing_is_asked_while_no_caller_waits_or_the_ledger_is_closed():
     assert not tail.is_waiting
     tail.wait(0)
     assert tail.is_waiting
-    assert tail.on_looked(metadata_of().closed(3, 30), 3, 0) == []
+    assert tail.on_refreshed(metadata_of().closed(3, 30), 3, 0) == []
     assert (tail.is_closed, tail.is_waiting, tail.lac) == (True, False, 3)
     assert tail.wait(0) == []
 
@@ -363,9 +363,9 @@ def test_bookie_that_answers_polls_keeps_the_patience_though_looks_fail():
     tail.wait(0)
     heard = LIMITS.patience_ns - SECOND
     tail.on_polled("b0", None, heard)
-    todo = tail.on_look_failed(AWAY, heard + LIMITS.patience_ns, may_pass=True)
+    todo = tail.on_refresh_failed(AWAY, heard + LIMITS.patience_ns, may_pass=True)
     assert effects.Fail(AWAY) not in todo
-    assert tail.on_look_failed(AWAY, heard + LIMITS.patience_ns + 1, may_pass=True) == [effects.Fail(AWAY)]
+    assert tail.on_refresh_failed(AWAY, heard + LIMITS.patience_ns + 1, may_pass=True) == [effects.Fail(AWAY)]
 
 
 def test_poll_that_took_half_its_time_is_sent_again_at_once_and_a_shorter_one_after_a_pause():

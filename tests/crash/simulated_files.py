@@ -202,7 +202,7 @@ class SimulatedFile(File):
         buffer[: len(data)] = data
         return len(data)
 
-    def let_go(self, start: int, end: int) -> None:
+    def drop_page_cache(self, start: int, end: int) -> None:
         """A simulated disk forgets what is not durable when it crashes, and only then."""
         assert self._is_open, f"{self.path} is used after close"
 

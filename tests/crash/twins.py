@@ -31,7 +31,7 @@ from bookie_service.network.response_encoders import V2_RESPONSES
 from bookie_service.network.send_buffer import Parts
 from bookie_service.network.v2_batch_read import BatchRead
 from bookie_service.network.v2_requests import V2RequestStream
-from bookie_service.storage.io.byte_source import Fetched, Place
+from bookie_service.storage.io.byte_source import Fetched, FileRange
 from bookie_service.storage.io.files import is_out_of_space
 from bookie_service.storage.journal import checkpoint as checkpoint_steps
 from bookie_service.storage.journal.checkpoint import Checkpoint
@@ -429,7 +429,7 @@ def _never(error: BaseException) -> None:
 class AtHand:
     """Stands in for the fetching threads."""
 
-    def fetch(self, place: Place, on_fetched: Callable[[Fetched], None]) -> None:
+    def fetch(self, place: FileRange, on_fetched: Callable[[Fetched], None]) -> None:
         raise AssertionError(f"a simulated disk has everything at hand, and {place} too")
 
     def run(self, task: Callable[[], StepReport], on_done: Callable[[StepReport], None]) -> None:

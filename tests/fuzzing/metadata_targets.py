@@ -9,7 +9,7 @@ from typing import Any
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.errors import BookKeeperError, ConfigurationError, MetadataFormat
 from bkspark.log import formats
-from bkspark.log.formats import LedgerFacts, LogHead, Owner, PageRef
+from bkspark.log.formats import LogHead, PageRef, SegmentFacts, SegmentOwner
 from bkspark.log.positions import Position, parse_place
 from bkspark.metadata import cookies, encoding, layout, paths, racks, registration, underreplication
 from bkspark.metadata import election as auditor_election
@@ -157,7 +157,7 @@ _HEAD = LogHead(
     start=Position(0, -1, 0),
     pages=(PageRef(f"0-{TOKEN}"),),
     tail_ordinal=2,
-    tail=(LedgerFacts(12, 99, 102400), LedgerFacts(13, 20, 10, 5), LedgerFacts(14)),
+    tail=(SegmentFacts(12, 99, 102400), SegmentFacts(13, 20, 10, 5), SegmentFacts(14)),
     open_ordinals=(4,),
     writer=TOKEN,
     last_epochs=(("q1", 7),),
@@ -196,8 +196,8 @@ def _log_node_seeds() -> Iterator[bytes]:
     yield b"\0" + formats.encode_head(LogHead(TOKEN, "/ledgers", (TOKEN,)))
     yield b"\1" + formats.encode_page(5, _HEAD.tail[:1])
     yield b"\2" + formats.encode_condemned([12, 13])
-    yield b"\3" + formats.encode_pending(Owner("query", "q1", 7, 3, 0), 40)
-    yield b"\3" + formats.encode_pending(Owner("writer", "w"), 0)
+    yield b"\3" + formats.encode_pending(SegmentOwner("query", "q1", 7, 3, 0), 40)
+    yield b"\3" + formats.encode_pending(SegmentOwner("writer", "w"), 0)
 
 
 def _place(data: bytes) -> object:

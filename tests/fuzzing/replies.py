@@ -403,11 +403,11 @@ class Caller:
 
     async def _channel(self, client: Client) -> None:
         """Requests that other calls do not make, on a channel itself."""
-        services = await client.services()
-        bookie = self._luck.choice(sorted(await services.registry.writable_ids()))
+        context = await client.context()
+        bookie = self._luck.choice(sorted(await context.registry.writable_ids()))
         digest = EntryDigest(DigestType.CRC32C, b"")
         key = master_key(b"")
-        v3_channel = await services.pool.v3_channel(bookie)
+        v3_channel = await context.pool.v3_channel(bookie)
         kind = self._luck.randrange(7)
         if kind == 0:
             _, runs = await v3_channel.entry_list(self._closed)

@@ -20,7 +20,7 @@ from bkspark.client import Client, LedgerWriter
 from bkspark.core.last_confirmed import LastConfirmed, LastEntries
 from bkspark.errors import BookKeeperError
 from bkspark.log import writer as log_writer
-from bkspark.log.formats import LedgerFacts
+from bkspark.log.formats import SegmentFacts
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.wire.digest import EntryDigest
@@ -62,7 +62,7 @@ class Stage:
 
     async def until_held(self, writer: LedgerWriter, bookie: str, entry_id: int) -> None:
         """Wait until a bookie holds an entry."""
-        channel = await (await self.reader.client.services()).pool.channel(bookie)
+        channel = await (await self.reader.client.context()).pool.channel(bookie)
         digest, ids = EntryDigest(writer.metadata.digest, b""), np.array([entry_id])
         while (await channel.read_entries(writer.ledger_id, ids, digest)).payloads[0] is None:
             await asyncio.sleep(0.01)
@@ -155,7 +155,7 @@ async def two_recoveries_find_different_ends(stage: Stage, planted: bool) -> Non
     stage.recoverer.gates[first].shut("up", "down")
     stage.reader.gates[others[0]].shut("up", "down")
     held, go_on = asyncio.Event(), asyncio.Event()
-    store = (await stage.recoverer.client.services()).ledgers
+    store = (await stage.recoverer.client.context()).ledgers
 
     async def hold_up(old: Any, self: LedgerStore, ledger_id: int, metadata: Any, version: int) -> Any:
         if self is store and metadata.is_closed:
@@ -197,11 +197,11 @@ async def a_leader_is_overtaken(stage: Stage, planted: bool) -> None:
 # ---- the defects ----
 
 
-async def _look_without_fencing(client: Client, snapshot: LogSnapshot) -> list[tuple[int, LedgerFacts]]:
+async def _look_without_fencing(client: Client, snapshot: LogSnapshot) -> list[tuple[int, SegmentFacts]]:
     readers = [
         (ordinal, await client.open((await snapshot.ledger(ordinal)).ledger_id)) for ordinal in snapshot.open_ordinals
     ]
-    return [(ordinal, LedgerFacts(seen.ledger_id, seen.last_entry, seen.length)) for ordinal, seen in readers]
+    return [(ordinal, SegmentFacts(seen.ledger_id, seen.last_entry, seen.length)) for ordinal, seen in readers]
 
 
 def opened_without_fencing() -> Plant:

@@ -110,7 +110,7 @@ class Observer:
 
     def is_registered(self, bookie: str) -> bool:
         """Whether a bookie's registration is there, that of a killed one until its session has expired."""
-        return bookie in self.ask(lambda cluster: cluster.services.registry.writable_ids())
+        return bookie in self.ask(lambda cluster: cluster.context.registry.writable_ids())
 
 
 @contextlib.contextmanager

@@ -87,7 +87,7 @@ def on_one_bookie(bookies: Bookies, test: Callable[[aio.Client, aio.LedgerWriter
 
 def test_item_5_explicit_lac_long_poll_force_and_the_list_of_entries(bookies: Bookies) -> None:
     async def test(client: aio.Client, writer: aio.LedgerWriter) -> None:
-        pool = (await client.services()).pool
+        pool = (await client.context()).pool
         channel = await pool.v3_channel(writer.metadata.last_fragment.bookies[0])
         digest, ledger = EntryDigest(writer.metadata.digest, PASSWORD.encode()), writer.ledger_id
 

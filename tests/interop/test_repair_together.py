@@ -293,7 +293,7 @@ def test_item_9_apaches_shell_decommissions_a_bookie_that_our_auditor_and_worker
     with our_auditor(mixed.uri), our_worker(mixed.uri):
         shell(java, f"decommissionbookie -bookieid {retired.id}")
     assert naming(client, ledgers, retired.id) == []
-    assert retired.id not in observer.ask(lambda cluster: cluster.services.registry.known())
+    assert retired.id not in observer.ask(lambda cluster: cluster.context.registry.known())
 
 
 def write_on(client: Client, bookie: str) -> int:

@@ -54,7 +54,7 @@ def test_trap_14_a_new_bookie_that_is_fenced_takes_the_copies(tmp_path: Path) ->
             await writer.append_many([b"one", b"two", b"three"])
         named = writer.metadata.last_fragment.bookies
         spare = next(bookie for bookie in cluster.bookies if bookie.id not in named)
-        channel = await (await client.services()).pool.channel(spare.id)
+        channel = await (await client.context()).pool.channel(spare.id)
         digest = EntryDigest(DigestType.CRC32C, b"")
         await channel.read_last_entry(writer.ledger_id, digest, v2.DO_FENCING, KEY)
         await cluster.bookie(named[0]).stop()

@@ -10,7 +10,7 @@ from bkspark.client import Client, SnapshotReader
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import ConfigurationError
 from bkspark.ledger import arguments
-from bkspark.log import Owner
+from bkspark.log import SegmentOwner
 
 NOT_AN_ID = (-1, "1", None, 1.5, True, 2**63)
 
@@ -99,7 +99,7 @@ def test_custom_metadata_that_cannot_be_stored(metadata, said):
         (lambda client: client.log("x").retire_shared(created_before_ms=None), "created_before_ms"),
         (lambda client: client.log("x").retire_older(1, -1.0), "age_s"),
         (lambda client: client.log("x").create_attempt("me"), "owner"),
-        (lambda client: client.log("x").create_attempt(Owner("job", "j"), {}), "options"),
+        (lambda client: client.log("x").create_attempt(SegmentOwner("job", "j"), {}), "options"),
     ],
 )
 def test_other_arguments(call, name):

@@ -9,7 +9,7 @@ import pytest
 
 from bkspark.client import Client
 from bkspark.errors import ConfigurationError, MetadataError, MetadataFormat, NotEnoughBookies
-from bkspark.ledger.bookies import ClusterView, PlacementOptions
+from bkspark.ledger.bookies import BookieWatcher, PlacementOptions
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.registration import BookieAddress
@@ -49,7 +49,7 @@ class Cluster:
 
     def view(self, tree=None, unreachable=frozenset(), **options):
         registry = BookieRegistry(tree or self.store.session(), MetadataUri.parse(URI))
-        return ClusterView(registry, PlacementOptions(**options), lambda: unreachable)
+        return BookieWatcher(registry, PlacementOptions(**options), lambda: unreachable)
 
 
 def with_cluster(test, *bookies):
@@ -165,7 +165,7 @@ def test_failing_bookies_are_avoided_and_taken_where_there_are_no_others():
         assert (await view.candidates(3)).topology.avoided == {"b:1", "b:2"}
         assert (await view.replacements()).topology.avoided == {"b:1", "b:2"}
         client = Client(URI, tree=cluster.store.session(), placement=PlacementOptions(quarantine_failures=1))
-        (await client.services()).view.on_failure("b:1")
+        (await client.context()).view.on_failure("b:1")
         for _ in range(10):
             assert "b:1" not in await ensemble_of(client, 2)
         assert "b:1" in await ensemble_of(client, 3)
@@ -184,7 +184,7 @@ def test_bookie_that_a_writer_gave_up_gets_no_new_ledgers(tmp_path):
         stale = BookieRegistry(cluster.store.session(), MetadataUri.parse(URI))
         await stale.register(dead.id, BookieAddress("127.0.0.1", 1))  # as until ZooKeeper has noticed
         await writer.append(b"two")
-        view = (await client.services()).view
+        view = (await client.context()).view
         while dead.id not in (await view.candidates(3)).topology.avoided:
             await asyncio.sleep(0.01)
         assert dead.id in (await view.candidates(3)).writable

@@ -314,7 +314,7 @@ def test_p36_reader_opened_before_its_ledger_moved_finds_it_on_the_new_bookie(tm
         await old.stop()
         old.forget_port()
         await old.start()
-        ledgers = (await client.services()).ledgers
+        ledgers = (await client.context()).ledgers
         stored = await ledgers.read(writer.ledger_id)
         moved = replace(stored.metadata, fragments=(Fragment(0, (old.id,)),))
         await ledgers.write(writer.ledger_id, moved, stored.version)

@@ -25,13 +25,13 @@ from tests.ledger.in_process import InProcessBookie, InProcessCluster, run
 
 async def decommissioned(cluster: InProcessCluster, client: Client, ledger_id: int) -> None:
     """Take a ledger's two bookies away as operators do, the ledger first; start blank ones at their addresses."""
-    services = await client.services()
+    context = await client.context()
     old = [cluster.bookie(it) for it in (await client.metadata(ledger_id)).last_fragment.bookies]
     spare = [bookie for bookie in cluster.bookies if bookie not in old]
     await client.recover(ledger_id)
-    stored = await services.ledgers.read(ledger_id)
+    stored = await context.ledgers.read(ledger_id)
     moved = replace(stored.metadata, fragments=(Fragment(0, tuple(bookie.id for bookie in spare)),))
-    await services.ledgers.write(ledger_id, moved, stored.version)
+    await context.ledgers.write(ledger_id, moved, stored.version)
     for bookie in old:
         await bookie.stop()
         bookie.wipe()
@@ -146,7 +146,7 @@ def test_x01_entries_that_a_recovery_wrote_in_several_windows_carry_the_lac_it_b
         last = await writer.append_many([b"0"] * (WINDOW_ENTRIES_MAX + 10))
         writer.abandon()
         assert (await client.recover(writer.ledger_id)).last_entry == last
-        pool, digest = (await client.services()).pool, EntryDigest(writer.metadata.digest, b"")
+        pool, digest = (await client.context()).pool, EntryDigest(writer.metadata.digest, b"")
         for bookie in writer.metadata.last_fragment.bookies:
             answer = await (await pool.channel(bookie)).read_last_entry(writer.ledger_id, digest)
             assert (answer.entry.entry_id, answer.entry.lac, answer.entry.length) == (last, -1, last + 1)
@@ -194,7 +194,7 @@ def test_p09_silent_bookie_of_an_earlier_fragment_is_not_waited_for(tmp_path):
         writer.abandon()
         old = writer.metadata.last_fragment.bookies
         client = cluster.client(net=NetOptions(read_timeout_s=3600.0))
-        ledgers = (await client.services()).ledgers
+        ledgers = (await client.context()).ledgers
         new = [bookie.id for bookie in cluster.bookies if bookie.id not in old]
         await ledgers.write(writer.ledger_id, writer.metadata.with_ensemble(10, new), 0)
         async with await silenced(cluster.bookie(old[0])):
@@ -212,7 +212,7 @@ def test_p23_same_entry_for_several_purposes_on_shared_connections_answers_every
         writer = await client.create()
         payloads = [b"%d" % number for number in range(200)]
         await writer.append_many(payloads)
-        pool = (await client.services()).pool
+        pool = (await client.context()).pool
         digest = EntryDigest(writer.metadata.digest, b"")
         channel = await pool.channel(writer.core.slots.ensemble[0])
         reads = [channel.read_entries(writer.ledger_id, np.arange(200), digest) for _ in range(4)]

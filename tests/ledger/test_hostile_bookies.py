@@ -77,7 +77,7 @@ def test_entries_beyond_the_bytes_asked_for_are_left_out_but_for_the_first():
 
         async with HostileBookie(answer) as bookie:
             client = world.client()
-            pool = (await client.services()).pool
+            pool = (await client.context()).pool
             channel = await pool.channel(bookie.id)
             reader = await client.open(await closed_ledger(world, bookie))
             one = await channel.batch_read(reader.ledger_id, 0, 10, 1000, reader.digest)

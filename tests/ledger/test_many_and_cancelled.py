@@ -27,13 +27,13 @@ def test_a_thousand_open_writers_share_threads_and_connections(tmp_path):
         client = cluster.client()
         async with await client.create() as first:
             await first.append(b"connected")
-        threads, connections = threading.active_count(), _connections(await client.services())
+        threads, connections = threading.active_count(), _connections(await client.context())
         writers = [await client.create(ensemble=1, write_quorum=1, ack_quorum=1) for _ in range(WRITERS)]
         for number in range(2):
             await asyncio.gather(*(writer.append(b"%d" % number) for writer in writers))
         assert {writer.last_entry for writer in writers} == {1}
         assert threading.active_count() <= threads
-        assert _connections(await client.services()) == connections
+        assert _connections(await client.context()) == connections
         closed = await asyncio.gather(*(writer.close() for writer in writers))
         assert {metadata.last_entry for metadata in closed} == {1}
         assert len({writer.ledger_id for writer in writers}) == WRITERS
@@ -60,8 +60,8 @@ def test_lone_append_goes_out_at_once_and_calls_made_meanwhile_travel_together(t
     run(tmp_path, test, bookies=1)
 
 
-def _connections(services: object) -> int:
-    return len(services.pool._channels)  # type: ignore[attr-defined]
+def _connections(context: object) -> int:
+    return len(context.pool._channels)  # type: ignore[attr-defined]
 
 
 async def cancelled_after(turns: int, call: Awaitable[object]) -> bool:
@@ -168,11 +168,11 @@ def test_cancelled_open_gives_everything_back_and_can_be_repeated(tmp_path, reco
         writer = await client.create()
         await writer.append_many([b"%d" % number for number in range(20)])
         writer.abandon()
-        pool = (await client.services()).pool
+        pool = (await client.context()).pool
         before = len(asyncio.all_tasks())
         await cancelled_after(turns, client.open(writer.ledger_id, recover=recover))
         await settled(before + 3)
-        assert pool._leases == {}
+        assert pool._reserved == {}
         reader = await client.open(writer.ledger_id, recover=True)
         assert [entry async for batch in reader.batches() for entry in batch] == [b"%d" % i for i in range(20)]
 
@@ -193,7 +193,7 @@ def test_failure_of_what_a_cancelled_caller_waited_for_is_not_warned_about(tmp_p
     async def test(cluster):
         said = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context["message"]))
-        pool = (await cluster.client().services()).pool
+        pool = (await cluster.client().context()).pool
         writer = await cluster.client().create()
         before = asyncio.all_tasks()
         kept = asyncio.ensure_future(writer.append(b"goes out at once"))

@@ -40,7 +40,7 @@ def test_long_polls_bring_every_entry_of_a_writer_that_goes_on(tmp_path, quorums
             ensemble=quorums[0], write_quorum=quorums[1], ack_quorum=quorums[2], ledger_type="PD_JOURNAL"
         )
         reader = await client.open(writer.ledger_id, recover=False)
-        watch = TailWatch(await client.services(), reader, POLLS_ONLY)
+        watch = TailWatch(await client.context(), reader, POLLS_ONLY)
         await writer.append(b"entry 0")
         sent_along = 0
         async with aclosing(watch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bkspark.log import LedgerFacts, Log, Owner
+from bkspark.log import Log, SegmentFacts, SegmentOwner
 from bkspark.log.writer import LedgerOptions
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 
@@ -23,11 +23,11 @@ async def publish(log: Log, *payloads: list[bytes], owner: str = "job") -> list[
     """Publish a ledger for each list of payloads; return their ids."""
     facts = []
     for partition, entries in enumerate(payloads):
-        writer = await log.create_attempt(Owner("job", owner, partition=partition), LedgerOptions(1, 1, 1))
+        writer = await log.create_attempt(SegmentOwner("job", owner, partition=partition), LedgerOptions(1, 1, 1))
         if entries:
             await writer.append_many(entries)
         metadata = await writer.close()
-        facts.append(LedgerFacts(writer.ledger_id, metadata.last_entry, metadata.length))
+        facts.append(SegmentFacts(writer.ledger_id, metadata.last_entry, metadata.length))
     await log.publish(facts)
     return [ledger.ledger_id for ledger in facts]
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 import pytest
 
 from bkspark.errors import DataLoss, MetadataError, NodeExists
-from bkspark.log.formats import Owner, PendingLedger
+from bkspark.log.formats import PendingLedger, SegmentOwner
 from bkspark.log.store import LogStore
 from bkspark.metadata.memory import Fault
 from tests.log.world import JOB, TurningTree, World, closed, everything, in_world
@@ -32,7 +32,7 @@ async def test_a_pending_ledger_tells_its_owner_and_its_age(world: World) -> Non
 async def test_two_attempts_never_share_a_ledger(world: World) -> None:
     await world.stage(5)
     with pytest.raises(NodeExists):
-        await world.store.attempts.add("x", 5, Owner("job", "j1", partition=3, attempt=3))
+        await world.store.attempts.add("x", 5, SegmentOwner("job", "j1", partition=3, attempt=3))
 
 
 @in_world
@@ -94,8 +94,8 @@ async def test_vacuum_takes_attempts_for_dead_by_age_and_by_their_querys_epoch(w
     world.server.now_ms = 2_000
     await world.stage(2)
     for ledger_id, epoch in ((3, 6), (4, 7), (5, 8)):
-        await world.store.attempts.add("x", ledger_id, Owner("query", "q", epoch=epoch, partition=0, attempt=0))
-    await world.store.attempts.add("x", 6, Owner("query", "other", epoch=0))
+        await world.store.attempts.add("x", ledger_id, SegmentOwner("query", "q", epoch=epoch, partition=0, attempt=0))
+    await world.store.attempts.add("x", 6, SegmentOwner("query", "other", epoch=0))
     await world.store.append_ledgers("x", [], publisher=("q", 7))
     assert await world.vacuum(created_before_ms=1_500) == [1, 3, 4]
     assert await world.pending() == [2, 5, 6]

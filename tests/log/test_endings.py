@@ -9,7 +9,7 @@ import pytest
 from bkspark.client import Client
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError, LedgerClosed, LedgerFenced, MetadataError, VersionPublished
-from bkspark.log import LedgerFacts, Log, Owner, Position
+from bkspark.log import Log, Position, SegmentFacts, SegmentOwner
 from bkspark.log.epochs import EpochCommitter, Output
 from bkspark.log.sharing import SharedLedger
 from bkspark.log.writer import LedgerOptions, RollLimits
@@ -158,12 +158,12 @@ def test_rows_of_all_tasks_between_two_ledgers_travel_as_one_append(tmp_path):
         log = cluster.client().log("x")
         await log.create()
         commit = EpochCommitter(log, "q", OPTIONS, LIMITS)
-        shared = CountingLedger(log, Owner("query", "q"), OPTIONS, LIMITS)
+        shared = CountingLedger(log, SegmentOwner("query", "q"), OPTIONS, LIMITS)
         commit._shared = shared
-        writer = await log.create_attempt(Owner("query", "q", 0, 0, 0), OPTIONS)
+        writer = await log.create_attempt(SegmentOwner("query", "q", 0, 0, 0), OPTIONS)
         await writer.append(b"own")
         closed = await writer.close()
-        own = Output(ledgers=(LedgerFacts(writer.ledger_id, closed.last_entry, closed.length),))
+        own = Output(ledgers=(SegmentFacts(writer.ledger_id, closed.last_entry, closed.length),))
         outputs = [Output(entries=(rows(b"a"), rows(b"b"))), Output(entries=(rows(b"c"),)), own]
         outputs += [Output(entries=(rows(b"d"),)), Output(entries=(rows(),)), Output(entries=(rows(b"e"), rows()))]
         assert await commit.append(outputs, ("q", 0))

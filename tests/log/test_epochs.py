@@ -12,7 +12,7 @@ import pytest
 from bkspark.client import Client
 from bkspark.entries import EntryBatch
 from bkspark.errors import DataLoss, NoSuchLedger, VersionPublished
-from bkspark.log import LedgerFacts, Log, Owner
+from bkspark.log import Log, SegmentFacts, SegmentOwner
 from bkspark.log.epochs import EpochCommitter, Output
 from bkspark.log.positions import Position
 from bkspark.log.writer import LedgerOptions, RollLimits
@@ -39,10 +39,10 @@ def committer(log: Log, *, octets: int = 1 << 30, seconds: float | None = None) 
 
 async def ledger_of(log: Log, *texts: str, epoch: int = 0) -> Output:
     """Return a task attempt's ledger of its own."""
-    writer = await log.create_attempt(Owner("query", QUERY, epoch, 0, 0), ONE)
+    writer = await log.create_attempt(SegmentOwner("query", QUERY, epoch, 0, 0), ONE)
     await writer.append_many([text.encode() for text in texts])
     closed = await writer.close()
-    return Output(ledgers=(LedgerFacts(writer.ledger_id, closed.last_entry, closed.length),))
+    return Output(ledgers=(SegmentFacts(writer.ledger_id, closed.last_entry, closed.length),))
 
 
 async def content(log: Log, *places: object) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from bkspark.errors import ConfigurationError, MetadataError, MetadataFormat
 from bkspark.log import formats
-from bkspark.log.formats import LedgerFacts, LogHead, Owner, PageRef, PendingLedger
+from bkspark.log.formats import LogHead, PageRef, PendingLedger, SegmentFacts, SegmentOwner
 from bkspark.log.positions import Position
 
 TOKEN = "00000000000000aa"
@@ -28,7 +28,7 @@ def test_the_head_of_the_specification_is_the_head_that_is_written() -> None:
         log_id=TOKEN,
         root="/ledgers",
         changes=(TOKEN,),
-        tail=(LedgerFacts(12, 99, 102400), LedgerFacts(13)),
+        tail=(SegmentFacts(12, 99, 102400), SegmentFacts(13)),
         open_ordinals=(1,),
         last_epochs=(("q1", 7),),
     )
@@ -47,7 +47,7 @@ def test_a_head_with_every_field_is_read_back() -> None:
         start=Position(2_099, 5, 7),
         pages=(PageRef(f"2000-{TOKEN}"), PageRef(f"4000-{TOKEN}")),
         tail_ordinal=4_500,
-        tail=(LedgerFacts(12, -1, 0),),
+        tail=(SegmentFacts(12, -1, 0),),
         open_ordinals=(4_400, 4_500),
         writer=TOKEN,
         last_epochs=(("b", 1), ("a", LARGEST)),
@@ -60,10 +60,10 @@ def test_a_head_with_every_field_is_read_back() -> None:
 
 
 def test_the_other_nodes_are_read_back() -> None:
-    ledgers = (LedgerFacts(1), LedgerFacts(LARGEST, LARGEST - 1, LARGEST))
+    ledgers = (SegmentFacts(1), SegmentFacts(LARGEST, LARGEST - 1, LARGEST))
     assert formats.decode_page(formats.encode_page(7, ledgers), "/path") == (7, ledgers)
     assert formats.decode_condemned(formats.encode_condemned([3, 1]), "/path") == (3, 1)
-    owner = Owner("query", "q", epoch=3, partition=0, attempt=1)
+    owner = SegmentOwner("query", "q", epoch=3, partition=0, attempt=1)
     pending = PendingLedger(12, owner, 40, 999)
     assert formats.decode_pending(formats.encode_pending(owner, 40), "/path", 12, 999) == pending
 
@@ -129,9 +129,12 @@ def test_truncated_and_damaged_nodes_raise_nothing_but_the_format_error() -> Non
 @pytest.mark.parametrize(
     ("decode", "data"),
     [
-        (formats.decode_page, formats.encode_page(7, [LedgerFacts(1)])),
+        (formats.decode_page, formats.encode_page(7, [SegmentFacts(1)])),
         (formats.decode_condemned, formats.encode_condemned([3])),
-        (lambda data, path: formats.decode_pending(data, path, 1, 0), formats.encode_pending(Owner("job", "j"), 4)),
+        (
+            lambda data, path: formats.decode_pending(data, path, 1, 0),
+            formats.encode_pending(SegmentOwner("job", "j"), 4),
+        ),
     ],
 )
 def test_a_node_that_says_more_than_is_known_is_refused(decode: Callable[[bytes, str], object], data: bytes) -> None:
@@ -182,7 +185,7 @@ def test_a_head_that_names_a_query_has_a_version_that_an_older_bkspark_refuses()
 
 
 def test_a_head_with_slices_has_a_version_that_an_older_bkspark_refuses() -> None:
-    head = LogHead(TOKEN, "/ledgers", (TOKEN,), tail=(LedgerFacts(12, 99, 500, 40),), has_slices=True)
+    head = LogHead(TOKEN, "/ledgers", (TOKEN,), tail=(SegmentFacts(12, 99, 500, 40),), has_slices=True)
     data = formats.encode_head(head)
     assert b'"tail":[[12,99,500,40]]' in data
     assert b'"version":2' in data
@@ -234,7 +237,7 @@ def test_a_pending_node_not_named_after_a_ledger_is_refused(name: str) -> None:
     ],
 )
 def test_a_pending_node_of_no_known_owner_is_refused_by_name(changes: dict[str, object], reason: str) -> None:
-    data = json.loads(formats.encode_pending(Owner("query", "q", epoch=3), 40))
+    data = json.loads(formats.encode_pending(SegmentOwner("query", "q", epoch=3), 40))
     with pytest.raises(MetadataFormat, match=f"/p is no pending ledger: .*{reason}|{reason}"):
         formats.decode_pending(json.dumps({**data, **changes}).encode(), "/p", 12, 0)
 
@@ -256,9 +259,9 @@ def test_a_pending_node_of_no_known_owner_is_refused_by_name(changes: dict[str, 
 )
 def test_facts_that_no_ledger_has_are_refused(facts: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="ledger"):
-        LedgerFacts(*facts)
+        SegmentFacts(*facts)
 
 
 def test_facts_at_their_bounds_are_taken() -> None:
     for facts in ((0,), (LARGEST,), (1, -1, 0), (1, LARGEST - 1, LARGEST), (1, 5, 10, 5), (1, 0, 0, 0)):
-        assert LedgerFacts(*facts).ledger_id == facts[0]
+        assert SegmentFacts(*facts).ledger_id == facts[0]

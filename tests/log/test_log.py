@@ -12,7 +12,7 @@ from bkspark.errors import (
     NoSuchLedger,
     NoSuchLog,
 )
-from bkspark.log import LedgerFacts, Owner, Position
+from bkspark.log import Position, SegmentFacts, SegmentOwner
 from bkspark.log.writer import LedgerOptions
 from tests.ledger.in_process import InProcessCluster, run
 from tests.log.logs import ONE, numbers, publish, read_all
@@ -24,12 +24,12 @@ def test_jobs_publish_overwrite_and_discard(tmp_path):
         log = client.log("clicks")
         await log.create()
         old = await publish(log, numbers(0, 5), numbers(5, 10))
-        staged = await log.create_attempt(Owner("query", "q", epoch=4, partition=0), LedgerOptions(1, 1, 1))
+        staged = await log.create_attempt(SegmentOwner("query", "q", epoch=4, partition=0), LedgerOptions(1, 1, 1))
         await staged.append_many(numbers(10, 15))
         metadata = await staged.close()
-        loser = await log.create_attempt(Owner("query", "q", epoch=4, partition=0), LedgerOptions(1, 1, 1))
+        loser = await log.create_attempt(SegmentOwner("query", "q", epoch=4, partition=0), LedgerOptions(1, 1, 1))
         await loser.append_many(numbers(90, 95))
-        facts = LedgerFacts(staged.ledger_id, metadata.last_entry, metadata.length)
+        facts = SegmentFacts(staged.ledger_id, metadata.last_entry, metadata.length)
         assert (await log.overwrite([facts], publisher=("q", 4))).is_new
         assert await read_all(log) == numbers(10, 15)
         for ledger_id in old:
@@ -65,7 +65,7 @@ def test_vacuum_deletes_dead_attempts_and_nothing_published(tmp_path):
         log = client.log("clicks")
         await log.create()
         await publish(log, numbers(0, 5))
-        attempt = await log.create_attempt(Owner("job", "lost"), LedgerOptions(1, 1, 1))
+        attempt = await log.create_attempt(SegmentOwner("job", "lost"), LedgerOptions(1, 1, 1))
         await attempt.append_many(numbers(5, 10))
         attempt.abandon()
         # The tree in memory gives nodes the creation time 0: everything is older than an hour.
@@ -162,7 +162,7 @@ def test_a_deleted_log_takes_its_ledgers_along_and_fences_its_writer(tmp_path):
         log = client.log("clicks")
         writer = await log.open_for_writing(**ONE)
         await writer.append_many(numbers(0, 5))
-        attempt = await log.create_attempt(Owner("job", "j"), LedgerOptions(1, 1, 1))
+        attempt = await log.create_attempt(SegmentOwner("job", "j"), LedgerOptions(1, 1, 1))
         attempt.abandon()
         await log.delete()
         with pytest.raises(BookKeeperError):

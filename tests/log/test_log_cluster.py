@@ -13,7 +13,7 @@ import pytest
 
 from bkspark.blocking import Client, run
 from bkspark.errors import LedgerFenced, NoSuchLog
-from bkspark.log import LedgerFacts, LogStore, Owner
+from bkspark.log import LogStore, SegmentFacts, SegmentOwner
 from tests.cluster import Cluster
 from tests.polling import wait_until
 
@@ -125,10 +125,10 @@ def test_a_job_that_publishes_lets_readers_pass_an_open_writer(client: Client, n
         writer.append_many([b"a", b"b"])
 
         async def publish() -> None:
-            ledger = await log.asynchronous.create_attempt(Owner("job", "j"))
+            ledger = await log.asynchronous.create_attempt(SegmentOwner("job", "j"))
             await ledger.append_many([b"c"])
             metadata = await ledger.close()
-            facts = LedgerFacts(ledger.ledger_id, metadata.last_entry, metadata.length)
+            facts = SegmentFacts(ledger.ledger_id, metadata.last_entry, metadata.length)
             await log.asynchronous.publish([facts])
 
         run(publish)
@@ -161,9 +161,11 @@ def test_racing_publishers_fill_pages_in_zookeeper(client: Client, name: str) ->
     async def publish(number: int) -> None:
         store = LogStore(await client.asynchronous.tree(), client.asynchronous.uri.root)
         ids = range(first_id + number * 100, first_id + number * 100 + 100)
-        await asyncio.gather(*(store.attempts.add(name, ledger_id, Owner("job", str(number))) for ledger_id in ids))
+        await asyncio.gather(
+            *(store.attempts.add(name, ledger_id, SegmentOwner("job", str(number))) for ledger_id in ids)
+        )
         outcome = await store.append_ledgers(
-            name, [LedgerFacts(ledger_id, 0, 1) for ledger_id in ids], publisher=(str(number), 0)
+            name, [SegmentFacts(ledger_id, 0, 1) for ledger_id in ids], publisher=(str(number), 0)
         )
         assert outcome.is_new
         assert not (await store.append_ledgers(name, [], publisher=(str(number), 0))).is_new

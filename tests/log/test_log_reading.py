@@ -14,7 +14,7 @@ from bkspark.errors import (
     LogExists,
     NoSuchLog,
 )
-from bkspark.log import LedgerFacts, Owner, Position
+from bkspark.log import Position, SegmentFacts, SegmentOwner
 from bkspark.log.positions import BEGINNING
 from bkspark.wire.digest import EntryDigest
 from tests.ledger.in_process import URI, InProcessCluster, run
@@ -31,9 +31,9 @@ def test_opening_for_writing_takes_few_metadata_operations_however_long_the_log_
             pass
         store = await log.store()
         for first in range(0, ledgers, 500):
-            facts = [LedgerFacts(1_000 + number, 0, 1) for number in range(first, min(first + 500, ledgers))]
+            facts = [SegmentFacts(1_000 + number, 0, 1) for number in range(first, min(first + 500, ledgers))]
             for one in facts:
-                await store.attempts.add("clicks", one.ledger_id, Owner("job", "job"))
+                await store.attempts.add("clicks", one.ledger_id, SegmentOwner("job", "job"))
             await store.append_ledgers("clicks", facts)
         tree = NotingTree(cluster.store)
         # A client that is new, and has looked for nothing yet.
@@ -187,7 +187,7 @@ def test_a_read_to_the_end_keeps_the_end_that_it_found_when_other_bookies_answer
 
 async def until_held(client: Client, bookie: str, ledger_id: int, entry_id: int) -> None:
     """Wait until a bookie holds an entry."""
-    channel = await (await client.services()).pool.channel(bookie)
+    channel = await (await client.context()).pool.channel(bookie)
     digest = EntryDigest((await client.metadata(ledger_id)).digest, b"")
     while (await channel.read_entries(ledger_id, np.array([entry_id]), digest)).payloads[0] is None:
         await asyncio.sleep(0.01)

@@ -13,8 +13,8 @@ from bkspark.log.formats import (
     LAST_EPOCHS_MAX,
     PAGE_LEDGERS_MAX,
     TAIL_LEDGERS_MAX,
-    LedgerFacts,
     PageRef,
+    SegmentFacts,
     encode_head,
 )
 from bkspark.log.positions import Position
@@ -75,7 +75,7 @@ async def test_a_million_ledgers_fit_into_the_head(world: World) -> None:
     head = (await world.store.snapshot("x")).head
     pages = tuple(PageRef(f"{first}-{'a' * 16}") for first in range(0, 1_000_000, PAGE_LEDGERS_MAX))
     epochs = tuple((f"{'q' * 190}{number}", 1 << 62) for number in range(LAST_EPOCHS_MAX))
-    largest = LedgerFacts((1 << 63) - 1, (1 << 63) - 2, (1 << 63) - 1)
+    largest = SegmentFacts((1 << 63) - 1, (1 << 63) - 2, (1 << 63) - 1)
     full = replace(
         head,
         pages=pages,

@@ -8,7 +8,7 @@ import pytest
 
 from bkspark.client import Client
 from bkspark.errors import DataLoss, NoSuchEntry
-from bkspark.log import LedgerFacts, Owner
+from bkspark.log import SegmentFacts, SegmentOwner
 from bkspark.log.writer import LedgerOptions
 from tests.ledger.in_process import InProcessCluster, run
 from tests.log.logs import publish, read_all
@@ -23,13 +23,13 @@ async def with_lost_slice(cluster: InProcessCluster, client: Client, state: str)
     """
     log = client.log("clicks")
     await log.create()
-    writer = await log.create_attempt(Owner("query", "q1"), LedgerOptions(1, 1, 1))
+    writer = await log.create_attempt(SegmentOwner("query", "q1"), LedgerOptions(1, 1, 1))
     ledger_id = writer.ledger_id
     (name,) = writer.metadata.last_fragment.bookies
     await writer.append_many(ENTRIES)
     if state == "closed":
         await writer.close()
-    facts = LedgerFacts(ledger_id, 9, 20)
+    facts = SegmentFacts(ledger_id, 9, 20)
     await log.publish([facts], publisher=("q1", 0), shared=() if state == "closed" else (ledger_id,))
     victim = next(bookie for bookie in cluster.bookies if bookie.id == name)
     await victim.stop()
@@ -88,9 +88,9 @@ def test_ledger_closed_before_the_read_entries_ends_in_no_such_entry(tmp_path):
         await writer.append_many(ENTRIES)
         writer.abandon()
         reader = await client.open(writer.ledger_id)
-        services = await client.services()
-        stored = await services.ledgers.read(writer.ledger_id)
-        await services.ledgers.write(writer.ledger_id, stored.metadata.closed(4, 10), stored.version)
+        context = await client.context()
+        stored = await context.ledgers.read(writer.ledger_id)
+        await context.ledgers.write(writer.ledger_id, stored.metadata.closed(4, 10), stored.version)
         await reader.refresh()
         batches = reader.acknowledged_batches(0, 10)
         assert list(await anext(batches)) == ENTRIES[:5]

@@ -11,10 +11,10 @@ import pytest
 from bkspark.errors import ConfigurationError, DataLoss, MetadataFormat
 from bkspark.ledger.reader import LedgerTimes
 from bkspark.log import reading
-from bkspark.log.formats import LOGS_ROOT, PAGES, LedgerFacts, LogHead, PageRef, encode_head, encode_page
+from bkspark.log.formats import LOGS_ROOT, PAGES, LogHead, PageRef, SegmentFacts, encode_head, encode_page
 from bkspark.log.heads import PAGES_CACHED_MAX, HeadStore, StoredHead
 from bkspark.log.positions import BEGINNING, Position
-from bkspark.log.snapshot import ListedLedger, LogSnapshot
+from bkspark.log.snapshot import LogSegment, LogSnapshot
 from bkspark.metadata.memory import MemoryStore
 
 
@@ -52,9 +52,9 @@ class PlainLog:
     @property
     def snapshot(self) -> LogSnapshot:
         facts = [
-            LedgerFacts(it.ledger_id, it.end_entry - 1, 10 * it.end_entry, it.first_entry)
+            SegmentFacts(it.ledger_id, it.end_entry - 1, 10 * it.end_entry, it.first_entry)
             if it.is_listed
-            else LedgerFacts(it.ledger_id, first_entry=it.first_entry)
+            else SegmentFacts(it.ledger_id, first_entry=it.first_entry)
             for it in self.ledgers
         ]
         still_open = [number for number, it in enumerate(self.ledgers, self.first_ordinal) if not it.is_closed]
@@ -71,7 +71,7 @@ class PlainLog:
         )
         return LogSnapshot(HeadStore(MemoryStore().session(), "/ledgers"), "x", StoredHead(head, 3))
 
-    async def open(self, listed: ListedLedger) -> Reader | None:
+    async def open(self, listed: LogSegment) -> Reader | None:
         it = self.ledgers[listed.ordinal - self.first_ordinal]
         assert it.ledger_id == listed.ledger_id
         self.opened.append(listed.ordinal)
@@ -228,12 +228,12 @@ class Paged:
             start=Position.beginning(first),
             pages=tuple(PageRef(f"{at}-00000000000000aa") for at in range(0, paged, 10)),
             tail_ordinal=paged,
-            tail=tuple(LedgerFacts(number) for number in range(paged, end)),
+            tail=tuple(SegmentFacts(number) for number in range(paged, end)),
         )
 
     async def write_pages(self) -> None:
         for ref in self.head.pages:
-            ledgers = [LedgerFacts(number) for number in range(ref.first_ordinal, ref.first_ordinal + 10)]
+            ledgers = [SegmentFacts(number) for number in range(ref.first_ordinal, ref.first_ordinal + 10)]
             path = f"{LOGS_ROOT}/x/{PAGES}/{ref.name}"
             await self.tree.create(path, encode_page(ref.first_ordinal, ledgers), make_parents=True)
 
@@ -304,7 +304,7 @@ def test_page_that_is_not_what_its_name_says_is_refused() -> None:
         paged = Paged(0, 20, 21)
         for ref, first, count in ((paged.head.pages[0], 0, 9), (paged.head.pages[1], 11, 10)):
             path = f"{LOGS_ROOT}/x/{PAGES}/{ref.name}"
-            await paged.tree.create(path, encode_page(first, [LedgerFacts(0)] * count), make_parents=True)
+            await paged.tree.create(path, encode_page(first, [SegmentFacts(0)] * count), make_parents=True)
         with pytest.raises(MetadataFormat, match="holds 9 ledgers, not 10"):
             await listed(paged.snapshot, 0, 1)
         with pytest.raises(MetadataFormat, match="begins at ordinal 11"):
@@ -321,7 +321,7 @@ def test_page_that_was_rewritten_meanwhile_is_found_under_its_new_name() -> None
         old = paged.head.pages[1]
         newer = replace(paged.head, pages=(paged.head.pages[0], PageRef("10-00000000000000bb")))
         node = f"{LOGS_ROOT}/x/{PAGES}/10-00000000000000bb"
-        await paged.tree.create(node, encode_page(10, [LedgerFacts(number) for number in range(10, 20)]))
+        await paged.tree.create(node, encode_page(10, [SegmentFacts(number) for number in range(10, 20)]))
         await paged.tree.set(f"{LOGS_ROOT}/x", encode_head(newer), -1)
         await paged.tree.delete(f"{LOGS_ROOT}/x/{PAGES}/{old.name}")
         assert await listed(snapshot, 10, 20) == [list(range(10, 20))]

@@ -21,7 +21,7 @@ from bkspark.log.formats import (
     LAST_EPOCHS_MAX,
     QUERIES_OF_A_NAME_MAX,
     TAIL_LEDGERS_MAX,
-    LedgerFacts,
+    SegmentFacts,
 )
 from bkspark.log.positions import BEGINNING
 from bkspark.log.store import LogStore
@@ -246,7 +246,7 @@ async def test_a_ledger_that_is_not_pending_is_not_published(world: World) -> No
 @in_world
 async def test_a_publication_that_cannot_be_right_is_refused_before_anything_happens(world: World) -> None:
     await world.stage(1)
-    for ledgers in ([LedgerFacts(1)], closed(1, 1)):
+    for ledgers in ([SegmentFacts(1)], closed(1, 1)):
         with pytest.raises(ValueError, match="ledger"):
             await world.store.append_ledgers("x", ledgers)
     with pytest.raises(ConfigurationError, match="epoch"):

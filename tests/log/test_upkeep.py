@@ -9,9 +9,9 @@ import pytest
 
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError, MetadataError, MetadataVersion, NoSuchLog, NoSuchNode
-from bkspark.log import Owner, Position, reading
+from bkspark.log import Position, SegmentOwner, reading
 from bkspark.log.attempts import AttemptStore
-from bkspark.log.formats import LedgerFacts, LogHead
+from bkspark.log.formats import LogHead, SegmentFacts
 from bkspark.log.heads import LOST_RACES_MAX, Change, HeadStore
 from bkspark.log.sharing import SharedLedger
 from bkspark.log.writer import LedgerOptions, RollLimits
@@ -62,7 +62,7 @@ def test_slice_of_a_shared_ledger_is_open_while_more_of_the_ledger_may_follow(tm
     async def test(cluster: InProcessCluster) -> None:
         log = cluster.client().log("x")
         await log.create()
-        shared = SharedLedger(log, Owner("query", "q"), OPTIONS, RollLimits(1 << 30, None))
+        shared = SharedLedger(log, SegmentOwner("query", "q"), OPTIONS, RollLimits(1 << 30, None))
         await shared.append([EntryBatch.of([b"nobody's"])])
         facts = await shared.append([EntryBatch.of([b"a", b"bc"])])
         await log.publish([facts], shared=(facts.ledger_id,))
@@ -88,7 +88,7 @@ def test_shared_ledgers_are_retired_by_their_age_in_seconds(tmp_path):
         ids = []
         for hours in (0, 1, 2):
             cluster.store.now_ms = 1_000_000 + hours * HOUR_MS
-            writer = await log.create_attempt(Owner("query", f"q{hours}"), OPTIONS)
+            writer = await log.create_attempt(SegmentOwner("query", f"q{hours}"), OPTIONS)
             writer.abandon()
             ids.append(writer.ledger_id)
         assert await log.retire_older(ids[2], 2 * 3600.0 + 1) == 0
@@ -106,7 +106,7 @@ def test_shared_ledger_that_is_dropped_is_deleted_and_the_next_append_takes_anot
         client = cluster.client()
         log = client.log("x")
         await log.create()
-        shared = SharedLedger(log, Owner("query", "q"), OPTIONS, RollLimits(1 << 30, None))
+        shared = SharedLedger(log, SegmentOwner("query", "q"), OPTIONS, RollLimits(1 << 30, None))
         assert shared.ledger_id is None
         await shared.drop()
         first = await shared.append([EntryBatch.of([b"a"])])
@@ -127,7 +127,7 @@ def test_shared_ledger_rolls_at_its_size_and_ends_its_registration_when_all_is_p
     async def test(cluster: InProcessCluster) -> None:
         log = cluster.client().log("x")
         await log.create()
-        shared = SharedLedger(log, Owner("query", "q"), OPTIONS, RollLimits(6, None))
+        shared = SharedLedger(log, SegmentOwner("query", "q"), OPTIONS, RollLimits(6, None))
         await shared.roll_if_due()
         first = await shared.append([EntryBatch.of([b"12345"])])
         await shared.roll_if_due()
@@ -192,7 +192,7 @@ class ForgettingTree(MemoryTree):
 async def test_attempt_at_a_log_that_is_deleted_meanwhile_is_refused(world: World) -> None:
     store = HeadStore(ForgettingTree(world.server, 1_000, 10.0), "/ledgers")
     with pytest.raises(NoSuchLog, match="was deleted meanwhile"):
-        await AttemptStore(store).add("x", 7, Owner("job", "j"))
+        await AttemptStore(store).add("x", 7, SegmentOwner("job", "j"))
 
 
 # ---- truncating at the end of the last ledger ----
@@ -202,14 +202,14 @@ async def test_attempt_at_a_log_that_is_deleted_meanwhile_is_refused(world: Worl
 async def test_last_slice_stays_when_the_log_is_truncated_at_its_end_while_its_ledger_is_pending(world: World) -> None:
     """The slice may grow: the next one joins it."""
     await world.stage(5, 6)
-    await world.store.append_ledgers("x", [LedgerFacts(5, 9, 100), LedgerFacts(6, 9, 100)], shared=[6])
+    await world.store.append_ledgers("x", [SegmentFacts(5, 9, 100), SegmentFacts(6, 9, 100)], shared=[6])
     at_end = Position(1, 6, 10)
     assert await world.store.truncate("x", at_end, at_ledger_end=True, closed=[]) == 1
     assert await world.ids() == [6]
     await world.store.attempts.forget_published("x", [6])
     assert await world.store.truncate("x", at_end, at_ledger_end=True, closed=[]) == 0
     await world.stage(7)
-    await world.store.append_ledgers("x", [LedgerFacts(7, 3, 40)])
+    await world.store.append_ledgers("x", [SegmentFacts(7, 3, 40)])
     assert await world.store.truncate("x", Position(2, 7, 1), at_ledger_end=False, closed=[]) == 1
     assert await world.ids() == [7]
 
@@ -233,7 +233,7 @@ async def test_ledger_that_was_published_while_it_is_condemned_stays(world: Worl
     """Only those of the chosen ledgers are removed that are still pending, and in no list, when the head is changed."""
     await world.stage(5, 6, 7)
     chosen = await world.store.attempts.pending("x")
-    await world.store.append_ledgers("x", [LedgerFacts(5, 9, 100)])
+    await world.store.append_ledgers("x", [SegmentFacts(5, 9, 100)])
     await world.store.attempts.forget_published("x", [6])
 
     def select(pending, head) -> bool:

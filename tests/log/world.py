@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from bkspark.errors import MetadataError, NoSuchNode
-from bkspark.log.formats import LedgerFacts, LogHead, Owner, PendingLedger
+from bkspark.log.formats import LogHead, PendingLedger, SegmentFacts, SegmentOwner
 from bkspark.log.store import AppendOutcome, LogStore, Publisher
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.tree import ANY_VERSION, Operation, Stat
 
-JOB = Owner("job", "j1", partition=3, attempt=2)
+JOB = SegmentOwner("job", "j1", partition=3, attempt=2)
 
 
-def closed(*ids: int) -> list[LedgerFacts]:
+def closed(*ids: int) -> list[SegmentFacts]:
     """Return closed ledgers of ten entries."""
-    return [LedgerFacts(ledger_id, 9, 1_000) for ledger_id in ids]
+    return [SegmentFacts(ledger_id, 9, 1_000) for ledger_id in ids]
 
 
 def everything(pending: PendingLedger, head: LogHead) -> bool:
@@ -43,7 +43,7 @@ class World:
         await self.store.attempts.vacuum("x", self.delete, created_before_ms=created_before_ms)
         return self.deleted[before:]
 
-    async def stage(self, *ids: int, owner: Owner = JOB) -> None:
+    async def stage(self, *ids: int, owner: SegmentOwner = JOB) -> None:
         for ledger_id in ids:
             await self.store.attempts.add("x", ledger_id, owner)
 

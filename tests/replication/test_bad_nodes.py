@@ -100,9 +100,9 @@ def test_a_bookie_registered_at_no_address_is_one_that_cannot_be_reached(tmp_pat
         ledger_id = await written(client)
         registered = registration.encode(BookieAddress(host, port))
         await put(cluster.store, f"{MetadataUri.parse(URI).root}/{paths.AVAILABLE}/nowhere", registered)
-        services = await cluster.client().services()
+        context = await cluster.client().context()
         with pytest.raises(BookieUnavailable, match="bookie nowhere cannot be reached"):
-            await services.pool.channel("nowhere")
+            await context.pool.channel("nowhere")
         lost = (await client.metadata(ledger_id)).last_fragment.bookies[0]
         await cluster.bookie(lost).stop()
         repaired = await RepairedCluster.of(cluster.client())

@@ -105,7 +105,7 @@ def test_audit_and_check_go_past_a_ledger_with_an_unexpected_error(
         repaired = await RepairedCluster.of(Client(URI, tree=tree))
         assert await repaired.auditor("an auditor", OPTIONS).audit([cluster.bookies[0].id]) == 2
         assert [listed async for listed in repaired.store.ids()] == [ledgers[0], ledgers[2]]
-        check = LedgerCheck(repaired.services, 1.0, blames_silent=True, unexpected=repaired.unexpected)
+        check = LedgerCheck(repaired.context, 1.0, blames_silent=True, unexpected=repaired.unexpected)
         errors = {found.ledger_id: found.error async for found in check.findings()}
         assert sorted(errors) == ledgers
         assert isinstance(errors[ledgers[1]], BookKeeperError)

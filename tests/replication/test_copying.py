@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bkspark.client import Client
-from bkspark.core.reader import READ_ENTRIES_FIRST, ReadPace
+from bkspark.core.reader import READ_ENTRIES_FIRST, AdaptiveReadSize
 from bkspark.entries import EntryBatch
 from bkspark.ledger.range_reader import RangeReader
 from bkspark.metadata.bookies import BookieRegistry
@@ -30,7 +30,7 @@ PIECE_BYTES = 64 * 1024
 
 
 def test_pace_begins_with_few_entries_and_goes_by_the_largest_that_came() -> None:
-    pace = ReadPace(bytes_max=1000, entries_max=100)
+    pace = AdaptiveReadSize(bytes_max=1000, entries_max=100)
     seen = [pace.entries]
     for largest in (1, 1, 1, 1, 50, 2000, 100, 100, 0):
         pace.on_entries(largest)

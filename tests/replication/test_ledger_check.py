@@ -13,7 +13,7 @@ from bkspark.client import LedgerWriter
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.striping import write_set
 from bkspark.core.writer_options import WriterOptions
-from bkspark.ledger.stored import HeldEntries
+from bkspark.ledger.stored import ReplicaReader
 from bkspark.wire.entry_lists import EntryRuns
 from bookie_service.replication import repair
 from bookie_service.replication.autorecovery import RepairedCluster
@@ -33,21 +33,19 @@ def checked(
     asked: dict[str, list[int]] = {bookie: [] for bookie in BOOKIES}
     found: list[LedgerFindings] = []
 
-    async def missing(self: HeldEntries, bookie: str, entry_ids: np.ndarray) -> np.ndarray:
+    async def missing(self: ReplicaReader, bookie: str, entry_ids: np.ndarray) -> np.ndarray:
         asked[bookie] += entry_ids.tolist()
         return entry_ids[np.isin(entry_ids, list(lost.get(bookie, ())))]
 
     async def test(cluster: InProcessCluster) -> None:
-        services = (await RepairedCluster.of(cluster.client())).services
-        services.random.seed(7)
-        ledger_id, _ = await services.ledgers.create(metadata)
-        findings = await LedgerCheck(services, share, blames_silent=True, unexpected=UnexpectedErrors()).check(
-            ledger_id
-        )
+        context = (await RepairedCluster.of(cluster.client())).context
+        context.random.seed(7)
+        ledger_id, _ = await context.ledgers.create(metadata)
+        findings = await LedgerCheck(context, share, blames_silent=True, unexpected=UnexpectedErrors()).check(ledger_id)
         assert findings is not None
         found.append(findings)
 
-    with replaced(HeldEntries, "missing", missing):
+    with replaced(ReplicaReader, "missing", missing):
         run(tmp_path, test, bookies=0)
     return found[0], asked
 
@@ -128,8 +126,8 @@ def test_a_check_of_the_ends_alone_finds_a_hole_that_a_writer_left_in_the_middle
         metadata = await writer.close()
         assert [fragment.first_entry for fragment in metadata.fragments] == [0]
 
-        services = (await RepairedCluster.of(cluster.client())).services
-        check = LedgerCheck(services, 0.0, blames_silent=False, unexpected=UnexpectedErrors())
+        context = (await RepairedCluster.of(cluster.client())).context
+        check = LedgerCheck(context, 0.0, blames_silent=False, unexpected=UnexpectedErrors())
         findings = await check.check(writer.ledger_id)
         assert findings is not None
         mine = [entry for entry in range(first) if 1 in write_set(entry, size, write_quorum)]
@@ -141,8 +139,8 @@ def test_a_check_of_the_ends_alone_finds_a_hole_that_a_writer_left_in_the_middle
 
 
 async def _holds(cluster: InProcessCluster, bookie: str, writer: LedgerWriter, entry_id: int) -> bool:
-    services = await cluster.client().services()
-    held = HeldEntries(services, writer.ledger_id, writer.metadata, b"")
+    context = await cluster.client().context()
+    held = ReplicaReader(context, writer.ledger_id, writer.metadata, b"")
     return not len(await held.missing(bookie, np.array([entry_id])))
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bkspark.log import attempts, changes, epochs, heads, log, sharing, store
-from bkspark.log.formats import LedgerFacts, LogHead, Publisher
+from bkspark.log.formats import LogHead, Publisher, SegmentFacts
 from bkspark.metadata.tree import ANY_VERSION, Delete, Set
 from tests.planting import Plant, changed, replaced
 from tests.simulation.commits import Schedule
@@ -49,21 +49,21 @@ def _never_async(value: object) -> Callable[[Any], Any]:
 
 
 def _slices_from_the_beginning(original: Any) -> Any:
-    async def append(self: sharing.SharedLedger, batches: Any) -> LedgerFacts:
+    async def append(self: sharing.SharedLedger, batches: Any) -> SegmentFacts:
         return replace(await original(self, batches), first_entry=0)
 
     return append
 
 
 def _not_awaited(_: Any) -> Any:
-    async def append(self: sharing.SharedLedger, batches: Any) -> LedgerFacts:
+    async def append(self: sharing.SharedLedger, batches: Any) -> SegmentFacts:
         if self._writer is None:
             self._writer = await self._log.create_attempt(self._owner, self._options)
         first = self._writer.last_entry + 1
         for batch in batches:
             await self._writer.submit(batch)
         count = sum(len(batch) for batch in batches)
-        return LedgerFacts(self._writer.ledger_id, first + count - 1, 1, first)
+        return SegmentFacts(self._writer.ledger_id, first + count - 1, 1, first)
 
     return append
 

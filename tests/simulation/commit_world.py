@@ -207,7 +207,7 @@ class SimulatedClient:
         self._process = process
         self.uri = SimpleNamespace(root=ROOT)
 
-    async def services(self) -> SimpleNamespace:
+    async def context(self) -> SimpleNamespace:
         return SimpleNamespace(ledgers=self)
 
     async def manager(self) -> None:

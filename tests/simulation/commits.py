@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError, DataLoss, LedgerFenced, MetadataError, VersionPublished
-from bkspark.log import LedgerFacts, Owner
+from bkspark.log import SegmentFacts, SegmentOwner
 from bkspark.log.epochs import EpochCommitter, Output
 from bkspark.log.formats import Publisher
 from bkspark.log.positions import Position
@@ -323,12 +323,14 @@ class Schedule:
     async def _attempt(self, query: Query, tag: Tag, partition: int, rows: list[bytes]) -> Output | None:
         process = self._process()
         try:
-            writer = await process.log.create_attempt(Owner("query", query.owner_id, tag[0], partition, 0), OPTIONS)
+            writer = await process.log.create_attempt(
+                SegmentOwner("query", query.owner_id, tag[0], partition, 0), OPTIONS
+            )
             await writer.append_many(rows)
             closed = await writer.close()
         except (Killed, BookKeeperError):
             return None
-        return Output(ledgers=(LedgerFacts(writer.ledger_id, closed.last_entry, closed.length),))
+        return Output(ledgers=(SegmentFacts(writer.ledger_id, closed.last_entry, closed.length),))
 
     # ---- others ----
 

@@ -11,7 +11,7 @@ import numpy as np
 from bkspark.core.effects import WriteMetadata
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.striping import write_set
-from bkspark.ledger.stored import HeldEntries, StoredEntryWriter
+from bkspark.ledger.stored import ReplicaReader, ReplicaWriter
 from bkspark.metadata.election import AuditorElection
 from bkspark.metadata.underreplication import UnderreplicationStore
 from bkspark.wire import v2
@@ -35,17 +35,17 @@ def named_before_copied() -> Plant:
 
 
 def acknowledgements_not_awaited() -> Plant:
-    async def drained(self: StoredEntryWriter, pieces_max: int) -> None:
+    async def drained(self: ReplicaWriter, pieces_max: int) -> None:
         return
 
-    return replaced(StoredEntryWriter, "drained", drained)
+    return replaced(ReplicaWriter, "drained", drained)
 
 
 def refusals_counted() -> Plant:
-    def wrap(old: Any, self: StoredEntryWriter, ids: np.ndarray, statuses: np.ndarray, *rest: Any) -> None:
+    def wrap(old: Any, self: ReplicaWriter, ids: np.ndarray, statuses: np.ndarray, *rest: Any) -> None:
         old(self, ids, np.full_like(statuses, v2.EOK), *rest)
 
-    return around(StoredEntryWriter, "_on_replies", wrap)
+    return around(ReplicaWriter, "_on_replies", wrap)
 
 
 def only_the_beginning_copied() -> Plant:
@@ -82,7 +82,7 @@ def damage_copied() -> Plant:
     ) -> OpenedEntries:
         return OpenedEntries(memoryview(buffer), starts, ends, np.empty(0), None)
 
-    return replaced(copying.WholeEntries, "open_entries", opened)
+    return replaced(copying.RawEntryDigest, "open_entries", opened)
 
 
 # ---- metadata ----
@@ -158,10 +158,10 @@ def recovered_taken_for_whole() -> Plant:
 
 
 def holes_overlooked() -> Plant:
-    async def missing(self: HeldEntries, bookie: str, entry_ids: np.ndarray) -> np.ndarray:
+    async def missing(self: ReplicaReader, bookie: str, entry_ids: np.ndarray) -> np.ndarray:
         return entry_ids[:0]
 
-    return replaced(HeldEntries, "missing", missing)
+    return replaced(ReplicaReader, "missing", missing)
 
 
 def bookies_that_serve_left_alone() -> Plant:

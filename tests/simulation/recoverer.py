@@ -67,7 +67,7 @@ class Recoverer(Client):
                 self._fence(effect)
             elif type(effect) is effects.RecoveryRead:
                 self._read(effect)
-            elif type(effect) is effects.Rest:
+            elif type(effect) is effects.BackOff:
                 self._rest(effect)
             elif type(effect) is effects.RewriteEntries:
                 self._rewrite(effect)
@@ -134,12 +134,12 @@ class Recoverer(Client):
             lambda error: core.on_fence_answer(slot, Answer.FAILED, error=error),
         )
 
-    def _rest(self, effect: effects.Rest) -> None:
+    def _rest(self, effect: effects.BackOff) -> None:
         core = self._core
 
         def rested() -> None:
             if self._core is core:
-                self._perform(core.on_rested(effect.slot))
+                self._perform(core.on_backoff_over(effect.slot))
 
         self.later(effect.delay_ns, rested)
 

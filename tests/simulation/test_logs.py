@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bkspark.log import writer
-from bkspark.log.formats import LedgerFacts
+from bkspark.log.formats import SegmentFacts
 from bkspark.log.writer import facts_of
 from tests.planting import replaced
 from tests.simulation.full_logs import LogSchedule, Term, log_faults
@@ -40,12 +40,12 @@ def test_duelling_leaders_never_interleave_and_lose_nothing() -> None:
 def test_leader_that_fences_too_few_ledgers_is_noticed(fenced: int) -> None:
     """Two may be open: a leader that rolls adds the new one before it closes the old."""
 
-    async def fence(client: Any, snapshot: Any) -> list[tuple[int, LedgerFacts]]:
+    async def fence(client: Any, snapshot: Any) -> list[tuple[int, SegmentFacts]]:
         closed = []
         ordinals = tuple(snapshot.open_ordinals)
         for ordinal in ordinals:
             ledger_id = (await snapshot.ledger(ordinal)).ledger_id
-            facts = LedgerFacts(ledger_id)
+            facts = SegmentFacts(ledger_id)
             if fenced and ordinal == ordinals[-1]:
                 facts = facts_of(ledger_id, await client.recover(ledger_id))
             closed.append((ordinal, facts))

@@ -56,10 +56,10 @@ EVENTS: Mapping[type, str] = {
         "on_metadata_conflict on_metadata_seen on_metadata_failed sync on_forced on_force_lost close give_up"
     ),
     RecoveryCore: (
-        "start on_metadata_written on_metadata_conflict on_metadata_failed on_fence_answer on_read_answers on_rested "
-        "on_rewritten on_rewrite_failed on_length"
+        "start on_metadata_written on_metadata_conflict on_metadata_failed on_fence_answer on_read_answers "
+        "on_backoff_over on_rewritten on_rewrite_failed on_length"
     ),
-    Tail: "wait on_polled on_proven on_poll_failed on_metadata_changed on_looked on_look_failed on_tick",
+    Tail: "wait on_polled on_proven on_poll_failed on_metadata_changed on_refreshed on_refresh_failed on_tick",
     ExplicitLac: "on_interval",
 }
 """The events of each core; one that a core gets from within another event is part of that."""

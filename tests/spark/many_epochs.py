@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from bkspark.blocking import Client, run
-from bkspark.log.formats import CONDEMNED, PAGES, PENDING, Owner, log_path
+from bkspark.log.formats import CONDEMNED, PAGES, PENDING, SegmentOwner, log_path
 from bkspark.log.log import Log
 from bkspark.spark import committers
 from bkspark.spark.options import SourceOptions
@@ -76,7 +76,7 @@ def _write_epoch(options: SourceOptions, epoch: int, rows: int, partitions: int)
     for partition in range(partitions):
         numbers = range(partition * share, min(rows, (partition + 1) * share))
         values = pa.record_batch([pa.array([f"{epoch}.{number}" for number in numbers])], names=["value"])
-        owner = Owner("query", QUERY, epoch, partition, epoch * partitions + partition)
+        owner = SegmentOwner("query", QUERY, epoch, partition, epoch * partitions + partition)
         messages.append(pickle.dumps(destination.write(owner, iter([values]), is_keyed=True)))
     writer = BookKeeperStreamWriter(SCHEMA, options, overwrite=False)
     results: list[AttemptResult] = [pickle.loads(message) for message in messages]

@@ -23,7 +23,7 @@ from bkspark.errors import (
     NotEnoughBookies,
     UnauthorizedAccess,
 )
-from bkspark.log.formats import Owner
+from bkspark.log.formats import SegmentOwner
 from bkspark.log.positions import Position
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.registration import BookieAddress
@@ -442,7 +442,7 @@ def test_columns_are_read_off_a_shared_ledger_that_is_still_open(cluster, client
     schema = StructType().add("a", "long")
     writer = BookKeeperWriter(schema, written, False)
     destination = writer._destination
-    owner = Owner("job", writer._job_id, None, 0, 0)
+    owner = SegmentOwner("job", writer._job_id, None, 0, 0)
     batch = pa.record_batch({"a": pa.array([5], pa.int64())})
     writer.commit([destination.write(owner, iter([batch]), is_keyed=True)])
     assert rows(*source(cluster, name, "json")) == [{"a": 5}]

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from bkspark.blocking import LedgerWriter, run
 from bkspark.errors import LogExists
-from bkspark.log.formats import LedgerFacts, Owner
+from bkspark.log.formats import SegmentFacts, SegmentOwner
 from bkspark.log.log import Log
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.versions import COUNTS_WITHOUT_COLUMNS, SPARK_VERSION
@@ -239,12 +239,12 @@ def test_first_to_commit_of_two_jobs_that_want_an_empty_log_wins(spark, table, c
     schema = StructType().add("value", "string")
     late = job()  # it looked at the log while that was empty
     log = Log(client.asynchronous, table.log)
-    owner = Owner("job", late._job_id, None, 0, 0)
+    owner = SegmentOwner("job", late._job_id, None, 0, 0)
     ledger = LedgerWriter(run(lambda: log.create_attempt(owner)))
     ledger.append(b"late")
     closed = ledger.close()
     table.write(spark.createDataFrame([("first",)], "value string"), ifExists=if_exists)
-    result = AttemptResult(owner, (LedgerFacts(ledger.ledger_id, closed.last_entry, closed.length),))
+    result = AttemptResult(owner, (SegmentFacts(ledger.ledger_id, closed.last_entry, closed.length),))
     if if_exists == "error":
         with pytest.raises(LogExists):
             late.commit([result])

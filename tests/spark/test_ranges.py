@@ -6,13 +6,13 @@ from bkspark.log.positions import Position
 from bkspark.spark.ranges import (
     PARTITION_BYTES_MIN,
     EntryRange,
-    LedgerExtent,
+    ReadableSegment,
     advance,
     at_least,
     between,
+    fair_share,
     partition_count,
     share,
-    water_level,
 )
 
 
@@ -20,12 +20,12 @@ def at(ordinal: int, entry: int) -> Position:
     return Position(ordinal, 100 + ordinal, entry)
 
 
-def closed(ordinal: int, entries: int, entry_bytes: int = 10) -> LedgerExtent:
-    return LedgerExtent(ordinal, 100 + ordinal, entries, entries * entry_bytes, True)
+def closed(ordinal: int, entries: int, entry_bytes: int = 10) -> ReadableSegment:
+    return ReadableSegment(ordinal, 100 + ordinal, entries, entries * entry_bytes, True)
 
 
-def open_ledger(ordinal: int, entries: int) -> LedgerExtent:
-    return LedgerExtent(ordinal, 100 + ordinal, entries, entries * 10, False)
+def open_ledger(ordinal: int, entries: int) -> ReadableSegment:
+    return ReadableSegment(ordinal, 100 + ordinal, entries, entries * 10, False)
 
 
 def test_end_of_a_ledger_has_one_form():
@@ -151,14 +151,14 @@ def test_no_slot_waits_for_the_last_task():
 
 
 def test_limit_is_shared_out_evenly_and_wholly():
-    assert water_level([10, 1], 4) == [3, 1]
-    assert water_level([0, 0], 5) == [0, 0]
-    assert water_level([5, 5, 5], 2) == [1, 1, 0]
-    assert water_level([3, 9, 1], 100) == [3, 9, 1]
+    assert fair_share([10, 1], 4) == [3, 1]
+    assert fair_share([0, 0], 5) == [0, 0]
+    assert fair_share([5, 5, 5], 2) == [1, 1, 0]
+    assert fair_share([3, 9, 1], 100) == [3, 9, 1]
     for seed in range(200):
         chance = random.Random(seed)
         wanted = [chance.choice((0, 1, 5, 1000)) for _ in range(chance.randint(1, 6))]
         total = chance.randint(0, 3000)
-        given = water_level(wanted, total)
+        given = fair_share(wanted, total)
         assert sum(given) == min(total, sum(wanted))
         assert all(0 <= got <= want for got, want in zip(given, wanted))

@@ -329,7 +329,7 @@ def test_tasks_go_on_when_a_bookie_was_restarted_between_them(cluster, client, l
 
 
 async def _address(client, bookie: str) -> tuple[str, int]:
-    return await (await client.asynchronous.services()).registry.resolve(bookie)
+    return await (await client.asynchronous.context()).registry.resolve(bookie)
 
 
 @pytest.mark.admission_control

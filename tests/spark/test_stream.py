@@ -9,7 +9,7 @@ from pyspark.sql import functions as sql
 
 import bkspark
 from bkspark.errors import ConfigurationError
-from bkspark.log.formats import Owner
+from bkspark.log.formats import SegmentOwner
 from bkspark.log.log import Log
 from bkspark.spark.versions import HAS_ADMISSION_CONTROL, SPARK_VERSION
 from tests.polling import wait_until
@@ -494,14 +494,14 @@ def test_abort_after_a_commit_that_took_effect_deletes_nothing_published(spark, 
     writer = BookKeeperWriter(StructType().add("value", "string"), options, overwrite=False)
     log = Log(client.asynchronous, table.log)
     from bkspark.blocking import LedgerWriter, run
-    from bkspark.log.formats import LedgerFacts
+    from bkspark.log.formats import SegmentFacts
 
     def attempt(partition: int) -> AttemptResult:
-        owner = Owner("job", writer._job_id, None, partition, partition)
+        owner = SegmentOwner("job", writer._job_id, None, partition, partition)
         ledger = LedgerWriter(run(lambda: log.create_attempt(owner)))
         ledger.append(str(partition).encode())
         closed = ledger.close()
-        return AttemptResult(owner, (LedgerFacts(ledger.ledger_id, closed.last_entry, closed.length),))
+        return AttemptResult(owner, (SegmentFacts(ledger.ledger_id, closed.last_entry, closed.length),))
 
     winners, loser = [attempt(1), attempt(0)], attempt(2)
     writer.commit([*winners, None])

@@ -9,10 +9,10 @@ import sys
 
 _CALLS = """
 import gc, json
-from bkspark.spark.workers import spare_modules
+from bkspark.spark.workers import freeze_imported_modules
 frozen = []
 for _ in range(3):
-    spare_modules()
+    freeze_imported_modules()
     frozen.append(gc.get_freeze_count() > 0)
 print(json.dumps(frozen))
 """

@@ -30,7 +30,7 @@ class ByteSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FileRange:
     """Bytes of a file. They never change, and no other file ever gets this path."""
 
     path: str
@@ -41,7 +41,7 @@ class Place:
 class NotCached(Exception):
     """A read needs the disk; not an error."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: FileRange) -> None:
         super().__init__(place)
         self.place = place
 
@@ -50,7 +50,7 @@ class NotCached(Exception):
 class Fetched:
     """The result of fetching a place: its bytes, or the error of the read."""
 
-    place: Place
+    place: FileRange
     data: bytes = b""
     error: OSError | None = None
 
@@ -102,6 +102,6 @@ class CachedSource:
         end = self._used + size
         view = self._memory[self._used : end] if end <= len(self._memory) else memoryview(bytearray(size))
         if file.read_cached(view, offset) < size:
-            raise NotCached(Place(file.path, offset, size + _MORE_BYTES))
+            raise NotCached(FileRange(file.path, offset, size + _MORE_BYTES))
         self._used = end
         return view

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from bookie_service.storage.io.byte_source import Fetched, Place
+from bookie_service.storage.io.byte_source import Fetched, FileRange
 from bookie_service.storage.io.files import LocalFiles
 
 _AHEAD_BYTES_MIN = 256 * 1024
@@ -58,7 +58,7 @@ class FetchThreads:
         for thread in self._threads:
             thread.join()
 
-    def fetch(self, place: Place, on_fetched: OnFetched) -> None:
+    def fetch(self, place: FileRange, on_fetched: OnFetched) -> None:
         """Read a place and call back with the result."""
         self.run(lambda: self._read(place), on_fetched)
 
@@ -88,7 +88,7 @@ class FetchThreads:
         finally:
             taken.set()
 
-    def _read(self, place: Place) -> Fetched:
+    def _read(self, place: FileRange) -> Fetched:
         try:
             # Not the event loop's file, which it may close at any time.
             file = self._files.open(place.path)

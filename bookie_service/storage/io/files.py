@@ -158,7 +158,7 @@ class File:
         """Have the operating system read ahead; does not wait for it."""
         os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_WILLNEED)
 
-    def let_go(self, start: int, end: int) -> None:
+    def drop_page_cache(self, start: int, end: int) -> None:
         """Have the operating system drop bytes [start, end) from its cache, as far as they are durable."""
         os.posix_fadvise(self._fd, start, end - start, os.POSIX_FADV_DONTNEED)
 

@@ -137,7 +137,7 @@ class Journal:
         if self._options.leaves_page_cache and self._end - self._let_go >= CACHED_BYTES:
             # Rarely, because it costs a call; in whole pages, because the last page is written to again.
             end = self._end - self._end % _PAGE_BYTES
-            self._file.let_go(self._let_go, end)
+            self._file.drop_page_cache(self._let_go, end)
             self._let_go = end
 
     def write_durability_marker(self) -> None:
