@@ -47,7 +47,7 @@ class Cluster:
         else:
             await tree.set("/ledgers/bookies", data, -1)
 
-    def view(self, tree=None, unreachable=frozenset(), **options):
+    def watcher(self, tree=None, unreachable=frozenset(), **options):
         registry = BookieRegistry(tree or self.store.session(), MetadataUri.parse(URI))
         return BookieWatcher(registry, PlacementOptions(**options), lambda: unreachable)
 
@@ -85,13 +85,13 @@ def test_list_is_read_once_and_again_only_when_it_changed():
         tree = cluster.store.session()
         children, reads = tree.children, []
         tree.children = lambda path: reads.append(path) or children(path)
-        view = cluster.view(tree)
+        watcher = cluster.watcher(tree)
         for _ in range(5):
-            assert (await view.candidates(2)).writable == {"b:1", "b:2"}
+            assert (await watcher.candidates(2)).writable == {"b:1", "b:2"}
         assert len(reads) == 1
         await cluster.register("b:3")
         await asyncio.sleep(0)
-        assert (await view.candidates(2)).writable == {"b:1", "b:2", "b:3"}
+        assert (await watcher.candidates(2)).writable == {"b:1", "b:2", "b:3"}
         assert len(reads) == 2
 
     with_cluster(test, "b:1", "b:2")
@@ -124,13 +124,13 @@ def test_one_rack_a_write_quorum_is_a_choice_at_random():
 def test_unreadable_rack_map_refuses_new_ledgers_with_its_path_and_ends_no_writer():
     async def test(cluster):
         await cluster.put_racks({"b:1": "/r1"})
-        view = cluster.view()
-        assert (await view.candidates(2)).topology.rack_of("b:1") == "/r1"
+        watcher = cluster.watcher()
+        assert (await watcher.candidates(2)).topology.rack_of("b:1") == "/r1"
         await cluster.store.session().set("/ledgers/bookies", b"nonsense", -1)
         await asyncio.sleep(0)
         with pytest.raises(MetadataFormat, match="/ledgers/bookies"):
-            await view.candidates(2)
-        assert (await view.replacements()).topology.rack_of("b:1") == "/r1"
+            await watcher.candidates(2)
+        assert (await watcher.replacements()).topology.rack_of("b:1") == "/r1"
 
     with_cluster(test, "b:1", "b:2")
 
@@ -138,7 +138,7 @@ def test_unreadable_rack_map_refuses_new_ledgers_with_its_path_and_ends_no_write
 def test_watches_that_could_not_be_set_are_set_by_the_next_call():
     async def test(cluster):
         tree = cluster.store.session()
-        view = cluster.view(tree)
+        watcher = cluster.watcher(tree)
         watch, calls = tree.watch, []
 
         async def failing(path, callback):
@@ -149,23 +149,23 @@ def test_watches_that_could_not_be_set_are_set_by_the_next_call():
 
         tree.watch = failing
         with pytest.raises(MetadataError):
-            await view.candidates(2)
-        assert (await view.candidates(2)).writable == {"b:1", "b:2"}
+            await watcher.candidates(2)
+        assert (await watcher.candidates(2)).writable == {"b:1", "b:2"}
         await cluster.leave("b:2")
         await asyncio.sleep(0)
-        assert (await view.candidates(1)).writable == {"b:1"}
+        assert (await watcher.candidates(1)).writable == {"b:1"}
 
     with_cluster(test, "b:1", "b:2")
 
 
 def test_failing_bookies_are_avoided_and_taken_where_there_are_no_others():
     async def test(cluster):
-        view = cluster.view(unreachable=frozenset({"b:2"}), quarantine_failures=1)
-        view.on_failure("b:1")
-        assert (await view.candidates(3)).topology.avoided == {"b:1", "b:2"}
-        assert (await view.replacements()).topology.avoided == {"b:1", "b:2"}
+        watcher = cluster.watcher(unreachable=frozenset({"b:2"}), quarantine_failures=1)
+        watcher.on_failure("b:1")
+        assert (await watcher.candidates(3)).topology.avoided == {"b:1", "b:2"}
+        assert (await watcher.replacements()).topology.avoided == {"b:1", "b:2"}
         client = Client(URI, tree=cluster.store.session(), placement=PlacementOptions(quarantine_failures=1))
-        (await client.context()).view.on_failure("b:1")
+        (await client.context()).watcher.on_failure("b:1")
         for _ in range(10):
             assert "b:1" not in await ensemble_of(client, 2)
         assert "b:1" in await ensemble_of(client, 3)
@@ -184,10 +184,10 @@ def test_bookie_that_a_writer_gave_up_gets_no_new_ledgers(tmp_path):
         stale = BookieRegistry(cluster.store.session(), MetadataUri.parse(URI))
         await stale.register(dead.id, BookieAddress("127.0.0.1", 1))  # as until ZooKeeper has noticed
         await writer.append(b"two")
-        view = (await client.context()).view
-        while dead.id not in (await view.candidates(3)).topology.avoided:
+        watcher = (await client.context()).watcher
+        while dead.id not in (await watcher.candidates(3)).topology.avoided:
             await asyncio.sleep(0.01)
-        assert dead.id in (await view.candidates(3)).writable
+        assert dead.id in (await watcher.candidates(3)).writable
         for _ in range(10):
             assert dead.id not in await ensemble_of(client, 3)
         await writer.close()
