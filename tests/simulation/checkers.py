@@ -55,7 +55,7 @@ def one_end(ledger: LedgerHistory) -> Iterator[str]:
 
 
 def _hides_its_length(ledger: LedgerHistory, last_entry: int) -> bool:
-    """Whether a recovery found nothing above its LAC, and a fault struck every bookie of the entry there.
+    """Whether a recovery found nothing above its LAC, and a fault struck every bookie that has the entry there.
 
     The length is in the last entry; a recovery does not fail if no bookie returns that.
     """
@@ -65,7 +65,13 @@ def _hides_its_length(ledger: LedgerHistory, last_entry: int) -> bool:
     metadata, closer = closed[0]
     bookies = metadata.fragment_of(last_entry).bookies
     slots = write_set(last_entry, metadata.ensemble_size, metadata.write_quorum)
-    return closer in ledger.rewritten and all(ledger.is_disturbed(closer, bookies[slot]) for slot in slots)
+    copies = ledger.audits[-1].copies if ledger.audits else []
+    without = copies[last_entry].missing if last_entry < len(copies) else ()
+    holders = [bookies[slot] for slot in slots if bookies[slot] not in without]
+    # A recovery that rewrote nothing may have left no other trace than its first change.
+    recoverers = {by for _, stored, by in ledger.changes if stored.metadata.state is LedgerState.IN_RECOVERY}
+    is_recovery = closer in ledger.rewritten or closer in recoverers
+    return is_recovery and all(ledger.is_disturbed(closer, bookie) for bookie in holders)
 
 
 def one_value(ledger: LedgerHistory) -> Iterator[str]:

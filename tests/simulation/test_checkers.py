@@ -163,6 +163,23 @@ def test_length_that_no_bookie_could_tell_may_be_wrong() -> None:
     assert [line[:2] for line in violations(ledger)] == ["C2"]
     ledger.disturbed.add(("recoverer", "b3"))
     assert violations(ledger) == []
+    ledger.rewritten = {}
+    assert "C2" not in {line[:2] for line in violations(ledger)}, "it put the ledger into recovery"
+    ledger.changes = [change for change in ledger.changes if change[1].metadata.state is not LedgerState.IN_RECOVERY]
+    assert "C2" in {line[:2] for line in violations(ledger)}, "the owner knows the length"
+
+
+def test_length_may_be_wrong_where_the_only_copies_of_the_last_entry_met_a_fault() -> None:
+    """With Qa 1 a bookie without the entry denies it rightly, which says nothing about the length."""
+    ledger = good()
+    ledger.rewritten = {"recoverer": set()}
+    ledger.closes = [Close("recoverer", 1, 0, 20)]
+    ledger.disturbed = {("recoverer", "b1")}
+    audit = ledger.audits[-1]
+    without = [replace(copies, missing=("b2", "b3")) for copies in audit.copies]
+    assert "C2" in {line[:2] for line in violations(ledger)}
+    ledger.audits[-1] = replace(audit, copies=without)
+    assert "C2" not in {line[:2] for line in violations(ledger)}
 
 
 def test_every_checker_has_a_bad_history() -> None:
