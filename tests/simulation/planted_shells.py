@@ -206,7 +206,7 @@ def backlog_forgotten() -> Plant:
 
         return link
 
-    return changed(fanout_shell, "Link", make)
+    return changed(fanout_shell, "BookieLink", make)
 
 
 def close_does_not_wait_for_connections() -> Plant:

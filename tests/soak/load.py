@@ -27,7 +27,7 @@ from bkspark.client import Client, LedgerWriter
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError, NoSuchEntry
-from bkspark.log.positions import EARLIEST, Place, Position
+from bkspark.log.positions import EARLIEST, OffsetSpec, Position
 from tests.crash.kills import payload
 from tests.soak.rows import number_of, row
 
@@ -125,7 +125,7 @@ class Load:
         self._places: list[tuple[int, Position]] = []
         """Positions of the source: (rows before it, position), ascending, back to where it may be truncated."""
         self._seen: Counter[str] = Counter()
-        self._copied_to: dict[str, Place] = dict.fromkeys(copies, EARLIEST)
+        self._copied_to: dict[str, OffsetSpec] = dict.fromkeys(copies, EARLIEST)
 
     async def run(self) -> Report:
         """Load the cluster until it is time to finish; return what came of it."""
