@@ -90,9 +90,14 @@ async def write(client: Client, load: WriteLoad) -> tuple[list[int], dict[str, A
     writers: list[LedgerWriter] = []
     try:
         for _ in range(load.ledgers):
-            writers.append(
-                await client.create(ensemble=load.ensemble, write_quorum=load.write_quorum, ack_quorum=load.ack_quorum)
+            creating = asyncio.ensure_future(
+                client.create(ensemble=load.ensemble, write_quorum=load.write_quorum, ack_quorum=load.ack_quorum)
             )
+            try:
+                await asyncio.shield(creating)
+            finally:
+                # An interrupt may come after the ledger was created and before the answer: it is deleted below, too.
+                writers.append(await creating)
         measurement = Measurement()
         deadline = time.perf_counter() + load.seconds if load.seconds else float("inf")
         shares = _shares(load.entries, load.ledgers)
