@@ -1,0 +1,149 @@
+"""Messages in chunks: gathered until the last chunk is there, which is the message's place. PURE.
+
+The rules are those of Pulsar's consumer: chunks of several messages may alternate; chunk 0 of a message begins it
+again; a chunk that was there before is passed over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bkspark.pulsar import entries as fields
+from bkspark.pulsar.entries import Entries
+from bkspark.pulsar.messages import Joined
+
+INCOMPLETE_BYTES_MAX = 256 << 20
+"""Limit of the chunks that wait for the last one of their message. The oldest messages above it are dropped, as by
+Pulsar's consumer; one whose last chunk comes nevertheless is malformed, and so is one that is larger by itself."""
+CHUNKS_MAX = 100_000
+"""Limit of one message."""
+LATEST_MAX = 10_000
+"""Messages of which it is remembered that they were complete, and incomplete ones."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    count: int
+    first: tuple[int, int] = (0, 0)
+    parts: dict[int, bytes] = field(default_factory=dict)
+    octets: int = 0
+    is_dropped: bool = False
+
+
+class ChunkGatherer:
+    """Chunks of one topic or partition, in order.
+
+    Args:
+        octets_max: of the chunks of incomplete messages.
+    """
+
+    def __init__(self, octets_max: int = INCOMPLETE_BYTES_MAX) -> None:
+        self._octets_max = octets_max
+        self._pending: dict[str, _Pending] = {}
+        self._complete: dict[str, None] = {}
+        self._octets = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of chunks that wait for others; at most `octets_max`."""
+        return self._octets
+
+    def take(self, entries: Entries, row: int) -> str | None:
+        """Take the chunk of one entry; return the message's uuid if it is its last one, None if others follow.
+
+        Raises:
+            ValueError: the metadata name no chunk.
+        """
+        uuid, chunk, count = _chunk_of(entries, row)
+        if uuid in self._complete:
+            if chunk:
+                return None  # sent again
+            del self._complete[uuid]
+        if chunk == 0:
+            self._forget(uuid)
+        pending = self._pending.setdefault(uuid, _Pending(count))
+        if chunk not in pending.parts:
+            self._put(pending, entries, row, chunk)
+        while len(self._pending) > LATEST_MAX:
+            self._forget(next(iter(self._pending)))
+        return uuid if chunk == count - 1 and uuid in self._pending else None
+
+    def take_earlier(self, entries: Entries, row: int, wanted: str) -> None:
+        """Take a chunk that was stored before the ones that were taken; of the message `wanted` alone."""
+        uuid, chunk, count = _chunk_of(entries, row)
+        pending = self._pending.get(wanted)
+        if uuid != wanted or pending is None:
+            return
+        if chunk == count - 1:
+            # The message was complete before: the chunk that was taken last is one sent again.
+            self._finish(uuid)
+        elif chunk not in pending.parts:
+            self._put(pending, entries, row, chunk)
+
+    def _put(self, pending: _Pending, entries: Entries, row: int, chunk: int) -> None:
+        start, end = int(entries.payload_starts[row]), int(entries.payload_ends[row])
+        if pending.is_dropped:
+            return
+        if pending.octets + end - start > self._octets_max:
+            self._drop(pending)
+            return
+        pending.parts[chunk] = entries.data[start:end].tobytes()
+        pending.octets += end - start
+        self._octets += end - start
+        for oldest in list(self._pending.values()) if self._octets > self._octets_max else ():
+            if oldest is not pending and self._octets > self._octets_max:
+                self._drop(oldest)
+        if chunk == 0:
+            pending.first = (int(entries.ledger_ids[row]), int(entries.entry_ids[row]))
+
+    def lacks(self, uuid: str) -> bool:
+        """Whether chunks of a message are missing whose last one came."""
+        pending = self._pending.get(uuid)
+        return pending is not None and not pending.is_dropped and len(pending.parts) < pending.count
+
+    def join(self, uuid: str) -> Joined | None:
+        """Return a message whose last chunk came, and forget it; None if it was one sent again.
+
+        Raises:
+            ValueError: chunks are missing, or too large together.
+        """
+        pending = self._pending.get(uuid)
+        if pending is None:
+            return None
+        self._finish(uuid)
+        if pending.is_dropped:
+            raise ValueError(
+                f"it is the last of {pending.count} chunks of a message that was dropped: incomplete messages were "
+                f"above {self._octets_max} bytes together"
+            )
+        if len(pending.parts) < pending.count:
+            have = len(pending.parts)
+            raise ValueError(f"it is the last of {pending.count} chunks of a message, of which only {have} are stored")
+        whole = b"".join(pending.parts[chunk] for chunk in range(pending.count))
+        return Joined(memoryview(whole), *pending.first)
+
+    def _finish(self, uuid: str) -> None:
+        self._forget(uuid)
+        self._complete[uuid] = None
+        if len(self._complete) > LATEST_MAX:
+            del self._complete[next(iter(self._complete))]
+
+    def _drop(self, pending: _Pending) -> None:
+        """Let go of the bytes of a message; what comes of it later is passed over."""
+        self._octets -= pending.octets
+        pending.parts.clear()
+        pending.octets, pending.is_dropped = 0, True
+
+    def _forget(self, uuid: str) -> None:
+        pending = self._pending.pop(uuid, None)
+        if pending is not None:
+            self._octets -= pending.octets
+
+
+def _chunk_of(entries: Entries, row: int) -> tuple[str, int, int]:
+    count = int(entries.metadata.int32(fields.CHUNKS)[row])
+    chunk = int(entries.metadata.int32(fields.CHUNK)[row])
+    uuid = entries.text(fields.UUID, row)
+    if not uuid or not 0 <= chunk < count <= CHUNKS_MAX:
+        raise ValueError(f"its metadata name chunk {chunk} of {count} of message {uuid[:80]!r}, which cannot be")
+    return uuid, chunk, count

@@ -1,0 +1,125 @@
+"""The five codecs of Pulsar, for payloads and for nodes of its metadata store. PURE.
+
+    0 NONE    as it is
+    1 LZ4     a raw block; the size comes from beside it
+    2 ZLIB    a zlib stream, which Java leaves unfinished (SYNC_FLUSH, no checksum) and C++ finishes
+    3 ZSTD    one frame
+    4 SNAPPY  a raw block that begins with its size
+
+A size that is wrong is an error: pyarrow returns as many bytes as it is asked for, and what LZ4 and Snappy did not fill
+is memory that held something else.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NONE, LZ4, ZLIB, ZSTD, SNAPPY = range(5)
+NAMES = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
+
+# Bytes that one compressed byte gives at most: what claims more is not worth an allocation.
+_RATIO_MAX = {LZ4: 256, ZLIB: 1032, SNAPPY: 64, ZSTD: 65_536}
+_SLACK_BYTES = 64
+
+
+def decompress(codec: int, data: memoryview, size: int, *, is_checked_later: bool = False) -> memoryview:
+    """Return the `size` bytes that `data` holds.
+
+    Args:
+        is_checked_later: the caller notices by itself where fewer bytes came out; spares LZ4 a second pass.
+
+    Raises:
+        ValueError: unknown codec, damaged data, or another size.
+    """
+    if codec == NONE:
+        return data
+    if not 0 < codec < len(NAMES):
+        raise ValueError(f"its compression {codec} is unknown")
+    if size > _RATIO_MAX[codec] * len(data) + _SLACK_BYTES:
+        raise ValueError(f"{len(data)} bytes of {NAMES[codec]} cannot hold the {size} that its metadata say")
+    if codec == ZLIB:
+        return _inflated(data, size)
+    if codec == SNAPPY:
+        _check_snappy_size(data, size)
+    if size == 0:
+        return _nothing(codec, data)
+    if codec == LZ4 and not is_checked_later and _fits_lz4(data, size - 1):
+        raise ValueError(f"its LZ4 block holds fewer than the {size} bytes that its metadata say")
+    # Arrow's buffers are of signed bytes.
+    return memoryview(_arrow_decompress(codec, data, size)).cast("B")
+
+
+def _arrow_decompress(codec: int, data: memoryview, size: int) -> bytes:
+    import pyarrow as pa
+
+    try:
+        return _decoder(codec)(data, size)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"its {NAMES[codec]} data are damaged or not of {size} bytes: {error}") from None
+
+
+_DECODERS: dict[int, Callable[[memoryview, int], bytes]] = {}
+
+
+def _decoder(codec: int) -> Callable[[memoryview, int], bytes]:
+    if codec not in _DECODERS:
+        import pyarrow as pa
+
+        codecs = {LZ4: "lz4_raw", ZSTD: "zstd", SNAPPY: "snappy"}
+        made = pa.Codec(codecs[codec])
+        _DECODERS[codec] = lambda data, size: made.decompress(data, size)
+    return _DECODERS[codec]
+
+
+def _fits_lz4(data: memoryview, size: int) -> bool:
+    """Whether a block can be decompressed into `size` bytes."""
+    if size == 0:
+        return bytes(data) == b"\0"
+    try:
+        _arrow_decompress(LZ4, data, size)
+    except ValueError:
+        return False
+    return True
+
+
+def _nothing(codec: int, data: memoryview) -> memoryview:
+    """Return no bytes, which a peer compresses to a few: all of them are known."""
+    if codec == LZ4 and bytes(data) not in (b"", b"\0"):
+        raise ValueError("its LZ4 block holds bytes where its metadata say none")
+    if codec == ZSTD and len(data):
+        _arrow_decompress(ZSTD, data, 0)
+    return memoryview(b"")
+
+
+def _inflated(data: memoryview, size: int) -> memoryview:
+    if not len(data):
+        if size:
+            raise ValueError(f"its ZLIB data are empty where its metadata say {size} bytes")
+        return data
+    stream = zlib.decompressobj()
+    try:
+        found = stream.decompress(data, max(1, size))
+        # The end of a finished stream, with its checksum, may be left.
+        more = stream.decompress(stream.unconsumed_tail, 1) if len(found) == size else b""
+    except zlib.error as error:
+        raise ValueError(f"its ZLIB data are damaged: {error}") from None
+    if len(found) != size or more or stream.unused_data:
+        raise ValueError(f"its ZLIB data do not hold the {size} bytes that its metadata say")
+    return memoryview(found)
+
+
+def _check_snappy_size(data: memoryview, size: int) -> None:
+    found = shift = 0
+    for octet in data[:5]:
+        found |= (octet & 0x7F) << shift
+        if octet < 0x80:
+            break
+        shift += 7
+    else:
+        raise ValueError("its SNAPPY data do not begin with a size")
+    if found != size:
+        raise ValueError(f"its SNAPPY data hold {found} bytes where its metadata say {size}")

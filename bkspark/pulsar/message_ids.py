@@ -1,0 +1,65 @@
+"""Message ids as users write them. PURE.
+
+12:3          ledger and entry
+12:3:-1       and partition, as Java prints an id
+12:3:-1:4     and the place in the batch
+[8, 12, …]    the bytes of MessageId.toByteArray, signed or not, as pulsar-spark has them in its offsets
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from bkspark.ids import ENTRY_ID_MAX, LEDGER_ID_MAX
+from bkspark.pulsar.pulsar_formats_pb2 import MessageIdData
+
+_TEXT = re.compile(r"(\d{1,19}):(\d{1,19})(?::(-?\d{1,9}))?(?::(-?\d{1,9}))?")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageId:
+    """A message: its entry, and its place in the batch; -1 for one that is not of a batch, or for all of the entry."""
+
+    ledger_id: int
+    entry_id: int
+    batch_index: int = -1
+
+    @classmethod
+    def parse(cls, value: Any) -> MessageId:
+        """Return the id that a text or a list of bytes is.
+
+        Raises:
+            ValueError: it is no message id.
+        """
+        if isinstance(value, str):
+            found = _TEXT.fullmatch(value.strip())
+            if found is None:
+                raise ValueError("is no message id such as 12:3 or 12:3:-1:4 (ledger:entry:partition:batch index)")
+            return cls._checked(int(found[1]), int(found[2]), int(found[4] or -1))
+        if isinstance(value, Sequence) and not isinstance(value, (bytes, str)):
+            if not all(type(each) is int and -128 <= each <= 255 for each in value):
+                raise ValueError("is no list of bytes")
+            value = bytes(each & 0xFF for each in value)
+        if not isinstance(value, bytes):
+            raise ValueError("is neither the text nor the bytes of a message id")
+        try:
+            data = MessageIdData.FromString(value)
+        except DecodeError:
+            raise ValueError("has bytes that are no MessageId") from None
+        if not data.HasField("ledgerId") or not data.HasField("entryId"):
+            raise ValueError("has bytes that are no MessageId")
+        return cls._checked(data.ledgerId, data.entryId, data.batch_index)
+
+    @classmethod
+    def _checked(cls, ledger_id: int, entry_id: int, batch_index: int) -> MessageId:
+        if ledger_id > LEDGER_ID_MAX or entry_id > ENTRY_ID_MAX or batch_index < -1:
+            raise ValueError("names a ledger, entry or place that cannot be")
+        return cls(ledger_id, entry_id, batch_index)
+
+    def __str__(self) -> str:
+        return f"{self.ledger_id}:{self.entry_id}" + (f":-1:{self.batch_index}" if self.batch_index >= 0 else "")

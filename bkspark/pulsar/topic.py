@@ -1,0 +1,241 @@
+"""Topics at their metadata store: which there are, their partitions, ledgers, subscriptions and schemas.
+
+Nothing here opens a ledger with recovery, and nothing writes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+
+from bkspark.errors import MetadataFormat, NoSuchLedger, NoSuchLog, NoSuchNode
+from bkspark.ledger.cluster import Cluster
+from bkspark.metadata.tree import Tree
+from bkspark.pulsar import metadata
+from bkspark.pulsar.metadata import COMPACTED_LEDGER, Cursor, EntryPosition, ManagedLedger
+from bkspark.pulsar.names import (
+    MANAGED_LEDGERS,
+    PARTITIONED_TOPICS,
+    PERSISTENT,
+    POLICIES,
+    TRANSACTION_SNAPSHOTS,
+    TopicName,
+    decoded,
+    encoded,
+)
+from bkspark.pulsar.schemas import Schema, decode_schema
+
+COMPACTION = "__compaction"
+"""The subscription of the process that compacts a topic."""
+SCHEMA_VERSIONS_MAX = 1000
+"""Limit of the versions that are read for one topic."""
+_CLOSE_NAMES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A subscription of one topic or partition, as far as it is stored."""
+
+    topic: TopicName
+    name: str
+    cursor: Cursor
+
+
+class PulsarStore:
+    """Pulsar's metadata in a tree whose root is the chroot of Pulsar's metadata store.
+
+    Args:
+        tree: where /managed-ledgers and /schemas lie.
+        configuration: where /admin lies, if that is another store.
+        root: the chroot; empty for none.
+    """
+
+    def __init__(self, tree: Tree, configuration: Tree | None = None, root: str = "", admin_root: str = "") -> None:
+        self._tree = tree
+        self._configuration = configuration or tree
+        self._root = root
+        self._admin_root = admin_root
+
+    # ---- which topics there are ----
+
+    async def partitions(self, topic: TopicName) -> list[TopicName]:
+        """Return the topics that a name means: its partitions, or itself.
+
+        Raises:
+            NoSuchLog: there is no such topic; names the nearest ones.
+        """
+        count = await self._partition_count(topic)
+        if count:
+            return [topic.of_partition(number) for number in range(count)]
+        if await self._tree.exists(self._root + topic.managed_ledger_path) is not None:
+            return [topic]
+        if topic.partition >= 0 and topic.partition < await self._partition_count(topic.whole):
+            return [topic]  # a partition that no broker has loaded yet
+        near = difflib.get_close_matches(str(topic), map(str, await self.topics(topic)), n=_CLOSE_NAMES)
+        hint = f"; there are {', '.join(near)}" if near else ""
+        raise NoSuchLog(f"topic {topic} does not exist at Pulsar's metadata store{hint}")
+
+    async def _partition_count(self, topic: TopicName) -> int:
+        path = self._admin_root + topic.partitions_path
+        try:
+            data, _ = await self._configuration.get(path)
+        except NoSuchNode:
+            return 0
+        return metadata.decode_partitions(data, path)
+
+    async def topics(self, of: TopicName, *, with_system: bool = False) -> list[TopicName]:
+        """Return the topics of the namespace that `of` is in, partitioned ones once, sorted."""
+        found = set()
+        for tree, path in (
+            (self._tree, f"{self._root}{MANAGED_LEDGERS}/{of.namespace_path}/{PERSISTENT}"),
+            (self._configuration, f"{self._admin_root}{PARTITIONED_TOPICS}/{of.namespace_path}/{PERSISTENT}"),
+        ):
+            for name in await _children(tree, path):
+                topic = TopicName(of.tenant, of.namespace, decoded(name), of.cluster).whole
+                if with_system or not topic.is_system:
+                    found.add(topic)
+        return sorted(found)
+
+    async def namespaces(self) -> list[TopicName]:
+        """Return a name of each namespace that has topics; their local part is empty."""
+        found = []
+        root = self._root + MANAGED_LEDGERS
+        for tenant in await _children(self._tree, root):
+            for second in await _children(self._tree, f"{root}/{tenant}"):
+                for third in await _children(self._tree, f"{root}/{tenant}/{second}"):
+                    if third == PERSISTENT:
+                        found.append(TopicName(tenant, second, ""))
+                    elif PERSISTENT in await _children(self._tree, f"{root}/{tenant}/{second}/{third}"):
+                        found.append(TopicName(tenant, third, "", second))
+        return found
+
+    async def transaction_snapshots(self, topic: TopicName) -> list[TopicName]:
+        """Return the topics and partitions in which brokers keep snapshots of transactions of the topic's namespace;
+        none where brokers with transactions never loaded a topic of it."""
+        path = f"{self._root}{MANAGED_LEDGERS}/{topic.namespace_path}/{PERSISTENT}"
+        found = [replace(topic, local=decoded(name)) for name in await _children(self._tree, path)]
+        return sorted(each for each in found if each.whole.local in TRANSACTION_SNAPSHOTS)
+
+    # ---- one topic ----
+
+    async def ledgers(self, topic: TopicName) -> ManagedLedger:
+        """Return the ledgers of a topic or partition; none if no broker has loaded it yet.
+
+        Raises:
+            MetadataFormat: its node is not one of Pulsar's.
+        """
+        path = self._root + topic.managed_ledger_path
+        try:
+            data, _ = await self._tree.get(path)
+        except NoSuchNode:
+            return ManagedLedger()
+        return metadata.decode_managed_ledger(data, path)
+
+    async def exists(self, topic: TopicName) -> bool:
+        """Whether a topic or partition has a node."""
+        return await self._tree.exists(self._root + topic.managed_ledger_path) is not None
+
+    async def is_kept(self, topic: TopicName) -> bool:
+        """Whether a subscription or a retention of the namespace keeps a topic's ledgers, as far as is stored here:
+        what brokers have by default, or a policy of the topic alone, is not known."""
+        if await _children(self._tree, self._root + topic.managed_ledger_path):
+            return True
+        path = f"{self._admin_root}{POLICIES}/{topic.namespace_path}"
+        try:
+            data, _ = await self._configuration.get(path)
+        except NoSuchNode:
+            return False
+        return metadata.has_retention(data, path)
+
+    async def subscription_names(self, topic: TopicName) -> list[str]:
+        """Return the names of a topic's or partition's subscriptions, those of Pulsar itself too."""
+        return [decoded(name) for name in await _children(self._tree, self._root + topic.managed_ledger_path)]
+
+    async def subscriptions(self, topic: TopicName, cluster: Cluster) -> list[Subscription]:
+        """Return the subscriptions of a topic or partition, those of Pulsar itself too, by name."""
+        found = [await self.subscription(topic, name, cluster) for name in await self.subscription_names(topic)]
+        return [each for each in found if each is not None]
+
+    async def subscription(self, topic: TopicName, name: str, cluster: Cluster) -> Subscription | None:
+        """Return what a subscription acknowledged; None if there is none of that name.
+
+        The last entry of a cursor's ledger is read although it may not be confirmed: a cursor lags by one
+        acknowledgement otherwise, and the ledger that it names may have been deleted since.
+        """
+        path = f"{self._root}{topic.managed_ledger_path}/{encoded(name)}"
+        try:
+            data, _ = await self._tree.get(path)
+        except NoSuchNode:
+            return None
+        cursor = metadata.decode_cursor(data, path)
+        if cursor.ledger_id >= 0:
+            try:
+                entry = await _last_entry(cluster, cursor.ledger_id)
+            except NoSuchLedger:
+                entry = None  # closed since: then the node, read again, is exact
+                data, _ = await self._tree.get(path)
+                cursor = metadata.decode_cursor(data, path)
+            if entry is not None:
+                source = f"ledger {cursor.ledger_id} of cursor {name} of {topic}"
+                cursor = metadata.decode_cursor_entry(entry, cursor.ledger_id, source)
+        return Subscription(topic, name, cursor)
+
+    async def schemas(self, topic: TopicName, cluster: Cluster) -> dict[int, Schema]:
+        """Return the schemas of a topic by version; empty for one of bytes.
+
+        Args:
+            cluster: with the empty password, which ledgers of schemas have.
+
+        Raises:
+            MetadataFormat: a schema cannot be decoded.
+        """
+        path = self._root + topic.schema_path
+        try:
+            data, _ = await self._tree.get(path)
+        except NoSuchNode:
+            return {}
+        todo = {each.version: each.place for each in metadata.decode_schema_locator(data, path)}
+        found: dict[int, Schema] = {}
+        while todo and len(found) < SCHEMA_VERSIONS_MAX:
+            version, place = todo.popitem()
+            source = f"schema version {version} of {topic}, ledger {place.ledger_id}"
+            entry = await _entry(cluster, place, source)
+            if entry is None:
+                continue
+            info, before = metadata.decode_schema_entry(entry, source)
+            found[version] = decode_schema(version, info, source)
+            todo |= {each.version: each.place for each in before if each.version not in found}
+        return found
+
+    async def compacted_ledger(self, topic: TopicName, cluster: Cluster) -> int | None:
+        """Return the ledger that holds a topic compacted; None if it never was."""
+        found = await self.subscription(topic, COMPACTION, cluster)
+        return None if found is None else found.cursor.properties.get(COMPACTED_LEDGER)
+
+
+async def _children(tree: Tree, path: str) -> list[str]:
+    try:
+        return await tree.children(path)
+    except NoSuchNode:
+        return []
+
+
+async def _last_entry(cluster: Cluster, ledger_id: int) -> bytes | None:
+    """Return the last entry that a ledger stores, confirmed or not; None if it is empty."""
+    reader = await cluster.open(ledger_id)
+    last = reader.last_entry if reader.is_closed else max(reader.last_entry, reader.last_unconfirmed)
+    if last < 0:
+        return None
+    return (await reader.read(last, last, unconfirmed=not reader.is_closed))[0]
+
+
+async def _entry(cluster: Cluster, place: EntryPosition, source: str) -> bytes | None:
+    """Return an entry of a ledger that may still be open; None where the ledger is gone."""
+    try:
+        reader = await cluster.open(place.ledger_id)
+    except NoSuchLedger:
+        return None
+    try:
+        return (await reader.read(place.entry_id, place.entry_id, unconfirmed=not reader.is_closed))[0]
+    except ValueError as error:
+        raise MetadataFormat(f"{source}: {error}") from None

@@ -1,0 +1,168 @@
+"""Chunks are joined and transactions judged as Pulsar's consumers and brokers do it."""
+
+from __future__ import annotations
+
+import pytest
+
+from bkspark.entries import EntryBatch
+from bkspark.pulsar.chunks import ChunkGatherer
+from bkspark.pulsar.entries import Entries, decode_entries
+from bkspark.pulsar.message_ids import MessageId
+from bkspark.pulsar.metadata import EntryPosition
+from bkspark.pulsar.transactions import Transactions
+from tests.pulsar.entries import Message, chunked, marker, single
+
+
+def decoded(*stored: bytes) -> Entries:
+    return decode_entries(EntryBatch.of(stored, 7, 0))
+
+
+def gathered(gatherer: ChunkGatherer, entries: Entries) -> list[bytes]:
+    found = []
+    for row in range(len(entries)):
+        uuid = gatherer.take(entries, row)
+        if uuid is not None:
+            joined = gatherer.join(uuid)
+            if joined is not None:
+                found.append(bytes(joined.payload))
+    return found
+
+
+def test_chunks_of_two_messages_may_alternate() -> None:
+    one, two = chunked(Message(b"abc"), 1, 1), chunked(Message(b"xyz"), 1, 2)
+    assert gathered(ChunkGatherer(), decoded(one[0], two[0], two[1], one[1], one[2], two[2])) == [b"abc", b"xyz"]
+
+
+def test_chunk_sent_again_is_passed_over_and_first_one_begins_again() -> None:
+    one = chunked(Message(b"abc"), 1)
+    assert gathered(ChunkGatherer(), decoded(one[0], one[1], one[1], one[2], one[2])) == [b"abc"]
+    assert gathered(ChunkGatherer(), decoded(one[0], one[1], *one)) == [b"abc"]
+
+
+def test_message_whose_head_is_missing_is_malformed_until_it_is_found_earlier() -> None:
+    one = chunked(Message(b"abc"), 1)
+    with pytest.raises(ValueError, match="last of 3 chunks"):
+        gathered(ChunkGatherer(), decoded(one[1], one[2]))
+    gatherer, entries = ChunkGatherer(), decoded(*one)
+    uuid = gatherer.take(entries, 2)
+    assert uuid is not None
+    assert gatherer.lacks(uuid)
+    for row in (1, 0):
+        gatherer.take_earlier(entries, row, uuid)
+    joined = gatherer.join(uuid)
+    assert joined is not None
+    assert (bytes(joined.payload), joined.entry_id) == (b"abc", 0)
+
+
+def test_last_chunk_sent_again_is_no_second_message_when_the_first_lies_earlier() -> None:
+    one = chunked(Message(b"ab"), 1)
+    gatherer, entries = ChunkGatherer(), decoded(*one, one[1])
+    uuid = gatherer.take(entries, 2)
+    assert uuid is not None
+    gatherer.take_earlier(entries, 1, uuid)
+    assert gatherer.join(uuid) is None
+
+
+def test_incomplete_messages_hold_no_more_bytes_than_their_limit() -> None:
+    """The oldest is dropped, as Pulsar's consumer does; when its last chunk comes, it is malformed and not lost."""
+    one, two = chunked(Message(b"a" * 9), 3, 1), chunked(Message(b"z" * 9), 3, 2)
+    gatherer = ChunkGatherer(octets_max=10)
+    entries = decoded(one[0], one[1], two[0], two[1], two[2], one[2])
+    for row in range(4):
+        assert gatherer.take(entries, row) is None
+        assert gatherer.held_bytes <= 10
+    last = gatherer.take(entries, 4)
+    assert last is not None
+    joined = gatherer.join(last)
+    assert joined is not None
+    assert bytes(joined.payload) == b"z" * 9
+    last = gatherer.take(entries, 5)
+    assert last is not None
+    assert not gatherer.lacks(last)  # nothing is looked for
+    with pytest.raises(ValueError, match="dropped: incomplete messages were above 10 bytes"):
+        gatherer.join(last)
+    assert gatherer.held_bytes == 0
+
+
+def test_message_above_the_limit_of_incomplete_ones_is_malformed_once() -> None:
+    large, small = chunked(Message(b"a" * 30), 3, 1), chunked(Message(b"xyz"), 1, 2)
+    gatherer, refused, found = ChunkGatherer(octets_max=10), 0, []
+    entries = decoded(*large, *small)
+    for row in range(len(entries)):
+        uuid = gatherer.take(entries, row)
+        assert gatherer.held_bytes <= 10
+        try:
+            joined = None if uuid is None else gatherer.join(uuid)
+        except ValueError:
+            refused += 1
+        else:
+            found += [] if joined is None else [bytes(joined.payload)]
+    assert (refused, found) == (1, [b"xyz"])
+
+
+def test_earlier_chunks_of_a_message_count_for_the_limit() -> None:
+    large = chunked(Message(b"a" * 30), 3, 1)
+    gatherer, entries = ChunkGatherer(octets_max=10), decoded(*large)
+    uuid = gatherer.take(entries, 9)
+    assert uuid is not None
+    row = 8
+    while gatherer.lacks(uuid):
+        gatherer.take_earlier(entries, row, uuid)
+        assert gatherer.held_bytes <= 10
+        row -= 1
+    assert row >= 4
+    with pytest.raises(ValueError, match="above 10 bytes"):
+        gatherer.join(uuid)
+
+
+def of_transaction(number: int) -> bytes:
+    return single(Message(b"t"), txnid_most_bits=0, txnid_least_bits=number)
+
+
+def test_committed_ones_are_seen_aborted_ones_are_not_and_open_ones_stop_the_reader() -> None:
+    """plain, t1, commit, t2, abort, t3 open, plain, as seen of a broker."""
+    plain = single(Message(b"p"))
+    found = Transactions()
+    found.take(
+        decoded(
+            plain,
+            of_transaction(1),
+            marker(21, (0, 1)),
+            of_transaction(2),
+            marker(22, (0, 2)),
+            of_transaction(3),
+            plain,
+        )
+    )
+    assert found.aborted == {(0, 2): EntryPosition(7, 4)}
+    assert found.stop == EntryPosition(7, 5)
+    found.take(decode_entries(EntryBatch.of([marker(21, (0, 3))], 7, 7)))
+    assert found.stop is None
+
+
+def test_oldest_open_transaction_stops_the_reader_not_the_first_that_was_seen() -> None:
+    found = Transactions()
+    found.take(decoded(of_transaction(1), of_transaction(2), of_transaction(1), marker(22, (0, 1))))
+    assert found.stop == EntryPosition(7, 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        ("12:3", MessageId(12, 3)),
+        ("12:3:-1", MessageId(12, 3)),
+        ("12:3:0:4", MessageId(12, 3, 4)),
+        ([8, 12, 16, 3, 32, 4, 48, 10], MessageId(12, 3, 4)),
+        ([8, -116, 1, 16, 3], MessageId(140, 3)),
+    ],
+)
+def test_message_ids_are_read_as_users_write_them(value: object, wanted: MessageId) -> None:
+    assert MessageId.parse(value) == wanted
+
+
+@pytest.mark.parametrize(
+    "value", ["", "12", "12:", "-1:3", "12:3:x", [256], [8], ["8"], None, 5, "99999999999999999999:1"]
+)
+def test_what_is_no_message_id_is_refused(value: object) -> None:
+    with pytest.raises(ValueError):
+        MessageId.parse(value)

@@ -1,0 +1,132 @@
+"""Names and metadata as Pulsar stores them, and the checked-in protobuf module."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto, FileDescriptorSet
+
+from bkspark.errors import ConfigurationError, MetadataFormat
+from bkspark.pulsar import metadata
+from bkspark.pulsar import pulsar_formats_pb2 as formats
+from bkspark.pulsar.metadata import EntryPosition, SchemaVersion
+from bkspark.pulsar.names import TopicName, decoded, encoded
+from tests.pulsar.entries import CODECS, compressed
+
+
+def test_generated_module_is_what_its_proto_file_says(tmp_path: Path) -> None:
+    out = tmp_path / "descriptor"
+    protoc = [sys.executable, "-m", "grpc_tools.protoc"]
+    subprocess.run([*protoc, "-I.", f"--descriptor_set_out={out}", "bkspark/pulsar/pulsar_formats.proto"], check=True)
+    compiled = FileDescriptorSet.FromString(out.read_bytes()).file[0]
+    checked_in = FileDescriptorProto()
+    formats.DESCRIPTOR.CopyToProto(checked_in)
+    for message in compiled.message_type:
+        without_json_names(message)
+    assert checked_in == compiled
+
+
+def without_json_names(message: DescriptorProto) -> None:
+    """protoc writes the default JSON names into a descriptor set; a generated module leaves them out."""
+    for field in message.field:
+        field.ClearField("json_name")
+    for nested in message.nested_type:
+        without_json_names(nested)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [("sub/one", "sub%2Fone"), ("a b", "a+b"), ("a+b", "a%2Bb"), ("ü~*-_.", "%C3%BC%7E*-_."), ("100%", "100%25")],
+)
+def test_names_are_encoded_as_javas_url_encoder_does(name: str, wanted: str) -> None:
+    assert encoded(name) == wanted
+    assert decoded(wanted) == name
+
+
+def test_short_full_and_legacy_names_lead_to_their_nodes() -> None:
+    topic = TopicName.parse("clicks")
+    assert str(topic) == "persistent://public/default/clicks"
+    assert topic.managed_ledger_path == "/managed-ledgers/public/default/persistent/clicks"
+    part = TopicName.parse("persistent://t/n/a b-partition-12")
+    assert (part.partition, str(part.whole)) == (12, "persistent://t/n/a b")
+    assert part.partitions_path == "/admin/partitioned-topics/t/n/persistent/a+b-partition-12"
+    assert part.schema_path == "/schemas/t/n/a+b"
+    legacy = TopicName.parse("persistent://t/c/n/a/b")
+    assert legacy.managed_ledger == "t/c/n/persistent/a%2Fb"
+    assert legacy.schema_id == "t/n/a%2Fb"
+    for each in (topic, part, legacy):
+        assert TopicName.of_managed_ledger(each.managed_ledger) == each
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a/b", "non-persistent://t/n/x", "http://t/n/x", "persistent://t/n", "t/../x", "t//x"]
+)
+def test_what_is_no_name_of_a_stored_topic_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError):
+        TopicName.parse(name)
+
+
+@pytest.mark.parametrize("name", ["pulsar/system/x", "__change_events", "t__transaction_pending_ack-partition-1"])
+def test_topics_of_pulsar_itself_are_known(name: str) -> None:
+    assert TopicName.parse(name).is_system
+
+
+def listed() -> formats.ManagedLedgerInfo:
+    info = formats.ManagedLedgerInfo()
+    info.ledgerInfo.add(ledgerId=3, entries=5, size=100, timestamp=1000)
+    info.ledgerInfo.add(ledgerId=9, timestamp=0)
+    return info
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_list_of_ledgers_is_read_also_where_the_node_is_compressed(codec: int) -> None:
+    plain = listed().SerializeToString() * 1
+    header = formats.CompressedInfo(compressionType=codec, uncompressedSize=len(plain)).SerializeToString()
+    node = struct.pack(">Hi", 0x4778, len(header)) + header + compressed(codec, plain)
+    for data in (plain, node):
+        found = metadata.decode_managed_ledger(data, "/p")
+        assert [(each.ledger_id, each.entries, each.closed_ms) for each in found.ledgers] == [
+            (3, 5, 1000),
+            (9, None, None),
+        ]
+    for size in range(3, len(node)):
+        try:
+            metadata.decode_managed_ledger(node[:size], "/p")
+        except MetadataFormat:
+            continue
+
+
+def test_cursors_count_what_they_acknowledged_out_of_order() -> None:
+    info = formats.ManagedCursorInfo(cursorsLedgerId=-1, markDeleteLedgerId=39, markDeleteEntryId=2)
+    taken = info.individualDeletedMessages.add()
+    taken.lowerEndpoint.ledgerId, taken.lowerEndpoint.entryId = 39, 4
+    taken.upperEndpoint.ledgerId, taken.upperEndpoint.entryId = 39, 5
+    found = metadata.decode_cursor(info.SerializeToString(), "/p")
+    assert (found.mark_delete, found.acknowledged_after) == (EntryPosition(39, 2), 1)
+    entry = formats.PositionInfo(ledgerId=39, entryId=3)
+    entry.individualDeletedMessageRanges.add(key=39, values=[0b101, -1])
+    assert metadata.decode_cursor_entry(entry.SerializeToString(), 43, "/p").acknowledged_after == 66
+
+
+def test_partitions_policies_and_schemas_are_read_and_anything_else_is_refused() -> None:
+    assert metadata.decode_partitions(b'{"partitions":2,"deleted":false}', "/p") == 2
+    assert metadata.decode_partitions(b'{"partitions":2,"deleted":true}', "/p") == 0
+    assert metadata.has_retention(json.dumps({"retention_policies": {"retentionTimeInMinutes": -1}}).encode(), "/p")
+    assert not metadata.has_retention(b"{}", "/p")
+    position = formats.SchemaPosition(ledgerId=5, entryId=0)
+    locator = formats.SchemaLocator(info=formats.IndexEntry(version=1, position=position))
+    locator.index.add(version=0, position=formats.SchemaPosition(ledgerId=-1, entryId=-1))
+    assert metadata.decode_schema_locator(locator.SerializeToString(), "/p") == (SchemaVersion(1, EntryPosition(5, 0)),)
+    for decode in (
+        metadata.decode_partitions,
+        metadata.has_retention,
+        metadata.decode_cursor,
+        metadata.decode_schema_entry,
+    ):
+        with pytest.raises(MetadataFormat):
+            decode(b"[", "/p")
