@@ -6,19 +6,26 @@ import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
+
+import pytest
 
 import bkspark.blocking  # first: parts of it import each other through it
 import bookie_service
 import bookie_service.settings.configuration
 from bkspark.client import Client
 from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.errors import ConfigurationError
+from bkspark.secret_files import password_from
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.typed_options import Options
 from bkspark.wire import v2
 from bkspark.wire.digest import DigestType, EntryDigest
 from bkspark.wire.single_add import SingleAdd
 from bookie_service.formats.index import LedgerHeader
+from tests import key_comparisons
+from tests.layering import PACKAGES
 
 SECRET = b"s3cret"
 NAMES = ("password", "passwd", "secret", "master_key", "fencing_key")
@@ -74,3 +81,28 @@ def test_what_is_made_with_a_secret_does_not_show_it() -> None:
     for each in made:
         assert password not in repr(each)
         assert password not in str(each)
+
+
+def test_no_secret_is_compared_in_a_way_whose_time_tells_how_much_of_it_is_right() -> None:
+    root = Path(__file__).parent.parent
+    assert list(key_comparisons.early_exits(root, PACKAGES)) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["ledger.master_key != add.master_key", "stored_key in (UNKNOWN, given_key)", "password == self._password"]
+)
+def test_such_a_comparison_is_found(tmp_path: Path, text: str) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "module.py").write_text(f"found = {text}\n")
+    assert list(key_comparisons.early_exits(tmp_path, ("package",))) == [f"package/module.py:1: {text}"]
+
+
+def test_a_password_file_gives_its_first_line_and_no_argument_or_variable_has_the_password(tmp_path: Path) -> None:
+    path = tmp_path / "password"
+    for content in (b"s3cret", b"s3cret\n", b"s3cret\r\n"):
+        path.write_bytes(content)
+        assert password_from({"BKSPARK_PASSWORD_FILE": str(path), "BKSPARK_PASSWORD": ""}) == SECRET
+    assert password_from({"BKSPARK_PASSWORD": "s3cret"}) == SECRET
+    assert password_from({}) == b""
+    with pytest.raises(ConfigurationError, match="both set"):
+        password_from({"BKSPARK_PASSWORD": "x", "BKSPARK_PASSWORD_FILE": str(path)})

@@ -1,0 +1,67 @@
+r"""The syntax of Apache's configuration files. Pure.
+
+A line is `key = value`, `key : value` or `key value`; blanks around key and separator do not count. Lines that begin
+with `#` or `!` are comments. A `\` at the end of a line joins the next one, without its leading blanks; elsewhere
+`\t`, `\n`, `\r`, `\f`, `\uXXXX` mean what they mean in Java. Before one of `\ = : , # ! " '`, and in a key before any
+character, it makes that character literal; before any other character it stands for itself, as in
+commons-configuration.
+
+>>> pairs("# comment\nbookiePort: 3181\nledgerDirectories=/a,\\\n    /b")
+[('bookiePort', '3181'), ('ledgerDirectories', '/a,/b')]
+"""
+
+from __future__ import annotations
+
+import re
+
+_KEY = re.compile(r"((?:\\.|[^\\=:\s])+)\s*[=:]?\s*(.*)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_LITERAL = "\\=:,#!\"'"
+_NAMED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def pairs(text: str) -> list[tuple[str, str]]:
+    """Return the keys and values of a file, in order; a key may come more than once.
+
+    Raises:
+        ValueError: a line has no key; names its number.
+    """
+    found: list[tuple[str, str]] = []
+    for number, line in _logical_lines(text):
+        match = _KEY.fullmatch(line)
+        if match is None:
+            raise ValueError(f"line {number} has no key before its separator")
+        found.append((_unescape(match[1], is_key=True), _unescape(match[2], is_key=False).strip()))
+    return found
+
+
+def _logical_lines(text: str) -> list[tuple[int, str]]:
+    """Return (number of its first line, line) with continued lines joined, comments and empty lines left out."""
+    lines: list[tuple[int, str]] = []
+    continued: tuple[int, str] | None = None
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = raw.strip()
+        if continued is None and (not line or line[0] in "#!"):
+            continue
+        first, before = continued or (number, "")
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            continued = first, before + line[:-1]
+        else:
+            lines.append((first, before + line))
+            continued = None
+    if continued is not None:
+        lines.append(continued)
+    return lines
+
+
+def _unescape(text: str, *, is_key: bool) -> str:
+    return _ESCAPE.sub(lambda match: _escaped(match[1], is_key), text)
+
+
+def _escaped(code: str, is_key: bool) -> str:
+    if len(code) == 5:
+        return chr(int(code[1:], 16))
+    if code in _NAMED:
+        return _NAMED[code]
+    return code if is_key or code in _LITERAL else f"\\{code}"

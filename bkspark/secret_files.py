@@ -1,0 +1,64 @@
+"""Secrets that are read from files: an option, a key or a variable names the file.
+
+So the secret itself is in no argument, plan, log or configuration file. BKSPARK_PASSWORD_FILE names the file with the
+ledger password; BKSPARK_PASSWORD has the password itself, for containers that pass secrets in this way.
+BKSPARK_ENCRYPTION_KEY_FILE names the file with the keys of encrypted ledgers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from bkspark.errors import ConfigurationError
+
+PASSWORD_VARIABLE = "BKSPARK_PASSWORD"
+PASSWORD_FILE_VARIABLE = "BKSPARK_PASSWORD_FILE"
+ENCRYPTION_KEY_FILE_VARIABLE = "BKSPARK_ENCRYPTION_KEY_FILE"
+SECRET_BYTES_MAX = 64 * 1024
+"""Largest file of a password or of keys."""
+
+
+def read_file(path: str, shown: str, bytes_max: int = SECRET_BYTES_MAX) -> bytes:
+    """Return a file's content.
+
+    Args:
+        shown: what named the file, with its name, for messages: `tlsKeyStore=/etc/key.pem`.
+
+    Raises:
+        ConfigurationError: it cannot be read, or has more than `bytes_max` bytes.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(bytes_max + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise ConfigurationError(f"{shown}: the file cannot be read: {reason}") from None
+    if len(content) > bytes_max:
+        raise ConfigurationError(f"{shown}: the file has more than {bytes_max} bytes")
+    return content
+
+
+def read_password(path: str, shown: str) -> bytes:
+    """Return the password in a file: its content without the line break at its end.
+
+    Raises:
+        ConfigurationError: the file cannot be read, is empty, or is too large.
+    """
+    content = read_file(path, shown)
+    password = content.removesuffix(b"\n").removesuffix(b"\r")
+    if not password:
+        raise ConfigurationError(f"{shown}: the file is empty; for an empty password, name no file")
+    return password
+
+
+def password_from(environment: Mapping[str, str]) -> bytes:
+    """Return the ledger password that the environment gives or names; empty if it does neither.
+
+    Raises:
+        ConfigurationError: both variables are set, or the file cannot be used.
+    """
+    path, password = environment.get(PASSWORD_FILE_VARIABLE), environment.get(PASSWORD_VARIABLE)
+    if path and password:
+        raise ConfigurationError(f"{PASSWORD_VARIABLE} and {PASSWORD_FILE_VARIABLE} are both set: unset one of them")
+    return read_password(path, f"{PASSWORD_FILE_VARIABLE}={path}") if path else (password or "").encode()

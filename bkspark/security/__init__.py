@@ -1,0 +1,1 @@
+"""Authentication: principals, JAAS files, and the SASL mechanisms of both sides."""

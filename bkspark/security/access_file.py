@@ -1,0 +1,223 @@
+"""The access file of HTTP: tokens and client certificates with their roles. It is read again when it has changed.
+
+One line for each, `#` begins a comment:
+
+    token        ROLE  NAME  sha256:HEX
+    token        ROLE  NAME  THE-TOKEN-ITSELF
+    certificate  ROLE  SUBJECT
+
+`HEX` is the SHA-256 of a token, 64 digits. That is enough for a random token; no password is a token. A token has at
+least `TOKEN_MIN` characters. `SUBJECT` is the subject of a certificate as RFC 4514 writes it: `CN=ops,O=Example`.
+A file that is one word alone is one token, of the role `destroy` and the name `token`.
+
+Only hashes of tokens stay in memory. A given token is compared with all of them in constant time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bkspark.errors import ConfigurationError
+from bkspark.security.principal import Principal
+from bkspark.security.roles import Role
+
+logger = logging.getLogger(__name__)
+
+TOKEN_MIN = 16
+FILE_BYTES_MAX = 1024 * 1024
+REFRESH_S = 1.0
+"""A changed file counts after this time at the latest, once a request comes."""
+_HASHED = "sha256:"
+_HEX = re.compile("[0-9a-f]{64}")
+_NAME = re.compile(r"[A-Za-z0-9._@:/-]{1,100}")
+_ONE_TOKEN = "token"
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    name: str
+    role: Role
+    digest: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    tokens: tuple[_Token, ...]
+    certificates: Mapping[str, Role]
+
+
+class AccessFile:
+    """The tokens and certificates of one file. For one thread."""
+
+    def __init__(self, path: str, key: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """Read the file. `key`: the key or option that names it.
+
+        Raises:
+            ConfigurationError: it cannot be used; the message names file and line, and never a token.
+        """
+        self._path = path
+        self._key = key
+        self._clock = clock
+        self._stamp = self._tried = self._look()
+        self._rules = self._read()
+        self._looked_at = clock()
+
+    def of_token(self, token: str) -> tuple[Principal, Role] | None:
+        """Return the principal that has a token, None: there is none.
+
+        The time that it takes does not depend on how much of the token is right.
+        """
+        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+        found = None
+        for each in self._current().tokens:
+            if hmac.compare_digest(each.digest, digest):
+                found = each
+        return None if found is None else (Principal(found.name, "token"), found.role)
+
+    def role_of(self, principal: Principal) -> Role:
+        """Return the role of a principal that was identified before; `Role.NONE` if the file does not name it."""
+        rules = self._current()
+        if principal.kind == "certificate":
+            return rules.certificates.get(principal.name, Role.NONE)
+        if principal.kind == "token":
+            return next((each.role for each in rules.tokens if each.name == principal.name), Role.NONE)
+        return Role.NONE
+
+    def mark(self, principal: Principal) -> str:
+        """Return a text that changes when another token takes the name of a principal; it says nothing of the token."""
+        for each in self._current().tokens:
+            if principal.kind == "token" and each.name == principal.name:
+                return hashlib.sha256(b"mark " + each.digest).hexdigest()
+        return ""
+
+    def _current(self) -> _Rules:
+        """Return the rules; a changed file that cannot be used changes nothing, and is tried again at each look."""
+        now = self._clock()
+        if now - self._looked_at >= REFRESH_S:
+            self._looked_at = now
+            stamp = self._look()
+            if stamp != self._stamp:
+                self._reload(stamp)
+        return self._rules
+
+    def _reload(self, stamp: tuple[int, ...]) -> None:
+        try:
+            self._rules = self._read()
+        except ConfigurationError as error:
+            if stamp != self._tried:
+                logger.warning("tokens and roles stay as they were: %s", error)
+            self._tried = stamp
+            return
+        self._stamp = self._tried = stamp
+        logger.info("tokens and roles were read again from %s", self._path)
+
+    def _look(self) -> tuple[int, ...]:
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return ()
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    def _read(self) -> _Rules:
+        try:
+            with Path(self._path).open("rb") as file:
+                mode = os.fstat(file.fileno()).st_mode
+                text = file.read(FILE_BYTES_MAX + 1).decode("utf-8")
+        except (OSError, ValueError) as error:
+            why = (error.strerror if isinstance(error, OSError) else "") or "it is not text"
+            raise self._wrong(f"the file cannot be read: {why}") from None
+        if len(text) > FILE_BYTES_MAX:
+            raise self._wrong(f"the file has more than {FILE_BYTES_MAX} bytes")
+        if stat.S_ISREG(mode) and mode & stat.S_IWOTH:
+            raise self._wrong("every user of this host can change the file: chmod o-w")
+        try:
+            rules, has_plain = parsed(text)
+        except ValueError as error:
+            raise self._wrong(str(error)) from None
+        if has_plain and stat.S_ISREG(mode) and mode & stat.S_IROTH:
+            logger.warning("every user of this host can read %s, which holds a token: chmod o-r", self._path)
+        return rules
+
+    def _wrong(self, why: str) -> ConfigurationError:
+        return ConfigurationError(f"{self._key}={self._path}: {why}")
+
+
+def parsed(text: str) -> tuple[_Rules, bool]:
+    """Return the rules of a file, and whether it holds a token as it is. Raises ValueError, with the line's number."""
+    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)]
+    lines = [(number, line) for number, line in lines if line and not line.startswith("#")]
+    if len(lines) == 1 and lines[0][1].split(maxsplit=1)[0] not in ("token", "certificate"):
+        digest, is_plain = _digest(lines[0][1])
+        return _Rules((_Token(_ONE_TOKEN, Role.DESTROY, digest),), {}), is_plain
+    tokens: dict[str, _Token] = {}
+    digests: set[bytes] = set()
+    certificates: dict[str, Role] = {}
+    has_plain = False
+    for number, line in lines:
+        try:
+            kind, role, rest = line.split(maxsplit=2)
+        except ValueError:
+            raise ValueError(f"line {number} must be: token ROLE NAME TOKEN, or: certificate ROLE SUBJECT") from None
+        try:
+            if kind == "certificate":
+                if rest in certificates:
+                    raise ValueError("the subject has a line already")
+                certificates[rest] = Role.parse(role)
+                continue
+            if kind != "token":
+                raise ValueError("it must begin with token or certificate")
+            name, _, secret = rest.partition(" ")
+            if not _NAME.fullmatch(name):
+                raise ValueError("the name must be of letters, digits and ._@:/-")
+            digest, is_plain = _digest(secret.strip())
+            if name in tokens or digest in digests:
+                raise ValueError("the name or the token has a line already")
+            tokens[name] = _Token(name, Role.parse(role), digest)
+            digests.add(digest)
+            has_plain |= is_plain
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
+    if not tokens and not certificates:
+        raise ValueError(f"it must name a token of at least {TOKEN_MIN} characters, or a certificate")
+    return _Rules(tuple(tokens.values()), certificates), has_plain
+
+
+def _digest(secret: str) -> tuple[bytes, bool]:
+    """Return the hash of a token, and whether the token is in the file as it is."""
+    if secret.startswith(_HASHED):
+        digits = secret.removeprefix(_HASHED).lower()
+        if not _HEX.fullmatch(digits):
+            raise ValueError(f"{_HASHED} must be followed by 64 hexadecimal digits")
+        return bytes.fromhex(digits), False
+    check_token(secret)
+    return hashlib.sha256(secret.encode()).digest(), True
+
+
+def check_token(token: str) -> None:
+    """Raise ValueError unless a text can be a token."""
+    if len(token) < TOKEN_MIN or not token.isprintable():
+        raise ValueError(f"a token must have at least {TOKEN_MIN} printable characters")
+
+
+def read_token(path: str | Path, key: str) -> str:
+    """Return the token that a file holds, for a client. `key`: the option that names it.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or is not one token.
+    """
+    try:
+        token = Path(path).read_text().strip()
+        check_token(token)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigurationError(f"{key}={path}: the file must hold a token alone: {why}") from None
+    return token

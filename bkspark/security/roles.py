@@ -1,0 +1,34 @@
+"""Roles of HTTP: what a caller of a bookie's HTTP server or of the console may do. PURE.
+
+Each role includes those before it.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class Role(enum.IntEnum):
+    """What a caller may do.
+
+    NONE: only what everyone may. METRICS: scrape the metrics. READ: read state, metadata and entries. OPERATE: change
+    what can be changed back. DESTROY: delete ledgers, and give up bookies.
+    """
+
+    NONE = 0
+    METRICS = 1
+    READ = 2
+    OPERATE = 3
+    DESTROY = 4
+
+    @classmethod
+    def parse(cls, text: str) -> Role:
+        """Return the role of a name. Raises ValueError."""
+        found = next((role for role in cls if role is not cls.NONE and str(role) == text), None)
+        if found is None:
+            names = ", ".join(str(role) for role in cls if role is not cls.NONE)
+            raise ValueError(f"{text!r:.40} is not a role; there are {names}")
+        return found
+
+    def __str__(self) -> str:
+        return self.name.lower()

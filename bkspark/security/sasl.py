@@ -1,0 +1,212 @@
+"""SASL by a JAAS file, for bookies and clients: which mechanism, with which credentials.
+
+As in Apache's plugin nothing is negotiated. The login module of a side's section decides: `DigestLoginModule` means
+DIGEST-MD5, and `Krb5LoginModule` GSSAPI. Both sides must agree. The sections and their options:
+
+* A bookie, section `Bookie`. DIGEST-MD5: `user_NAME="PASSWORD"` for each user. GSSAPI: `useKeyTab=true keyTab="FILE"
+  principal="bookkeeper/HOST@REALM"`.
+* A client, section `BookKeeper`, of autorecovery and operators `Auditor`. DIGEST-MD5: `username="NAME"
+  password="PASSWORD"`. GSSAPI: a keytab and principal in the same way, or `useTicketCache=true`, `ticketCache="FILE"`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bkspark.errors import ConfigurationError
+from bkspark.options import DAY_S, bounded, check
+from bkspark.security import jaas
+from bkspark.security.digest_md5 import DIGEST_URI, DigestClient, DigestServer
+from bkspark.security.kerberos import SERVICE, GssapiServer, KerberosClientLogin, KerberosServerLogin
+from bkspark.security.mechanism import ClientExchange, SaslFailure, ServerExchange
+from bkspark.security.principal import Principal
+
+FILE_VARIABLE = "BKSPARK_JAAS"
+"""The environment variable with the name of the JAAS file, where no option names it."""
+FILE_KEY = "saslJaasConfig"
+ALLOWED_IDS_DEFAULT = ".*bookkeeper.*"
+BOOKIE_SECTION, CLIENT_SECTION, SYSTEM_SECTION = "Bookie", "BookKeeper", "Auditor"
+_DIGEST, _KERBEROS = "DigestLoginModule", "Krb5LoginModule"
+_USER = "user_"
+
+
+@dataclass(frozen=True, slots=True)
+class SaslServerOptions:
+    """SASL of a bookie.
+
+    jaas_config: the JAAS file; None: BKSPARK_JAAS names it. section: the bookie's in it.
+    allowed_ids: a regular expression; a client is served whose whole user name, or Kerberos principal, matches it.
+    """
+
+    jaas_config: str | None = None
+    section: str = BOOKIE_SECTION
+    allowed_ids: str = ALLOWED_IDS_DEFAULT
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class SaslClientOptions:
+    """SASL of a client. It holds names of files, never secrets; each process reads the files itself.
+
+    jaas_config: the JAAS file; None: BKSPARK_JAAS names it. section: the client's in it.
+    allow_auth_disabled: a bookie without authentication is used, too, although a man in the middle can say that it is.
+    timeout_s: how long an exchange may take.
+    """
+
+    jaas_config: str | None = None
+    section: str = CLIENT_SECTION
+    allow_auth_disabled: bool = False
+    timeout_s: float = bounded(10.0, 0.001, DAY_S, "seconds")
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+class SaslServer:
+    """A bookie's credentials, and new exchanges."""
+
+    def __init__(self, options: SaslServerOptions) -> None:
+        """Read the JAAS file, and the keytab that it names. Raises ConfigurationError: they cannot be used."""
+        try:
+            self._allowed = re.compile(options.allowed_ids)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise ConfigurationError(
+                f"saslJaasClientAllowedIds={options.allowed_ids:.200}: it is not a regular expression: {error}"
+            ) from None
+        module = _module(options.jaas_config, options.section)
+        self._kerberos: KerberosServerLogin | None = None
+        self._passwords: Mapping[str, str] = {}
+        self._decoy = secrets.token_hex(16)
+        if _is(module, _KERBEROS):
+            self._kerberos = KerberosServerLogin(_keytab(module), module.options.get("principal"))
+            return
+        self._passwords = {
+            key.removeprefix(_USER): password for key, password in module.options.items() if key.startswith(_USER)
+        }
+        if not self._passwords:
+            raise ConfigurationError(
+                f'section {options.section!r} of the JAAS file has no users: add user_NAME="PASSWORD"'
+            )
+
+    def begin(self) -> ServerExchange:
+        """Return a new exchange."""
+        if self._kerberos is not None:
+            return _KerberosExchange(self._kerberos.begin(self._is_allowed))
+        return _DigestExchange(DigestServer(self._passwords, secrets.token_hex(16), self._decoy), self._allowed)
+
+    def _is_allowed(self, name: str) -> bool:
+        return self._allowed.fullmatch(name) is not None
+
+
+class _DigestExchange:
+    def __init__(self, server: DigestServer, allowed: re.Pattern[str]) -> None:
+        self._server = server
+        self._allowed = allowed
+        self.principal: Principal | None = None
+
+    def step(self, message: bytes) -> bytes:
+        answer = self._server.step(message)
+        user = self._server.user
+        if user is not None:
+            if self._allowed.fullmatch(user) is None:
+                raise SaslFailure(f"{user!r:.100} is not one of saslJaasClientAllowedIds")
+            self.principal = Principal(user, "digest")
+        return answer
+
+
+class _KerberosExchange:
+    def __init__(self, server: GssapiServer) -> None:
+        self._server = server
+        self.principal: Principal | None = None
+
+    def step(self, message: bytes) -> bytes | None:
+        answer = self._server.step(message)
+        if self._server.user is not None:
+            self.principal = Principal(self._server.user, "kerberos")
+        return answer
+
+
+class SaslClient:
+    """A client's credentials, and new exchanges."""
+
+    def __init__(self, options: SaslClientOptions, service: str = SERVICE, digest_uri: str = DIGEST_URI) -> None:
+        """Read the JAAS file. Raises ConfigurationError: it cannot be used.
+
+        Args:
+            service: the first part of the servers' Kerberos principals.
+            digest_uri: the service and its host in DIGEST-MD5.
+        """
+        self.options = options
+        self._service = service
+        self._digest_uri = digest_uri
+        module = _module(options.jaas_config, options.section)
+        given = module.options
+        self._kerberos: KerberosClientLogin | None = None
+        self._user = self._password = ""
+        if _is(module, _KERBEROS):
+            self._kerberos = KerberosClientLogin(_keytab(module), given.get("principal"), given.get("ticketCache"))
+            return
+        if not given.get("username") or "password" not in given:
+            raise ConfigurationError(
+                f"section {options.section!r} of the JAAS file needs username and password for DIGEST-MD5"
+            )
+        self._user, self._password = given["username"], given["password"]
+
+    @property
+    def may_block(self) -> bool:
+        """Whether steps of an exchange may ask a server over the network."""
+        return self._kerberos is not None
+
+    def begin(self, host: str) -> ClientExchange:
+        """Return a new exchange with the bookie on a host."""
+        if self._kerberos is not None:
+            return self._kerberos.begin(host, self._service)
+        return DigestClient(self._user, self._password, secrets.token_hex(16), self._digest_uri)
+
+
+def sections_of(path: str) -> Mapping[str, tuple[jaas.LoginModule, ...]]:
+    """Return the sections of a JAAS file. Raises ConfigurationError: it cannot be read, or understood."""
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            return jaas.parse(file.read(jaas.FILE_CHARS_MAX + 1))
+    except OSError as error:
+        raise ConfigurationError(f"the JAAS file {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"the JAAS file {path} is not UTF-8") from None
+    except jaas.JaasError as error:
+        raise ConfigurationError(f"the JAAS file {path} is not understood: {error}") from None
+
+
+def _module(named: str | None, section: str) -> jaas.LoginModule:
+    """Return the login module of a section. Raises ConfigurationError."""
+    path = named or os.environ.get(FILE_VARIABLE)
+    if not path:
+        raise ConfigurationError(f"SASL needs a JAAS file: name it by {FILE_KEY}, or by {FILE_VARIABLE}")
+    sections = sections_of(path)
+    if section not in sections:
+        there = ", ".join(sections) or "none"
+        raise ConfigurationError(f"the JAAS file {path} has no section {section!r:.80}; its sections: {there:.300}")
+    modules = [module for module in sections[section] if _is(module, _DIGEST) or _is(module, _KERBEROS)]
+    if len(modules) != 1:
+        raise ConfigurationError(
+            f"section {section!r:.80} of the JAAS file {path} must have one login module, {_DIGEST} or {_KERBEROS}"
+        )
+    return modules[0]
+
+
+def _is(module: jaas.LoginModule, name: str) -> bool:
+    return module.class_name.rpartition(".")[2] == name
+
+
+def _keytab(module: jaas.LoginModule) -> str | None:
+    if module.options.get("useKeyTab", "false").lower() != "true":
+        return None
+    # Java's name of the file may be a URL.
+    return module.options.get("keyTab", "").removeprefix("file:").removeprefix("FILE:") or None

@@ -1,0 +1,53 @@
+"""What every HTTP server of ours checks against pages of other sites: the host name, and where a request comes from.
+
+A browser sends requests for a page of another site, too, from the operator's host and with the operator's
+certificate. It cannot send a bearer token, or a cookie with SameSite=Strict. `Host` has the name that the page's
+author chose: a name that suddenly resolves to this host (DNS rebinding) is none of ours.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+_SAME = ("same-origin", "none")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a name or address of a host means this host alone."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host.lower() == "localhost"
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def is_known_host(host: str, names: Collection[str]) -> bool:
+    """Return whether a `Host` is an address, `localhost`, or one of these names, in lower case."""
+    try:
+        name = (urlsplit(f"//{host}").hostname or "").lower().rstrip(".")
+        if name == "localhost" or name in names:
+            return True
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def is_foreign_part(site: str | None, mode: str | None) -> bool:
+    """Return whether a page of another site asks for this as a part of itself: a picture, a frame, a fetch.
+
+    site, mode: the headers Sec-Fetch-Site and Sec-Fetch-Mode. A link of another page may lead here.
+    """
+    return (site or "none") in ("cross-site", "same-site") and (mode or "navigate") != "navigate"
+
+
+def is_foreign(site: str | None, origin: str | None, host: str | None) -> bool:
+    """Return whether a request may come from a page of another site: it must change nothing then.
+
+    site, origin, host: the headers Sec-Fetch-Site, Origin and Host.
+    """
+    if (site or "none") not in _SAME:
+        return True
+    return origin is not None and (not host or urlsplit(origin).netloc.lower() != host.lower())

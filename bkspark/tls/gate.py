@@ -1,0 +1,143 @@
+"""TLS handshakes of a server of asyncio: a connection's protocol sees it once the handshake is complete.
+
+Every connection takes the context of that moment, so changed certificates are used without a new listener. Peers that
+begin a handshake and leave it, or begin very many, cost little:
+
+* a handshake ends within `handshake_s`, or its connection is closed;
+* at most `handshakes` are unfinished, and a quarter of them of one address. Beyond that the oldest is closed, of the
+  same address first;
+* one handshake begins every `PACE_S`, because each costs the event loop up to some milliseconds of processor time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections import deque
+from collections.abc import Callable
+
+from bkspark.tasks import start_kept
+from bkspark.tls.contexts import TlsContext
+
+logger = logging.getLogger(__name__)
+
+PACE_S = 0.01
+CLOSING_S = 2.0
+"""How long a connection waits for the peer's end of TLS when it is closed."""
+MakeProtocol = Callable[[], asyncio.Protocol]
+
+
+class TlsGate:
+    """Handshakes of one listener. For one event loop."""
+
+    def __init__(self, context: TlsContext, handshake_s: float, handshakes: int) -> None:
+        self._context = context
+        self._handshake_s = handshake_s
+        self._handshakes_max = handshakes
+        self._per_address_max = max(1, handshakes // 4)
+        self._unfinished: dict[_Arrival, None] = {}
+        self._waiting: deque[_Arrival] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def protocol(self, make: MakeProtocol) -> asyncio.Protocol:
+        """Return the protocol of a connection that was accepted; `make` makes the one that it gets after TLS."""
+        return _Arrival(self, make)
+
+    def close(self) -> None:
+        """Close the connections whose handshake is not complete."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for each in list(self._unfinished):
+            each.abort()
+
+    def admit(self, arrival: _Arrival) -> None:
+        """Begin a handshake when it is its turn."""
+        of_address = [each for each in self._unfinished if each.address == arrival.address]
+        if len(of_address) >= self._per_address_max:
+            self._give_up(of_address[0])
+        elif len(self._unfinished) >= self._handshakes_max:
+            self._give_up(next(iter(self._unfinished)))
+        self._unfinished[arrival] = None
+        self._waiting.append(arrival)
+        if self._timer is None:
+            self._begin_next()
+
+    def forget(self, arrival: _Arrival) -> None:
+        """Count a connection no more: it is gone, or its handshake is complete."""
+        self._unfinished.pop(arrival, None)
+
+    def _give_up(self, arrival: _Arrival) -> None:
+        self.forget(arrival)
+        arrival.abort()
+        logger.info("closed the connection from %s: its TLS handshake is the oldest unfinished one", arrival.address)
+
+    def _begin_next(self) -> None:
+        """Begin the next handshake, and again after `PACE_S` as long as connections wait."""
+        self._timer = None
+        while self._waiting:
+            arrival = self._waiting.popleft()
+            if arrival in self._unfinished:
+                start_kept(self._shake_hands(arrival), self._tasks)
+                self._timer = asyncio.get_running_loop().call_later(PACE_S, self._begin_next)
+                return
+
+    async def _shake_hands(self, arrival: _Arrival) -> None:
+        try:
+            transport = await asyncio.get_running_loop().start_tls(
+                arrival.transport,
+                arrival,
+                self._context.current(),
+                server_side=True,
+                ssl_handshake_timeout=self._handshake_s,
+                ssl_shutdown_timeout=CLOSING_S,
+            )
+        except (OSError, ssl.SSLError) as error:
+            reason = getattr(error, "reason", None) or str(error) or type(error).__name__
+            logger.info("closed the connection from %s: no TLS (%s)", arrival.address, reason)
+            arrival.abort()
+            return
+        finally:
+            self.forget(arrival)
+        if transport is None or transport.is_closing():
+            return
+        arrival.hand_over(transport)
+
+
+class _Arrival(asyncio.Protocol):
+    """A connection until its handshake is complete. Keeps what comes between its end and the hand-over."""
+
+    def __init__(self, gate: TlsGate, make: MakeProtocol) -> None:
+        self._gate = gate
+        self._make = make
+        self._early: list[bytes] = []
+        self.address = ""
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if peer else ""
+        # Nothing is read before the handshake begins.
+        transport.pause_reading()
+        self._gate.admit(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._gate.forget(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._early.append(data)
+
+    def abort(self) -> None:
+        """Close the connection."""
+        self.transport.abort()
+
+    def hand_over(self, transport: asyncio.Transport) -> None:
+        """Give the connection to the protocol that it is for."""
+        protocol = self._make()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        for data in self._early:
+            protocol.data_received(data)

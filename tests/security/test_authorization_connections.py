@@ -1,0 +1,298 @@
+"""How a bookie applies rules to connections: look-ups at first contact, what is remembered, changes of the rules."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+
+from bkspark.security.principal import ANONYMOUS, Principal
+from bkspark.wire import bookkeeper_protocol_pb2 as protocol
+from bkspark.wire import v2, v3
+from bkspark.wire.framing import scan_frames
+from bkspark.wire.status import Status
+from bookie_service.engine import authorization as engine
+from bookie_service.engine.authorization import NO_RULE, Unfound
+from bookie_service.engine.reads import Reading
+from bookie_service.network.changes import StateChange
+from tests.bookie.serving import KEY, adds
+from tests.bookie.v3_peer import PIGGYBACK, request
+from tests.security.authorized import ALL_RIGHTS, OTHER_KEY, ROOT, AuthorizedBookie, Metadata, facts, statuses
+
+USER = Principal("user", "digest")
+MINE = "digest:user read,write,fence log:mine"
+
+
+def bookie_with(*ledger_ids: int, rules: str = f"{ALL_RIGHTS}\n{MINE}") -> AuthorizedBookie:
+    """Return a bookie whose metadata have ledgers of the log `mine`."""
+    return AuthorizedBookie(rules, Metadata(facts(ledger_id, "mine") for ledger_id in ledger_ids))
+
+
+def reads(*ledger_ids: int) -> bytes:
+    return b"".join(v2.encode_reads(ledger_id, np.array([0])) for ledger_id in ledger_ids)
+
+
+def poll(ledger_id: int, previous_lac: int, seconds: float = 60.0) -> bytes:
+    """Return a long poll for an entry after this LAC."""
+    return v3.encode_message(
+        request(
+            protocol.READ_ENTRY,
+            9,
+            ledgerId=ledger_id,
+            entryId=-1,
+            flag=PIGGYBACK,
+            previousLAC=previous_lac,
+            timeOut=int(seconds * 1000),
+        )
+    )
+
+
+def test_ledger_is_looked_up_at_first_contact_and_never_again() -> None:
+    bookie = bookie_with(1)
+    peer = bookie.connect(USER)
+    for entry_id in range(20):
+        assert statuses(bookie.ask(peer, adds(1, entry_id, [b"x"]))) == [Status.EOK]
+    assert statuses(bookie.ask(bookie.connect(USER), reads(1, 1))) == [Status.EOK] * 2
+    assert bookie.metadata.asked == [1]
+
+
+@pytest.mark.parametrize("principal", [ROOT, USER], ids=str)
+def test_id_of_a_ledger_that_does_not_exist_cannot_be_taken(principal: Principal) -> None:
+    """An attacker that adds to, or fences, the next ids with keys of its own would own them on this bookie."""
+    bookie = bookie_with()
+    attacker, before = bookie.connect(principal), bookie.uses
+    fence = v2.encode_reads(7, np.array([-1]), v2.DO_FENCING, OTHER_KEY)
+    assert statuses(bookie.ask(attacker, adds(7, 0, [b"x"], key=OTHER_KEY) + fence)) == [Status.EUA] * 2
+    assert bookie.uses == before
+    assert {refused.why for refused in bookie.refused} == {Unfound.ABSENT.value}
+    # Its owner creates the ledger, and adds.
+    bookie.metadata.ledgers[7] = facts(7, "mine")
+    assert statuses(bookie.ask(bookie.connect(USER), adds(7, 0, [b"x"]))) == [Status.EOK]
+    # The same connection sees it, too.
+    assert statuses(bookie.ask(attacker, adds(7, 1, [b"y"]))) == [Status.EOK]
+
+
+def test_flood_of_guesses_does_not_keep_a_new_ledger_from_its_owner() -> None:
+    """A remembered "does not exist" would let an attacker bar ids that are created later."""
+    bookie = bookie_with()
+    attacker = bookie.connect(USER)
+    for ledger_id in range(50):
+        bookie.ask(attacker, adds(ledger_id, 0, [b"x"]), turns=2)
+        bookie.metadata.ledgers[ledger_id] = facts(ledger_id, "mine")
+        assert statuses(bookie.ask(bookie.connect(USER), adds(ledger_id, 0, [b"x"]))) == [Status.EOK]
+
+
+def test_first_key_must_be_that_of_the_metadata_whatever_request_brings_it() -> None:
+    bookie = bookie_with(1)
+    attacker = bookie.connect(USER)
+    frames = (
+        adds(1, 0, [b"x"], key=OTHER_KEY),
+        adds(1, 0, [b"x", b"y"], key=OTHER_KEY),
+        v2.encode_reads(1, np.array([-1]), v2.DO_FENCING, OTHER_KEY),
+        v3.encode_message(
+            request(protocol.WRITE_LAC, 1, ledgerId=1, lac=0, masterKey=OTHER_KEY, body=struct.pack(">qq", 1, 0))
+        ),
+    )
+    for frame in frames:
+        # V3 after V2 is not spoken on one connection.
+        assert set(statuses(bookie.ask(bookie.connect(USER), frame))) == {Status.EUA}
+    assert bookie.served.twin.store.ledger(1) is None
+    assert statuses(bookie.ask(attacker, adds(1, 0, [b"x"]))) == [Status.EOK]
+
+
+def test_first_key_is_believed_where_the_metadata_have_no_password() -> None:
+    bookie = AuthorizedBookie(MINE, Metadata([facts(1, "mine", key=None)]))
+    peer = bookie.connect(USER)
+    assert statuses(bookie.ask(peer, adds(1, 0, [b"x"], key=OTHER_KEY))) == [Status.EOK]
+    assert statuses(bookie.ask(peer, adds(1, 1, [b"x"], key=KEY))) == [Status.EUA]
+
+
+def test_requests_that_came_together_are_answered_each_by_its_own_ledger() -> None:
+    bookie = bookie_with(1, 3)
+    bookie.metadata.ledgers[2] = facts(2, "theirs")
+    root = bookie.connect(ROOT)
+    assert set(statuses(bookie.ask(root, b"".join(adds(ledger_id, 0, [b"x"]) for ledger_id in (1, 2, 3))))) == {0}
+    frames = reads(1, 2, 3, 2, 2, 1, 9, 1)
+    answer = bookie.ask(bookie.connect(USER), frames, turns=40)
+    replies = v2_replies(answer)
+    found = sorted(zip(replies.ledger_ids.tolist(), replies.statuses.tolist()))
+    expected = [(1, 0)] * 3 + [(2, Status.EUA)] * 3 + [(3, 0), (9, Status.EUA)]
+    assert found == expected
+
+
+def v2_replies(answer: bytes) -> v2.Replies:
+    return v2.decode_replies(answer, scan_frames(answer, len(answer)))
+
+
+def test_adds_of_one_read_are_judged_by_their_recovery_flag() -> None:
+    bookie = bookie_with(1, rules="digest:user write log:mine")
+    peer = bookie.connect(USER)
+    frames = [adds(1, entry_id, [b"x"], v2.RECOVERY_ADD if entry_id % 3 else 0) for entry_id in range(30)]
+    answer = bookie.ask(peer, b"".join(frames), turns=60)
+    replies = v2_replies(answer)
+    expected = {entry_id: Status.EUA if entry_id % 3 else Status.EOK for entry_id in range(30)}
+    assert dict(zip(replies.entry_ids.tolist(), replies.statuses.tolist())) == expected
+
+
+def test_connection_waits_for_its_look_up_and_others_go_on() -> None:
+    bookie = bookie_with(1, 2)
+    other = bookie.connect(USER)
+    assert statuses(bookie.ask(other, adds(2, 0, [b"x"]))) == [Status.EOK]
+    bookie.metadata.is_held = True
+    peer, before = bookie.connect(USER), bookie.uses
+    assert bookie.ask(peer, adds(1, 0, [b"x", b"y"])) == b""
+    assert bookie.uses == before
+    assert statuses(bookie.ask(other, adds(2, 1, [b"x"]))) == [Status.EOK]
+    bookie.metadata.release()
+    assert statuses(bookie.ask(peer, b"")) == [Status.EOK] * 2
+
+
+def test_connection_that_is_gone_takes_no_answer_of_its_look_up() -> None:
+    bookie = bookie_with(1)
+    bookie.metadata.is_held = True
+    peer = bookie.connect(USER)
+    bookie.ask(peer, adds(1, 0, [b"x"]))
+    bookie.served.connections[peer].close()
+    bookie.metadata.release()
+    assert bookie.ask(peer, b"") == b""
+    assert not bookie.served.failures
+    assert not bookie.authorization._connections
+
+
+def test_store_that_does_not_answer_makes_eio_and_is_asked_again() -> None:
+    """EUA would end the writer. The store may answer later."""
+    bookie = bookie_with()
+    bookie.metadata.ledgers[1] = Unfound.UNKNOWN
+    peer = bookie.connect(USER)
+    assert statuses(bookie.ask(peer, adds(1, 0, [b"x"]))) == [Status.EIO]
+    assert not bookie.refused
+    bookie.metadata.ledgers[1] = facts(1, "mine")
+    assert statuses(bookie.ask(peer, adds(1, 0, [b"x"]))) == [Status.EOK]
+
+
+def test_run_of_many_new_ledgers_is_looked_up_a_few_at_once_and_served_whole() -> None:
+    count = 5 * engine.LOOKUPS_PER_CONNECTION_MAX
+    bookie = bookie_with(*range(count))
+    bookie.metadata.is_held = True
+    peer = bookie.connect(USER)
+    bookie.ask(peer, reads(*range(count)))
+    assert len(bookie.metadata.asked) == engine.LOOKUPS_PER_CONNECTION_MAX
+    bookie.metadata.release()
+    assert len(statuses(bookie.ask(peer, b"", turns=200))) == count
+    assert sorted(bookie.metadata.asked) == list(range(count))
+
+
+def test_reader_of_everything_needs_no_look_up() -> None:
+    bookie = bookie_with(rules="* read *")
+    assert statuses(bookie.ask(bookie.connect(ANONYMOUS), reads(5))) == [Status.ENOLEDGER]
+    assert not bookie.metadata.asked
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "FACTS_KEPT_MAX", 16)
+    monkeypatch.setattr(engine, "LEDGERS_PER_CONNECTION_MAX", 8)
+    bookie = bookie_with(*range(100))
+    peer = bookie.connect(USER)
+    for ledger_id in range(100):
+        assert statuses(bookie.ask(peer, adds(ledger_id, 0, [b"x"]))) == [Status.EOK]
+    (rights,) = bookie.authorization._connections.values()
+    assert len(rights._facts) == len(rights._rights) <= 8
+    assert len(bookie.authorization._facts) <= 16
+    # Forgotten ledgers are looked up again.
+    assert statuses(bookie.ask(peer, adds(0, 1, [b"x"]))) == [Status.EOK]
+
+
+# ---- changes ----
+
+
+def test_new_rules_apply_to_the_next_request_of_a_connection_that_exists() -> None:
+    bookie = bookie_with(1)
+    peer = bookie.connect(USER)
+    assert statuses(bookie.ask(peer, adds(1, 0, [b"x"]))) == [Status.EOK]
+    bookie.set_rules("digest:user read log:mine")
+    assert statuses(bookie.ask(peer, adds(1, 1, [b"x"]))) == [Status.EUA]
+    assert statuses(bookie.ask(peer, reads(1))) == [Status.EOK]
+    bookie.set_rules(MINE)
+    assert statuses(bookie.ask(peer, adds(1, 1, [b"x"]))) == [Status.EOK]
+    assert bookie.metadata.asked == [1]
+
+
+def test_new_principal_of_a_connection_has_its_own_rights() -> None:
+    bookie = bookie_with(1)
+    peer = bookie.connect(ANONYMOUS)
+    assert statuses(bookie.ask(peer, adds(1, 0, [b"x"]))) == [Status.EUA]
+    bookie.served.connections[peer].principal = USER
+    assert statuses(bookie.ask(peer, adds(1, 0, [b"x"]))) == [Status.EOK]
+    bookie.served.connections[peer].principal = Principal("x", "digest")
+    assert statuses(bookie.ask(peer, adds(1, 1, [b"x"]))) == [Status.EUA]
+
+
+def test_long_poll_that_waits_is_refused_when_the_rules_change() -> None:
+    bookie = bookie_with(1)
+    writer, reader = bookie.connect(ROOT), bookie.connect(USER)
+    bookie.ask(writer, adds(1, 0, [b"x", b"y"]))
+    assert bookie.ask(reader, poll(1, 0)) == b""
+    bookie.set_rules(f"{ALL_RIGHTS}\ndigest:user write log:mine")
+    assert statuses(bookie.ask(reader, b"")) == [Status.EUA]
+    assert bookie.refused[-1].why == NO_RULE
+    assert not len(bookie.served.bookie.long_polls)
+    bookie.ask(writer, adds(1, 2, [b"z"]))
+    assert bookie.ask(reader, b"") == b""
+
+
+def test_long_poll_that_may_still_wait_goes_on_when_the_rules_change() -> None:
+    bookie = bookie_with(1)
+    reader = bookie.connect(USER)
+    writer = bookie.connect(ROOT)
+    bookie.ask(writer, adds(1, 0, [b"x"]))
+    assert bookie.ask(reader, poll(1, 5)) == b""
+    bookie.set_rules(f"{ALL_RIGHTS}\ndigest:user read id:1")
+    assert bookie.ask(reader, b"") == b""
+    bookie.served.loop.now += 61
+    assert statuses(bookie.ask(reader, b"")) == [Status.EOK]
+
+
+@pytest.mark.parametrize("how", ["time", "lac"])
+def test_long_poll_that_ends_before_it_was_reviewed_is_refused(how: str) -> None:
+    bookie = bookie_with(1)
+    writer, reader = bookie.connect(ROOT), bookie.connect(USER)
+    bookie.ask(writer, adds(1, 0, [b"x"]))
+    assert bookie.ask(reader, poll(1, -1)) == b""
+    # Both happen before the event loop reviews the polls.
+    if how == "time":
+        bookie.served.loop.now += 61
+    else:
+        bookie.served.bookie.long_polls.touch(1, is_fenced=True)
+    bookie.set_rules(ALL_RIGHTS)
+    assert statuses(bookie.ask(reader, b"")) == [Status.EUA]
+
+
+def test_list_of_entries_that_waits_is_refused_when_the_rules_change() -> None:
+    bookie = bookie_with(1)
+    peer = bookie.connect(USER)
+    bookie.ask(bookie.connect(ROOT), adds(1, 0, [b"x"]))
+    frame = v3.encode_message(request(protocol.GET_LIST_OF_ENTRIES_OF_LEDGER, 3, ledgerId=1))
+    before = statuses(bookie.ask(peer, frame * 20, turns=1))
+    waiting = len(bookie.served.bookie.entry_lists)
+    assert waiting > 10
+    assert set(before) <= {Status.EOK}
+    bookie.set_rules(ALL_RIGHTS)
+    after = statuses(bookie.ask(peer, b"", turns=2000))
+    assert len(before) + len(after) == 20
+    # One was being made.
+    assert after.count(Status.EUA) >= waiting - 1
+
+
+def test_every_kind_of_request_says_which_rights_it_needs() -> None:
+    """One that does not would not be judged."""
+    kinds = [*subclasses(Reading), *subclasses(StateChange)]
+    assert len(kinds) >= 11
+    for kind in kinds:
+        if not getattr(kind, "__abstractmethods__", None):
+            assert hasattr(kind, "needed"), kind
+
+
+def subclasses(kind: type) -> list[type]:
+    found = kind.__subclasses__()
+    return [*found, *(below for each in found for below in subclasses(each))]

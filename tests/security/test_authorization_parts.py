@@ -1,0 +1,443 @@
+"""The parts of authorization around the decisions: look-ups, the rules file, HTTP, the control socket, local reads."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.ledgers import LedgerStore
+from bkspark.metadata.memory import MemoryStore
+from bkspark.metadata.uri import MetadataUri
+from bkspark.security.authorization import ADMIN, LedgerFacts, parse_rules
+from bkspark.security.digest_md5 import DigestClient
+from bkspark.security.principal import ANONYMOUS, Principal
+from bkspark.security.roles import Role
+from bkspark.wire import bookkeeper_protocol_pb2 as protocol
+from bkspark.wire import v2
+from bkspark.wire.digest import master_key
+from bkspark.wire.local_reads import socket_name
+from bkspark.wire.status import Status
+from bookie_service.admin import control, live_commands
+from bookie_service.admin.http.authorization import HttpPermit
+from bookie_service.admin.http.messages import HttpError, HttpRequest, HttpResponse, plain
+from bookie_service.admin.http.routing import Routes
+from bookie_service.cluster.ledger_lookups import LOOKUPS_AT_ONCE, LedgerLookups
+from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
+from bookie_service.engine.authorization import Authorization, Found, RefusedRequests, Unfound
+from bookie_service.operation import authorization as operation
+from bookie_service.operation.authorization import RulesFollower, log_refusal
+from bookie_service.settings.rules_file import RulesFile
+from tests.bookie.serving import KEY, Serving, adds, service_options
+from tests.bookie.test_control import ledgers, report
+from tests.polling import wait_until
+from tests.security.certificates import Authority
+from tests.security.sasl_serving import PASSWORD, SaslPeer, by_digest
+from tests.security.sasl_serving import USER as SASL_USER
+from tests.security.tls_serving import TlsPeer, listener, trusting
+
+USER = Principal("user", "token")
+
+
+# ---- look-ups ----
+
+
+class HeldView:
+    """Answers about ledgers when a test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self._answers: dict[int, asyncio.Future[LedgerFacts | None]] = {}
+
+    async def facts(self, ledger_id: int) -> LedgerFacts | None:
+        self.asked.append(ledger_id)
+        self._answers[ledger_id] = asyncio.get_running_loop().create_future()
+        return await self._answers[ledger_id]
+
+    async def answer(self, ledger_id: int, found: LedgerFacts | Exception | None) -> None:
+        if isinstance(found, Exception):
+            self._answers[ledger_id].set_exception(found)
+        else:
+            self._answers[ledger_id].set_result(found)
+        await settled()
+
+
+async def settled() -> None:
+    """Let everything that is ready have its turn."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def with_lookups(test: Callable[[HeldView, LedgerLookups, list[tuple[int, Found]]], Awaitable[None]]) -> None:
+    async def run() -> None:
+        view = HeldView()
+        await test(view, LedgerLookups(view), [])
+
+    asyncio.run(run())
+
+
+def test_ledger_is_looked_up_once_for_all_that_ask_together() -> None:
+    async def test(view: HeldView, lookups: LedgerLookups, found: list[tuple[int, Found]]) -> None:
+        for number in range(3):
+            lookups.look_up(7, lambda answer, number=number: found.append((number, answer)))  # type: ignore[misc]
+        await settled()
+        # This one asks while the look-up runs: that the ledger exists is true for it, too.
+        lookups.look_up(7, lambda answer: found.append((9, answer)))
+        facts = LedgerFacts(7)
+        await view.answer(7, facts)
+        assert found == [(0, facts), (1, facts), (2, facts), (9, facts)]
+        assert view.asked == [7]
+
+    with_lookups(test)
+
+
+def test_who_asks_while_a_look_up_runs_does_not_share_that_the_ledger_is_missing() -> None:
+    """The ledger may have been created after the look-up read."""
+
+    async def test(view: HeldView, lookups: LedgerLookups, found: list[tuple[int, Found]]) -> None:
+        lookups.look_up(7, lambda answer: found.append((0, answer)))
+        await settled()
+        lookups.look_up(7, lambda answer: found.append((1, answer)))
+        await view.answer(7, None)
+        assert found == [(0, Unfound.ABSENT)]
+        assert view.asked == [7, 7]
+        await view.answer(7, LedgerFacts(7))
+        assert found[1:] == [(1, LedgerFacts(7))]
+
+    with_lookups(test)
+
+
+def test_few_look_ups_run_at_once() -> None:
+    async def test(view: HeldView, lookups: LedgerLookups, found: list[tuple[int, Found]]) -> None:
+        for ledger_id in range(LOOKUPS_AT_ONCE + 5):
+            lookups.look_up(ledger_id, lambda answer: found.append((0, answer)))
+        await settled()
+        assert view.asked == list(range(LOOKUPS_AT_ONCE))
+        await view.answer(3, None)
+        assert view.asked == list(range(LOOKUPS_AT_ONCE + 1))
+
+    with_lookups(test)
+
+
+@pytest.mark.parametrize("error", [MetadataError("the session is gone"), ValueError("a defect")], ids=str)
+def test_failed_look_up_says_that_nothing_is_known(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(view: HeldView, lookups: LedgerLookups, found: list[tuple[int, Found]]) -> None:
+        lookups.look_up(7, lambda answer: found.append((0, answer)))
+        await settled()
+        await view.answer(7, error)
+        assert found == [(0, Unfound.UNKNOWN)]
+
+    with_lookups(test)
+    assert len(caplog.records) == 1
+
+
+def test_look_up_that_takes_too_long_says_that_nothing_is_known() -> None:
+    async def run() -> None:
+        answered: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
+        LedgerLookups(HeldView(), seconds_max=0.01).look_up(7, answered.set_result)
+        assert await answered is Unfound.UNKNOWN
+
+    asyncio.run(run())
+
+
+def test_facts_of_a_ledger_are_those_of_its_metadata() -> None:
+    async def run() -> None:
+        uri = MetadataUri.parse("zk://h/ledgers")
+        tree = MemoryStore().session()
+        await BookieRegistry(tree, uri).initialize_cluster()
+        view = LedgerMetadataView(tree, uri, "us:1")
+        metadata = LedgerMetadata(
+            1, 1, 1, (Fragment(0, ("us:1",)),), password=b"pw", custom_metadata={"application": b"bkspark", "log": b"x"}
+        )
+        await LedgerStore(tree, uri).create(metadata, ledger_id=5)
+        facts = await view.facts(5)
+        assert facts is not None
+        assert (facts.ledger_id, facts.log, facts.master_key) == (5, "x", master_key(b"pw"))
+        assert await view.facts(6) is None
+        assert await view.facts(-1) is None
+
+    asyncio.run(run())
+
+
+# ---- principals of connections ----
+
+
+def test_rules_apply_to_the_user_of_digest_md5_and_to_requests_after_its_proof(tmp_path: Path) -> None:
+    """The requests come in one buffer with the last AUTH message, as Apache's client sends them."""
+    rules = f"digest:{SASL_USER} write log:mine\ndigest:reader read *"
+    options = service_options(tmp_path, authentication=by_digest(tmp_path))
+    known: dict[int, Found] = {1: LedgerFacts(1, "mine", master_key=KEY), 2: LedgerFacts(2, "theirs")}
+    with Serving(options, authorization=authorization_with(rules, known)) as bookie, bookie.connect() as peer:
+        sasl, client = SaslPeer(peer), DigestClient(SASL_USER, PASSWORD, "cnonce")
+        response = client.step(sasl.payload(b""))
+        assert response is not None
+        read = v2.encode_reads(1, np.array([0]), 0, None)
+        peer.send(sasl.frame(response) + adds(1, 0, [b"one"]) + adds(2, 0, [b"two"]) + read)
+        assert isinstance(sasl.answer(), protocol.AuthMessage)
+        answers = sorted((reply.opcode, reply.ledger_id, reply.status) for reply in peer.replies(3))
+        assert answers == [(v2.ADD, 1, Status.EOK), (v2.ADD, 2, Status.EUA), (v2.READ, 1, Status.EUA)]
+
+
+def test_rules_apply_to_the_certificate_of_a_connection(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    options = service_options(tmp_path, tls=listener(authority.issue("bookie"), authority))
+    known: dict[int, Found] = {1: LedgerFacts(1, "mine", master_key=KEY)}
+    rules = "certificate:CN=writer read,write log:mine\ncertificate:CN=reader read log:mine"
+    with Serving(options, authorization=authorization_with(rules, known)) as bookie:
+        with TlsPeer(bookie.port, trusting(authority, authority.issue("writer"))) as writer:
+            assert writer.add(1, 0, [b"one", b"two"]) == [Status.EOK] * 2
+        with TlsPeer(bookie.port, trusting(authority, authority.issue("reader"))) as reader:
+            assert reader.read(1, 1).status == Status.EOK
+            assert reader.add(1, 2, [b"x"]) == [Status.EUA]
+        # Clear text is served, as TLS is not required, but to a peer that has proved nothing.
+        with bookie.connect() as peer:
+            assert peer.read(1, 1).status == Status.EUA
+
+
+# ---- the rules file ----
+
+
+def test_file_that_cannot_be_used_is_named_with_line_and_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "rules"
+    with pytest.raises(ConfigurationError, match=f"authorizationRulesFile={path}: the file cannot be read: No such"):
+        RulesFile(str(path)).read()
+    with pytest.raises(ConfigurationError, match="cannot be read: Is a directory"):
+        RulesFile(str(tmp_path)).read()
+    path.write_text("* read *\n* raed *\n")
+    with pytest.raises(ConfigurationError, match=f"={path}: line 2: 'raed' is no right: it must be read"):
+        RulesFile(str(path)).read()
+    path.write_text("* read *\n")
+    path.chmod(0o666)
+    with pytest.raises(ConfigurationError, match=f"every user of this host can change it: run chmod o-w {path}"):
+        RulesFile(str(path)).read()
+
+
+def test_file_is_read_again_only_when_it_has_changed(tmp_path: Path) -> None:
+    path = tmp_path / "rules"
+    path.write_text("* read *\n")
+    file = RulesFile(str(path))
+    assert len(file.read()) == 1
+    assert file.read_if_changed() is None
+    other = tmp_path / "other"
+    other.write_text("* read *\n* write id:1\n")
+    os.replace(other, path)
+    changed = file.read_if_changed()
+    assert changed is not None
+    assert len(changed) == 2
+    path.unlink()
+    with pytest.raises(ConfigurationError, match="No such file"):
+        file.read_if_changed()
+    # It is said once.
+    assert file.read_if_changed() is None
+
+
+def test_bad_change_keeps_the_rules_and_is_one_log_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(operation, "LOOK_S", 0.01)
+    caplog.set_level(logging.INFO)
+    path = tmp_path / "rules"
+    path.write_text("* read *\n")
+
+    async def run() -> None:
+        file = RulesFile(str(path))
+        authorization = authorization_with(file.read())
+        follower = RulesFollower(file, authorization)
+        follower.start()
+        before = authorization.rules
+        path.write_text("* nothing *\n")
+        while not caplog.records:
+            await asyncio.sleep(0.01)
+        for _ in range(5):
+            await asyncio.sleep(0.01)
+        assert authorization.rules is before
+        with pytest.raises(ConfigurationError):
+            await follower.reload("signal")
+        path.write_text("* write *\n")
+        while authorization.rules is before:
+            await asyncio.sleep(0.01)
+        await follower.stop()
+
+    asyncio.run(run())
+    kept, changed = [record.getMessage() for record in caplog.records]
+    assert kept.startswith(f"authorization goes on with the rules that it has: authorizationRulesFile={path}: line 1: ")
+    assert changed == f"audit: file: 1 authorization rules of {path} are in force"
+
+
+def test_refusal_is_a_line_with_who_what_and_why(caplog: pytest.LogCaptureFixture) -> None:
+    log_refusal(RefusedRequests(USER, "10.0.0.9", 3, 7, 5, "no rule allows it"))
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "audit: refused token:user at 10.0.0.9: read,write on ledger 7 (5 requests): no rule allows it"
+    )
+    assert record.__dict__["attributes"]["ledger"] == 7
+    assert record.__dict__["event"] == "refused"
+
+
+# ---- HTTP ----
+
+
+def authorization_with(rules: object, known: dict[int, Found] | None = None) -> Authorization:
+    def look_up(ledger_id: int, on_found: Callable[[Found], None]) -> None:
+        asyncio.get_running_loop().call_soon(on_found, (known or {}).get(ledger_id, Unfound.ABSENT))
+
+    parsed = parse_rules(rules.encode()) if isinstance(rules, str) else rules
+    return Authorization(parsed, look_up, log_refusal)  # type: ignore[arg-type]
+
+
+async def answered(request: HttpRequest) -> HttpResponse:
+    return plain("done")
+
+
+def http_status(rules: str, method: str, path: str, principal: Principal = USER, **query: str) -> int:
+    """Return the status of a request where the metadata have ledger 1 of log `mine`, and ledger 2 cannot be read."""
+    known: dict[int, Found] = {1: LedgerFacts(1, "mine"), 2: Unfound.UNKNOWN}
+
+    async def run() -> int:
+        routes = Routes(HttpPermit(authorization_with(rules, known)))
+        for route in (
+            "/heartbeat",
+            "/metrics",
+            "/api/v1/ledger/read",
+            "/api/v1/ledger/delete",
+            "/api/v1/bookie/gc",
+            "/api/v2/ledgers/{ledger_id}",
+            "/api/v2/ledgers/{ledger_id}/entries",
+        ):
+            routes.add("GET PUT DELETE", route, answered)
+        try:
+            return (
+                await routes.answer(HttpRequest(method, path, query, principal=principal, role=Role.DESTROY))
+            ).status
+        except HttpError as error:
+            return error.status
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("rules", "method", "path", "status"),
+    [
+        ("token:x read *", "GET", "/heartbeat", 200),
+        ("token:x read *", "GET", "/metrics", 200),
+        ("token:x read *", "GET", "/api/v1/bookie/gc", 403),
+        ("token:user read,write,fence *", "GET", "/api/v1/bookie/gc", 403),
+        ("token:user admin", "GET", "/api/v1/bookie/gc", 200),
+        ("token:user admin", "PUT", "/api/v1/bookie/gc", 200),
+        ("token:user read log:mine", "GET", "/api/v2/ledgers/1", 200),
+        ("token:user read log:mine", "HEAD", "/api/v2/ledgers/1", 200),
+        ("token:user read log:mine", "GET", "/api/v2/ledgers/1/entries", 200),
+        ("token:user read log:mine", "DELETE", "/api/v2/ledgers/1", 403),
+        ("token:user read log:other", "GET", "/api/v2/ledgers/1/entries", 403),
+        ("token:user write log:mine", "GET", "/api/v2/ledgers/1/entries", 403),
+        ("token:user admin", "GET", "/api/v2/ledgers/1/entries", 403),
+        ("token:user read log:*", "GET", "/api/v2/ledgers/2", 503),
+        ("token:user read log:*", "GET", "/api/v2/ledgers/3", 403),
+        ("token:user read *", "GET", "/api/v2/ledgers/3", 200),
+        ("token:user read *", "GET", "/api/v2/ledgers/x", 200),
+        ("token:x read *", "GET", "/api/v2/ledgers/x", 403),
+    ],
+)
+def test_http_request_needs_read_on_its_ledger_or_admin(rules: str, method: str, path: str, status: int) -> None:
+    """The handler judges what is no id; here it answers 200."""
+    assert http_status(rules, method, path) == status
+
+
+def test_http_request_names_its_ledger_as_a_parameter_of_the_query() -> None:
+    rules = "token:user read log:mine"
+    assert http_status(rules, "GET", "/api/v1/ledger/read", ledger_id="1") == 200
+    assert http_status(rules, "GET", "/api/v1/ledger/read", ledger_id="3") == 403
+    assert http_status(rules, "GET", "/api/v1/ledger/read", ANONYMOUS, ledger_id="1") == 403
+    # A parameter of the query does not replace that of the path.
+    assert http_status(rules, "GET", "/api/v2/ledgers/3/entries", ledger_id="1") == 403
+
+
+# ---- this host ----
+
+
+@pytest.mark.parametrize("right", ["admin", "read"])
+def test_control_socket_asks_for_admin_of_the_local_user(tmp_path: Path, right: str) -> None:
+    directories = ledgers(tmp_path)
+    rules = f"local:{getpass.getuser()} {right} *"
+    answers: list[object] = []
+
+    async def run() -> None:
+        authorization = authorization_with(rules)
+        permits: control.Permits = lambda principal, where: authorization.may(principal, where, ADMIN)  # noqa: E731
+        async with control.serving(directories, report, permits):
+            answers.append(await asyncio.to_thread(asked, directories))
+
+    asyncio.run(run())
+    if right == "admin":
+        assert isinstance(answers[0], dict)
+    else:
+        assert answers == [f"no rule of authorizationRulesFile gives local:{getpass.getuser()} the right admin"]
+
+
+def asked(directories: list[str]) -> object:
+    try:
+        return control.ask(directories, {"do": live_commands.COLLECT})
+    except BookKeeperError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(("rule", "is_served"), [("read *", True), ("read log:*", False), ("write *", False)])
+def test_local_reads_need_read_on_every_ledger(tmp_path: Path, rule: str, is_served: bool) -> None:
+    """A descriptor of an entry log gives access to entries of all ledgers."""
+    with authorized_serving(tmp_path, f"local:{getpass.getuser()} {rule}") as bookie:
+        bookie.call(lambda: bookie.service.start_local_reads("us:1"))
+        with connected_locally(bookie.port) as peer:
+            assert is_dropped(bookie, peer) is not is_served
+
+
+def test_local_reads_end_when_the_rules_no_longer_allow_them(tmp_path: Path) -> None:
+    with authorized_serving(tmp_path, f"local:{getpass.getuser()} read *") as bookie:
+        bookie.call(lambda: bookie.service.start_local_reads("us:1"))
+        with connected_locally(bookie.port) as peer:
+            assert not is_dropped(bookie, peer)
+            authorization = bookie.service._authorization
+            assert authorization is not None
+            bookie.call(lambda: authorization.set_rules(parse_rules(b"anonymous read *")))
+            peer.send(b"whatever it asks")
+            assert peer.recv(100) == b""
+
+
+def authorized_serving(directory: Path, rules: str) -> Serving:
+    return Serving(service_options(directory), authorization=authorization_with(rules))
+
+
+def connected_locally(port: int) -> socket.socket:
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    peer.settimeout(60)
+    peer.connect(socket_name(port))
+    return peer
+
+
+def is_dropped(bookie: Serving, peer: socket.socket) -> bool:
+    """Return whether the bookie closed a connection once it had accepted it."""
+    served = bookie.service._local_reads
+    assert served is not None
+    peer.setblocking(False)
+    state: list[bool] = []
+
+    def settled() -> bool:
+        try:
+            state.append(peer.recv(1) == b"")
+        except BlockingIOError:
+            if bookie.call(lambda: bool(served._peers)):
+                state.append(False)
+        return bool(state)
+
+    wait_until(settled, "the bookie has accepted or closed it")
+    peer.setblocking(True)
+    return state[0]

@@ -1,0 +1,269 @@
+"""Key and trust stores, and contexts that follow changes of their files."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import ssl
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bkspark.errors import ConfigurationError
+from bkspark.tls.contexts import TlsContext
+from bkspark.tls.options import StoreType, TlsOptions
+from tests.security.certificates import Authority, Leaf, to_jks
+
+SECRET = b"s3cret"
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def leaf(authority: Authority) -> Leaf:
+    return authority.issue("bookie")
+
+
+@pytest.fixture
+def password(tmp_path: Path) -> str:
+    path = tmp_path / "password"
+    path.write_bytes(SECRET)
+    return str(path)
+
+
+def of_bookie(leaf: Leaf, **changes: object) -> TlsOptions:
+    key, chain = leaf.pem()
+    return replace(TlsOptions(key_store=key, certificate_path=chain), **changes)  # type: ignore[arg-type]
+
+
+def shown_by(server: ssl.SSLContext, authority: Authority) -> bytes:
+    """Return the certificate that a handshake with a server's context shows, as DER."""
+    client = ssl.create_default_context(cafile=authority.pem)
+    ends = [ssl.MemoryBIO() for _ in range(4)]
+    to_server, from_server, to_client, from_client = ends
+    one = server.wrap_bio(to_server, from_server, server_side=True)
+    other = client.wrap_bio(to_client, from_client, server_hostname="localhost")
+    for _ in range(3):
+        for side in (other, one):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+            to_server.write(from_client.read())
+            to_client.write(from_server.read())
+    certificate = other.getpeercert(binary_form=True)
+    assert certificate is not None
+    return certificate
+
+
+def der(leaf: Leaf) -> bytes:
+    _, chain = leaf.pem()
+    return ssl.PEM_cert_to_DER_cert(Path(chain).read_text())
+
+
+# ---- formats ----
+
+
+@pytest.mark.parametrize("declared", [None, StoreType.PKCS12, StoreType.JKS])
+def test_first_bytes_of_a_store_decide_not_its_type(
+    authority: Authority, leaf: Leaf, password: str, declared: StoreType | None
+) -> None:
+    """Since Java 9 keytool writes PKCS12 under the name JKS, and Java reads either for either."""
+    store = leaf.pkcs12(SECRET)
+    options = TlsOptions(key_store=store, key_store_type=declared, key_store_password_path=password)
+    context = TlsContext(options, is_server=True).current()
+    assert shown_by(context, authority) == der(leaf)
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"  \r\n"])
+def test_password_of_a_store_is_trimmed_as_in_apaches_bookies(leaf: Leaf, password: str, end: bytes) -> None:
+    Path(password).write_bytes(SECRET + end)
+    TlsContext(TlsOptions(key_store=leaf.pkcs12(SECRET), key_store_password_path=password), is_server=True)
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_encrypted_pem_key_is_read_with_the_password_of_its_file(leaf: Leaf, password: str, end: bytes) -> None:
+    Path(password).write_bytes(SECRET + end)
+    options = of_bookie(leaf, key_store_password_path=password)
+    leaf.pem(SECRET)
+    TlsContext(options, is_server=True)
+
+
+def test_trust_store_of_keytool_is_read(authority: Authority, tmp_path: Path) -> None:
+    """Its certificates have an attribute of Java's, and no key."""
+    path = tmp_path / "trusted"
+    path.write_bytes(b"changeit\n")
+    store = authority.keytool_trust_store("PKCS12", "changeit")
+    options = TlsOptions(trust_store=store, trust_store_password_path=str(path))
+    assert len(TlsContext(options, is_server=False).current().get_ca_certs()) == 1
+
+
+def test_real_jks_is_refused_with_the_command_that_converts_it(leaf: Leaf, password: str) -> None:
+    """No well-kept library reads it."""
+    path = to_jks(leaf.pkcs12(SECRET), SECRET.decode())
+    with pytest.raises(ConfigurationError, match="this is a JKS store, which cannot be read here") as caught:
+        TlsContext(TlsOptions(key_store=path, key_store_password_path=password), is_server=True)
+    assert f"keytool -importkeystore -srckeystore {path}" in str(caught.value)
+
+
+# ---- mistakes ----
+
+
+def mistakes(authority: Authority, leaf: Leaf) -> dict[str, tuple[TlsOptions, str]]:
+    """Return options that no bookie starts with, and what the message must say."""
+    folder = leaf.directory
+    good = of_bookie(leaf)
+    other_key, _ = authority.issue("other").pem()
+    empty, large, folder_path = folder / "empty", folder / "large", folder / "folder"
+    empty.write_bytes(b"")
+    large.write_bytes(b"-----BEGIN " + bytes(17 << 20))
+    folder_path.mkdir()
+    wrong = folder / "wrong"
+    wrong.write_bytes(b"wr0ng")
+    encrypted = replace(leaf, name="encrypted")
+    encrypted_key, encrypted_chain = encrypted.pem(SECRET)
+    return {
+        "no key store": (TlsOptions(), "tlsKeyStore is missing"),
+        "no certificate": (replace(good, certificate_path=None), "tlsCertificatePath is missing: with PEM it names"),
+        "absent file": (
+            replace(good, key_store="/nowhere/key"),
+            "tlsKeyStore=/nowhere/key: the file cannot be read",
+        ),
+        "folder": (replace(good, key_store=str(folder_path)), "the file cannot be read: Is a directory"),
+        "empty file": (replace(good, key_store=str(empty)), "the file is none of PEM, PKCS12 and JKS"),
+        "large file": (replace(good, key_store=str(large)), "the file has more than 16777216 bytes"),
+        "certificate without a certificate": (replace(good, certificate_path=str(wrong)), "has no PEM certificate"),
+        "key of another": (
+            replace(good, key_store=other_key),
+            "cannot be used .key values mismatch",
+        ),
+        "expired": (of_bookie(authority.issue("old", days=-1)), "is not valid: it is valid from"),
+        "wrong type": (
+            replace(good, key_store_type=StoreType.PKCS12),
+            "PEM, and tlsKeyStoreType says PKCS12",
+        ),
+        "wrong password of a key": (
+            TlsOptions(key_store=encrypted_key, certificate_path=encrypted_chain, key_store_password_path=str(wrong)),
+            "readable with the password in tlsKeyStorePasswordPath",
+        ),
+        "no password of a key": (
+            TlsOptions(key_store=encrypted_key, certificate_path=encrypted_chain),
+            "readable with the password in tlsKeyStorePasswordPath",
+        ),
+        "wrong password of a store": (
+            TlsOptions(key_store=leaf.pkcs12(SECRET), key_store_password_path=str(wrong)),
+            "cannot be opened with the password in tlsKeyStorePasswordPath, or is damaged",
+        ),
+        "trust store without certificates": (
+            replace(good, client_authentication=True, trust_store=other_key),
+            "tlsTrustStore=.*: the file has no certificate",
+        ),
+        "no trust store": (replace(good, client_authentication=True), "tlsTrustStore is missing"),
+        "no suite of the protocol": (
+            replace(good, protocols=("TLSv1.2",), cipher_suites=("TLS_AES_128_GCM_SHA256",)),
+            "no enabled cipher suite is for an enabled protocol",
+        ),
+    }
+
+
+def test_no_context_is_made_of_files_that_are_not_usable(authority: Authority, leaf: Leaf) -> None:
+    """Fail closed: one line that names the key and the file, and never what a file holds."""
+    for name, (options, message) in mistakes(authority, leaf).items():
+        with pytest.raises(ConfigurationError, match=message) as caught:
+            TlsContext(options, is_server=True)
+        said = str(caught.value)
+        assert "\n" not in said, name
+        assert "s3cret" not in said, name
+        assert "wr0ng" not in said, name
+
+
+def test_cipher_suites_have_javas_names(leaf: Leaf) -> None:
+    suites = ("TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256")
+    context = TlsContext(of_bookie(leaf, cipher_suites=suites), is_server=True).current()
+    assert context.maximum_version is ssl.TLSVersion.TLSv1_2, "no suite of TLS 1.3 is named"
+    names = [cipher["name"] for cipher in context.get_ciphers() if cipher["protocol"] != "TLSv1.3"]
+    assert names == ["ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-RSA-AES128-GCM-SHA256"]
+
+
+# ---- reload ----
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_changed_files_are_used_after_the_refresh_time(authority: Authority, leaf: Leaf) -> None:
+    clock = Clock()
+    context = TlsContext(of_bookie(leaf, refresh_s=60.0), is_server=True, clock=clock)
+    renewed = replace(authority.issue("renewed"), name="bookie")
+    renewed.pem()
+    clock.now = 59.0
+    assert shown_by(context.current(), authority) != der(renewed)
+    clock.now = 60.0
+    assert shown_by(context.current(), authority) == der(renewed)
+
+
+@pytest.mark.parametrize("first", ["key", "certificate"])
+def test_key_and_certificate_replaced_one_after_the_other_are_never_a_mismatched_pair(
+    authority: Authority, leaf: Leaf, first: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Apache's bookies may load such a pair, and then serve it (section 2.4 of the reference)."""
+    clock = Clock()
+    options = of_bookie(leaf, refresh_s=60.0)
+    assert options.certificate_path is not None
+    assert options.key_store is not None
+    context = TlsContext(options, is_server=True, clock=clock)
+    before = der(leaf)
+    key, chain = replace(authority.issue("renewed"), name="new").pem()
+    moves = [(key, options.key_store), (chain, options.certificate_path)]
+    if first == "certificate":
+        moves.reverse()
+    with caplog.at_level(logging.WARNING):
+        shutil.copy(*moves[0])
+        for _ in range(3):
+            clock.now += 60.0
+            assert shown_by(context.current(), authority) == before
+    assert len(caplog.records) == 1, "one line for one change"
+    shutil.copy(*moves[1])
+    clock.now += 60.0
+    assert shown_by(context.current(), authority) == ssl.PEM_cert_to_DER_cert(Path(chain).read_text())
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", None])
+def test_broken_or_absent_file_leaves_the_old_certificate_in_use(
+    authority: Authority, leaf: Leaf, content: bytes | None
+) -> None:
+    clock = Clock()
+    options = of_bookie(leaf, refresh_s=1.0)
+    assert options.certificate_path is not None
+    context = TlsContext(options, is_server=True, clock=clock)
+    before, path = der(leaf), Path(options.certificate_path)
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    for _ in range(3):
+        clock.now += 1.0
+        assert shown_by(context.current(), authority) == before
+    renewed = replace(authority.issue("renewed"), name="bookie")
+    renewed.pem()
+    clock.now += 1.0
+    assert shown_by(context.current(), authority) == der(renewed)
+
+
+def test_refresh_time_of_zero_never_looks_again(authority: Authority, leaf: Leaf) -> None:
+    clock = Clock()
+    context = TlsContext(of_bookie(leaf, refresh_s=0.0), is_server=True, clock=clock)
+    before = der(leaf)
+    replace(authority.issue("renewed"), name="bookie").pem()
+    clock.now = 1e9
+    assert shown_by(context.current(), authority) == before

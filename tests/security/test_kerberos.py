@@ -1,0 +1,182 @@
+"""GSSAPI with a real key distribution center: our client at our bookie. Apache's peers: tests/interop/test_sasl.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bkspark.errors import AuthenticationFailed, ConfigurationError
+from bkspark.net.pool import BookiePool, NetOptions
+from bkspark.security.mechanism import SaslFailure
+from bkspark.security.principal import Principal
+from bkspark.security.sasl import SaslClient, SaslClientOptions, SaslServer, SaslServerOptions
+from bkspark.wire import v2
+from bkspark.wire.adds import WireProtocol
+from bookie_service.network.authentication import ListenerAuthenticationOptions
+from tests.bookie.serving import Serving, service_options
+from tests.polling import wait_until
+from tests.security import kdc
+from tests.security.kdc import REALM, KeyDistributionCenter
+from tests.security.sasl_serving import KERBEROS_MODULE, SaslPeer, jaas_file
+from tests.security.test_principal import principals
+from tests.security.tls_serving import ID, with_net
+
+pytestmark = [
+    pytest.mark.skipif(bool(kdc.missing()), reason=kdc.missing() or "all is there"),
+    pytest.mark.xdist_group("kerberos"),
+]
+
+SERVICE, WRITER, STRANGER = "bookkeeper/127.0.0.1", "bookkeeper-writer", "stranger"
+PROTOCOLS = pytest.mark.parametrize("wire_protocol", list(WireProtocol))
+
+
+@pytest.fixture(scope="module")
+def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyDistributionCenter]:
+    with KeyDistributionCenter(tmp_path_factory.mktemp("kdc")) as center:
+        yield center
+
+
+@pytest.fixture(scope="module")
+def keytabs(realm: KeyDistributionCenter) -> dict[str, str]:
+    return {name: realm.keytab(name) for name in (SERVICE, WRITER, STRANGER, "bookkeeper/elsewhere")}
+
+
+@pytest.fixture(autouse=True)
+def in_realm(realm: KeyDistributionCenter, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in realm.environment.items():
+        monkeypatch.setenv(name, value)
+
+
+def section(name: str, keytab: str, principal: str) -> str:
+    return (
+        f'{name} {{ {KERBEROS_MODULE} required useKeyTab=true storeKey=true keyTab="{keytab}" '
+        f'principal="{principal}@{REALM}"; }};\n'
+    )
+
+
+def server_options(directory: Path, keytab: str, principal: str = SERVICE) -> SaslServerOptions:
+    return SaslServerOptions(jaas_file(directory / "bookie.jaas", section("Bookie", keytab, principal)))
+
+
+def client_options(directory: Path, keytab: str, principal: str = WRITER) -> SaslClientOptions:
+    return SaslClientOptions(jaas_file(directory / f"{principal}.jaas", section("BookKeeper", keytab, principal)))
+
+
+@pytest.fixture
+def bookie(tmp_path: Path, keytabs: dict[str, str]) -> Iterator[Serving]:
+    options = ListenerAuthenticationOptions(server_options(tmp_path, keytabs[SERVICE]), required=True)
+    with Serving(service_options(tmp_path, authentication=options)) as served:
+        yield served
+
+
+@PROTOCOLS
+def test_client_with_a_ticket_is_served_and_has_its_kerberos_principal(
+    bookie: Serving, tmp_path: Path, keytabs: dict[str, str], wire_protocol: WireProtocol
+) -> None:
+    """The service has the host's name in the bookie's registration, here an address, as with Apache's clients."""
+
+    async def connect(pool: BookiePool) -> list[Principal]:
+        await (await pool.v3_channel(ID)).disk_space()
+        return principals(bookie)
+
+    net = NetOptions(sasl=client_options(tmp_path, keytabs[WRITER]))
+    assert with_net(bookie.port, net, connect, wire_protocol) == [Principal(f"{WRITER}@{REALM}", "kerberos")]
+
+
+@PROTOCOLS
+def test_principal_that_is_not_allowed_is_refused(
+    bookie: Serving, tmp_path: Path, keytabs: dict[str, str], wire_protocol: WireProtocol
+) -> None:
+    async def connect(pool: BookiePool) -> None:
+        await (await pool.v3_channel(ID)).disk_space()
+
+    net = NetOptions(sasl=client_options(tmp_path, keytabs[STRANGER], STRANGER))
+    with pytest.raises(AuthenticationFailed, match="refuses this user"):
+        with_net(bookie.port, net, connect, wire_protocol)
+
+
+def test_bookie_with_the_key_of_another_service_is_refused(tmp_path: Path, keytabs: dict[str, str]) -> None:
+    """The client's ticket is for the service of the host that it connects to: another one cannot read it."""
+
+    async def connect(pool: BookiePool) -> None:
+        await pool.channel(ID)
+
+    other = server_options(tmp_path, keytabs["bookkeeper/elsewhere"], "bookkeeper/elsewhere")
+    options = ListenerAuthenticationOptions(other)
+    net = NetOptions(sasl=client_options(tmp_path, keytabs[WRITER]))
+    with (
+        Serving(service_options(tmp_path, authentication=options)) as bookie,
+        pytest.raises(AuthenticationFailed, match="refuses this user"),
+    ):
+        with_net(bookie.port, net, connect)
+
+
+def test_messages_of_another_exchange_prove_nothing(bookie: Serving, tmp_path: Path, keytabs: dict[str, str]) -> None:
+    """A listener in the middle records an exchange, and sends all of it again."""
+    client = SaslClient(client_options(tmp_path, keytabs[WRITER])).begin("127.0.0.1")
+    sent = [client.first()]
+    with bookie.connect() as peer:
+        sasl = SaslPeer(peer)
+        while not client.is_complete:
+            sent.append(client.step(sasl.payload(sent[-1])) or b"")
+        peer.send(sasl.frame(sent[-1]))
+        assert peer.read(1, 0).status == v2.Status.ENOLEDGER
+    with bookie.connect() as peer:
+        peer.send(b"".join(SaslPeer(peer).frame(message) for message in sent))
+        while peer.frame() is not None:
+            pass
+    assert principals(bookie) == []
+
+
+@pytest.mark.parametrize("message", [b"", b"\0", b"x" * 1000, b"\x60\x82\xff\xff" + bytes(40)])
+def test_damaged_message_ends_the_exchange(tmp_path: Path, keytabs: dict[str, str], message: bytes) -> None:
+    server = SaslServer(server_options(tmp_path, keytabs[SERVICE]))
+    with pytest.raises(SaslFailure):
+        server.begin().step(message)
+    client = SaslClient(client_options(tmp_path, keytabs[WRITER])).begin("127.0.0.1")
+    exchange = server.begin()
+    answer = exchange.step(client.first())
+    assert answer is not None
+    offer = exchange.step(client.step(answer) or b"")
+    choice = client.step(offer or b"")
+    assert choice is not None
+    damaged = bytearray(choice)
+    damaged[-1] ^= 1
+    with pytest.raises(SaslFailure):
+        exchange.step(bytes(damaged))
+    assert exchange.principal is None
+
+
+def test_client_without_a_ticket_gets_a_clear_error(tmp_path: Path) -> None:
+    text = f"BookKeeper {{ {KERBEROS_MODULE} required useTicketCache=true; }};"
+    client = SaslClient(SaslClientOptions(jaas_file(tmp_path / "f", text)))
+    with pytest.raises(SaslFailure, match=r"(?i)no credentials|no kerberos credentials"):
+        client.begin("127.0.0.1").first()
+
+
+def test_expired_ticket_is_refused(tmp_path: Path, keytabs: dict[str, str], realm: KeyDistributionCenter) -> None:
+    """A client with a ticket in a cache is served; once the ticket is over, it has nothing to show, and says so."""
+
+    def of_cache(life_s: int) -> SaslClient:
+        cache = realm.tickets(WRITER, keytabs[WRITER], life_s)
+        text = f'BookKeeper {{ {KERBEROS_MODULE} required useTicketCache=true ticketCache="{cache}"; }};'
+        return SaslClient(SaslClientOptions(jaas_file(tmp_path / "f", text)))
+
+    assert of_cache(600).begin("127.0.0.1").first()
+    short = of_cache(1)
+
+    def why() -> str:
+        try:
+            short.begin("127.0.0.1").first()
+        except SaslFailure as failure:
+            return str(failure)
+        return ""
+
+    assert "expired" in wait_until(why, "the ticket to expire").lower()
+
+
+def test_bookie_without_its_keytab_does_not_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"the keys of bookkeeper/127\.0\.0\.1@TEST cannot be used"):
+        SaslServer(server_options(tmp_path, str(tmp_path / "none")))
