@@ -15,10 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from bkspark.net.answers import BAD_DIGEST, SINGLE_READS_MAX, BatchAnswer, EntryAnswers, LastEntryAnswer, ReadGroup
 from bkspark.net.connection import BookieConnection
+from bkspark.net.responses import (
+    BAD_DIGEST,
+    SINGLE_READS_MAX,
+    BatchResponse,
+    EntryResponses,
+    LastEntryResponse,
+    ReadGroup,
+)
 from bkspark.wire import v2
-from bkspark.wire.digest import EntryDigest
+from bkspark.wire.digest import EntryDigest, OpenedEntries
 from bkspark.wire.framing import FrameTable, split_items
 
 
@@ -37,14 +44,36 @@ def _take_replies(group: ReadGroup, replies: v2.Replies, rows: np.ndarray, buffe
     return rows[~mine]
 
 
-@dataclass(slots=True)
-class _BatchRead:
+@dataclass(frozen=True, slots=True)
+class BatchRequest:
+    """A batch read: at most `entries_max` consecutive entries, at least 1, in a reply frame of about `bytes_max`."""
+
     ledger_id: int
     first_entry: int
     entries_max: int
     bytes_max: int
     digest: EntryDigest
-    future: asyncio.Future[BatchAnswer]
+
+    def encode(self, request_id: int) -> bytes:
+        return v2.encode_batch_read(self.ledger_id, self.first_entry, request_id, self.entries_max, self.bytes_max)
+
+    def open(self, replies: v2.Replies, row: int, view: memoryview) -> tuple[OpenedEntries, int]:
+        """Return the entries of a reply up to the first bad one, and the status, BAD_DIGEST for a bad one.
+
+        Entries beyond `entries_max`, or beyond `bytes_max` after the first one, are left out.
+        """
+        status = int(replies.statuses[row])
+        start, end = int(replies.body_starts[row]), int(replies.body_ends[row])
+        starts, ends = split_items(view, start, end if status == v2.Status.EOK else start, self.entries_max)
+        room_end = start + self.bytes_max - v2.BATCH_ACCOUNT_BYTES
+        if len(ends) and ends.item(-1) > room_end:
+            fitting = max(1, int(np.searchsorted(ends, room_end, side="right")))
+            starts, ends = starts[:fitting], ends[:fitting]
+        ids = np.arange(self.first_entry, self.first_entry + len(starts))
+        opened = self.digest.open_entries(view, starts, ends, self.ledger_id, ids)
+        if opened.bad is not None or (status == v2.Status.EOK and not len(ids)):
+            status = BAD_DIGEST
+        return opened, status
 
 
 class BookieChannel(BookieConnection):
@@ -53,8 +82,8 @@ class BookieChannel(BookieConnection):
     def __init__(self, bookie: str, frame_bytes_max: int, read_timeout_s: float) -> None:
         super().__init__(bookie, frame_bytes_max, read_timeout_s)
         self._groups: dict[int, list[ReadGroup]] = {}
-        self._last_reads: dict[int, list[tuple[EntryDigest, asyncio.Future[LastEntryAnswer]]]] = {}
-        self._batches: dict[int, _BatchRead] = {}
+        self._last_reads: dict[int, list[tuple[EntryDigest, asyncio.Future[LastEntryResponse]]]] = {}
+        self._batches: dict[int, tuple[BatchRequest, asyncio.Future[BatchResponse]]] = {}
         self._next_request_id = 0
 
     # ---- requests ----
@@ -66,7 +95,7 @@ class BookieChannel(BookieConnection):
         digest: EntryDigest,
         flags: int = 0,
         master_key: bytes | None = None,
-    ) -> EntryAnswers:
+    ) -> EntryResponses:
         """Read single entries, ascending ids, at most SINGLE_READS_MAX, all in flight at once.
 
         Raises:
@@ -87,7 +116,7 @@ class BookieChannel(BookieConnection):
 
     async def read_last_entry(
         self, ledger_id: int, digest: EntryDigest, flags: int = 0, master_key: bytes | None = None
-    ) -> LastEntryAnswer:
+    ) -> LastEntryResponse:
         """Read the highest entry that the bookie holds of a ledger, fencing it first with DO_FENCING in `flags`.
 
         Raises:
@@ -105,7 +134,7 @@ class BookieChannel(BookieConnection):
 
     async def batch_read(
         self, ledger_id: int, first_entry: int, entries_max: int, bytes_max: int, digest: EntryDigest
-    ) -> BatchAnswer:
+    ) -> BatchResponse:
         """Read consecutive entries from `first_entry` on; fewer than requested is normal.
 
         Entries that the bookie sends beyond `entries_max` (at least 1), or beyond `bytes_max` of the reply frame after
@@ -118,11 +147,12 @@ class BookieChannel(BookieConnection):
         request_id = self._next_request_id
         self._next_request_id += 1
         assert entries_max > 0
-        batch = _BatchRead(ledger_id, first_entry, entries_max, bytes_max, digest, self._loop.create_future())
-        self._batches[request_id] = batch
+        request = BatchRequest(ledger_id, first_entry, entries_max, bytes_max, digest)
+        future: asyncio.Future[BatchResponse] = self._loop.create_future()
+        self._batches[request_id] = request, future
         try:
-            self._send(v2.encode_batch_read(ledger_id, first_entry, request_id, entries_max, bytes_max))
-            return await self._answered(batch.future, f"a batch read of ledger {ledger_id} from entry {first_entry}")
+            self._send(request.encode(request_id))
+            return await self._answered(future, f"a batch read of ledger {ledger_id} from entry {first_entry}")
         finally:
             self._batches.pop(request_id, None)
 
@@ -161,21 +191,11 @@ class BookieChannel(BookieConnection):
                     left = _take_replies(group, replies, left, view)
 
     def _deliver_batch(self, replies: v2.Replies, row: int, view: memoryview) -> None:
-        batch = self._batches.get(int(replies.request_ids[row]))
-        if batch is None or batch.future.done():
+        request, future = self._batches.get(int(replies.request_ids[row]), (None, None))
+        if request is None or future is None or future.done():
             return
-        status = int(replies.statuses[row])
-        start, end = int(replies.body_starts[row]), int(replies.body_ends[row])
-        starts, ends = split_items(view, start, end if status == v2.Status.EOK else start, batch.entries_max)
-        room_end = start + batch.bytes_max - v2.BATCH_ACCOUNT_BYTES
-        if len(ends) and ends.item(-1) > room_end:
-            fitting = max(1, int(np.searchsorted(ends, room_end, side="right")))
-            starts, ends = starts[:fitting], ends[:fitting]
-        ids = np.arange(batch.first_entry, batch.first_entry + len(starts))
-        opened = batch.digest.open_entries(view, starts, ends, batch.ledger_id, ids)
-        if opened.bad is not None:
-            status = BAD_DIGEST
-        batch.future.set_result(BatchAnswer(opened.to_batch(batch.ledger_id, batch.first_entry), status))
+        opened, status = request.open(replies, row, view)
+        future.set_result(BatchResponse(opened.to_batch(request.ledger_id, request.first_entry), status))
 
     def _deliver_last_entry(self, replies: v2.Replies, row: int, view: memoryview) -> None:
         ledger_id, status = int(replies.ledger_ids[row]), int(replies.statuses[row])
@@ -188,9 +208,9 @@ class BookieChannel(BookieConnection):
         if future.done():
             return
         body = bytes(view[int(replies.body_starts[row]) : int(replies.body_ends[row])])
-        future.set_result(LastEntryAnswer.of(status, body, ledger_id, digest))
+        future.set_result(LastEntryResponse.of(status, body, ledger_id, digest))
 
     def _waiting(self) -> Iterator[asyncio.Future[Any]]:
-        yield from (batch.future for batch in self._batches.values())
+        yield from (future for _, future in self._batches.values())
         yield from (group.future for groups in self._groups.values() for group in groups)
         yield from (waiting[1] for queue in self._last_reads.values() for waiting in queue)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,11 +15,18 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from bkspark.errors import BookieUnavailable, BookKeeperError, ProtocolError, RequestTimeout
-from bkspark.net.answers import EntryAnswers, ReadGroup
+from bkspark.errors import (
+    AuthenticationFailed,
+    BookieUnavailable,
+    BookKeeperError,
+    ProtocolError,
+    RequestTimeout,
+    TlsFailed,
+)
+from bkspark.net.responses import EntryResponses, ReadGroup
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, scan_frames
 
-_Answer = TypeVar("_Answer")
+_Response = TypeVar("_Response")
 
 RECEIVE_BYTES_FIRST = 256 * 1024
 RECEIVE_ROOM_MIN = 64 * 1024
@@ -47,8 +55,8 @@ class BookieConnection(asyncio.BufferedProtocol):
         self.lost: BookKeeperError | None = None
         self.connected_at = 0.0
         """When the connection was made, by the event loop's clock."""
-        self.address_on_this_host: tuple[str, int] | None = None
-        """The bookie's address, if it is an address of this host."""
+        self.has_authenticated = False
+        """Whether it began with an exchange. The bookie may still refuse it: GSSAPI's last message has no answer."""
         self._received_at = 0.0
         self._frame_bytes_max = frame_bytes_max
         self._read_timeout_s = read_timeout_s
@@ -69,6 +77,15 @@ class BookieConnection(asyncio.BufferedProtocol):
     @abstractmethod
     def _waiting(self) -> Iterator[asyncio.Future[Any]]:
         """Yield the futures that callers wait for."""
+
+    @property
+    def address_on_this_host(self) -> tuple[str, int] | None:
+        """The address of the bookie that the connection was made to, over IPv4, if it is an address of this host."""
+        if self._transport is None:
+            return None
+        own, peer = self._transport.get_extra_info("sockname"), self._transport.get_extra_info("peername")
+        is_here = isinstance(own, tuple) and isinstance(peer, tuple) and len(peer) == 2 and own[0] == peer[0]
+        return peer if is_here else None
 
     # ---- adds ----
 
@@ -134,7 +151,7 @@ class BookieConnection(asyncio.BufferedProtocol):
     def _not_connected(self) -> BookKeeperError:
         return self.lost or BookieUnavailable(f"bookie {self.bookie} is not connected", bookie=self.bookie)
 
-    async def _answered_all(self, group: ReadGroup, what: str) -> EntryAnswers:
+    async def _answered_all(self, group: ReadGroup, what: str) -> EntryResponses:
         """Return a group's answers. The time-out of a busy bookie runs from one answer to the next, not over all."""
         timeout_s = self._read_timeout_s
         try:
@@ -152,7 +169,7 @@ class BookieConnection(asyncio.BufferedProtocol):
                 f"bookie {self.bookie} did not go on answering {what} for {timeout_s:g} s", bookie=self.bookie
             ) from None
 
-    async def _answered(self, future: asyncio.Future[_Answer], what: str, waits_s: float = 0.0) -> _Answer:
+    async def _answered(self, future: asyncio.Future[_Response], what: str, waits_s: float = 0.0) -> _Response:
         """Return the future's result, which may take `waits_s` longer than an ordinary answer."""
         timeout_s = self._read_timeout_s + waits_s
         try:
@@ -182,13 +199,23 @@ class BookieConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self.address_on_this_host = _address_on_this_host(transport)
         self.connected_at = self._received_at = self._loop.time()
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def connection_lost(self, exc: Exception | None) -> None:
         cause = f": {exc}" if exc else ""
-        self._lose(BookieUnavailable(f"bookie {self.bookie} dropped the connection{cause}", bookie=self.bookie))
+        # In TLS 1.3 a bookie that refuses the client's certificate says so after the client's part of the handshake.
+        kind: type[BookieUnavailable] = TlsFailed if isinstance(exc, ssl.SSLError) else BookieUnavailable
+        if self._transport is not None and self._received_at == self.connected_at:
+            cause += " before it answered anything"
+            if self.has_authenticated:
+                kind = AuthenticationFailed
+                cause += "; it refuses this user"
+            else:
+                # A bookie that serves only TLS answers no batch read in clear.
+                is_clear = self._transport.get_extra_info("ssl_object") is None
+                cause += f"; it may serve only {'TLS, or ' if is_clear else ''}authenticated clients"
+        self._lose(kind(f"bookie {self.bookie} dropped the connection{cause}", bookie=self.bookie))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if len(self._buffer) - self._filled < RECEIVE_ROOM_MIN:
@@ -206,7 +233,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             return
         try:
             table = scan_frames(self._buffer, self._filled, self._frame_bytes_max)
-            if len(table):
+            if len(table.starts):
                 self._take_frames(table)
         except ProtocolError as error:
             self._lose(ProtocolError(f"bookie {self.bookie}: {error}", bookie=self.bookie))
@@ -227,10 +254,3 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         return False
-
-
-def _address_on_this_host(transport: asyncio.BaseTransport) -> tuple[str, int] | None:
-    """Return the peer's address if it is ours, too; over IPv4."""
-    own, peer = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
-    is_here = isinstance(own, tuple) and isinstance(peer, tuple) and len(peer) == 2 and own[0] == peer[0]
-    return peer if is_here else None

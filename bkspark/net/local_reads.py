@@ -31,8 +31,8 @@ import numpy as np
 from bkspark.entries import EntryBatch
 from bkspark.errors import ProtocolError
 from bkspark.memory import ReusedMemory
-from bkspark.net.answers import joined
 from bkspark.net.connection import BookieConnection
+from bkspark.net.responses import joined
 from bkspark.tasks import start_shared
 from bkspark.wire.digest import EntryDigest, OpenedEntries
 from bkspark.wire.framing import LENGTH_BYTES, gather_i32
@@ -124,12 +124,13 @@ class LocalBookie:
             return
         count = min(count_max, ENTRIES_MAX)
         try:
-            found = self._ask(LocalRead(self._bookie, self._host, ledger_id, first_entry, count, bytes_max))
+            request = LocalRead(self._bookie, self._host, ledger_id, first_entry, count, bytes_max)
+            found = self._ask(request)
             if found is None:
                 return
             descriptor, starts = found
             try:
-                yield from self._entries(descriptor, starts, ledger_id, first_entry, bytes_max, digest)
+                yield from self._entries(descriptor, starts, request, digest)
             finally:
                 os.close(descriptor)
         except (OSError, ProtocolError) as error:
@@ -190,15 +191,16 @@ class LocalBookie:
             raise PermissionError(reason)
 
     def _entries(
-        self, descriptor: int, starts: np.ndarray, ledger_id: int, first_entry: int, bytes_max: int, digest: EntryDigest
+        self, descriptor: int, starts: np.ndarray, request: LocalRead, digest: EntryDigest
     ) -> Iterator[EntryBatch]:
         """Yield the leading entries that are whole and right."""
+        ledger_id, first_entry = request.ledger_id, request.first_entry
         ends = np.append(starts[1:], _end_of_item(descriptor, starts.item(-1)))
         # The bookie does not know how long the last one is.
-        count = len(starts) if ends.item(-1) - starts.item(0) <= bytes_max else len(starts) - 1
+        count = len(starts) if ends.item(-1) - starts.item(0) <= request.bytes_max else len(starts) - 1
         starts, ends = starts[:count], ends[:count]
         if count and ends.item(-1) - starts.item(0) >= count * IN_PLACE_BYTES:
-            yield from self._large(descriptor, starts, ends, ledger_id, first_entry, digest)
+            yield from self._large(descriptor, starts, ends, request, digest)
             return
         at = 0
         while at < count:
@@ -212,26 +214,20 @@ class LocalBookie:
                 return
 
     def _large(
-        self,
-        descriptor: int,
-        starts: np.ndarray,
-        ends: np.ndarray,
-        ledger_id: int,
-        first_entry: int,
-        digest: EntryDigest,
+        self, descriptor: int, starts: np.ndarray, ends: np.ndarray, request: LocalRead, digest: EntryDigest
     ) -> Iterator[EntryBatch]:
         """Yield the leading entries that are whole and right, one at a time, without a copy."""
         given_from, least = LENGTH_BYTES + digest.given_from, LENGTH_BYTES + digest.overhead_bytes
-        for entry_id, (start, end) in enumerate(zip(starts.tolist(), ends.tolist()), first_entry):
+        for entry_id, (start, end) in enumerate(zip(starts.tolist(), ends.tolist()), request.first_entry):
             # Many entries of other ledgers may precede the next one.
             size = _end_of_item(descriptor, start) - start
             if not least <= size <= end - start:
                 return
             item = self._memory.take(size).data
             whole = read_all(descriptor, item, start)
-            if not whole or digest.fault_of(item[LENGTH_BYTES:], ledger_id, entry_id) is not None:
+            if not whole or digest.fault_of(item[LENGTH_BYTES:], request.ledger_id, entry_id) is not None:
                 return
-            yield EntryBatch(item, np.array((given_from, size)), ledger_id, entry_id)
+            yield EntryBatch(item, np.array((given_from, size)), request.ledger_id, entry_id)
 
     def _piece(
         self,

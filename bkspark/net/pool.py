@@ -8,17 +8,23 @@ pool's protocol is V3. Connections are made on first use: a client that needs no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
+from bkspark.core.speeds import ReadSpeeds
 from bkspark.entries import EntryBatch
-from bkspark.errors import BookieUnavailable, ClientClosed
+from bkspark.errors import AuthenticationFailed, BookieUnavailable, ClientClosed, TlsFailed
+from bkspark.net.authentication import Authentication
 from bkspark.net.channel import BookieChannel
 from bkspark.net.local_reads import LocalReads
+from bkspark.net.start_tls import connect_with_tls
 from bkspark.net.v3_channel import BookieV3Channel
 from bkspark.options import DAY_S, bounded, check
-from bkspark.tasks import start_shared
+from bkspark.security.sasl import SaslClient, SaslClientOptions
+from bkspark.tls.contexts import TlsContext
+from bkspark.tls.options import TlsOptions
 from bkspark.wire.adds import WireProtocol
 from bkspark.wire.digest import EntryDigest
 from bkspark.wire.framing import FRAME_BYTES_MAX
@@ -26,6 +32,7 @@ from bkspark.wire.v3 import TxnIds
 
 Resolve = Callable[[str], Awaitable[tuple[str, int]]]
 Channel = BookieChannel | BookieV3Channel
+_Protocol = TypeVar("_Protocol", bound=asyncio.BufferedProtocol)
 _Channel = TypeVar("_Channel", BookieChannel, BookieV3Channel)
 
 AVOID_FAILED_S = 10.0
@@ -36,8 +43,11 @@ AVOID_FAILED_S = 10.0
 class NetOptions:
     """Limits of connections, in seconds and bytes.
 
-    `speculative_read_s`: a read that takes longer is sent to the next replica, too; the first answer counts.
-    `local_reads`: scans of a bookie on this host read its entry logs, if the bookie allows it.
+    `speculative_read_s`: a read that takes longer is sent to the next replica, too; the first answer counts. It is sent
+    earlier where the speeds of the replicas are known (`bkspark.core.speeds`).
+    `local_reads`: scans of a bookie on this host read its entry logs, if the bookie allows it. Not with TLS.
+    `tls`: every connection uses TLS, or fails; None: none does.
+    `sasl`: every connection authenticates, or fails; None: none does.
     """
 
     connect_timeout_s: float = bounded(5.0, 0.001, DAY_S, "seconds")
@@ -45,6 +55,8 @@ class NetOptions:
     speculative_read_s: float = bounded(1.0, 0.0, DAY_S, "seconds")
     frame_bytes_max: int = bounded(FRAME_BYTES_MAX, 1024, FRAME_BYTES_MAX, "bytes")
     local_reads: bool = True
+    tls: TlsOptions | None = None
+    sasl: SaslClientOptions | None = None
 
     def __post_init__(self) -> None:
         check(self)
@@ -65,9 +77,14 @@ class BookiePool:
     """Connects to bookies on demand and keeps the connections; `resolve` turns a bookie id into (host, port)."""
 
     def __init__(self, resolve: Resolve, options: NetOptions, protocol: WireProtocol = WireProtocol.V2) -> None:
+        """Raises ConfigurationError: a key or trust store, or a JAAS file, cannot be used."""
+        self._tls = None if options.tls is None else TlsContext(options.tls, is_server=False)
+        self._sasl = None if options.sasl is None else SaslClient(options.sasl)
         self.options = options
         self.protocol = protocol
         self.txn_ids = TxnIds()
+        self.speeds = ReadSpeeds()
+        """How fast bookies answer reads."""
         self._resolve = resolve
         self._channels: dict[tuple[str, int], asyncio.Task[BookieChannel]] = {}
         self._v3_channels: dict[tuple[str, int], asyncio.Task[BookieV3Channel]] = {}
@@ -87,8 +104,8 @@ class BookiePool:
     def reserve_connection(self, ledger_id: int) -> int:
         """Return the index of a connection (1 or above) that no other caller uses for this ledger, until `release`.
 
-        Lane 0 is shared. V2 replies do not name their request, so a fencing read and a plain read of one entry, or the
-        owner's add and a recovery's, must not use one connection.
+        Connection 0 is shared. V2 replies do not name their request, so a fencing read and a plain read of one entry,
+        or the owner's add and a recovery's, must not use one connection.
         """
         taken = self._reserved.setdefault(ledger_id, set())
         connection_index = next(index for index in range(1, len(taken) + 2) if index not in taken)
@@ -101,23 +118,23 @@ class BookiePool:
         if not self._reserved[ledger_id]:
             del self._reserved[ledger_id]
 
-    async def channel(self, bookie: str, connection_index: int = 0) -> Channel:
-        """Return a connected channel to `bookie` for adds and reads.
+    def channel(self, bookie: str, connection_index: int = 0) -> Coroutine[Any, Any, Channel]:
+        """Return, when awaited, a connected channel to `bookie` for adds and reads.
 
         Raises:
             BookieUnavailable: it has no address or cannot be reached in time.
         """
         if self.protocol is WireProtocol.V3:
-            return await self.v3_channel(bookie, connection_index)
-        return await self._connected(self._channels, bookie, connection_index, BookieChannel)
+            return self.v3_channel(bookie, connection_index)
+        return self._connected(self._channels, bookie, connection_index, BookieChannel)
 
-    async def v3_channel(self, bookie: str, connection_index: int = 0) -> BookieV3Channel:
-        """Return a connected V3 channel to `bookie`. Raises as `channel`."""
+    def v3_channel(self, bookie: str, connection_index: int = 0) -> Coroutine[Any, Any, BookieV3Channel]:
+        """Return, when awaited, a connected V3 channel to `bookie`. Raises as `channel`."""
 
         def make(name: str, frame_bytes_max: int, read_timeout_s: float) -> BookieV3Channel:
             return BookieV3Channel(name, frame_bytes_max, read_timeout_s, self.txn_ids)
 
-        return await self._connected(self._v3_channels, bookie, connection_index, make)
+        return self._connected(self._v3_channels, bookie, connection_index, make)
 
     async def read_local(
         self, bookie: str, ledger_id: int, first_entry: int, count_max: int, bytes_max: int, digest: EntryDigest
@@ -127,6 +144,8 @@ class BookiePool:
         Raises:
             BookieUnavailable: as `channel`.
         """
+        if self._tls is not None or self._sasl is not None:
+            return None
         channel = await self.channel(bookie)
         local = self._local_reads.get(bookie)
         if local is None or local.channel is not channel:
@@ -149,8 +168,8 @@ class BookiePool:
         key = (bookie, connection_index)
         task = channels.get(key)
         if task is None or (task.done() and (task.exception() is not None or task.result().lost is not None)):
-            task = start_shared(self._connect(bookie, make))
-            channels[key] = task
+            # Without waiting callers its failure is looked at by the next one, or by `close`.
+            task = channels[key] = asyncio.ensure_future(self._connect(bookie, make))
         try:
             # Shielded: the cancellation of one caller must not close the connection that others wait for.
             return await asyncio.shield(task)
@@ -161,12 +180,18 @@ class BookiePool:
 
     async def _connect(self, bookie: str, make: Callable[[str, int, float], _Channel]) -> _Channel:
         options = self.options
+        protocol = partial(make, bookie, options.frame_bytes_max, options.read_timeout_s)
         try:
-            host, port = await self._resolve(bookie)
-            async with asyncio.timeout(options.connect_timeout_s):
-                _, channel = await asyncio.get_running_loop().create_connection(
-                    lambda: make(bookie, options.frame_bytes_max, options.read_timeout_s), host, port
-                )
+            address = await self._resolve(bookie)
+            if self._tls is None and self._sasl is None:
+                # Here, and not in `_open`: the first read of a worker makes this way.
+                async with asyncio.timeout(options.connect_timeout_s):
+                    _, channel = await asyncio.get_running_loop().create_connection(protocol, *address)
+            else:
+                channel = await self._open_protected(bookie, address, protocol, is_v3=make is not BookieChannel)
+        except (TlsFailed, AuthenticationFailed):
+            self._failed_at[bookie] = asyncio.get_running_loop().time()
+            raise
         except TimeoutError:
             self._failed_at[bookie] = asyncio.get_running_loop().time()
             raise BookieUnavailable(
@@ -178,6 +203,28 @@ class BookiePool:
             raise BookieUnavailable(f"bookie {bookie} cannot be reached: {error}", bookie=bookie) from None
         self._failed_at.pop(bookie, None)
         return channel
+
+    async def _open_protected(
+        self, bookie: str, address: tuple[str, int], make: Callable[[], _Channel], *, is_v3: bool
+    ) -> _Channel:
+        """Return a channel that is connected inside TLS, or authenticated, or both."""
+        if self._sasl is None:
+            return await self._open(bookie, address, make)
+        authentication = Authentication(bookie, address[0], self._sasl, self._next_txn_id if is_v3 else None)
+        await self._open(bookie, address, lambda: authentication)
+        return await authentication.complete(make)
+
+    async def _open(self, bookie: str, address: tuple[str, int], make: Callable[[], _Protocol]) -> _Protocol:
+        """Return a protocol that is connected, inside TLS if the client has TLS."""
+        timeout_s = self.options.connect_timeout_s
+        if self._tls is not None:
+            return await connect_with_tls(make, bookie, address, self._tls, self._next_txn_id(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            _, opened = await asyncio.get_running_loop().create_connection(make, *address)
+        return opened
+
+    def _next_txn_id(self) -> int:
+        return self.txn_ids.reserve(1)
 
     async def close(self) -> None:
         """Drop every connection."""

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from bkspark.errors import BookieUnavailable, DigestMismatch, ProtocolError
-from bkspark.net.answers import BAD_DIGEST, SINGLE_READS_MAX, EntryAnswers, LastEntryAnswer, ReadGroup
+from bkspark.errors import AuthenticationFailed, BookieUnavailable, DigestMismatch, ProtocolError
 from bkspark.net.connection import BookieConnection
+from bkspark.net.responses import BAD_DIGEST, SINGLE_READS_MAX, EntryResponses, LastEntryResponse, ReadGroup
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3, v3_reads
 from bkspark.wire.digest import EntryDigest, OpenedEntry
@@ -26,7 +26,7 @@ from bkspark.wire.status import EOK
 
 
 @dataclass(frozen=True, slots=True)
-class LacAnswer:
+class LacResponse:
     """A bookie's answer about a ledger's LAC, each value with a right digest; `status` is a V2 code or BAD_DIGEST.
 
     `explicit_lac` and `entry`, the last one held, are None if the bookie sent none, or a damaged one.
@@ -46,7 +46,7 @@ class LacAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class PollAnswer:
+class PollResponse:
     """Answer of a long poll: the LAC that the bookie knows, and entry `previous LAC + 1` if it has it.
 
     `lac` is None if the bookie sent no LAC (an error, or no news); `status` is a V2 code or BAD_DIGEST.
@@ -91,7 +91,7 @@ class BookieV3Channel(BookieConnection):
         digest: EntryDigest,
         flags: int = 0,
         master_key: bytes | None = None,
-    ) -> EntryAnswers:
+    ) -> EntryResponses:
         """Read single entries, ascending ids, at most SINGLE_READS_MAX, all in flight at once. `flags` are V2's."""
         assert len(entry_ids) <= SINGLE_READS_MAX
         first_txn_id = self._txn_ids.reserve(len(entry_ids))
@@ -105,7 +105,7 @@ class BookieV3Channel(BookieConnection):
 
     async def read_last_entry(
         self, ledger_id: int, digest: EntryDigest, flags: int = 0, master_key: bytes | None = None
-    ) -> LastEntryAnswer:
+    ) -> LastEntryResponse:
         """Read the highest entry that the bookie holds of a ledger, fencing it first with DO_FENCING in `flags`."""
         key, priority = _read_options(flags, master_key)
         read = v3_reads.read_message(ledger_id, LAST_ENTRY, key)
@@ -113,9 +113,9 @@ class BookieV3Channel(BookieConnection):
             protocol.READ_ENTRY, f"the last entry of ledger {ledger_id}", priority=priority, readRequest=read
         )
         inner = answer.readResponse
-        return LastEntryAnswer.of(_status(answer, inner, "readResponse"), inner.body, ledger_id, digest)
+        return LastEntryResponse.of(_status(answer, inner, "readResponse"), inner.body, ledger_id, digest)
 
-    async def poll_entry(self, ledger_id: int, previous_lac: int, wait_s: float, digest: EntryDigest) -> PollAnswer:
+    async def poll_entry(self, ledger_id: int, previous_lac: int, wait_s: float, digest: EntryDigest) -> PollResponse:
         """Wait until the bookie knows a LAC above `previous_lac`, `wait_s` at most; also get the entry after
         `previous_lac`.
 
@@ -133,18 +133,18 @@ class BookieV3Channel(BookieConnection):
         inner = answer.readResponse
         status = _status(answer, inner, "readResponse")
         if status != EOK:
-            return PollAnswer(status, None, None)
+            return PollResponse(status, None, None)
         lac = inner.maxLAC if inner.HasField("maxLAC") else None
         if not inner.HasField("body"):
-            return PollAnswer(status, lac, None)
+            return PollResponse(status, lac, None)
         try:
-            return PollAnswer(status, lac, digest.open_entry(inner.body, ledger_id, previous_lac + 1))
+            return PollResponse(status, lac, digest.open_entry(inner.body, ledger_id, previous_lac + 1))
         except DigestMismatch:
-            return PollAnswer(BAD_DIGEST, lac, None)
+            return PollResponse(BAD_DIGEST, lac, None)
 
     # ---- LAC ----
 
-    async def read_lac(self, ledger_id: int, digest: EntryDigest) -> LacAnswer:
+    async def read_lac(self, ledger_id: int, digest: EntryDigest) -> LacResponse:
         """Read the explicit LAC and the last entry that the bookie has."""
         answer = await self._ask(
             protocol.READ_LAC,
@@ -162,7 +162,7 @@ class BookieV3Channel(BookieConnection):
                 entry = digest.open_entry(inner.lastEntryBody, ledger_id, None)
         except DigestMismatch:
             status = BAD_DIGEST
-        return LacAnswer(status, explicit_lac, entry)
+        return LacResponse(status, explicit_lac, entry)
 
     async def write_lac(self, ledger_id: int, lac: int, digest: EntryDigest, master_key: bytes) -> int:
         """Store an explicit LAC; return the status. EOK: it is durable on this bookie."""
@@ -282,6 +282,8 @@ class BookieV3Channel(BookieConnection):
             self._take_read(response, txn_id)
         elif operation == protocol.ADD_ENTRY:
             self._take_add(response)
+        elif operation == protocol.AUTH and response.status == v3.StatusCode.EUA:
+            self._lose(AuthenticationFailed(f"bookie {self.bookie} refuses this user", bookie=self.bookie))
         # Any other answer belongs to a request for which no caller waits any more.
 
     def _take_read(self, response: protocol.Response, txn_id: int) -> None:
@@ -298,6 +300,10 @@ class BookieV3Channel(BookieConnection):
     def _take_add(self, response: protocol.Response) -> None:
         if not response.HasField("addResponse"):
             # A bookie answers like this if it serves no request on this connection, as before authentication.
+            if response.status == v3.StatusCode.EUA:
+                why = f"bookie {self.bookie} serves only authenticated clients, or only TLS"
+                self._lose(AuthenticationFailed(why, bookie=self.bookie))
+                return
             raise ProtocolError(f"it refuses adds on this connection: {v3.StatusCode(response.status).name}")
         inner = response.addResponse
         status = _status(response, inner, "addResponse")

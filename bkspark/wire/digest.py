@@ -30,6 +30,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import crc32c
 import numpy as np
@@ -59,6 +60,7 @@ _FRONTS = {
 }
 """The bytes before a payload, by the size of the digest: header fields, header, digest, its last word."""
 _HEADER_FIELDS = struct.Struct(">qqqq")
+_MEMORY = partial(np.empty, dtype=np.uint8)
 
 
 class DigestType(enum.Enum):
@@ -322,10 +324,6 @@ def _wrong_header(ledger: int, entry: int, lac: int, ledger_id: int, entry_id: i
     return f"carries LAC {lac}, which its writer cannot have known"
 
 
-def _memory(size: int) -> np.ndarray:
-    return np.empty(size, np.uint8)
-
-
 class RawEntryDigest(EntryDigest):
     """Checks entries as `EntryDigest`, and returns each one whole, with its envelope: for copies byte for byte."""
 
@@ -365,7 +363,7 @@ class OpenedEntries:
         view = self.view
         return [view[low:high] for low, high in zip(self.starts.tolist(), self.ends.tolist())]
 
-    def to_batch(self, ledger_id: int, first_entry: int, memory: Callable[[int], np.ndarray] = _memory) -> EntryBatch:
+    def to_batch(self, ledger_id: int, first_entry: int, memory: Callable[[int], np.ndarray] = _MEMORY) -> EntryBatch:
         """Return the payloads copied once into one buffer from `memory`, which returns uint8 of a given size."""
         offsets = np.zeros(len(self.starts) + 1, np.int64)
         np.cumsum(self.ends - self.starts, out=offsets[1:])

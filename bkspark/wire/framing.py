@@ -112,6 +112,15 @@ def _equal_run(octets: np.ndarray, position: int, stride: int, fits: int) -> int
     return fits if equal.all() else int(equal.argmin())
 
 
+def count_leading(octets: np.ndarray, table: FrameTable, first_byte: int) -> int:
+    """Return how many frames precede the first one that does not begin with this byte; an empty frame does not."""
+    count = len(table.starts)
+    if not count:
+        return 0
+    begins = (octets[np.minimum(table.starts, len(octets) - 1)] == first_byte) & (table.ends > table.starts)
+    return count if begins.all() else int(np.argmin(begins))
+
+
 def split_items(
     buffer: bytes | bytearray | memoryview, start: int, end: int, items_max: int = NO_LIMIT
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -121,7 +130,7 @@ def split_items(
         ProtocolError: there are fewer, and a length is negative or runs past `end`.
     """
     table = scan_frames(buffer, end, end - start, start, items_max)
-    if len(table) >= items_max:
+    if len(table.starts) >= items_max:
         return table.starts[:items_max], table.ends[:items_max]
     if table.consumed != end:
         raise ProtocolError(f"the last {end - table.consumed} bytes of {end - start} are not a whole item")
@@ -142,9 +151,10 @@ def places(at: np.ndarray) -> slice | np.ndarray:
 
 def gather(data: np.ndarray | memoryview, at: np.ndarray, dtype: np.dtype | str) -> np.ndarray:
     """Return a copy of the items of type `dtype` at positions that are usually evenly spaced."""
-    index = places(at)
-    found = items_at(data, dtype)[index]
-    return found.copy() if isinstance(index, slice) else found
+    step = equal_step(at)
+    if step > 0:
+        return np.ndarray((len(at),), dtype, data, at.item(0), (step,)).copy()
+    return items_at(data, dtype)[at]
 
 
 def gather_i64(octets: np.ndarray, at: np.ndarray) -> np.ndarray:

@@ -33,6 +33,7 @@ from bkspark.wire.flags import LAST_ENTRY as LAST_ENTRY
 from bkspark.wire.flags import RECOVERY_ADD as RECOVERY_ADD
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, gather, gather_i32, gather_i64
 from bkspark.wire.layout import ENTRY_BYTES_MIN, MASTER_KEY_BYTES
+from bkspark.wire.placed_entries import PlacedEntries, frames_around
 from bkspark.wire.single_add import SingleAdd
 from bkspark.wire.status import EOK as EOK
 from bkspark.wire.status import Status as Status
@@ -95,7 +96,7 @@ def encode_adds(
 
 def add_head(master_key: bytes, flags: int = 0) -> bytes:
     """Return the bytes between the length of an ADD frame and its entry."""
-    return header_word(ADD, flags).to_bytes(4, "big") + master_key
+    return (_ADD_WORD | flags).to_bytes(WORD_BYTES, "big") + master_key
 
 
 def encode_stored_adds(entries: EntryBatch, master_key: bytes, flags: int = 0) -> tuple[bytes, np.ndarray]:
@@ -145,7 +146,7 @@ def encode_batch_read(
         if master_key is None or len(master_key) != MASTER_KEY_BYTES:
             raise ValueError("a fencing read needs the 20-byte master key")
         key = master_key
-    body = header_word(BATCH_READ, flags).to_bytes(4, "big")
+    body = (_BATCH_READ_WORD | flags).to_bytes(WORD_BYTES, "big")
     body += _BATCH_READ_TAIL.pack(ledger_id, first_entry, request_id, entries_max, bytes_max) + key
     return len(body).to_bytes(4, "big") + body
 
@@ -267,8 +268,7 @@ def decode_requests(buffer: bytes | bytearray | memoryview, table: FrameTable) -
     words = gather_i32(octets, starts)
     if bool((words == words[0]).all()):
         # Requests of one kind, the usual case: every decision is made once.
-        opcode, flags = _checked_word(int(words[0]))
-        _check_size(opcode, flags, int(sizes.min()))
+        opcode, flags = _checked(int(words[0]), int(sizes.min()))
         opcodes, flag_words = np.full(len(words), opcode, np.int32), np.full(len(words), flags, np.int32)
         if opcode == AUTH:
             ledger_ids = entry_ids = np.full(len(words), -1, np.int64)
@@ -279,9 +279,8 @@ def decode_requests(buffer: bytes | bytearray | memoryview, table: FrameTable) -
     opcodes, flag_words = words >> 16 & 0xFF, words & 0xFFFF
     ledger_ids, entry_ids = np.full(len(words), -1, np.int64), np.full(len(words), -1, np.int64)
     for word in np.unique(words).tolist():
-        opcode, flags = _checked_word(word)
         rows = np.flatnonzero(words == word)
-        _check_size(opcode, flags, int(sizes[rows].min()))
+        opcode, flags = _checked(word, int(sizes[rows].min()))
         if opcode != AUTH:
             ids_at = starts[rows] + (ADD_HEAD_BYTES if opcode == ADD else WORD_BYTES)
             ledger_ids[rows], entry_ids[rows] = gather_i64(octets, ids_at), gather_i64(octets, ids_at + 8)
@@ -296,8 +295,7 @@ def _decode_request(buffer: bytes | bytearray | memoryview, starts: np.ndarray, 
     start, end = starts.item(), ends.item()
     _check_word_fits(end - start)
     (word,) = _WORD.unpack_from(buffer, start)
-    opcode, flags = _checked_word(word)
-    _check_size(opcode, flags, end - start)
+    opcode, flags = _checked(word, end - start)
     ids = (-1, -1)
     if opcode != AUTH:
         ids = _IDS.unpack_from(buffer, start + (ADD_HEAD_BYTES if opcode == ADD else WORD_BYTES))
@@ -311,23 +309,23 @@ def _check_word_fits(size: int) -> None:
         raise ProtocolError(f"a request of {size} bytes has no header word")
 
 
-def _checked_word(word: int) -> tuple[int, int]:
-    """Return (opcode, flags) of a request's header word. Raises ProtocolError when it is not served."""
+def _checked(word: int, size: int) -> tuple[int, int]:
+    """Return (opcode, flags) of a request from its header word and the size of its body.
+
+    Raises:
+        ProtocolError: it is not served, or too short for its kind.
+    """
     opcode, flags = word >> 16 & 0xFF, word & 0xFFFF
     if word >> 24 != VERSION:
         raise ProtocolError(f"header word {word & 0xFFFFFFFF:#010x} is not V2")
     if opcode not in (ADD, READ, BATCH_READ, AUTH):
         raise ProtocolError(f"opcode {opcode} is not served in V2")
-    return opcode, flags
-
-
-def _check_size(opcode: int, flags: int, size: int) -> None:
-    """Raise ProtocolError when a request body of `size` bytes is too short for its kind."""
     needed = _REQUEST_BYTES_MIN[opcode]
     if flags & DO_FENCING and opcode in (READ, BATCH_READ):
         needed += MASTER_KEY_BYTES
     if size < needed:
         raise ProtocolError(f"a request with opcode {opcode} has {size} bytes, not {needed}")
+    return opcode, flags
 
 
 def decode_batch_read_limits(buffer: bytes | bytearray | memoryview, start: int) -> tuple[int, int, int]:
@@ -353,13 +351,22 @@ def encode_replies(
 
 
 def decode_single_add(buffer: memoryview, end: int, frame_bytes_max: int) -> SingleAdd | None:
-    """Return the add that buffer[:end] consists of, without flags; None: it is anything else, for `decode_requests`."""
+    """Return the add that buffer[:end] consists of; None: it is anything else, for `decode_requests`."""
     if end < _SINGLE_ADD.size:
         return None
     length, word, master_key, ledger_id, entry_id, lac = _SINGLE_ADD.unpack_from(buffer)
-    if word != _ADD_WORD or length != end - LENGTH_BYTES or length > frame_bytes_max:
+    if word & ~(RECOVERY_ADD | HIGH_PRIORITY) != _ADD_WORD or length != end - LENGTH_BYTES or length > frame_bytes_max:
         return None
-    return SingleAdd(ledger_id, entry_id, lac, master_key, _ADD_ENTRY_AT, end - _ADD_ENTRY_AT, encode_add_reply)
+    return SingleAdd(
+        ledger_id,
+        entry_id,
+        lac,
+        master_key,
+        _ADD_ENTRY_AT,
+        end - _ADD_ENTRY_AT,
+        encode_add_reply,
+        bool(word & RECOVERY_ADD),
+    )
 
 
 def encode_add_reply(ledger_id: int, entry_id: int) -> bytes:
@@ -372,35 +379,19 @@ def encode_read_reply_head(ledger_id: int, entry_id: int, entry_bytes: int) -> b
     return _REPLY_HEAD.pack(REPLY_BYTES + entry_bytes, header_word(READ), Status.EOK, ledger_id, entry_id)
 
 
-def encode_read_replies(
-    ledger_id: int, first_entry: int, items: bytes | memoryview, sizes: np.ndarray
-) -> bytes | memoryview:
-    """Return EOK READ replies for `first_entry`, first_entry + 1, ...; item i is the next sizes[i] bytes of `items`.
-
-    An item is `i32 length, entry`, as a bookie stores it.
-    """
-    count = len(sizes)
-    if count == 1:
-        entry = memoryview(items)[LENGTH_BYTES:]
-        return b"".join((encode_read_reply_head(ledger_id, first_entry, len(entry)), entry))
-    heads = np.empty(count, _REPLY)
-    heads["size"] = sizes - LENGTH_BYTES + REPLY_BYTES
+def encode_read_replies(ledger_id: int, entries: PlacedEntries) -> bytes | memoryview:
+    """Return the EOK replies to the reads of these entries."""
+    if len(entries) == 1:
+        start, size = entries.starts.item(), entries.sizes.item()
+        head = encode_read_reply_head(ledger_id, entries.entry_ids.item(), size)
+        return b"".join((head, entries.octets[start : start + size]))
+    heads = np.empty(len(entries), _REPLY)
+    heads["size"] = entries.sizes + REPLY_BYTES
     heads["word"] = header_word(READ)
     heads["status"] = Status.EOK
     heads["ledger"] = ledger_id
-    heads["entry"] = np.arange(first_entry, first_entry + count)
-    size = int(sizes[0])
-    if bool((sizes == size).all()):
-        frames = np.empty((count, _REPLY.itemsize + size - LENGTH_BYTES), np.uint8)
-        frames[:, : _REPLY.itemsize] = heads.view(np.uint8).reshape(count, _REPLY.itemsize)
-        frames[:, _REPLY.itemsize :] = np.frombuffer(items, np.uint8).reshape(count, size)[:, LENGTH_BYTES:]
-        return frames.reshape(-1).data
-    view, head_view = memoryview(items), memoryview(heads.tobytes())
-    ends = np.cumsum(sizes)
-    parts: list[memoryview] = [view] * (2 * count)
-    parts[0::2] = [head_view[at : at + _REPLY.itemsize] for at in range(0, len(head_view), _REPLY.itemsize)]
-    parts[1::2] = [view[start:end] for start, end in zip((ends - sizes + LENGTH_BYTES).tolist(), ends.tolist())]
-    return b"".join(parts)
+    heads["entry"] = entries.entry_ids
+    return frames_around(heads.view(np.uint8).reshape(len(entries), _REPLY.itemsize), entries)
 
 
 def encode_batch_reply_head(ledger_id: int, first_entry: int, request_id: int, status: int, items_bytes: int) -> bytes:

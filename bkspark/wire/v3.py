@@ -94,16 +94,16 @@ def codes_of(statuses: int | np.ndarray) -> np.ndarray:
     return _CODES[statuses]
 
 
+@dataclass(slots=True)
 class TxnIds:
     """Generates unique txnIds; one generator serves all connections of a client."""
 
-    def __init__(self) -> None:
-        self._next = 0
+    next_id: int = 0
 
     def reserve(self, count: int) -> int:
         """Return the first of `count` consecutive ids."""
-        first = self._next
-        self._next += count
+        first = self.next_id
+        self.next_id += count
         return first
 
 
@@ -121,17 +121,6 @@ _LAST_SYNCED_TAG = b"\xc8\x3e"
 
 
 # ---- one message at a time ----
-
-
-def count_frames(octets: np.ndarray, table: FrameTable) -> int:
-    """Return how many frames of a new connection's buffer are V3's: those before the first other frame.
-
-    An empty frame is not a V3 frame.
-    """
-    if not len(table):
-        return 0
-    is_v3 = (octets[np.minimum(table.starts, len(octets) - 1)] == FIRST_BYTE) & (table.ends > table.starts)
-    return len(table) if is_v3.all() else int(np.argmin(is_v3))
 
 
 def decode_request(body: bytes) -> protocol.Request:

@@ -159,8 +159,10 @@ class _AddTemplate:
             flag = add.get(_FLAG, ABSENT)
             if flag.number not in (0, protocol.AddRequest.RECOVERY_ADD):
                 return None
-            txn_id, ledger_id, entry_id = (each.at for each in numbers if each.varint is not None)
+            # `number` refuses bytes where a number belongs.
+            txn_id, ledger_id, entry_id = (each.at for each in numbers if each.number >= 0)
             bodies = (key.span, body.span)
+            options = (priority.number, bool(flag.number), write_flags.number, bool(add.get(_BYPASS, ABSENT).number))
         except (KeyError, NotOfTheForm):
             return None
         common = np.full(len(frame), SAME, np.uint8)
@@ -176,10 +178,7 @@ class _AddTemplate:
             entry_id,
             key.span[0],
             body.span,
-            priority.number,
-            bool(flag.number),
-            write_flags.number,
-            bool(add.get(_BYPASS, ABSENT).number),
+            *options,
             frame[txn_id[1] : outer[_HEADER].span[1]],
             frame[body.span[1] : outer[_ADD].span[1]],
             frame[outer[_ADD].span[1] :],

@@ -19,6 +19,7 @@ import numpy as np
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable
 from bkspark.wire.layout import MASTER_KEY_BYTES
+from bkspark.wire.placed_entries import PlacedEntries, frames_around
 from bkspark.wire.v3 import FIRST_BYTE, encode_short_responses
 from bkspark.wire.v3_fields import (
     ABSENT,
@@ -123,27 +124,15 @@ def encode_read_failures(txn_ids: np.ndarray, status: int, ledger_ids: np.ndarra
 
 
 def encode_read_responses(
-    txn_ids: np.ndarray,
-    ledger_id: int,
-    first_entry: int,
-    items: bytes | memoryview,
-    sizes: np.ndarray,
-    max_lac: int | None,
+    txn_ids: np.ndarray, ledger_id: int, entries: PlacedEntries, max_lac: int | None
 ) -> bytes | memoryview:
-    """Return EOK responses for `first_entry`, first_entry + 1, ...; item i is the next sizes[i] bytes of `items`.
-
-    An item is `i32 length, entry`, as a bookie stores it.
-    """
-    entry_ids = np.arange(first_entry, first_entry + len(sizes))
-    entry_bytes = sizes - LENGTH_BYTES
+    """Return the EOK responses to the reads of these entries; txn_ids: int64, one for each."""
+    entry_ids, sizes = entries.entry_ids, entries.sizes
     tail = b"" if max_lac is None else b"\x28" + varint(max_lac)
     ledger = b"\x08\x00\x10" + varint(ledger_id) + b"\x18"
-    read_bytes = len(ledger) + widths(entry_ids) + 1 + widths(entry_bytes) + entry_bytes + len(tail)
-    ends = np.cumsum(sizes)
+    read_bytes = len(ledger) + widths(entry_ids) + 1 + widths(sizes) + sizes + len(tail)
     parts = []
-    for rows, (txn_width, entry_width, size_width, read_width) in equal_widths(
-        (txn_ids, entry_ids, entry_bytes, read_bytes)
-    ):
+    for rows, (txn_width, entry_width, size_width, read_width) in equal_widths((txn_ids, entry_ids, sizes, read_bytes)):
         head = len(_HEAD) + 1 + txn_width
         fronts = rows_of(
             rows.stop - rows.start,
@@ -155,30 +144,10 @@ def encode_read_responses(
             ledger,
             (entry_ids[rows], entry_width),
             b"\x22",
-            (entry_bytes[rows], size_width),
+            (sizes[rows], size_width),
         )
-        begin, end = int(ends[rows.start] - sizes[rows.start]), int(ends[rows.stop - 1])
-        parts.append(_around_entries(fronts, memoryview(items)[begin:end], sizes[rows], tail))
+        parts.append(frames_around(fronts, entries.take(rows), tail))
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _around_entries(fronts: np.ndarray, items: memoryview, sizes: np.ndarray, tail: bytes) -> bytes | memoryview:
-    """Return fronts[i], entry i, tail for each item, back to back; fronts is uint8, a row each."""
-    count, begin = fronts.shape
-    size = int(sizes[0])
-    if (sizes == size).all():
-        end = begin + size - LENGTH_BYTES
-        frames = np.empty((count, end + len(tail)), np.uint8)
-        frames[:, :begin] = fronts
-        frames[:, begin:end] = np.frombuffer(items, np.uint8).reshape(count, size)[:, LENGTH_BYTES:]
-        frames[:, end:] = np.frombuffer(tail, np.uint8)
-        return frames.reshape(-1).data
-    ends = np.cumsum(sizes)
-    octets = memoryview(fronts.tobytes())
-    parts: list[bytes | memoryview] = [tail] * (3 * count)
-    parts[0::3] = [octets[at : at + begin] for at in range(0, len(octets), begin)]
-    parts[1::3] = [items[start:stop] for start, stop in zip((ends - sizes + LENGTH_BYTES).tolist(), ends.tolist())]
-    return b"".join(parts)
 
 
 # ---- client side ----

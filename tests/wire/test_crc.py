@@ -57,10 +57,10 @@ def test_two_flips_in_neighbouring_entries_do_not_cancel(digest_type):
     at = COUNT // 2
     front = HEADER_BYTES + digest.digest_bytes
     low, end = int(starts[at]), int(ends[at])
-    behind = int(starts[at + 1])
+    following = int(starts[at + 1])
     # Stored digest or payload of one entry with header or payload of the next, bit for bit, at every distance.
     one = range(8 * (low + HEADER_BYTES), 8 * end, 19)
-    other = range(8 * (behind + 16), 8 * (behind + front + 8), 7)
+    other = range(8 * (following + 16), 8 * (following + front + 8), 7)
     for first, second in itertools.product(one, other):
         for bit in (first, second):
             buffer[bit // 8] ^= 1 << bit % 8

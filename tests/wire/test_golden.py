@@ -17,6 +17,7 @@ from bkspark.wire.digest import DigestType, EntryDigest, master_key
 from bkspark.wire.framing import scan_frames
 from bookie_service.network.v2_requests import NO_AUTHENTICATION
 from bookie_service.network.v3_responses import response as v3_response
+from bookie_service.storage.io.framed_entries import FramedEntries
 
 GOLDEN: dict[str, list[str]] = json.loads((Path(__file__).parent / "golden" / "apache.json").read_text())
 KEY = master_key(b"secret")
@@ -117,7 +118,8 @@ def test_v2_responses_are_ours(frame: bytes) -> None:
     elif body:
         item = len(body).to_bytes(4, "big") + body
         assert is_sealed(body, ledger_id, int.from_bytes(body[8:16], "big"))
-        assert bytes(v2.encode_read_replies(ledger_id, entry_id, item, np.array([len(item)]))) == frame
+        placed = FramedEntries(entry_id, item, np.array([len(item)])).placed(entry_id)
+        assert bytes(v2.encode_read_replies(ledger_id, placed)) == frame
     else:
         opcode = found.opcodes.item(0)
         assert v2.encode_replies(opcode, status, np.array([ledger_id]), np.array([entry_id])) == frame

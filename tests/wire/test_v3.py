@@ -286,3 +286,33 @@ def test_adds_of_other_flags_end_a_run_of_mixed_sizes():
     rest = v3_adds.decode_adds(octets, table, 500)
     assert rest is not None
     assert (len(rest), rest.write_flags) == (500, 1)
+
+
+TXN_ID, LEDGER, ENTRY = b"\x18\x01", b"\x08\x05", b"\x10\x06"
+"""Fields of a request's header and of its add, as protobuf writes them."""
+
+
+@pytest.mark.parametrize(
+    ("number", "as_bytes", "goes_into_header"),
+    [
+        (TXN_ID, b"\x1a\x01\x00", True),
+        (b"", b"\x22\x01\x00", True),
+        (LEDGER, b"\x0a\x01\x00", False),
+        (ENTRY, b"\x12\x01\x00", False),
+        (b"", b"\x2a\x01\x00", False),
+    ],
+    ids=["txn id", "priority", "ledger", "entry", "write flags"],
+)
+def test_add_with_bytes_where_a_number_belongs_is_left_to_protobuf(
+    number: bytes, as_bytes: bytes, goes_into_header: bool
+) -> None:
+    """A peer may send any bytes: such a frame is not of the form, and nothing else fails."""
+    header = v3.header(protocol.ADD_ENTRY, 1).SerializeToString()
+    add = protocol.AddRequest(ledgerId=5, entryId=6, masterKey=bytes(20), body=bytes(40)).SerializeToString()
+    if goes_into_header:
+        header = header.replace(number, b"") + as_bytes
+    else:
+        add = add.replace(number, b"", 1) + as_bytes
+    body = b"\x0a%c%b\xaa\x06%c%b" % (len(header), header, len(add), add)
+    frame = len(body).to_bytes(4, "big") + body
+    assert v3_adds.decode_adds(np.frombuffer(frame, np.uint8), scan_frames(frame, len(frame)), 0) is None

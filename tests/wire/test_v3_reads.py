@@ -10,6 +10,7 @@ import pytest
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3, v3_reads
 from bkspark.wire.framing import scan_frames
+from bookie_service.storage.io.framed_entries import FramedEntries
 
 IDS = (0, 1, 127, 128, 16383, 16384, (1 << 31) - 1, 1 << 31, (1 << 63) - 1)
 
@@ -99,7 +100,8 @@ def test_answers_are_written_as_protobuf_does(seed):
     txn_ids = np.arange(len(entries)) + chance.choice(IDS[:-1])
     lac = chance.choice((None, -1, 5, 1 << 40))
     ledger = chance.choice(IDS)
-    answers = v3_reads.encode_read_responses(txn_ids, ledger, first_entry, items, np.array(sizes), lac)
+    placed = FramedEntries(first_entry, items, np.array(sizes)).placed(first_entry)
+    answers = v3_reads.encode_read_responses(txn_ids, ledger, placed, lac)
     expected = []
     for i, entry in enumerate(entries):
         read = protocol.ReadResponse(status=0, ledgerId=ledger, entryId=first_entry + i, body=entry, maxLAC=lac)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bkspark.entries import EntryBatch
-from bkspark.net.answers import BAD_DIGEST, EntryAnswers, ReadGroup
+from bkspark.net.responses import BAD_DIGEST, EntryResponses, ReadGroup
 from bkspark.wire import v2
 from bkspark.wire.digest import DigestType, EntryDigest
 from bkspark.wire.framing import split_items
@@ -21,7 +21,7 @@ DIGEST = EntryDigest(DigestType.CRC32C, b"secret")
 
 def answered(
     payloads: list[bytes], pieces: list[list[int]], statuses: dict[int, int], damaged: set[int]
-) -> EntryAnswers:
+) -> EntryResponses:
     """Return what a group has once these positions were answered, a list of them at a time.
 
     Args:
@@ -34,8 +34,8 @@ def answered(
     for position in damaged:
         buffer[int(ends[position]) - 1] ^= 1
 
-    async def settle() -> EntryAnswers:
-        future: asyncio.Future[EntryAnswers] = asyncio.get_running_loop().create_future()
+    async def settle() -> EntryResponses:
+        future: asyncio.Future[EntryResponses] = asyncio.get_running_loop().create_future()
         group = ReadGroup(5, np.arange(FIRST, FIRST + len(payloads)), DIGEST, future)
         for piece in pieces:
             at = np.array(piece)

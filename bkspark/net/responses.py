@@ -1,4 +1,4 @@
-"""Answers of bookies to whole groups of reads; the same for both protocols.
+"""Responses of bookies to whole groups of reads; the same for both protocols.
 
 Statuses are `bkspark.wire.status`, and BAD_DIGEST. V3's codes are translated when a frame is decoded.
 """
@@ -20,12 +20,12 @@ SINGLE_READS_MAX = 4096
 """Most single reads in one group: requests alone must not fill both sockets' buffers."""
 
 BAD_DIGEST = -1
-"""In `EntryAnswers.statuses`: the bookie answered EOK with bytes that fail their check."""
+"""In `EntryResponses.statuses`: the bookie answered EOK with bytes that fail their check."""
 
 
 @dataclass(frozen=True, slots=True)
-class EntryAnswers:
-    """One bookie's answers for some entries; arrays of equal length.
+class EntryResponses:
+    """One bookie's responses for some entries; arrays of equal length.
 
     `statuses` holds `Status` numbers, or BAD_DIGEST. `pieces`: payloads as received, each with the positions, in order,
     of its entries; together they have all entries with status EOK.
@@ -52,6 +52,14 @@ class EntryAnswers:
         """Size of the largest payload; 0 without payloads."""
         return max((int(np.diff(batch.offsets).max(initial=0)) for _, batch in self.pieces), default=0)
 
+    def prefix(self) -> tuple[EntryBatch, int]:
+        """Return the entries up to the first whose status is not EOK, and that status, or EOK."""
+        good = self.statuses == EOK
+        if good.all():
+            return self.before(len(good)), EOK
+        count = int(np.argmin(good))
+        return self.before(count), int(self.statuses[count])
+
     def before(self, count: int) -> EntryBatch:
         """Return the first `count` entries, all EOK, numbered on from the first."""
         first_entry = int(self.entry_ids[0])
@@ -68,22 +76,25 @@ def joined(parts: Sequence[EntryBatch], ledger_id: int, first_entry: int) -> Ent
 
 
 @dataclass(frozen=True, slots=True)
-class BatchAnswer:
-    """Consecutive entries from the first requested one; `status` (a `Status` or BAD_DIGEST) says why they end."""
+class BatchResponse:
+    """Consecutive entries from the first requested one; `status` (a `Status` or BAD_DIGEST) says why they end.
+
+    A reply that is EOK and has no entry is as bad as one whose first entry does not match its digest.
+    """
 
     entries: EntryBatch
     status: int
 
 
 @dataclass(frozen=True, slots=True)
-class LastEntryAnswer:
+class LastEntryResponse:
     """The highest entry that a bookie holds, or why it is missing (`status` is a `Status` or BAD_DIGEST)."""
 
     status: int
     entry: OpenedEntry | None
 
     @classmethod
-    def of(cls, status: int, body: bytes, ledger_id: int, digest: EntryDigest) -> LastEntryAnswer:
+    def of(cls, status: int, body: bytes, ledger_id: int, digest: EntryDigest) -> LastEntryResponse:
         """Return the answer with its entry checked, when `status` is EOK."""
         if status != EOK:
             return cls(status, None)
@@ -97,7 +108,7 @@ class ReadGroup:
     """Single reads sent together; `future` is done when each has its answer."""
 
     def __init__(
-        self, ledger_id: int, entry_ids: np.ndarray, digest: EntryDigest, future: asyncio.Future[EntryAnswers]
+        self, ledger_id: int, entry_ids: np.ndarray, digest: EntryDigest, future: asyncio.Future[EntryResponses]
     ) -> None:
         self.ledger_id = ledger_id
         self.entry_ids = entry_ids
@@ -122,7 +133,7 @@ class ReadGroup:
         if self.future.done():
             return
         if not self.waiting.any():
-            answers = EntryAnswers(self.entry_ids, self._statuses, self._lengths, self.ledger_id, self._pieces)
+            answers = EntryResponses(self.entry_ids, self._statuses, self._lengths, self.ledger_id, self._pieces)
             self.future.set_result(answers)
         elif self.on_progress is not None:
             self.on_progress()

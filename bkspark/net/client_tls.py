@@ -1,0 +1,139 @@
+"""The client's side of TLS on a connection: a protocol to the socket's transport, and a transport to its user.
+
+It is in the place of `asyncio`'s `start_tls`, which receives 256 KiB at a time: here as much is decrypted at once as a
+connection in clear receives at once, because answers that come together are decoded together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Any
+
+_RECEIVE_BYTES = 1024 * 1024
+
+
+class ClientTls(asyncio.BufferedProtocol, asyncio.Transport):
+    """TLS between a transport and a protocol. For one event loop."""
+
+    def __init__(
+        self, transport: asyncio.Transport, user: asyncio.BufferedProtocol, context: ssl.SSLContext, host: str
+    ) -> None:
+        """Begin the handshake. `host` is what the server's certificate must name, if the context checks that."""
+        super().__init__()
+        self._transport = transport
+        self._user = user
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+        self._received = memoryview(bytearray(_RECEIVE_BYTES))
+        self._error: Exception | None = None
+        self._is_secured = False
+        self.secured: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the handshake is: the user's `connection_made` was called, or the exception says what failed."""
+        transport.set_protocol(self)
+        self._shake_hands()
+
+    # ---- handshake ----
+
+    def _shake_hands(self) -> None:
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._send_pending()
+            return
+        except ssl.SSLError as error:
+            # The server learns the reason from an alert.
+            self._send_pending()
+            self._fail(error)
+            return
+        self._send_pending()
+        self._is_secured = True
+        self._user.connection_made(self)
+        if not self.secured.done():
+            self.secured.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        self._error = error
+        if not self.secured.done():
+            self.secured.set_exception(error)
+        self._transport.abort()
+
+    # ---- what the socket's transport calls ----
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._received
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._error is not None:
+            return
+        self._incoming.write(self._received[:nbytes])
+        if not self._is_secured:
+            self._shake_hands()
+        if self._is_secured:
+            self._decrypt()
+
+    def _decrypt(self) -> None:
+        """Give the user all that was received."""
+        while (self._incoming.pending or self._tls.pending()) and not self._transport.is_closing():
+            space: Any = self._user.get_buffer(-1)
+            filled, size, has_more = 0, len(space), True
+            try:
+                while filled < size:
+                    # With a buffer it returns the number of bytes.
+                    got: Any = self._tls.read(size - filled, space[filled:])
+                    if not got:
+                        # The server said goodbye.
+                        has_more = False
+                        self._transport.close()
+                        break
+                    filled += got
+            except ssl.SSLWantReadError:
+                has_more = False
+            except ssl.SSLError as error:
+                has_more = False
+                self._fail(error)
+            if self._outgoing.pending:
+                # The answer to a key update, or an alert.
+                self._send_pending()
+            if filled:
+                self._user.buffer_updated(filled)
+            if not has_more:
+                return
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.secured.done():
+            self.secured.set_exception(exc or ConnectionError("it closed the connection"))
+        if self._is_secured:
+            self._user.connection_lost(self._error or exc)
+
+    # ---- what the user calls ----
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Give what is received from now on to another user."""
+        assert isinstance(protocol, asyncio.BufferedProtocol)
+        self._user = protocol
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Encrypt and send; nothing is sent after an error, of which the user's `connection_lost` will say."""
+        if data and self._error is None:
+            self._tls.write(data)
+            self._send_pending()
+
+    def _send_pending(self) -> None:
+        if self._outgoing.pending:
+            self._transport.write(self._outgoing.read())
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._transport.abort()
+
+    def get_write_buffer_size(self) -> int:
+        """Return how many bytes of ciphertext wait for the socket."""
+        return self._transport.get_write_buffer_size()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Return what the socket's transport knows, and `ssl_object`."""
+        return self._tls if name == "ssl_object" else self._transport.get_extra_info(name, default)
