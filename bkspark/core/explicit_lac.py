@@ -21,20 +21,20 @@ class ExplicitLac:
     def __init__(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
         self._quorums = (ensemble_size, write_quorum, ack_quorum)
         """Constant."""
-        self._told = NO_ENTRY
+        self._sent = NO_ENTRY
         """The LAC that adds carried, or that is durable at Qa bookies of every write set. Falls for a new ensemble."""
-        self._telling = NO_ENTRY
+        self._sending = NO_ENTRY
         """The LAC of the last round."""
         self._ensemble: tuple[str, ...] = ()
         """The bookies at the last interval; () before the first."""
         self._unanswered = 0
         """How many bookies have not answered in this round. No other round begins before it is 0."""
         self._durable_at: set[int] = set()
-        """Slots that have `_telling` durably."""
+        """Slots that have `_sending` durably."""
 
     def on_sealed(self, lac: int) -> None:
         """Adds that carry this LAC are being sent."""
-        self._told = max(self._told, lac)
+        self._sent = max(self._sent, lac)
 
     def on_interval(self, lac: int, ensemble: Sequence[str]) -> list[effects.LacEffect]:
         """An interval is over; `lac` is the writer's."""
@@ -42,11 +42,11 @@ class ExplicitLac:
             return []
         if tuple(ensemble) != self._ensemble:
             if self._ensemble:
-                self._told = NO_ENTRY
+                self._sent = NO_ENTRY
             self._ensemble = tuple(ensemble)
-        if lac <= self._told:
+        if lac <= self._sent:
             return []
-        self._telling = lac
+        self._sending = lac
         self._unanswered = len(ensemble)
         self._durable_at = set()
         return [effects.WriteLac(slot, bookie, lac) for slot, bookie in enumerate(ensemble)]
@@ -67,4 +67,4 @@ class ExplicitLac:
             sum(slot in self._durable_at for slot in write_set(start, size, write_quorum)) >= ack_quorum
             for start in range(size)
         ):
-            self._told = max(self._told, self._telling)
+            self._sent = max(self._sent, self._sending)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from bkspark.core.writer_options import WriterOptions
@@ -29,10 +30,11 @@ class WriterLimits:
     delay_ensemble_change: bool
     ensemble_change_delay_ns_max: int
 
-    @classmethod
-    def of(cls, options: WriterOptions) -> WriterLimits:
-        """Return the limits of a writer with these options."""
-        return cls(
+    @staticmethod
+    @functools.lru_cache(maxsize=16)
+    def of(options: WriterOptions) -> WriterLimits:
+        """Return the limits of writers with these options, which all writers of a client share."""
+        return WriterLimits(
             add_timeout_ns=nanoseconds(options.add_timeout_s),
             replacement_retry_ns=nanoseconds(options.replacement_retry_s),
             refusal_pause_ns_min=nanoseconds(options.refusal_pause_s_min),

@@ -132,7 +132,7 @@ class LedgerMetadata:
     @property
     def lac_bounds(self) -> LacBounds:
         """Which LAC an entry of the ledger may carry, according to this metadata; see `bkspark.wire.lac`."""
-        if self.is_closed:
+        if self.state is LedgerState.CLOSED:
             return LacBounds(self.last_entry, self.last_entry)
         # All entries before the last fragment were confirmed when it began.
         return LacBounds(self.last_fragment.first_entry - 1)

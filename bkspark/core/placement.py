@@ -1,22 +1,28 @@
-"""Chooses bookies for an ensemble: at random, across racks, preferably without avoided bookies.
+"""Chooses bookies for an ensemble: at random, across hosts and racks, preferably without avoided bookies.
 
-A write set is Qw slots in a row of the ensemble (`striping`), the ensemble taken as a ring. Each should span
-`Topology.racks_min` racks, or as many as Qw and the cluster allow: then the loss of one rack never loses all copies of
-an entry. `choose_ensemble` gives every write set that many racks if any ensemble does, otherwise as many as it can;
+A write set is Qw slots in a row of the ensemble (`striping`), the ensemble taken as a ring. Two promises, the first
+before the second where both cannot be kept:
+
+* Each write set spans `Topology.racks_min` racks, or as many as Qw and the cluster allow: then the loss of one rack
+  never loses all copies of an entry.
+* No two bookies of a write set are on one host while enough hosts exist: then the loss of a host, which may run several
+  bookies, costs an entry one copy.
+
+`choose_ensemble` gives every write set that many racks and hosts if any ensemble does, otherwise as many as it can;
 `choose_replacements` keeps this for as many write sets as any choice can. Both are searches with a named limit, exact
-for all but large ensembles over many unequal racks.
+for all but large ensembles over many unequal racks and hosts.
 
-The random source is an argument, so that a seed determines the result. Without racks every bookie is as likely as any
-other.
+The random source is an argument, so that a seed determines the result. Without racks, and with one bookie a host, every
+bookie is as likely as any other.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from bkspark.core.striping import write_set
 from bkspark.errors import NotEnoughBookies
@@ -25,7 +31,7 @@ RACK_DEFAULT = "/default-rack"
 """The rack of a bookie that is not in the rack map; Apache's default."""
 
 SEARCH_STEPS_MAX = 10_000
-"""Slots tried before a search for an arrangement of racks gives up."""
+"""Slots tried before a search for an arrangement of places gives up."""
 
 COMBINATIONS_MAX = 4096
 """Limit of the combinations of replacements that are compared; if there are more, slots are replaced group by group."""
@@ -37,24 +43,43 @@ class RandomSource(Protocol):
     def sample(self, population: Sequence[str], k: int) -> list[str]: ...
 
 
+class Place(NamedTuple):
+    """Where a bookie runs. `host` is "" where hosts do not matter, because no two bookies share one."""
+
+    rack: str
+    host: str
+
+
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The racks of bookies, and which bookies to avoid.
+    """The racks and hosts of bookies, and which bookies to avoid.
 
-    `racks` maps bookies to racks (others are in RACK_DEFAULT); `avoided` bookies are chosen only if no others are left;
-    `racks_min` is Apache's minNumRacksPerWriteQuorum, 1 for a choice at random.
+    `racks` maps bookies to racks (others are in RACK_DEFAULT); `hosts` maps bookies to hosts (others are on the host
+    that their id `host:port` names; an id without a port is a host of its own); `avoided` bookies are chosen only if no
+    others are left; `racks_min` is Apache's minNumRacksPerWriteQuorum, 1 for a choice without regard to racks.
     """
 
     racks: Mapping[str, str] = field(default_factory=dict)
     avoided: frozenset[str] = frozenset()
     racks_min: int = 2
+    hosts: Mapping[str, str] = field(default_factory=dict)
 
     def rack_of(self, bookie: str) -> str:
         return self.racks.get(bookie, RACK_DEFAULT)
 
+    def host_of(self, bookie: str) -> str:
+        return self.hosts.get(bookie) or bookie.rpartition(":")[0] or bookie
+
 
 FLAT = Topology()
 """One rack, no bookie avoided."""
+
+
+class _Spans(NamedTuple):
+    """How many racks and hosts a write set should span."""
+
+    racks: int
+    hosts: int
 
 
 def choose_ensemble(
@@ -75,12 +100,13 @@ def choose_ensemble(
             "start more bookies or lower the ensemble size"
         )
     usable = _preferred(writable, ensemble_size, random, topology)
-    racks = _by_rack(usable, topology)
-    for wanted in range(min(topology.racks_min, write_quorum, len(racks)), 1, -1):
-        arrangement = _Arrangement({rack: len(bookies) for rack, bookies in racks.items()}, ensemble_size, write_quorum)
-        order = arrangement.find(wanted, random)
+    place_of = _places(usable, topology)
+    bookies = _by_place(usable, place_of)
+    for wanted in _wanted(bookies, write_quorum, topology):
+        counts = {place: len(some) for place, some in bookies.items()}
+        order = _Arrangement(counts, ensemble_size, write_quorum, wanted).find(random)
         if order:
-            return _fill(order, racks, random)
+            return _fill(order, bookies, random)
     return tuple(random.sample(usable, ensemble_size))
 
 
@@ -98,24 +124,27 @@ def choose_replacements(
     if not slots:
         return {}
     usable = _preferred(spare, len(slots), random, topology)
-    racks = _by_rack(usable, topology)
-    wanted = min(topology.racks_min, write_quorum)
-    if len(racks) == 1 or wanted == 1:
+    kept = [bookie for slot, bookie in enumerate(ensemble) if slot not in failed_slots]
+    place_of = _places([*usable, *kept], topology)
+    bookies = _by_place(usable, place_of)
+    hosts_matter = any(place.host for place in bookies)
+    wanted = _Spans(min(topology.racks_min, write_quorum), write_quorum if hosts_matter else 1)
+    if len(bookies) == 1 or wanted == (1, 1):
         return dict(zip(slots, random.sample(usable, len(slots))))
-    standing: list[str | None] = [
-        None if slot in failed_slots else topology.rack_of(bookie) for slot, bookie in enumerate(ensemble)
+    standing: list[Place | None] = [
+        None if slot in failed_slots else place_of[bookie] for slot, bookie in enumerate(ensemble)
     ]
-    chosen: list[str] = []
+    chosen: list[Place] = []
     # As many slots at once as the number of combinations allows.
-    group = max(1, int(math.log(COMBINATIONS_MAX, len(racks))))
+    group = max(1, int(math.log(COMBINATIONS_MAX, len(bookies))))
     for begin in range(0, len(slots), group):
         some = slots[begin : begin + group]
-        left = {rack: len(bookies) - chosen.count(rack) for rack, bookies in racks.items()}
-        best = _best_racks(standing, some, left, write_quorum, wanted, random)
-        for slot, rack in zip(some, best):
-            standing[slot] = rack
+        left = {place: len(there) - chosen.count(place) for place, there in bookies.items()}
+        best = _best_places(standing, some, left, write_quorum, wanted, random)
+        for slot, place in zip(some, best):
+            standing[slot] = place
         chosen += best
-    return dict(zip(slots, _fill(chosen, racks, random)))
+    return dict(zip(slots, _fill(chosen, bookies, random)))
 
 
 def _preferred(bookies: Collection[str], count: int, random: RandomSource, topology: Topology) -> list[str]:
@@ -127,44 +156,68 @@ def _preferred(bookies: Collection[str], count: int, random: RandomSource, topol
     return sorted([*good, *random.sample(others, count - len(good))])
 
 
-def _by_rack(bookies: Collection[str], topology: Topology) -> dict[str, list[str]]:
-    racks: dict[str, list[str]] = {}
+def _places(bookies: Sequence[str], topology: Topology) -> dict[str, Place]:
+    """Return the place of each bookie, without hosts if every bookie has its own: racks alone are a smaller search."""
+    hosts = {bookie: topology.host_of(bookie) for bookie in bookies}
+    is_shared = len(set(hosts.values())) < len(hosts)
+    return {bookie: Place(topology.rack_of(bookie), hosts[bookie] if is_shared else "") for bookie in bookies}
+
+
+def _by_place(bookies: Sequence[str], place_of: Mapping[str, Place]) -> dict[Place, list[str]]:
+    places: dict[Place, list[str]] = {}
     for bookie in sorted(bookies):
-        racks.setdefault(topology.rack_of(bookie), []).append(bookie)
-    return racks
+        places.setdefault(place_of[bookie], []).append(bookie)
+    return places
 
 
-def _fill(order: Sequence[str], racks: Mapping[str, list[str]], random: RandomSource) -> tuple[str, ...]:
-    """Return a bookie of each rack in `order`, none twice."""
-    drawn = {rack: random.sample(racks[rack], order.count(rack)) for rack in sorted(set(order))}
-    return tuple(drawn[rack].pop() for rack in order)
+def _wanted(places: Collection[Place], write_quorum: int, topology: Topology) -> Iterator[_Spans]:
+    """Yield what write sets should span, best first; not what any choice gives."""
+    hosts_max = min(write_quorum, len({place.host for place in places}))
+    for racks in range(min(topology.racks_min, write_quorum, len({place.rack for place in places})), 0, -1):
+        # Bookies of two racks are on two hosts.
+        for hosts in range(hosts_max, min(racks, hosts_max) - 1, -1):
+            if (racks, hosts) > (1, 1):
+                yield _Spans(racks, hosts)
 
 
-def _best_racks(
-    standing: Sequence[str | None],
+def _fill(order: Sequence[Place], bookies: Mapping[Place, list[str]], random: RandomSource) -> tuple[str, ...]:
+    """Return a bookie of each place in `order`, none twice."""
+    drawn = {place: random.sample(bookies[place], order.count(place)) for place in sorted(set(order))}
+    return tuple(drawn[place].pop() for place in order)
+
+
+def _best_places(
+    standing: Sequence[Place | None],
     slots: Sequence[int],
-    left: Mapping[str, int],
+    left: Mapping[Place, int],
     write_quorum: int,
-    wanted: int,
+    wanted: _Spans,
     random: RandomSource,
-) -> tuple[str, ...]:
-    """Return racks for `slots` with which the most write sets span `wanted` racks; among equal choices, any."""
+) -> tuple[Place, ...]:
+    """Return places for `slots` with which the most write sets span what is wanted; among equal choices, any."""
     size = len(standing)
     touched = [sets for sets in _write_sets(size, write_quorum) if any(slot in slots for slot in sets)]
-    best: tuple[int, int] = (-1, -1)
-    found: dict[str, tuple[str, ...]] = {}
-    for racks in itertools.product(sorted(rack for rack, count in left.items() if count), repeat=len(slots)):
-        if any(racks.count(rack) > left[rack] for rack in racks):
+    best: tuple[int, ...] = (-1,)
+    found: dict[str, tuple[Place, ...]] = {}
+    for places in itertools.product(sorted(place for place, count in left.items() if count), repeat=len(slots)):
+        if any(places.count(place) > left[place] for place in places):
             continue
         filled = list(standing)
-        for slot, rack in zip(slots, racks):
-            filled[slot] = rack
-        spans = [len({filled[slot] for slot in sets} - {None}) for sets in touched]
-        score = (sum(span >= wanted for span in spans), sum(min(span, wanted) for span in spans))
+        for slot, place in zip(slots, places):
+            filled[slot] = place
+        there = [[known for slot in sets if (known := filled[slot]) is not None] for sets in touched]
+        racks = [len({place.rack for place in some}) for some in there]
+        hosts = [len({place.host for place in some}) for some in there]
+        score = (
+            sum(span >= wanted.racks for span in racks),
+            sum(span >= wanted.hosts for span in hosts),
+            sum(min(span, wanted.racks) for span in racks),
+            sum(hosts),
+        )
         if score > best:
             best, found = score, {}
         if score == best:
-            found[str(len(found))] = racks
+            found[str(len(found))] = places
     return found[random.sample(list(found), 1)[0]]
 
 
@@ -174,37 +227,45 @@ def _write_sets(size: int, write_quorum: int) -> list[tuple[int, ...]]:
 
 
 class _Arrangement:
-    """The search for an order of racks in which every write set spans enough of them."""
+    """The search for an order of places in which every write set spans enough racks and hosts."""
 
-    def __init__(self, counts: Mapping[str, int], size: int, write_quorum: int) -> None:
+    def __init__(self, counts: Mapping[Place, int], size: int, write_quorum: int, wanted: _Spans) -> None:
         self._counts = counts
         self._size = size
         self._write_quorum = write_quorum
-        self._bits = {rack: 1 << number for number, rack in enumerate(sorted(counts))}
+        self._wanted = wanted
+        self._rack_bits = _bits(place.rack for place in counts)
+        self._host_bits = _bits(place.host for place in counts)
         sets = _write_sets(size, write_quorum)
         self._sets_of = [[slots for slots in sets if slot in slots] for slot in range(size)]
 
-    def find(self, wanted: int, random: RandomSource) -> list[str] | None:
-        """Return a rack for each slot, no rack more often than it has bookies; None if there is no such order."""
-        # A rack fills at most Qw - wanted + 1 slots of any Qw in a row, hence this share of the ring.
-        share = self._size * (self._write_quorum - wanted + 1) // self._write_quorum
-        if sum(min(count, share) for count in self._counts.values()) < self._size:
-            return None
+    def find(self, random: RandomSource) -> list[Place] | None:
+        """Return a place for each slot, none more often than it has bookies; None if there is no such order."""
+        for wanted, domain in ((self._wanted.racks, "rack"), (self._wanted.hosts, "host")):
+            # A rack fills at most Qw - wanted + 1 slots of any Qw in a row, hence this share of the ring; a host too.
+            share = self._size * (self._write_quorum - wanted + 1) // self._write_quorum
+            counts: dict[str, int] = {}
+            for place, count in self._counts.items():
+                name = getattr(place, domain)
+                counts[name] = counts.get(name, 0) + count
+            if sum(min(count, share) for count in counts.values()) < self._size:
+                return None
 
-        def at_random(left: dict[str, int]) -> list[str]:
-            # Every bookie is equally likely: a rack comes as early as the first of its bookies in random order.
-            bookies = [rack for rack, count in left.items() for _ in range(count)]
-            return list(dict.fromkeys(random.sample(bookies, len(bookies))))
+        def at_random(left: dict[Place, int]) -> list[Place]:
+            # Every bookie is equally likely: a place comes as early as the first of its bookies in random order.
+            bookies = [str(number) for number, place in enumerate(left) for _ in range(left[place])]
+            places = list(left)
+            return [places[int(number)] for number in dict.fromkeys(random.sample(bookies, len(bookies)))]
 
-        def fullest_first(left: dict[str, int]) -> list[str]:
-            return sorted((rack for rack in left if left[rack]), key=lambda rack: (-left[rack], rack))
+        def fullest_first(left: dict[Place, int]) -> list[Place]:
+            return sorted((place for place in left if left[place]), key=lambda place: (-left[place], place))
 
-        return self._search(wanted, at_random) or self._search(wanted, fullest_first)
+        return self._search(at_random) or self._search(fullest_first)
 
-    def _search(self, wanted: int, order: Callable[[dict[str, int]], list[str]]) -> list[str] | None:
+    def _search(self, order: Callable[[dict[Place, int]], list[Place]]) -> list[Place] | None:
         """Depth first, slot by slot, for at most SEARCH_STEPS_MAX steps."""
         left = dict(self._counts)
-        chosen: list[str] = []
+        chosen: list[Place] = []
         untried = [order(left)]
         for _ in range(SEARCH_STEPS_MAX):
             if not untried[-1]:
@@ -213,27 +274,32 @@ class _Arrangement:
                     return None
                 left[chosen.pop()] += 1
                 continue
-            rack = untried[-1].pop(0)
-            chosen.append(rack)
-            if not self._may_do(chosen, wanted):
+            place = untried[-1].pop(0)
+            chosen.append(place)
+            if not self._may_do(chosen):
                 chosen.pop()
                 continue
-            left[rack] -= 1
+            left[place] -= 1
             if len(chosen) == self._size:
                 return chosen
             untried.append(order(left))
         return None
 
-    def _may_do(self, chosen: list[str], wanted: int) -> bool:
-        """Whether the write sets of the newest slot can still get `wanted` racks."""
+    def _may_do(self, chosen: list[Place]) -> bool:
+        """Whether the write sets of the newest slot can still span what is wanted."""
         known = len(chosen)
         for slots in self._sets_of[known - 1]:
-            mask, free = 0, 0
+            racks, hosts, free = 0, 0, 0
             for slot in slots:
                 if slot < known:
-                    mask |= self._bits[chosen[slot]]
+                    racks |= self._rack_bits[chosen[slot].rack]
+                    hosts |= self._host_bits[chosen[slot].host]
                 else:
                     free += 1
-            if mask.bit_count() + free < wanted:
+            if racks.bit_count() + free < self._wanted.racks or hosts.bit_count() + free < self._wanted.hosts:
                 return False
         return True
+
+
+def _bits(names: Iterable[str]) -> dict[str, int]:
+    return {name: 1 << number for number, name in enumerate(sorted(set(names)))}

@@ -41,13 +41,19 @@ def next_span(metadata: LedgerMetadata, first_entry: int, end_entry: int, entrie
 
 
 def groups(
-    span: EntrySpan, ledger_id: int, write_quorum: int, preferred: str | None, avoided: frozenset[str] = frozenset()
+    span: EntrySpan,
+    ledger_id: int,
+    write_quorum: int,
+    preferred: str | None,
+    avoided: frozenset[str] = frozenset(),
+    slow: frozenset[str] = frozenset(),
 ) -> list[GroupRead]:
     """Return the reads that together cover a span.
 
     Args:
         preferred: if this bookie is a replica, it is asked first (the sticky replica).
         avoided: bookies that failed lately; asked last.
+        slow: bookies that are slow to answer; asked after the others, and before those that failed.
     """
     size = len(span.bookies)
     step = 1 if write_quorum == size else min(size, span.end_entry - span.first_entry)
@@ -59,7 +65,8 @@ def groups(
         if preferred in replicas:
             replicas.remove(preferred)
             replicas.insert(0, preferred)
-        replicas.sort(key=avoided.__contains__)
+        if avoided or slow:
+            replicas.sort(key=lambda bookie: (bookie in avoided, bookie in slow))
         result.append(GroupRead(ledger_id, np.arange(first, span.end_entry, step), replicas))
     return result
 
@@ -100,6 +107,11 @@ class GroupRead:
         self._asked = 0
         self._first_error: BookKeeperError | None = None
         self._negatives = 0
+
+    @property
+    def replicas(self) -> Sequence[str]:
+        """The bookies that may have the entries, in the order of asking."""
+        return self._replicas
 
     @property
     def preferred_bookie(self) -> str:

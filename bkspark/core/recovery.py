@@ -32,7 +32,7 @@ from bkspark.core import effects
 from bkspark.core.last_confirmed import wrong_lac
 from bkspark.core.metadata import LENGTH_MAX, Fragment, LedgerMetadata, LedgerState
 from bkspark.core.quorum import has_coverage, negatives_needed
-from bkspark.core.recovery_window import Answer, RecoveryWindow
+from bkspark.core.recovery_window import RecoveryWindow, Response
 from bkspark.core.striping import ENSEMBLE_SIZE_MAX, mask_of
 from bkspark.errors import (
     BookieUnavailable,
@@ -183,7 +183,7 @@ class RecoveryCore:
     def on_fence_answer(
         self,
         slot: int,
-        answer: Answer,
+        answer: Response,
         lac: int = -1,
         length: int = 0,
         error: BookKeeperError | None = None,
@@ -195,27 +195,27 @@ class RecoveryCore:
             answer: FOUND only with a valid digest; then `lac`, `length` and `last_entry` (its id) are the entry's.
             error: with FAILED. Unauthorised is decisive.
         """
-        if answer is Answer.REFUSED:
+        if answer is Response.REFUSED:
             return self._back_off(slot) if self.state is RecoveryState.FENCING else []
         self._rest_ns.pop(slot, None)
         self._fences_waiting.discard(slot)
         if isinstance(error, UnauthorizedAccess):
             return self._fail(error)
         bounds = self.metadata.lac_bounds
-        if answer is Answer.FOUND and last_entry > bounds.copies_to and not bounds.admits(last_entry, lac):
+        if answer is Response.FOUND and last_entry > bounds.copies_to and not bounds.admits(last_entry, lac):
             # If accepted, it would become the end of the ledger: bookies truthfully answer that they hold nothing above
             # it.
-            answer, error = Answer.FAILED, wrong_lac(self.ledger_id, last_entry, lac, self._ensemble[slot])
-        if answer is Answer.FAILED:
+            answer, error = Response.FAILED, wrong_lac(self.ledger_id, last_entry, lac, self._ensemble[slot])
+        if answer is Response.FAILED:
             self._bury(slot, error)
         if self.state is not RecoveryState.FENCING:
             return []
-        if answer is Answer.FOUND:
+        if answer is Response.FOUND:
             lac = bounds.learned(last_entry, lac)
             self._reaches = max(self._reaches, (last_entry, length))
             if lac >= self.lac:
                 self.lac, self._heard_length = lac, length
-        if answer is not Answer.FAILED:
+        if answer is not Response.FAILED:
             self._known.add(slot)
         quorums = (self.metadata.ensemble_size, self.metadata.write_quorum, self.metadata.ack_quorum)
         if has_coverage(self._known, *quorums):
@@ -238,7 +238,7 @@ class RecoveryCore:
         """The bookie in `slot` answered fencing reads of the window.
 
         Args:
-            answers: an `Answer` for each of `entry_ids`, uint8; FOUND only with a valid digest.
+            answers: a `Response` for each of `entry_ids`, uint8; FOUND only with a valid digest.
             payloads, lengths: of found entries, in step with `entry_ids`; ignored elsewhere, and omitted if no entry
                 was found. Lengths are cumulative.
             error: the first one, where one FAILED. Unauthorised is decisive.
@@ -252,7 +252,7 @@ class RecoveryCore:
         heard = self._window.take(slot, entry_ids, answers, payloads, lengths)
         if not len(heard):
             return []
-        refused = heard == Answer.REFUSED
+        refused = heard == Response.REFUSED
         if not refused.all():
             self._rest_ns.pop(slot, None)
         return (self._back_off(slot) if refused.any() else []) + self._decide()

@@ -14,7 +14,7 @@ from bkspark.core.striping import write_set_masks
 from bkspark.entries import EntryBatch
 
 
-class Answer(enum.IntEnum):
+class Response(enum.IntEnum):
     """The answer of one bookie for one entry; in arrays, uint8."""
 
     FOUND = 1
@@ -92,9 +92,9 @@ class RecoveryWindow:
         places = places[self.waiting[rows[places]] & bit != 0]
         rows, answers = rows[places], answers[places]
         self.waiting[rows] &= ~bit
-        self.negatives[rows] += answers == Answer.NEGATIVE
-        self.unasked[rows[answers == Answer.REFUSED]] |= bit
-        new = (answers == Answer.FOUND) & ~self.found[rows]
+        self.negatives[rows] += answers == Response.NEGATIVE
+        self.unasked[rows[answers == Response.REFUSED]] |= bit
+        new = (answers == Response.FOUND) & ~self.found[rows]
         places, found = places[new], rows[new]
         self.found[found] = True
         self.lengths[found] = lengths[places]

@@ -47,6 +47,9 @@ class UnwellBookies:
 
     def on_refused(self, slot: Slot, entry_ids: np.ndarray) -> list[effects.WriterEffect]:
         """A bookie refuses load (TOOMANYREQUESTS)."""
+        if slot.phase is Phase.FAILED:
+            # It is being replaced. It must not wait instead: what it answered with an error was not held.
+            return []
         if slot.phase is Phase.LEFT_OUT:
             return self._left_out.on_probe_failed(slot, self._pipeline.now_ns)
         if slot.phase is not Phase.ON_TRIAL:

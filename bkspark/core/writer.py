@@ -356,11 +356,12 @@ class WriterCore:
             BookKeeperError: the writer is closed or failed already.
         """
         self.check_open()
-        assert self.lac == self.pending.next_entry - 1
+        lac = self.lac
+        assert lac == self.pending.next_entry - 1
         # A compare-and-set of an ensemble change in flight would be taken for the closing one.
         assert self._pipeline.state is WriterState.ACTIVE
         self._pipeline.state = WriterState.CLOSING
-        return [effects.WriteMetadata(self._pipeline.metadata.closed(self.lac, self.length), self._pipeline.version)]
+        return [effects.WriteMetadata(self._pipeline.metadata.closed(lac, self.length), self._pipeline.version)]
 
     def give_up(self, error: BookKeeperError) -> list[effects.WriterEffect]:
         """End the writer without closing the ledger (its owner ends)."""

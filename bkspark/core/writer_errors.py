@@ -27,7 +27,8 @@ def decisive(status: int, ledger_id: int, lac: int, bookie: str) -> BookKeeperEr
         return fenced(ledger_id, lac, bookie)
     if status == Status.EUA:
         return UnauthorizedAccess(
-            f"bookie {bookie} refuses adds to ledger {ledger_id}: its password is another one",
+            f"bookie {bookie} refuses adds to ledger {ledger_id}: its password is another one, "
+            "or the bookie serves only authenticated clients",
             ledger_id=ledger_id,
             entry_id=lac + 1,
             bookie=bookie,

@@ -7,7 +7,7 @@ from bkspark.core.explicit_lac import ExplicitLac
 ENSEMBLE = ("b0", "b1", "b2")
 
 
-def told(todo):
+def sent(todo):
     return [(effect.bookie, effect.lac) for effect in todo]
 
 
@@ -15,7 +15,7 @@ def test_lac_that_no_add_carries_is_sent_to_the_whole_ensemble_once():
     core = ExplicitLac(3, 3, 2)
     assert core.on_interval(-1, ENSEMBLE) == []
     core.on_sealed(-1)
-    assert told(core.on_interval(4, ENSEMBLE)) == [("b0", 4), ("b1", 4), ("b2", 4)]
+    assert sent(core.on_interval(4, ENSEMBLE)) == [("b0", 4), ("b1", 4), ("b2", 4)]
     for slot in range(3):
         core.on_written(slot)
     assert core.on_interval(4, ENSEMBLE) == []
@@ -25,7 +25,7 @@ def test_lac_that_an_add_carries_is_not_sent():
     core = ExplicitLac(3, 3, 2)
     core.on_sealed(4)
     assert core.on_interval(4, ENSEMBLE) == []
-    assert told(core.on_interval(5, ENSEMBLE))[0] == ("b0", 5)
+    assert sent(core.on_interval(5, ENSEMBLE))[0] == ("b0", 5)
 
 
 def test_qa_bookies_of_every_write_set_are_enough_and_with_fewer_the_lac_is_sent_again():
@@ -53,7 +53,7 @@ def test_round_that_was_overtaken_by_the_lac_counts_for_the_lac_that_it_sent():
     core = ExplicitLac(1, 1, 1)
     core.on_interval(4, ("b0",))
     core.on_written(0)
-    assert told(core.on_interval(9, ("b0",))) == [("b0", 9)]
+    assert sent(core.on_interval(9, ("b0",))) == [("b0", 9)]
 
 
 def test_new_ensemble_gets_the_lac_again():
@@ -61,4 +61,4 @@ def test_new_ensemble_gets_the_lac_again():
     core.on_interval(4, ENSEMBLE)
     for slot in range(3):
         core.on_written(slot)
-    assert told(core.on_interval(4, ("b0", "b1", "b9")))[2] == ("b9", 4)
+    assert sent(core.on_interval(4, ("b0", "b1", "b9")))[2] == ("b9", 4)

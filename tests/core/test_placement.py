@@ -134,3 +134,94 @@ def test_replacements_are_never_members_and_as_many_as_there_are():
     both = choose_replacements(["a", "b", "c"], {0, 2}, {"d", "e"}, 3, source)
     assert set(both) == {0, 2}
     assert set(both.values()) == {"d", "e"}
+
+
+def on_hosts(sizes):
+    """Bookies `rRhH:PORT` of racks, each a tuple of how many bookies its hosts run; and their racks."""
+    return {
+        f"r{rack}h{host}:{port}": f"/r{rack}"
+        for rack, hosts in enumerate(sizes)
+        for host, count in enumerate(hosts)
+        for port in range(1, count + 1)
+    }
+
+
+def reached(bookies, racks, write_quorum):
+    """The least number of racks and of hosts that the write sets of these bookies span."""
+    hosts = [bookie.partition(":")[0] for bookie in bookies]
+    return min(spans([racks[bookie] for bookie in bookies], write_quorum)), min(spans(hosts, write_quorum))
+
+
+HOSTS = [((3,),), ((2, 2),), ((2, 1, 1),), ((2, 2, 2),), ((3, 1), (1,)), ((2,), (2, 1)), ((2, 2), (2,)), ((4,), (1, 1))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", HOSTS)
+def test_ensembles_span_racks_first_and_then_as_many_hosts_as_any_ensemble_does(sizes):
+    racks = on_hosts(sizes)
+    source = random.Random(8)
+    for size, write_quorum in SHAPES:
+        if size > len(racks):
+            continue
+        wanted = min(2, write_quorum)
+        best = max(
+            (min(in_racks, wanted), on)
+            for some in itertools.permutations(racks, size)
+            for in_racks, on in [reached(some, racks, write_quorum)]
+        )
+        for _ in range(3):
+            ensemble = choose_ensemble(set(racks), size, write_quorum, source, Topology(racks))
+            assert len(set(ensemble)) == size
+            in_racks, on = reached(ensemble, racks, write_quorum)
+            assert (min(in_racks, wanted), on) >= best
+
+
+@pytest.mark.parametrize("sizes", HOSTS)
+def test_replacements_share_no_host_with_a_copy_where_any_choice_avoids_it(sizes):
+    racks = on_hosts(sizes)
+    source = random.Random(9)
+    for size, write_quorum in SHAPES:
+        if size >= len(racks):
+            continue
+        ensemble = source.sample(sorted(racks), size)
+        for slot in range(size):
+            chosen = choose_replacements(ensemble, [slot], set(racks), write_quorum, source, Topology(racks))
+
+            def score(bookie, ensemble=ensemble, slot=slot, write_quorum=write_quorum):
+                new = [*ensemble[:slot], bookie, *ensemble[slot + 1 :]]
+                hosts = [each.partition(":")[0] for each in new]
+                wide = [span >= min(2, write_quorum) for span in spans([racks[each] for each in new], write_quorum)]
+                return sum(wide), sum(span >= write_quorum for span in spans(hosts, write_quorum))
+
+            assert score(chosen[slot]) == max(map(score, set(racks) - set(ensemble)))
+
+
+def test_host_of_a_bookie_is_its_id_without_the_port_unless_it_is_known():
+    topology = Topology(hosts={"first": "h1"})
+    assert topology.host_of("10.0.0.1:3181") == topology.host_of("10.0.0.1:3182") == "10.0.0.1"
+    assert topology.host_of("[::1]:3181") == "[::1]"
+    assert topology.host_of("first") == "h1"
+    assert topology.host_of("second") == "second"
+
+
+def test_lost_hosts_and_racks_of_a_hundred_bookies_cost_one_copy_and_their_load_spreads():
+    """25 hosts of 4 bookies in 5 racks: after each loss the lost slots are replaced, as repair does."""
+    racks = on_hosts(((4,) * 5,) * 5)
+    source = random.Random(10)
+    topology = Topology(racks)
+    ledgers = [list(choose_ensemble(set(racks), 3, 3, source, topology)) for _ in range(2000)]
+    alive = set(racks)
+    for lost in ("r0h0:", "r3h4:", "r1"):
+        alive -= {bookie for bookie in alive if bookie.startswith(lost)}
+        received = Counter()
+        for ensemble in ledgers:
+            failed = [slot for slot, bookie in enumerate(ensemble) if bookie not in alive]
+            assert len(failed) <= (2 if lost == "r1" else 1)
+            for slot, bookie in choose_replacements(ensemble, failed, alive, 3, source, topology).items():
+                ensemble[slot] = bookie
+                received[bookie] += 1
+            in_racks, on = reached(ensemble, racks, 3)
+            assert (in_racks >= 2, on) == (True, 3)
+        assert max(received.values()) <= 2 * sum(received.values()) / len(alive) + 8
+    held = Counter(bookie for ensemble in ledgers for bookie in ensemble)
+    assert max(held.values()) <= 2 * sum(held.values()) / len(alive)

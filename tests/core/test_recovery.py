@@ -8,7 +8,7 @@ import pytest
 from bkspark.core import effects
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.recovery import WINDOW_BYTES_MAX, WINDOW_ENTRIES_MAX, WINDOW_FIRST, RecoveryCore, RecoveryState
-from bkspark.core.recovery_window import Answer
+from bkspark.core.recovery_window import Response
 from bkspark.errors import BookieUnavailable, LedgerRecoveryFailed, ReadFailed, RequestTimeout, UnauthorizedAccess
 
 BOOKIES = ("b1", "b2", "b3")
@@ -19,7 +19,7 @@ AWAY = BookieUnavailable("away")
 def read_answer(core, slot, entries, answer, payload=b"x" * 10, error=None):
     """What one bookie says of some entries, the same of each."""
     ids = np.atleast_1d(np.asarray(entries))
-    found = ([payload] * len(ids), 10 * (ids + 1)) if answer is Answer.FOUND else ()
+    found = ([payload] * len(ids), 10 * (ids + 1)) if answer is Response.FOUND else ()
     return core.on_read_answers(slot, ids, np.full(len(ids), answer, np.uint8), *found, error=error)
 
 
@@ -49,16 +49,18 @@ class Recovery:
             return core.on_metadata_written(effect.metadata, effect.expected_version + 1)
         if isinstance(effect, effects.Fence):
             if effect.bookie in self.dead:
-                return core.on_fence_answer(effect.slot, Answer.FAILED, error=AWAY)
+                return core.on_fence_answer(effect.slot, Response.FAILED, error=AWAY)
             if self.refuses(effect.bookie):
-                return core.on_fence_answer(effect.slot, Answer.REFUSED)
+                return core.on_fence_answer(effect.slot, Response.REFUSED)
             self.fenced.add(effect.bookie)
             if not self.held.get(effect.bookie):
-                return core.on_fence_answer(effect.slot, Answer.NEGATIVE)
+                return core.on_fence_answer(effect.slot, Response.NEGATIVE)
             last = max(self.held[effect.bookie])
-            told = last if self.tells_last else -1
+            known = last if self.tells_last else -1
             lac = self.lacs.get(effect.bookie, -1)
-            return core.on_fence_answer(effect.slot, Answer.FOUND, lac, len(self.entry) * (last + 1), last_entry=told)
+            return core.on_fence_answer(
+                effect.slot, Response.FOUND, lac, len(self.entry) * (last + 1), last_entry=known
+            )
         if isinstance(effect, effects.BackOff):
             self.rests.append((effect.slot, effect.delay_ns))
             return core.on_backoff_over(effect.slot)
@@ -84,15 +86,15 @@ class Recovery:
     def answer(self, effect):
         ids, slot = effect.entry_ids, effect.slot
         if effect.bookie in self.dead:
-            return read_answer(self.core, slot, ids, Answer.FAILED, error=AWAY)
+            return read_answer(self.core, slot, ids, Response.FAILED, error=AWAY)
         answers = np.array([self.answer_of(effect.bookie, entry) for entry in ids.tolist()], np.uint8)
-        payloads = [self.entry if answer == Answer.FOUND else None for answer in answers]
+        payloads = [self.entry if answer == Response.FOUND else None for answer in answers]
         return self.core.on_read_answers(slot, ids, answers, payloads, len(self.entry) * (ids + 1))
 
     def answer_of(self, bookie, entry):
         if self.refuses(bookie):
-            return Answer.REFUSED
-        return Answer.FOUND if entry in self.held.get(bookie, ()) else Answer.NEGATIVE
+            return Response.REFUSED
+        return Response.FOUND if entry in self.held.get(bookie, ()) else Response.NEGATIVE
 
 
 def held(**entries):
@@ -162,14 +164,14 @@ def test_error_is_no_negative_entry_that_might_exist_fails_the_recovery():
     """Coverage by two of three, then one of them fails: one negative of the two needed decides nothing."""
     core = RecoveryCore(5, LedgerMetadata(3, 3, 2, (Fragment(0, BOOKIES),)), 0)
     core.on_metadata_written(core.start()[0].metadata, 1)
-    core.on_fence_answer(0, Answer.NEGATIVE)
-    todo = core.on_fence_answer(1, Answer.NEGATIVE)
-    core.on_fence_answer(2, Answer.FAILED, error=AWAY)
+    core.on_fence_answer(0, Response.NEGATIVE)
+    todo = core.on_fence_answer(1, Response.NEGATIVE)
+    core.on_fence_answer(2, Response.FAILED, error=AWAY)
     outcome = None
     while todo:
         effect = todo.pop(0)
         if isinstance(effect, effects.RecoveryRead):
-            answer = Answer.NEGATIVE if effect.slot == 0 else Answer.FAILED
+            answer = Response.NEGATIVE if effect.slot == 0 else Response.FAILED
             error = None if effect.slot == 0 else ReadFailed("EIO")
             todo += read_answer(core, effect.slot, effect.entry_ids, answer, error=error)
         else:
@@ -182,19 +184,19 @@ def test_digest_failure_of_one_replica_is_no_vote_and_the_others_are_asked():
     """P37."""
     core = RecoveryCore(5, LedgerMetadata(3, 3, 2, (Fragment(0, BOOKIES),)), 0)
     core.on_metadata_written(core.start()[0].metadata, 1)
-    core.on_fence_answer(0, Answer.FOUND, -1, 10)
-    todo = core.on_fence_answer(1, Answer.FOUND, -1, 10)
+    core.on_fence_answer(0, Response.FOUND, -1, 10)
+    todo = core.on_fence_answer(1, Response.FOUND, -1, 10)
     rewritten = []
     while todo:
         effect = todo.pop(0)
         if isinstance(effect, effects.RecoveryRead):
             for entry in effect.entry_ids.tolist():
                 if entry > 0:
-                    todo += read_answer(core, effect.slot, entry, Answer.NEGATIVE)
+                    todo += read_answer(core, effect.slot, entry, Response.NEGATIVE)
                 elif effect.slot == 0:
-                    todo += read_answer(core, 0, 0, Answer.FAILED, error=ReadFailed("digest"))
+                    todo += read_answer(core, 0, 0, Response.FAILED, error=ReadFailed("digest"))
                 else:
-                    todo += read_answer(core, effect.slot, 0, Answer.FOUND)
+                    todo += read_answer(core, effect.slot, 0, Response.FOUND)
         elif isinstance(effect, effects.RewriteEntries):
             rewritten.append(effect.payloads.first_entry)
             todo += core.on_rewritten()
@@ -208,7 +210,7 @@ def test_digest_failure_of_one_replica_is_no_vote_and_the_others_are_asked():
 def test_wrong_password_at_a_bookie_is_decisive():
     core = RecoveryCore(5, LedgerMetadata(3, 3, 2, (Fragment(0, BOOKIES),)), 0)
     core.on_metadata_written(core.start()[0].metadata, 1)
-    done = core.on_fence_answer(1, Answer.FAILED, error=UnauthorizedAccess("no"))
+    done = core.on_fence_answer(1, Response.FAILED, error=UnauthorizedAccess("no"))
     assert isinstance(done[0].error, UnauthorizedAccess)
 
 
@@ -243,7 +245,7 @@ def test_failed_rewrite_is_a_failed_recovery():
 def test_recovery_that_failed_stays_so_whatever_its_compare_and_set_came_to():
     recovery = Recovery(held(b1=0, b2=0, b3=0))
     todo = recovery.core.start()
-    failed = recovery.core.on_fence_answer(0, Answer.FAILED, error=UnauthorizedAccess("another key"))
+    failed = recovery.core.on_fence_answer(0, Response.FAILED, error=UnauthorizedAccess("another key"))
     assert isinstance(failed[0], effects.Fail)
     assert recovery.core.on_metadata_written(todo[0].metadata, 1) == []
     assert recovery.core.on_metadata_conflict(recovery.metadata.in_recovery(), 1) == []
@@ -271,9 +273,9 @@ def test_refusal_is_no_answer_and_covers_nothing():
     todo = core.start()
     fences = core.on_metadata_written(todo[0].metadata, 1)
     assert len(fences) == 3
-    assert core.on_fence_answer(0, Answer.NEGATIVE) == []
-    (rest,) = core.on_fence_answer(1, Answer.REFUSED)
-    assert core.on_fence_answer(2, Answer.FAILED, error=AWAY) == []
+    assert core.on_fence_answer(0, Response.NEGATIVE) == []
+    (rest,) = core.on_fence_answer(1, Response.REFUSED)
+    assert core.on_fence_answer(2, Response.FAILED, error=AWAY) == []
     assert core.state is RecoveryState.FENCING
     assert core.on_backoff_over(rest.slot) == [effects.Fence(1, "b2")]
 
@@ -285,13 +287,13 @@ def test_pause_doubles_up_to_its_limit_and_starts_again_after_an_answer():
     core.on_metadata_written(todo[0].metadata, 1)
     pauses = []
     for _ in range(10):
-        (rest,) = core.on_fence_answer(0, Answer.REFUSED)
+        (rest,) = core.on_fence_answer(0, Response.REFUSED)
         pauses.append(rest.delay_ns // 1_000_000)
         core.on_backoff_over(0)
     assert pauses == [5, 10, 20, 40, 80, 160, 320, 500, 500, 500]
-    core.on_fence_answer(0, Answer.NEGATIVE)
-    core.on_fence_answer(1, Answer.NEGATIVE)
-    (rest,) = [effect for effect in read_answer(core, 0, 0, Answer.REFUSED) if isinstance(effect, effects.BackOff)]
+    core.on_fence_answer(0, Response.NEGATIVE)
+    core.on_fence_answer(1, Response.NEGATIVE)
+    (rest,) = [effect for effect in read_answer(core, 0, 0, Response.REFUSED) if isinstance(effect, effects.BackOff)]
     assert rest.delay_ns == 5_000_000
 
 
@@ -353,9 +355,9 @@ def fenced_with(lies, fragments=ONE_FRAGMENT):
         effect = todo.pop(0)
         if isinstance(effect, effects.Fence):
             last_entry, lac, length = lies[effect.slot]
-            todo += core.on_fence_answer(effect.slot, Answer.FOUND, lac, length, last_entry=last_entry)
+            todo += core.on_fence_answer(effect.slot, Response.FOUND, lac, length, last_entry=last_entry)
         elif isinstance(effect, effects.RecoveryRead):
-            todo += read_answer(core, effect.slot, effect.entry_ids, Answer.NEGATIVE)
+            todo += read_answer(core, effect.slot, effect.entry_ids, Response.NEGATIVE)
         elif isinstance(effect, effects.ReadLength):
             todo += core.on_length(None)
         elif isinstance(effect, effects.WriteMetadata):
@@ -400,8 +402,8 @@ def test_impossible_length_in_an_entry_does_not_end_the_recovery(length):
     assert 0 <= outcome.metadata.length < 2**63
     core = RecoveryCore(5, LedgerMetadata(1, 1, 1, (Fragment(0, ("b1",)),), state=LedgerState.IN_RECOVERY), 0)
     core.start()
-    core.on_fence_answer(0, Answer.FOUND, -1, 10, last_entry=0)
-    found = np.array([Answer.FOUND, Answer.NEGATIVE], np.uint8)
+    core.on_fence_answer(0, Response.FOUND, -1, 10, last_entry=0)
+    found = np.array([Response.FOUND, Response.NEGATIVE], np.uint8)
     (rewrite,) = core.on_read_answers(0, np.arange(2), found, [b"x" * 10, None], np.array([length, 0]))
     assert rewrite.length_before >= 0
     (written,) = core.on_rewritten()
@@ -420,8 +422,8 @@ def fencing(quorums=(3, 3, 2), first_entry=0):
 @pytest.mark.parametrize("lacs", [(5, 3), (3, 5), (5, 5)])
 def test_lac_never_falls_with_a_later_answer(lacs):
     core = fencing()
-    core.on_fence_answer(0, Answer.FOUND, lacs[0], 70, last_entry=6)
-    core.on_fence_answer(1, Answer.FOUND, lacs[1], 70, last_entry=6)
+    core.on_fence_answer(0, Response.FOUND, lacs[0], 70, last_entry=6)
+    core.on_fence_answer(1, Response.FOUND, lacs[1], 70, last_entry=6)
     assert core.state is RecoveryState.READING
     assert core.lac == 5
     assert core.last_entry == 5
@@ -430,18 +432,18 @@ def test_lac_never_falls_with_a_later_answer(lacs):
 def test_lac_below_the_last_fragment_does_not_lower_where_reading_begins():
     core = fencing(first_entry=100)
     for slot in range(2):
-        core.on_fence_answer(slot, Answer.FOUND, 40, 500, last_entry=101)
+        core.on_fence_answer(slot, Response.FOUND, 40, 500, last_entry=101)
     assert (core.lac, core.last_entry) == (99, 99)
 
 
 def test_length_is_that_of_the_entry_with_the_highest_lac():
     """It is the ledger's length when nothing is rewritten and no bookie has the last entry any more."""
     core = fencing()
-    core.on_fence_answer(0, Answer.FOUND, 4, 55, last_entry=5)
-    todo = core.on_fence_answer(1, Answer.FOUND, 3, 44, last_entry=4)
+    core.on_fence_answer(0, Response.FOUND, 4, 55, last_entry=5)
+    todo = core.on_fence_answer(1, Response.FOUND, 3, 44, last_entry=4)
     while core.state is RecoveryState.READING:
         read = todo.pop(0)
-        todo += read_answer(core, read.slot, read.entry_ids, Answer.NEGATIVE)
+        todo += read_answer(core, read.slot, read.entry_ids, Response.NEGATIVE)
     assert core.state is RecoveryState.MEASURING
     (written,) = core.on_length(None)
     assert (written.metadata.last_entry, written.metadata.length) == (4, 55)
@@ -450,11 +452,11 @@ def test_length_is_that_of_the_entry_with_the_highest_lac():
 def test_recovery_fails_while_the_last_entry_may_be_held_by_a_bookie_that_is_not_heard():
     """The length heard is that of a later entry: the ledger would be closed with bytes that it does not have."""
     core = fencing()
-    core.on_fence_answer(0, Answer.FOUND, 0, 100, last_entry=9)
-    todo = core.on_fence_answer(1, Answer.NEGATIVE)
+    core.on_fence_answer(0, Response.FOUND, 0, 100, last_entry=9)
+    todo = core.on_fence_answer(1, Response.NEGATIVE)
     while core.state is RecoveryState.READING:
         read = todo.pop(0)
-        todo += read_answer(core, read.slot, read.entry_ids, Answer.NEGATIVE)
+        todo += read_answer(core, read.slot, read.entry_ids, Response.NEGATIVE)
     assert core.state is RecoveryState.MEASURING
     (failed,) = core.on_length(None, RequestTimeout("b1 is silent", bookie="b1"))
     assert isinstance(failed.error, LedgerRecoveryFailed)
@@ -483,8 +485,8 @@ def test_recovery_fails_when_the_metadata_store_cannot_be_asked():
     core = fencing()
     assert core.on_metadata_failed(AWAY) == [effects.Fail(AWAY)]
     assert core.state is RecoveryState.FAILED
-    assert core.on_fence_answer(0, Answer.NEGATIVE) == []
-    assert core.on_fence_answer(1, Answer.NEGATIVE) == []
+    assert core.on_fence_answer(0, Response.NEGATIVE) == []
+    assert core.on_fence_answer(1, Response.NEGATIVE) == []
     assert core.state is RecoveryState.FAILED
 
 
@@ -492,7 +494,7 @@ def reading(last_entry=3):
     """A core that reads entries from 0 on; slots 0 and 1 are fenced."""
     core = fencing()
     for slot in range(2):
-        core.on_fence_answer(slot, Answer.FOUND, -1, 10 * (last_entry + 1), last_entry=last_entry)
+        core.on_fence_answer(slot, Response.FOUND, -1, 10 * (last_entry + 1), last_entry=last_entry)
     assert core.state is RecoveryState.READING
     return core
 
@@ -500,21 +502,21 @@ def reading(last_entry=3):
 def test_answers_after_the_end_of_reading_change_nothing():
     core = reading(last_entry=0)
     (rewrite,) = [
-        *core.on_read_answers(0, np.array([0]), np.full(1, Answer.FOUND, np.uint8), [b"x" * 10], np.array([10])),
-        *core.on_read_answers(1, np.array([1]), np.full(1, Answer.NEGATIVE, np.uint8)),
-        *core.on_read_answers(2, np.array([1]), np.full(1, Answer.NEGATIVE, np.uint8)),
-        *core.on_read_answers(0, np.array([1]), np.full(1, Answer.NEGATIVE, np.uint8)),
+        *core.on_read_answers(0, np.array([0]), np.full(1, Response.FOUND, np.uint8), [b"x" * 10], np.array([10])),
+        *core.on_read_answers(1, np.array([1]), np.full(1, Response.NEGATIVE, np.uint8)),
+        *core.on_read_answers(2, np.array([1]), np.full(1, Response.NEGATIVE, np.uint8)),
+        *core.on_read_answers(0, np.array([1]), np.full(1, Response.NEGATIVE, np.uint8)),
     ][-1:]
     assert isinstance(rewrite, effects.RewriteEntries)
     assert core.state is RecoveryState.REWRITING
-    assert core.on_read_answers(2, np.array([0, 1]), np.full(2, Answer.NEGATIVE, np.uint8)) == []
+    assert core.on_read_answers(2, np.array([0, 1]), np.full(2, Response.NEGATIVE, np.uint8)) == []
     assert core.state is RecoveryState.REWRITING
     assert core.on_backoff_over(2) == []
 
 
 def test_error_of_one_bookie_in_the_middle_of_reading_is_made_up_for_by_the_next():
     core = reading(last_entry=0)
-    done = read_answer(core, 0, 0, Answer.FAILED, error=AWAY)
+    done = read_answer(core, 0, 0, Response.FAILED, error=AWAY)
     (read,) = [effect for effect in done if isinstance(effect, effects.RecoveryRead) and 0 in effect.entry_ids][:1]
     assert read.slot == 1
 
@@ -522,8 +524,8 @@ def test_error_of_one_bookie_in_the_middle_of_reading_is_made_up_for_by_the_next
 def test_lengths_of_several_entries_together_stay_below_63_bits():
     core = RecoveryCore(5, LedgerMetadata(1, 1, 1, (Fragment(0, ("b1",)),), state=LedgerState.IN_RECOVERY), 0)
     core.start()
-    core.on_fence_answer(0, Answer.FOUND, -1, 10, last_entry=2)
-    found = np.array([Answer.FOUND] * 3 + [Answer.NEGATIVE], np.uint8)
+    core.on_fence_answer(0, Response.FOUND, -1, 10, last_entry=2)
+    found = np.array([Response.FOUND] * 3 + [Response.NEGATIVE], np.uint8)
     lengths = np.array([2**63 - 1] * 3 + [0])
     (rewrite,) = core.on_read_answers(0, np.arange(4), found, [b"x" * 10] * 3 + [None], lengths)
     assert rewrite.length_before == 2**63 - 1 - 30
@@ -535,7 +537,7 @@ def alone(last_entry, length):
     """A core with one bookie that reported its last entry; return it and the ids that it reads first."""
     core = RecoveryCore(5, LedgerMetadata(1, 1, 1, (Fragment(0, ("b1",)),), state=LedgerState.IN_RECOVERY), 0)
     core.start()
-    (read,) = core.on_fence_answer(0, Answer.FOUND, -1, length, last_entry=last_entry)
+    (read,) = core.on_fence_answer(0, Response.FOUND, -1, length, last_entry=last_entry)
     return core, read.entry_ids.tolist()
 
 
@@ -556,7 +558,7 @@ def test_all_entries_that_a_bookie_reported_are_one_window_unless_too_large(last
 def test_bytes_that_were_read_already_do_not_count_for_the_next_window():
     """The length that a bookie tells is cumulative."""
     core, first = alone(WINDOW_FIRST + 99, WINDOW_BYTES_MAX + 10)
-    found = np.full(len(first), Answer.FOUND, np.uint8)
+    found = np.full(len(first), Response.FOUND, np.uint8)
     payloads = [b"x"] * len(first)
     core.on_read_answers(0, np.array(first), found, payloads, np.arange(1, len(first) + 1) + 100)
     assert core.length == len(first) + 100
@@ -566,7 +568,7 @@ def test_bytes_that_were_read_already_do_not_count_for_the_next_window():
 
 def test_entry_that_was_refused_is_read_again_after_the_pause():
     core, _ = alone(0, 10)
-    answers = np.array([Answer.FOUND, Answer.REFUSED], np.uint8)
+    answers = np.array([Response.FOUND, Response.REFUSED], np.uint8)
     (rest,) = core.on_read_answers(0, np.arange(2), answers, [b"x" * 10, None], np.array([10, 0]))
     assert rest == effects.BackOff(0, 5_000_000)
     (read,) = core.on_backoff_over(0)

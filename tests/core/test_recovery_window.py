@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bkspark.core.recovery_window import Answer, RecoveryWindow
+from bkspark.core.recovery_window import RecoveryWindow, Response
 
 ALL = slice(None)
 
@@ -16,12 +16,12 @@ def ask(window: RecoveryWindow, rows=ALL, replicas=1, dead=0, resting=0) -> dict
     return {slot: ids.tolist() for slot, ids in window.choose(rows, replicas, dead, resting).items()}
 
 
-def take(window: RecoveryWindow, slot: int, answers: dict[int, Answer]) -> list[Answer]:
+def take(window: RecoveryWindow, slot: int, answers: dict[int, Response]) -> list[Response]:
     """One bookie's answers, by entry; a FOUND one has the payload `slot:entry`."""
     ids = np.array(list(answers))
     codes = np.array(list(answers.values()), np.uint8)
-    payloads = [f"{slot}:{entry}".encode() if it is Answer.FOUND else None for entry, it in answers.items()]
-    return [Answer(code) for code in window.take(slot, ids, codes, payloads, 100 * slot + ids)]
+    payloads = [f"{slot}:{entry}".encode() if it is Response.FOUND else None for entry, it in answers.items()]
+    return [Response(code) for code in window.take(slot, ids, codes, payloads, 100 * slot + ids)]
 
 
 # ---- who is asked ----
@@ -66,12 +66,19 @@ def test_answers_that_are_not_due_are_ignored() -> None:
     """A negative of a bookie that is counted twice, or was not asked, would cut the ledger off."""
     window = RecoveryWindow(10, 3, 3, 3)
     ask(window, rows=[0, 1])
-    assert take(window, 2, {10: Answer.NEGATIVE, 12: Answer.NEGATIVE}) == []
-    assert take(window, 1, {9: Answer.NEGATIVE, 10: Answer.NEGATIVE, 11: Answer.NEGATIVE, 13: Answer.NEGATIVE}) == [
-        Answer.NEGATIVE
-    ]
-    assert take(window, 1, {10: Answer.NEGATIVE}) == []
-    assert take(window, 1, {10: Answer.FOUND}) == []
+    assert take(window, 2, {10: Response.NEGATIVE, 12: Response.NEGATIVE}) == []
+    assert take(
+        window,
+        1,
+        {
+            9: Response.NEGATIVE,
+            10: Response.NEGATIVE,
+            11: Response.NEGATIVE,
+            13: Response.NEGATIVE,
+        },
+    ) == [Response.NEGATIVE]
+    assert take(window, 1, {10: Response.NEGATIVE}) == []
+    assert take(window, 1, {10: Response.FOUND}) == []
     assert window.negatives.tolist() == [1, 0, 0]
     assert window.found.tolist() == [False] * 3
     assert window.waiting.tolist() == [0, 0b100, 0]
@@ -80,18 +87,18 @@ def test_answers_that_are_not_due_are_ignored() -> None:
 def test_negatives_alone_are_counted() -> None:
     window = RecoveryWindow(0, 1, 4, 4)
     ask(window, replicas=4)
-    for slot, answer in enumerate((Answer.FAILED, Answer.NEGATIVE, Answer.REFUSED, Answer.NEGATIVE)):
+    for slot, answer in enumerate((Response.FAILED, Response.NEGATIVE, Response.REFUSED, Response.NEGATIVE)):
         assert take(window, slot, {0: answer}) == [answer]
     assert window.negatives.tolist() == [2]
-    assert ask(window, replicas=4) == {2: [0]}, "who refused is asked again, nobody else"
+    assert ask(window, replicas=4) == {2: [0]}, "the bookie that refused is asked again, and no other"
 
 
 def test_first_copy_that_is_found_counts() -> None:
     window = RecoveryWindow(4, 3, 3, 3)
     ask(window, replicas=3)
-    take(window, 2, {4: Answer.FOUND, 6: Answer.NEGATIVE})
-    take(window, 1, {4: Answer.FOUND, 5: Answer.FOUND})
-    take(window, 0, {5: Answer.FOUND})
+    take(window, 2, {4: Response.FOUND, 6: Response.NEGATIVE})
+    take(window, 1, {4: Response.FOUND, 5: Response.FOUND})
+    take(window, 0, {5: Response.FOUND})
     assert window.found.tolist() == [True, True, False]
     assert window.payloads == [b"2:4", b"1:5", b""]
     assert window.lengths.tolist() == [204, 105, 0]
@@ -101,9 +108,9 @@ def test_entries_before_the_first_missing_one_are_taken() -> None:
     window = RecoveryWindow(4, 3, 3, 3)
     assert window.found_ahead() == 0
     ask(window, replicas=3)
-    take(window, 0, {4: Answer.FOUND, 6: Answer.FOUND})
+    take(window, 0, {4: Response.FOUND, 6: Response.FOUND})
     assert window.found_ahead() == 1
-    take(window, 1, {5: Answer.FOUND})
+    take(window, 1, {5: Response.FOUND})
     assert window.found_ahead() == 3
     batch = window.batch(2, 77)
     assert (list(batch), batch.first_entry, batch.end_entry) == ([b"0:4", b"1:5"], 4, 6)
@@ -121,7 +128,16 @@ def test_entry_is_missing_with_as_many_negatives_as_are_needed_and_what_lies_abo
     window = RecoveryWindow(0, 4, 3, 3)
     ask(window, replicas=3)
     for slot in range(3):
-        take(window, slot, {0: Answer.FOUND, 1: Answer.FAILED, 2: Answer.NEGATIVE, 3: Answer.FAILED})
+        take(
+            window,
+            slot,
+            {
+                0: Response.FOUND,
+                1: Response.FAILED,
+                2: Response.NEGATIVE,
+                3: Response.FAILED,
+            },
+        )
         assert window.found[0]
     assert undecided(window, 3) == ([1], False)
     assert undecided(window, 4) == ([1, 2, 3], False)
@@ -130,9 +146,9 @@ def test_entry_is_missing_with_as_many_negatives_as_are_needed_and_what_lies_abo
 def test_found_entry_is_not_missing_whatever_others_say() -> None:
     window = RecoveryWindow(0, 2, 3, 3)
     ask(window, replicas=3)
-    take(window, 0, {0: Answer.NEGATIVE, 1: Answer.FOUND})
-    take(window, 1, {0: Answer.NEGATIVE, 1: Answer.FOUND})
-    take(window, 2, {0: Answer.FOUND, 1: Answer.FOUND})
+    take(window, 0, {0: Response.NEGATIVE, 1: Response.FOUND})
+    take(window, 1, {0: Response.NEGATIVE, 1: Response.FOUND})
+    take(window, 2, {0: Response.FOUND, 1: Response.FOUND})
     assert undecided(window, 2) == ([], False)
 
 
@@ -140,15 +156,15 @@ def test_rows_after_one_that_waits_are_left_for_later() -> None:
     window = RecoveryWindow(0, 3, 3, 3)
     ask(window)
     assert undecided(window, 2) == ([], True)
-    take(window, 0, {0: Answer.NEGATIVE})
+    take(window, 0, {0: Response.NEGATIVE})
     assert undecided(window, 2) == ([0], True)
-    take(window, 2, {2: Answer.NEGATIVE})
+    take(window, 2, {2: Response.NEGATIVE})
     assert undecided(window, 2) == ([0], True)
-    take(window, 1, {1: Answer.NEGATIVE})
+    take(window, 1, {1: Response.NEGATIVE})
     assert undecided(window, 2) == ([0, 1, 2], False)
-    take(window, 1, {1: Answer.FOUND})
+    take(window, 1, {1: Response.FOUND})
     ask(window, rows=[0], replicas=3)
-    take(window, 1, {0: Answer.FOUND})
+    take(window, 1, {0: Response.FOUND})
     assert undecided(window, 2) == ([1, 2], False), "a found row that waits blocks nothing"
 
 
@@ -158,5 +174,5 @@ def test_ensembles_of_up_to_64_bookies_fit(ensemble_size: int) -> None:
     asked = ask(window)
     assert asked == {slot: [slot, slot + ensemble_size] for slot in range(ensemble_size)}
     for slot, ids in asked.items():
-        take(window, slot, dict.fromkeys(ids, Answer.FOUND))
+        take(window, slot, dict.fromkeys(ids, Response.FOUND))
     assert window.found.all()

@@ -71,6 +71,29 @@ def test_refusal_of_an_entry_sent_before_the_probe_does_not_end_the_probe():
     assert sent_to(writer.add(1)) == {"b1": [3], "b2": [3], "b3": [3]}
 
 
+def test_refusal_after_an_error_does_not_excuse_the_bookie_from_the_failed_entry():
+    """The entry that the bookie answered with an error would never be sent to it again: its caller waits for ever."""
+    writer = Writer((2, 2, 2), options=REFUSING)
+    writer.add(2)
+    writer.reply(1, 0, status=Status.EIO)
+    assert overloaded(writer, 1, 1) == []
+    writer.reply(0, 0, 1)
+    done = writer.change_to("b1", "b2")
+    assert [type(effect) for effect in done] == [effects.Fail]
+    assert writer.core.state is WriterState.FAILED
+
+
+def test_refusal_after_an_error_leaves_the_bookie_to_be_replaced():
+    writer = Writer((2, 2, 2), options=REFUSING)
+    writer.add(2)
+    writer.reply(1, 0, status=Status.EIO)
+    overloaded(writer, 1, 1)
+    writer.reply(0, 0, 1)
+    assert sent_to(writer.change_to("b1", "b2", "b3")) == {"b3": [0, 1]}
+    writer.reply(1, 0, 1, bookie="b3")
+    assert writer.acknowledged == 1
+
+
 def test_pause_does_not_double_for_a_refusal_of_an_entry_sent_before_the_probe():
     writer = Writer(options=REFUSING)
     writer.add(1)

@@ -1,0 +1,65 @@
+"""What some bookies must hold of a ledger, by its metadata: fragments exactly, bytes as an estimate. Decisions only.
+
+Entries have the mean size of their ledger. The metadata of an open ledger say nothing of sizes: its bytes count as 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.core.striping import write_set
+
+
+@dataclass(frozen=True, slots=True)
+class CopyEstimate:
+    """Fragments that name the bookies, and the entries and bytes that they must hold. is_growing: the last fragment of
+    an open ledger names one of them."""
+
+    fragments: int
+    entries: int
+    bytes: int
+    is_growing: bool
+
+
+def settled_fragments(metadata: LedgerMetadata) -> list[tuple[Fragment, int]]:
+    """Return the fragments that receive no more entries, each with the entry id after its last."""
+    ends = [fragment.first_entry for fragment in metadata.fragments[1:]]
+    if metadata.is_closed:
+        ends.append(metadata.last_entry + 1)
+    return list(zip(metadata.fragments, ends))
+
+
+def stored_entries(fragment: Fragment, end_entry: int, slot: int, write_quorum: int) -> np.ndarray:
+    """Return the ids below `end_entry` that one slot of a fragment stores, ascending, int64.
+
+    >>> stored_entries(Fragment(4, ("a", "b", "c")), 10, 0, 2).tolist()
+    [5, 6, 8, 9]
+    """
+    size = len(fragment.bookies)
+    residues = [r for r in range(size) if slot in write_set(r, size, write_quorum)]
+    ids = np.arange(fragment.first_entry, max(end_entry, fragment.first_entry))
+    return ids if len(residues) == size else ids[np.isin(ids % size, residues)]
+
+
+def share_of(metadata: LedgerMetadata, bookies: Collection[str]) -> CopyEstimate:
+    """Return what these bookies must hold of a ledger."""
+    fragments = entries = 0
+    for fragment, end_entry in settled_fragments(metadata):
+        slots = sum(bookie in bookies for bookie in fragment.bookies)
+        if slots:
+            fragments += 1
+            count = max(0, end_entry - fragment.first_entry)
+            entries += count * slots * metadata.write_quorum // metadata.ensemble_size
+    is_growing = not metadata.is_closed and any(bookie in bookies for bookie in metadata.last_fragment.bookies)
+    total = metadata.last_entry + 1
+    size = entries * metadata.length // total if metadata.is_closed and total > 0 else 0
+    return CopyEstimate(fragments + is_growing, entries, size, is_growing)
+
+
+def names(metadata: LedgerMetadata, bookie: str) -> bool:
+    """Whether a ledger names a bookie."""
+    return any(bookie in fragment.bookies for fragment in metadata.fragments)

@@ -1,0 +1,147 @@
+"""Whether a cluster is well, and whether one of its bookies may be stopped. Decisions only; facts come in.
+
+A cluster is degraded if something needs an operator, or if one more failure could cost data or stop writers. Each
+reason has a code for programs, a line of text, and a subject: the bookie or the cluster that it is about.
+
+A bookie may be stopped if every entry that it holds keeps a copy on another bookie that answers, if every open ledger
+keeps enough of them to be recovered, and if enough writable bookies remain for the ledgers that are being written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from bkspark.core.metadata import LedgerMetadata
+from bkspark.core.striping import write_set
+
+FULL_SHARE = 0.95
+"""Share of a bookie's disks above which it is about to refuse entries."""
+EXAMPLES_MAX = 3
+AVAILABLE, READ_ONLY, DOWN = "available", "readonly", "down"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a cluster is degraded, or why a bookie may not be stopped."""
+
+    code: str
+    text: str
+    subject: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BookieFacts:
+    """What is known of a bookie. problem: why it does not answer, "" if it does; spaces: bytes, None if not known."""
+
+    id: str
+    state: str
+    problem: str = ""
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+
+    @property
+    def serves(self) -> bool:
+        """Whether its copies can be read now."""
+        return self.state != DOWN and not self.problem
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """What is known of a cluster. underreplicated: how many ledgers are listed as lacking copies."""
+
+    bookies: Sequence[BookieFacts]
+    underreplicated: int
+    is_auto_recovery_enabled: bool
+    auditor: str | None
+
+
+def reasons(facts: ClusterFacts) -> list[Reason]:
+    """Return why a cluster is degraded; none if it is healthy."""
+    found = [reason for bookie in facts.bookies for reason in _of_bookie(bookie)]
+    if not any(bookie.state == AVAILABLE and bookie.serves for bookie in facts.bookies):
+        found.append(Reason("no_writable_bookie", "no bookie takes writes: start one, or free disk space"))
+    if facts.underreplicated:
+        text = f"{facts.underreplicated} ledgers are listed as lacking copies"
+        found.append(Reason("underreplicated", text))
+    if not facts.is_auto_recovery_enabled:
+        text = "autorecovery is disabled: lost copies are not replaced; `bkspark cluster autorecovery --enable`"
+        found.append(Reason("autorecovery_disabled", text))
+    if facts.auditor is None and (facts.underreplicated or any(each.state == DOWN for each in facts.bookies)):
+        text = "no process audits or repairs: set autoRecoveryDaemonEnabled, or run `bkspark cluster autorecovery`"
+        found.append(Reason("no_auditor", text))
+    return found
+
+
+def _of_bookie(bookie: BookieFacts) -> Iterable[Reason]:
+    if bookie.state == DOWN:
+        yield Reason("bookie_down", f"bookie {bookie.id} is not registered: it does not run", bookie.id)
+    elif bookie.problem:
+        text = f"bookie {bookie.id} is registered and does not answer: {bookie.problem}"
+        yield Reason("bookie_unreachable", text, bookie.id)
+    elif bookie.state == READ_ONLY:
+        yield Reason("bookie_readonly", f"bookie {bookie.id} is read-only", bookie.id)
+    if bookie.total_bytes and bookie.free_bytes is not None:
+        used = 1 - bookie.free_bytes / bookie.total_bytes
+        if used > FULL_SHARE:
+            yield Reason("bookie_disk_full", f"bookie {bookie.id} uses {100 * used:.1f} % of its disks", bookie.id)
+
+
+class StopCheck:
+    """Whether a bookie may be stopped: `look` at each ledger, then `reasons`."""
+
+    def __init__(self, bookie: str, bookies: Collection[BookieFacts]) -> None:
+        self._bookie = bookie
+        self._known = any(each.id == bookie for each in bookies)
+        self._serving = frozenset(each.id for each in bookies if each.serves and each.id != bookie)
+        self._writable = frozenset(each.id for each in bookies if each.state == AVAILABLE) & self._serving
+        self._last_copies: list[int] = []
+        self._unrecoverable: list[int] = []
+        self._widest = 0
+        self.ledgers = 0
+        """Ledgers that the bookie has entries of."""
+
+    def look(self, ledger_id: int, metadata: LedgerMetadata) -> None:
+        """Take a ledger into account."""
+        if not metadata.is_closed:
+            self._widest = max(self._widest, metadata.ensemble_size)
+        fragments = [each for each in metadata.fragments if self._bookie in each.bookies]
+        if not fragments or (metadata.is_closed and metadata.last_entry < 0):
+            return
+        self.ledgers += 1
+        size, quorum = metadata.ensemble_size, metadata.write_quorum
+        least_others = size
+        for fragment in fragments:
+            for residue in range(size):
+                members = [fragment.bookies[slot] for slot in write_set(residue, size, quorum)]
+                if self._bookie in members:
+                    least_others = min(least_others, sum(member in self._serving for member in members))
+        if not least_others:
+            self._last_copies.append(ledger_id)
+        elif not metadata.is_closed and least_others < quorum - metadata.ack_quorum + 1:
+            # Recovery needs an answer from at least one member of every possible acknowledgement quorum.
+            self._unrecoverable.append(ledger_id)
+
+    def reasons(self) -> list[Reason]:
+        """Return why the bookie may not be stopped; none if it may."""
+        found = []
+        if not self._known:
+            found.append(Reason("unknown_bookie", f"there is no bookie {self._bookie}", self._bookie))
+        if self._last_copies:
+            text = f"{_some(self._last_copies)} would have entries without a copy on any other bookie that answers"
+            found.append(Reason("last_copy", text, self._bookie))
+        if self._unrecoverable:
+            text = f"{_some(self._unrecoverable)} are open and could not be recovered if their writer died"
+            found.append(Reason("recovery_quorum", text, self._bookie))
+        if len(self._writable) < self._widest:
+            text = (
+                f"{len(self._writable)} writable bookies would remain, and there are open ledgers that need "
+                f"{self._widest}: a writer that loses one cannot replace it"
+            )
+            found.append(Reason("too_few_bookies", text, self._bookie))
+        return found
+
+
+def _some(ledger_ids: Sequence[int]) -> str:
+    examples = ", ".join(map(str, ledger_ids[:EXAMPLES_MAX]))
+    return f"{len(ledger_ids)} ledgers ({examples}{', ...' if len(ledger_ids) > EXAMPLES_MAX else ''})"

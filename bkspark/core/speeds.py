@@ -1,0 +1,124 @@
+"""ReadSpeeds: which bookies are slow to answer reads, and how long to wait before another one is asked. Decisions only.
+
+* A bookie's speed is the time of its answers for each byte, where an answer counts as SMALL_BYTES more than it has.
+  Small and large answers have speeds of their own. One slow answer changes little; two do.
+* A bookie is slow if it takes SLOWER_MAX times as long as the fastest of the same write set, and SLOW_S_MIN longer. It
+  is asked last.
+* A sticky reader asks one bookie only. So a client that reads much asks each of the others for one request in
+  TRY_AGAIN_S: then it knows which are faster, and that a slow one is fast again.
+* A further bookie is asked when an answer takes PATIENCE times as long as usual, and PATIENCE_S_MIN. Such requests are
+  limited to a share of all, so that a cluster that is slow as a whole does not get twice the load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+SMALL_BYTES = 64 * 1024
+SLOWER_MAX = 3.0
+SLOW_S_MIN = 0.001
+TRY_AGAIN_S = 10.0
+FORGOTTEN_S = 3 * TRY_AGAIN_S
+"""A speed that was not confirmed for so long is not known."""
+KNOWN_ANSWERS_MIN = 16
+"""Answers of one bookie before others are asked to compare: a client that reads little connects to no further one."""
+PATIENCE = 4.0
+PATIENCE_S_MIN = 0.01
+FURTHER_SHARE = 0.05
+FURTHER_MAX = 10.0
+"""Requests to a further bookie: for each request, and at once."""
+_WEIGHT = 0.25
+_GROWTH_MAX = 4.0
+"""How much an answer counts, and how much longer than usual it may count as."""
+
+
+@dataclass(slots=True)
+class _Speed:
+    """The speed of one bookie, seconds a byte, as of `at_s`, from a number of answers."""
+
+    seconds_per_byte: float
+    at_s: float
+    answers: int = 1
+
+
+@dataclass(slots=True)
+class ReadSpeeds:
+    """The speeds of the bookies that one client reads from. Times are those of one clock, in seconds."""
+
+    is_informed: bool = field(init=False, default=False)
+    """Whether there is anything to decide on: a client that reads little has no use for the other methods."""
+    _speeds: dict[tuple[str, bool], _Speed] = field(init=False, default_factory=dict)
+    """By bookie, and whether answers are large."""
+    _tried_s: dict[tuple[str, bool], float] = field(init=False, default_factory=dict)
+    """When a bookie was last asked only to learn its speed."""
+    _further: float = field(init=False, default=FURTHER_MAX)
+    """How many requests to a further bookie are allowed now."""
+
+    def on_answer(self, bookie: str, size_bytes: int, seconds: float, now_s: float) -> None:
+        """A bookie has answered with entries of `size_bytes`, this many seconds after it was asked."""
+        self._further = min(FURTHER_MAX, self._further + FURTHER_SHARE)
+        key = (bookie, size_bytes > SMALL_BYTES)
+        measured = seconds / (SMALL_BYTES + size_bytes)
+        speed = self._speeds.get(key)
+        if speed is None or now_s - speed.at_s >= TRY_AGAIN_S:
+            self._speeds[key] = _Speed(measured, now_s)
+            self.is_informed = self.is_informed or len(self._speeds) > 1
+            return
+        counted = min(measured, _GROWTH_MAX * speed.seconds_per_byte)
+        speed.seconds_per_byte += _WEIGHT * (counted - speed.seconds_per_byte)
+        speed.at_s = now_s
+        speed.answers += 1
+        if speed.answers >= KNOWN_ANSWERS_MIN:
+            self.is_informed = True
+
+    def on_overtaken(self, bookie: str, size_bytes: int, seconds: float, now_s: float) -> None:
+        """A bookie has not answered for `seconds`, and another one has answered with entries of `size_bytes`."""
+        speed = self._speeds.get((bookie, size_bytes > SMALL_BYTES))
+        if speed is None or seconds > speed.seconds_per_byte * (SMALL_BYTES + size_bytes):
+            self.on_answer(bookie, size_bytes, seconds, now_s)
+        else:
+            speed.at_s = now_s
+
+    def slow(self, bookies: Sequence[str], size_bytes: int, now_s: float) -> frozenset[str]:
+        """Return which of some bookies are slow to answer with about `size_bytes`."""
+        known = self._known(bookies, size_bytes, now_s)
+        if len(known) < 2:
+            return frozenset()
+        best = min(known.values())
+        limit = max(SLOWER_MAX * best, best + SLOW_S_MIN / (SMALL_BYTES + size_bytes))
+        return frozenset(bookie for bookie, seconds_per_byte in known.items() if seconds_per_byte > limit)
+
+    def to_try(self, bookies: Sequence[str], size_bytes: int, now_s: float) -> str | None:
+        """Return a bookie that is to be asked first now, to learn its speed; None: no one."""
+        is_large = size_bytes > SMALL_BYTES
+        speeds = [self._speeds.get((bookie, is_large)) for bookie in bookies]
+        if max((speed.answers for speed in speeds if speed is not None), default=0) < KNOWN_ANSWERS_MIN:
+            return None
+        for bookie, speed in zip(bookies, speeds):
+            asked_s = max(speed.at_s if speed else -FORGOTTEN_S, self._tried_s.get((bookie, is_large), -FORGOTTEN_S))
+            if now_s - asked_s >= TRY_AGAIN_S:
+                self._tried_s[bookie, is_large] = now_s
+                return bookie
+        return None
+
+    def patience_s(self, bookies: Sequence[str], size_bytes: int, now_s: float) -> float | None:
+        """Return after what time a further bookie is to be asked; None: that is not known, or was done too often."""
+        known = self._known(bookies, size_bytes, now_s)
+        if not known or self._further < 1:
+            return None
+        return max(PATIENCE_S_MIN, PATIENCE * min(known.values()) * (SMALL_BYTES + size_bytes))
+
+    def on_further(self) -> None:
+        """A further bookie is asked, as the first is slow to answer."""
+        self._further = max(0.0, self._further - 1)
+
+    def _known(self, bookies: Sequence[str], size_bytes: int, now_s: float) -> dict[str, float]:
+        """Return the speeds that are known, seconds a byte."""
+        is_large = size_bytes > SMALL_BYTES
+        found = {}
+        for bookie in bookies:
+            speed = self._speeds.get((bookie, is_large))
+            if speed is not None and now_s - speed.at_s < FORGOTTEN_S:
+                found[bookie] = speed.seconds_per_byte
+        return found

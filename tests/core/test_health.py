@@ -1,0 +1,96 @@
+"""Is a cluster well, and may a bookie be stopped? Decisions on facts."""
+
+from __future__ import annotations
+
+import pytest
+
+from bkspark.core.health import BookieFacts, ClusterFacts, StopCheck, reasons
+from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
+
+GIB = 1 << 30
+BOOKIES = tuple(BookieFacts(f"b{number}", "available", "", 50 * GIB, 100 * GIB) for number in range(4))
+
+
+def codes(
+    *bookies: BookieFacts, underreplicated: int = 0, enabled: bool = True, auditor: str | None = "b0"
+) -> set[str]:
+    return {each.code for each in reasons(ClusterFacts(bookies, underreplicated, enabled, auditor))}
+
+
+def test_cluster_in_order_has_no_reason_also_without_autorecovery() -> None:
+    assert codes(*BOOKIES) == set()
+    assert codes(*BOOKIES, auditor=None) == set()
+
+
+@pytest.mark.parametrize(
+    ("bookie", "code"),
+    [
+        (BookieFacts("x", "down"), "bookie_down"),
+        (BookieFacts("x", "available", "connection refused"), "bookie_unreachable"),
+        (BookieFacts("x", "readonly", "", 50 * GIB, 100 * GIB), "bookie_readonly"),
+        (BookieFacts("x", "available", "", 4 * GIB, 100 * GIB), "bookie_disk_full"),
+    ],
+)
+def test_bookie_that_needs_an_operator_is_a_reason_that_names_it(bookie: BookieFacts, code: str) -> None:
+    found = reasons(ClusterFacts((*BOOKIES, bookie), 0, True, "b0"))
+    assert [(each.code, each.subject) for each in found] == [(code, "x")]
+
+
+def test_what_the_cluster_lacks_is_a_reason() -> None:
+    assert codes(BookieFacts("x", "readonly")) == {"bookie_readonly", "no_writable_bookie"}
+    assert codes(*BOOKIES, underreplicated=3) == {"underreplicated"}
+    assert codes(*BOOKIES, underreplicated=3, auditor=None) == {"underreplicated", "no_auditor"}
+    assert codes(*BOOKIES, enabled=False) == {"autorecovery_disabled"}
+    assert codes() == {"no_writable_bookie"}
+
+
+def ledger(*bookies: str, quorums: tuple[int, int], closed: bool = True) -> LedgerMetadata:
+    write, ack = quorums
+    state = LedgerState.CLOSED if closed else LedgerState.OPEN
+    return LedgerMetadata(len(bookies), write, ack, (Fragment(0, bookies),), state, last_entry=9 if closed else -1)
+
+
+def against(bookie: str, *ledgers: LedgerMetadata, bookies: tuple[BookieFacts, ...] = BOOKIES) -> set[str]:
+    check = StopCheck(bookie, bookies)
+    for ledger_id, metadata in enumerate(ledgers):
+        check.look(ledger_id, metadata)
+    return {each.code for each in check.reasons()}
+
+
+def test_bookie_whose_entries_all_have_another_copy_may_be_stopped() -> None:
+    assert against("b0") == set()
+    assert against("b0", ledger("b0", "b1", quorums=(2, 2)), ledger("b1", "b2", "b3", quorums=(3, 2))) == set()
+
+
+def test_last_copy_that_answers_forbids_it() -> None:
+    assert against("b0", ledger("b0", quorums=(1, 1))) == {"last_copy"}
+    dead = (*BOOKIES[:1], BookieFacts("b1", "down"), *BOOKIES[2:])
+    assert against("b0", ledger("b0", "b1", quorums=(2, 2)), bookies=dead) == {"last_copy"}
+    # Striped: entries of one residue are on b0 and b1 alone, although b2 has others.
+    assert against("b0", ledger("b0", "b1", "b2", quorums=(2, 2)), bookies=dead) == {"last_copy"}
+    silent = (*BOOKIES[:1], BookieFacts("b1", "available", "no answer"), *BOOKIES[2:])
+    assert against("b0", ledger("b0", "b1", quorums=(2, 2)), bookies=silent) == {"last_copy"}
+
+
+def test_open_ledger_must_stay_recoverable() -> None:
+    """Recovery needs answers of Qw - Qa + 1 members of each write set."""
+    dead = (*BOOKIES[:2], BookieFacts("b2", "down"), BOOKIES[3], BookieFacts("b4", "available"))
+    open_ledger = ledger("b0", "b1", "b2", quorums=(3, 2), closed=False)
+    assert against("b0", open_ledger, bookies=dead) == {"recovery_quorum"}
+    closed = ledger("b0", "b1", "b2", quorums=(3, 2))
+    assert against("b0", closed, bookies=dead) == set()
+
+
+def test_writers_must_find_enough_bookies() -> None:
+    open_ledger = ledger("b1", "b2", "b3", quorums=(3, 2), closed=False)
+    assert against("b0", open_ledger) == set()
+    assert against("b0", open_ledger, bookies=BOOKIES[:3]) == {"too_few_bookies"}
+
+
+def test_bookie_that_is_not_there_is_said_to_be_unknown() -> None:
+    assert against("b9") == {"unknown_bookie"}
+
+
+def test_empty_closed_ledger_does_not_count() -> None:
+    empty = LedgerMetadata(1, 1, 1, (Fragment(0, ("b0",)),), LedgerState.CLOSED)
+    assert against("b0", empty) == set()
