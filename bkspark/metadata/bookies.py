@@ -19,6 +19,7 @@ from bkspark.ids import check_bookie_id, parse_host_port
 from bkspark.metadata import cookies, layout, paths, racks, registration
 from bkspark.metadata.cookies import Cookie
 from bkspark.metadata.ledgers import read_manager
+from bkspark.metadata.racks import RackMap
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.tree import Callback, Create, Tree, parent_of
 from bkspark.metadata.uri import LedgerManager, MetadataUri
@@ -41,6 +42,8 @@ class BookieRegistry:
         self._tree = tree
         self._uri = uri
         self._root = uri.root
+        self._rack_maps = f"{self._root}/{paths.RACKS}", f"{parent_of(self._root).rstrip('/')}/{paths.RACKS}"
+        """Paths of a rack map; the first that exists is used."""
         self._addresses: dict[str, BookieAddress] = {}
 
     # ---- what clients ask ----
@@ -99,16 +102,31 @@ class BookieRegistry:
         self._addresses[bookie_id] = address
         return address
 
+    async def registration(self, bookie_id: str) -> BookieAddress | None:
+        """Return what a bookie's registration says now, None if it is not registered or cannot be read."""
+        for where in (paths.AVAILABLE, paths.READ_ONLY):
+            address = await self._address(where, bookie_id)
+            if address is not None:
+                return address
+        return None
+
+    async def session(self, bookie_id: str) -> int | None:
+        """Return the metadata session that registered a bookie, None if it is not registered."""
+        for where in (paths.AVAILABLE, paths.READ_ONLY):
+            stat = await self._tree.exists(f"{self._root}/{where}/{bookie_id}")
+            if stat is not None:
+                return stat.session_owner
+        return None
+
     async def resolve(self, bookie_id: str) -> tuple[str, int]:
         """Return where to dial a bookie. One that is not registered but has a host:port id is dialled there.
 
         Raises:
             BookieUnavailable: it is not registered and its id is no address.
         """
-        for where in (paths.AVAILABLE, paths.READ_ONLY):
-            address = await self._address(where, bookie_id)
-            if address is not None:
-                return address.host, address.port
+        address = await self.registration(bookie_id)
+        if address is not None:
+            return address.host, address.port
         last = self._addresses.get(bookie_id)
         if last is not None:
             return last.host, last.port
@@ -117,8 +135,8 @@ class BookieRegistry:
         except ValueError:
             raise BookieUnavailable(f"bookie {bookie_id} is not registered", bookie=bookie_id) from None
 
-    async def racks(self) -> dict[str, str]:
-        """Return the rack of each bookie that the cluster's rack map names (`bkspark.metadata.racks`).
+    async def racks(self) -> RackMap:
+        """Return the racks and hosts of the bookies that the cluster's rack map names (`bkspark.metadata.racks`).
 
         Raises:
             MetadataFormat: the map cannot be read; names its path.
@@ -129,19 +147,15 @@ class BookieRegistry:
             except NoSuchNode:
                 continue
             return racks.decode(data, path)
-        return {}
-
-    @property
-    def _rack_maps(self) -> tuple[str, str]:
-        """Paths of a rack map; the first that exists is used."""
-        return f"{self._root}/{paths.RACKS}", f"{parent_of(self._root).rstrip('/')}/{paths.RACKS}"
+        return RackMap()
 
     # ---- what a bookie does ----
 
     async def register(
         self, bookie_id: str, address: BookieAddress, *, read_only: bool = False, take_over: bool = False
     ) -> None:
-        """Register this session's bookie until the session ends. Does nothing if it is registered like this already.
+        """Register this session's bookie until the session ends. Does nothing if it is registered like this already;
+        a node of this session with other contents gets these.
 
         If an earlier session of the same bookie left a node, wait until that session has timed out. With `take_over`
         the node is replaced at once: the caller has proof that the earlier process is dead, because it holds the lock
@@ -163,6 +177,8 @@ class BookieRegistry:
                 # The answer may have been lost: the owner of the node shows whether it was created.
                 stat = await self._tree.exists(path)
                 if stat is not None and stat.session_owner == self._tree.session_id:
+                    if (await self._tree.get(path))[0] != registration.encode(address):
+                        await self._tree.set(path, registration.encode(address), -1)
                     return
                 if not isinstance(error, NodeExists):
                     raise

@@ -20,7 +20,7 @@ from bkspark.errors import (
     SessionExpired,
 )
 from bkspark.metadata import encoding, layout, paths
-from bkspark.metadata.tree import Stat, Tree, parent_of
+from bkspark.metadata.tree import Check, Stat, Tree, parent_of
 from bkspark.metadata.uri import LedgerManager, MetadataUri
 from bkspark.tasks import start_kept
 
@@ -85,7 +85,7 @@ class LedgerStore:
         metadata = replace(metadata, ctoken=1 + secrets.randbits(_CTOKEN_BITS))
         data = encoding.encode(metadata)
         for _ in range(CREATE_TRIES_MAX):
-            chosen = await self._generate_id() if ledger_id is None else ledger_id
+            chosen = await self._generate_id(manager) if ledger_id is None else ledger_id
             try:
                 path = self._root + paths.ledger_path(chosen, manager)
             except ValueError as error:
@@ -115,12 +115,12 @@ class LedgerStore:
         except NoSuchNode:
             return False
 
-    async def _generate_id(self) -> int:
+    async def _generate_id(self, manager: LedgerManager) -> int:
         """Return the next id of the cluster's generator: short ids first, then 63-bit ones.
 
         Which of the two is looked up once: short ids stay distinct when another client begins with long ones.
         """
-        if await self.manager() is LedgerManager.FLAT:
+        if manager is LedgerManager.FLAT:
             return await self._generate_flat_id()
         long_root = f"{self._root}/{paths.LONG_ID_GENERATOR}"
         if self._has_long_ids is None:
@@ -203,6 +203,10 @@ class LedgerStore:
         except MetadataFormat as error:
             raise MetadataFormat(f"metadata node {path} cannot be read: {error}", ledger_id=ledger_id) from None
         return Versioned(metadata, stat.version, stat.ctime_ms, stat.mtime_ms)
+
+    async def as_created(self, ledger_id: int) -> Check:
+        """Return the check, for a transaction, that a ledger's metadata are those of its creation."""
+        return Check(await self._path(ledger_id), 0)
 
     async def read_caught_up(self, ledger_id: int) -> Versioned:
         """`read`, including everything that any client wrote before the call. Raises as `read`, and MetadataError."""

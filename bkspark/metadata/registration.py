@@ -15,6 +15,11 @@ from bkspark.ids import parse_host_port
 from bkspark.metadata.dataformats_pb2 import BookieServiceInfoFormat
 
 PROTOCOL = "bookie-rpc"
+HTTP_ID, HTTP_PROTOCOL = "httpserver", "http"
+TLS = "tls"
+"""The extension of an endpoint with TLS."""
+VERSION, REASON = "bkspark.version", "bkspark.reason"
+"""Properties of our bookies: their version, and why they are read-only."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +29,24 @@ class BookieAddress:
     host: str
     port: int
     properties: dict[str, str] = field(default_factory=dict)
+    http: tuple[str, int] | None = None
+    """Host and port of the HTTP server, if there is one."""
+    extensions: tuple[str, ...] = ()
+    """What the endpoint of clients has in addition: "tls"."""
+    http_tls: bool = False
+    """Whether the HTTP server has TLS."""
 
 
 def encode(address: BookieAddress) -> bytes:
     """Return the registration node's bytes."""
     message = BookieServiceInfoFormat()
-    message.endpoints.add(id="bookie", port=address.port, host=address.host, protocol=PROTOCOL)
+    message.endpoints.add(
+        id="bookie", port=address.port, host=address.host, protocol=PROTOCOL, extensions=address.extensions
+    )
+    if address.http is not None:
+        http_host, http_port = address.http
+        extensions = (TLS,) if address.http_tls else ()
+        message.endpoints.add(id=HTTP_ID, port=http_port, host=http_host, protocol=HTTP_PROTOCOL, extensions=extensions)
     for key, value in address.properties.items():
         message.properties[key] = value
     return message.SerializeToString(deterministic=True)
@@ -45,11 +62,15 @@ def decode(data: bytes, bookie_id: str) -> BookieAddress:
         if not data:
             return BookieAddress(*parse_host_port(bookie_id))
         message = BookieServiceInfoFormat.FromString(data)
+        server = next((each for each in message.endpoints if each.id == HTTP_ID), None)
+        http = None if server is None else (_text(server.host, "a host"), server.port)
+        http_tls = server is not None and TLS in server.extensions
         for endpoint in message.endpoints:
             if endpoint.protocol == PROTOCOL:
                 host = _text(endpoint.host, "its host")
                 properties = {key: _text(value, "a property") for key, value in message.properties.items()}
-                return BookieAddress(host, endpoint.port, properties)
+                extensions = tuple(_text(name, "an extension") for name in endpoint.extensions)
+                return BookieAddress(host, endpoint.port, properties, http, extensions, http_tls)
     except (ValueError, DecodeError) as error:
         raise MetadataFormat(f"the registration of bookie {bookie_id} cannot be read: {error}") from None
     raise MetadataFormat(f"the registration of bookie {bookie_id} has no endpoint with protocol {PROTOCOL}")

@@ -225,6 +225,16 @@ class UnderreplicationStore:
             return set()
         return {int(leaf[1]) for leaf in map(_LEAF.fullmatch, names) if leaf is not None}
 
+    async def lock_owner(self, ledger_id: int) -> str | None:
+        """Return the process that repairs a ledger, None if no process does."""
+        try:
+            data, _ = await self._tree.get(self._lock(ledger_id))
+            return str(text_format.Parse(data.decode(), LockDataFormat()).bookieId)
+        except NoSuchNode:
+            return None
+        except (ValueError, text_format.ParseError):
+            return "an unknown process"
+
     async def unlock(self, ledger_id: int) -> None:
         """Release a lock that this session holds; a lock that ended with its session needs no release.
 

@@ -1,4 +1,4 @@
-"""ZooKeeperTree: the metadata tree in ZooKeeper. The only module that imports kazoo.
+"""ZooKeeperTree: the metadata tree in ZooKeeper. It and `zookeeper_connection` alone import kazoo.
 
 kazoo runs its own threads; each call here uses kazoo's asynchronous call and returns its result to the event loop.
 Every call has a time limit, and begins only while the session is connected: kazoo would queue it while the server is
@@ -15,18 +15,33 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kazoo import exceptions as kazoo_errors
-from kazoo.client import KazooClient, KazooState
+from kazoo.client import KazooState
 from kazoo.protocol.states import ZnodeStat
+from kazoo.security import ACL, Id
 
-from bkspark.errors import MetadataError, MetadataVersion, NodeExists, NoSuchNode, SessionExpired
+from bkspark.errors import (
+    ConfigurationError,
+    MetadataAccessDenied,
+    MetadataError,
+    MetadataVersion,
+    NodeExists,
+    NoSuchNode,
+    SessionExpired,
+)
+from bkspark.metadata.acls import Acl, AclList
 from bkspark.metadata.tree import ANY_VERSION, Callback, Create, Delete, Operation, Set, Stat, Tree
 from bkspark.metadata.uri import MetadataUri
+from bkspark.metadata.zookeeper_connection import ConnectFailure, ZooKeeperClient
+from bkspark.metadata.zookeeper_login import login_of
+from bkspark.metadata.zookeeper_options import ENABLE_SECURITY, JAAS_FILE, ZooKeeperOptions, in_keys_of_zookeeper
 from bkspark.tasks import start_kept
+from bkspark.tls.contexts import TlsContext
 
 SESSION_TIMEOUT_S = 10.0
 CALL_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 2.0
 REARM_PAUSE_S = 0.1
+DENIED_PAUSE_S = 5.0
 READ_TRIES_MAX = 5
 """Attempts of a read whose connection is lost."""
 # For ever, and at most a second apart: a session outlives its connection only by seconds.
@@ -44,14 +59,20 @@ for _name in ("bkspark.kazoo", "kazoo"):
 
 
 async def open_tree(
-    uri: MetadataUri, *, session_timeout_s: float = SESSION_TIMEOUT_S, call_timeout_s: float = CALL_TIMEOUT_S
+    uri: MetadataUri,
+    options: ZooKeeperOptions = ZooKeeperOptions(),
+    *,
+    session_timeout_s: float = SESSION_TIMEOUT_S,
+    call_timeout_s: float = CALL_TIMEOUT_S,
 ) -> ZooKeeperTree:
-    """Connect to the URI's ZooKeeper.
+    """Connect to the URI's ZooKeeper, and log in.
 
     Raises:
+        ConfigurationError: a file that the options name cannot be used.
+        MetadataAccessDenied: every server refuses the login, or cannot be trusted.
         MetadataError: no server answered in `call_timeout_s`; names the address.
     """
-    tree = ZooKeeperTree(uri, session_timeout_s, call_timeout_s)
+    tree = ZooKeeperTree(uri, options, session_timeout_s, call_timeout_s)
     await tree.connect()
     return tree
 
@@ -59,16 +80,33 @@ async def open_tree(
 class ZooKeeperTree(Tree):
     """One ZooKeeper session; a new one follows by itself when it expires."""
 
-    def __init__(self, uri: MetadataUri, session_timeout_s: float, call_timeout_s: float) -> None:
+    def __init__(
+        self, uri: MetadataUri, options: ZooKeeperOptions, session_timeout_s: float, call_timeout_s: float
+    ) -> None:
         self._address = uri.connect_string
+        self._options = options
+        new_login = login_of(options)
+        self._logs_in = new_login is not None
+        self._servers = len(uri.hosts)
+        self._failures: dict[str, ConnectFailure] = {}
+        """By address, how the last attempt to connect to each server ended, since the last that succeeded."""
         self._call_timeout_s = call_timeout_s
         self._session_timeout_s = session_timeout_s
         self._loop = asyncio.get_running_loop()
-        self._client = KazooClient(
-            hosts=uri.connect_string, timeout=session_timeout_s, logger=_logger, connection_retry=_RECONNECTION
+        self._client = ZooKeeperClient(
+            hosts=uri.connect_string,
+            timeout_s=session_timeout_s,
+            logger=_logger,
+            connection_retry=_RECONNECTION,
+            acl=_kazoo_acls(options.new_node_acl),
+            context=_context(options),
+            new_login=new_login,
+            on_ready=lambda: self._on_loop(self._state_changed, KazooState.CONNECTED),
+            on_failure=lambda failure: self._on_loop(self._attempt_failed, failure),
         )
         self._client.add_listener(self._on_state)
         self._connected = asyncio.Event()
+        self._was_connected = self._is_refused = False
         self._is_closed = False
         self._expired: list[Callback] = []
         self._watches: set[_Watch] = set()
@@ -76,7 +114,12 @@ class ZooKeeperTree(Tree):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def connect(self) -> None:
-        """Start the session. Raises MetadataError when no server answers in time."""
+        """Start the session.
+
+        Raises:
+            MetadataAccessDenied: every server refuses this client, or cannot be trusted.
+            MetadataError: no server answers in time.
+        """
         self._client.start_async()
         try:
             async with asyncio.timeout(self._call_timeout_s):
@@ -85,8 +128,23 @@ class ZooKeeperTree(Tree):
             self._stop()
             raise MetadataError(
                 f"no ZooKeeper answers at {self._address} (waited {self._call_timeout_s:g} s): start it, or correct "
-                "the metadata URI"
+                f"the metadata URI{self._why()}"
             ) from None
+        if self._is_refused:
+            self._stop()
+            raise MetadataAccessDenied(f"no session at ZooKeeper {self._address}{self._why()}")
+
+    def _attempt_failed(self, failure: ConnectFailure) -> None:
+        self._failures[failure.address] = failure
+        refusals = [each for each in self._failures.values() if each.is_refusal]
+        if len(refusals) >= self._servers and not self._was_connected:
+            # Only `connect` waits now. Waiting longer would not change the answer.
+            self._is_refused = True
+            self._connected.set()
+
+    def _why(self) -> str:
+        """Return how attempts to connect ended, for a message."""
+        return "".join(f"; {each.address}: {each.reason}" for each in self._failures.values())
 
     # ---- the session ----
 
@@ -103,7 +161,9 @@ class ZooKeeperTree(Tree):
         self._expired.append(callback)
 
     def _on_state(self, state: str) -> None:
-        self._on_loop(self._state_changed, state)
+        # kazoo is connected before the login; the connection reports when it is complete.
+        if state != KazooState.CONNECTED:
+            self._on_loop(self._state_changed, state)
 
     def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
         """Call a function on the event loop, from a thread of kazoo's; does nothing when the loop has ended."""
@@ -114,6 +174,8 @@ class ZooKeeperTree(Tree):
         if self._is_closed:
             return
         if state == KazooState.CONNECTED:
+            self._failures.clear()
+            self._was_connected = True
             self._connected.set()
             if self._was_disconnected:
                 # Earlier watches are gone, and changes made meanwhile were not reported.
@@ -173,6 +235,7 @@ class ZooKeeperTree(Tree):
         except TimeoutError:
             raise MetadataError(
                 f"ZooKeeper at {self._address} did not answer {what} of {path} in {self._call_timeout_s:g} s"
+                f"{self._why()}"
             ) from None
         except kazoo_errors.KazooException as error:
             if isinstance(error, kazoo_errors.ConnectionLoss) and data_bytes > REQUEST_BYTES_MAX - 2 * len(path):
@@ -210,8 +273,32 @@ class ZooKeeperTree(Tree):
             return MetadataVersion(f"metadata node {path} has another version than the expected one")
         if isinstance(error, kazoo_errors.SessionExpiredError):
             return SessionExpired(f"the session at ZooKeeper {self._address} expired during {what} of {path}")
+        if isinstance(error, kazoo_errors.NoAuthError):
+            return MetadataAccessDenied(
+                f"ZooKeeper at {self._address} refuses {what} of {path}: the access control list of it, or of the node "
+                f"above, does not give {self._who()} the permission"
+            )
+        if isinstance(error, kazoo_errors.InvalidACLError):
+            return MetadataAccessDenied(
+                f"ZooKeeper at {self._address} refuses {what} of {path}: {ENABLE_SECURITY}=true closes new nodes to "
+                f"all but this client, and to the server {self._who()} has no identity. Turn SASL on at the server, or "
+                "let it demand certificates"
+            )
+        if isinstance(error, kazoo_errors.SessionClosedRequireSaslError):
+            return MetadataAccessDenied(
+                f"ZooKeeper at {self._address} refuses {what} of {path}: it takes requests only after a SASL login. "
+                f"Name a JAAS file with the section {self._options.jaas_section} by {JAAS_FILE}"
+            )
         detail = str(error) or type(error).__name__
         return MetadataError(f"ZooKeeper at {self._address} failed {what} of {path}: {detail}")
+
+    def _who(self) -> str:
+        """Return what this client proves, in words."""
+        options = self._options
+        proofs = [f"the user in section {options.jaas_section} of {options.jaas_file}"] if self._logs_in else []
+        if options.tls is not None and options.tls.client_authentication:
+            proofs.append(f"the certificate in {options.tls.key_store}")
+        return " or ".join(proofs) or f"this client, which names no JAAS file ({JAAS_FILE}) and shows no certificate,"
 
     async def get(self, path: str) -> tuple[bytes, Stat]:
         data, stat = await self._call("the read", path, lambda: self._client.get_async(path), is_read=True)
@@ -273,6 +360,33 @@ class ZooKeeperTree(Tree):
             if isinstance(result, Exception) and not isinstance(result, uninformative):
                 raise self._translated(result, "a transaction", operation.path)
 
+    # ---- access control ----
+
+    async def acl(self, path: str) -> tuple[AclList, int]:
+        """Return the access control list of a node, and its version. Raises NoSuchNode, MetadataAccessDenied."""
+        found, stat = await self._call(
+            "the read of the ACL", path, lambda: self._client.get_acls_async(path), is_read=True
+        )
+        return tuple(Acl(each.id.scheme, each.id.id, each.perms) for each in found), stat.acl_version
+
+    async def set_acl(self, path: str, acls: AclList, version: int) -> None:
+        """Replace the access control list if its version is the expected one (-1: any).
+
+        Raises:
+            MetadataVersion: it has changed.
+            NoSuchNode, MetadataAccessDenied.
+        """
+        await self._call(
+            "the change of the ACL", path, lambda: self._client.set_acls_async(path, _kazoo_acls(acls), version)
+        )
+
+    async def identities(self) -> tuple[tuple[str, str], ...]:
+        """Return (scheme, name) of all that the server takes this session for. Raises MetadataError.
+
+        It needs ZooKeeper 3.7 or newer.
+        """
+        return tuple(await self._call("the question who this client is", "/", self._client.who_am_i_async))
+
     # ---- watches ----
 
     async def watch(self, path: str, callback: Callback) -> Callback:
@@ -315,9 +429,9 @@ class ZooKeeperTree(Tree):
                 await self._call("a watch", watch.path, watch.arm)
             except NoSuchNode:
                 self._watches.discard(watch)  # a list of children ends with its node
-            except MetadataError:
+            except MetadataError as error:
                 watch.has_fired = True
-                await asyncio.sleep(REARM_PAUSE_S)
+                await asyncio.sleep(DENIED_PAUSE_S if isinstance(error, MetadataAccessDenied) else REARM_PAUSE_S)
                 continue
             if not watch.is_stopped:
                 watch.callback()
@@ -334,6 +448,19 @@ class _Watch:
         self.is_arming = False
         self.has_fired = False
         self.is_stopped = False
+
+
+def _context(options: ZooKeeperOptions) -> TlsContext | None:
+    if options.tls is None:
+        return None
+    try:
+        return TlsContext(options.tls, is_server=False)
+    except ConfigurationError as error:
+        raise in_keys_of_zookeeper(error) from None
+
+
+def _kazoo_acls(acls: AclList) -> list[ACL]:
+    return [ACL(each.permissions, Id(each.scheme, each.id)) for each in acls]
 
 
 def _set_done(future: asyncio.Future[None]) -> None:

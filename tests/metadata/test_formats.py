@@ -345,8 +345,8 @@ def test_custom_metadata_key_that_is_not_text_is_refused_rather_than_renamed():
 def test_rack_map_of_apaches_brokers_is_read():
     data = b"""{"group1": {"b:1": {"rack": "/rack0", "hostname": "b1.example.com"}, "b:2": {"rack": "rack1"}},
                 "group2": {"b:3": {"rack": "/east/rack1/"}, "b:4": {"hostname": "h"}, "b:5": {"rack": "", "x": 1}}}"""
-    assert racks.decode(data, "/bookies") == {"b:1": "/rack0", "b:2": "/rack1", "b:3": "/east/rack1"}
-    assert racks.decode(b"", "/bookies") == racks.decode(b"{}", "/bookies") == {}
+    assert racks.decode(data, "/bookies").racks == {"b:1": "/rack0", "b:2": "/rack1", "b:3": "/east/rack1"}
+    assert racks.decode(b"", "/bookies") == racks.decode(b"{}", "/bookies") == racks.RackMap()
 
 
 @pytest.mark.parametrize(
@@ -355,3 +355,8 @@ def test_rack_map_of_apaches_brokers_is_read():
 def test_invalid_rack_map_is_an_error_that_shows_its_path(data):
     with pytest.raises(MetadataFormat, match="/ledgers/bookies"):
         racks.decode(data, "/ledgers/bookies")
+
+
+def test_rack_map_names_hosts_with_or_without_a_port():
+    data = b'{"g": {"one": {"rack": "/r", "hostname": "h1:3181"}, "two": {"hostname": "h2"}, "b:1": {"hostname": 0}}}'
+    assert racks.decode(data, "/bookies").hosts == {"one": "h1", "two": "h2"}

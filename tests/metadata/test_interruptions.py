@@ -34,14 +34,14 @@ def tell_interrupted(story: Story, how: Interruption) -> set[Site]:
     """Tell a story with its first call interrupted, then its second, and so on; return the lines that made them."""
     struck: set[Site] = set()
     for at in range(CALLS_MAX):
-        tree = asyncio.run(_told(story, at, how))
+        tree = asyncio.run(_interrupted(story, at, how))
         if tree.struck is None:
             return struck
         struck.add(tree.struck)
     raise AssertionError(f"the story makes more than {CALLS_MAX} calls")
 
 
-async def _told(story: Story, at: int, how: Interruption) -> InterruptedTree:
+async def _interrupted(story: Story, at: int, how: Interruption) -> InterruptedTree:
     store = MemoryStore()
     other = store.session()
     await BookieRegistry(other, URI).initialize_cluster()
@@ -72,6 +72,7 @@ async def _a_ledger_is_listed_repaired_and_taken_off(tree: InterruptedTree, othe
     # The lock: held in this session, by no other; gone with the session, and then available again.
     expired = tree.expired
     assert await surely(lambda: mine.lock(5, "me"))
+    assert await surely(lambda: mine.lock_owner(5)) in ("me", None)
     taken_twice = await surely(lambda: mine.lock(5, "me"))
     assert not taken_twice or tree.expired != expired
     assert await surely(mine.locked) <= {5}
@@ -80,6 +81,7 @@ async def _a_ledger_is_listed_repaired_and_taken_off(tree: InterruptedTree, othe
         assert not await theirs.lock(5, "they")
     await surely(lambda: mine.unlock(5))
     assert await theirs.locked() == set()
+    assert await theirs.lock_owner(5) is None
 
     # Off the list, once.
     work = await surely(lambda: mine.find(5))

@@ -77,14 +77,14 @@ def test_watches_tell_again_and_again(trees):
     async def test(tree):
         root = trees.uri.root
         await tree.create(f"{root}/a", make_parents=True)
-        told, listed = asyncio.Event(), asyncio.Event()
-        stop = await tree.watch(f"{root}/a", told.set)
+        heard, listed = asyncio.Event(), asyncio.Event()
+        stop = await tree.watch(f"{root}/a", heard.set)
         await tree.watch_children(root, listed.set)
         for number in range(3):
-            told.clear()
+            heard.clear()
             listed.clear()
             await tree.set(f"{root}/a", b"x", -1)
-            await asyncio.wait_for(told.wait(), 60)
+            await asyncio.wait_for(heard.wait(), 60)
             await tree.create(f"{root}/b{number}")
             await asyncio.wait_for(listed.wait(), 60)
         stop()

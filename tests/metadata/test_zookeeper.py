@@ -93,24 +93,24 @@ async def works(tree: Tree) -> bool:
 
 def test_watches_tell_what_changed_while_disconnected(run):
     async def test(link, severed, other, uri):
-        told, listed = asyncio.Event(), asyncio.Event()
-        await severed.watch(f"{uri.root}/LAYOUT", told.set)
+        heard, listed = asyncio.Event(), asyncio.Event()
+        await severed.watch(f"{uri.root}/LAYOUT", heard.set)
         await severed.watch_children(uri.root, listed.set)
         link.cut()
         await eventually(lambda: loses(severed))
-        told.clear()
+        heard.clear()
         listed.clear()
         await other.set(f"{uri.root}/LAYOUT", b"changed", -1)
         link.restore()
         async with asyncio.timeout(DEADLINE_S):
-            await told.wait()
+            await heard.wait()
             await listed.wait()
-        told.clear()
+        heard.clear()
         listed.clear()
         await other.set(f"{uri.root}/LAYOUT", b"again", -1)
         await other.create(f"{uri.root}/new")
         async with asyncio.timeout(DEADLINE_S):
-            await told.wait()
+            await heard.wait()
             await listed.wait()
 
     run(test)

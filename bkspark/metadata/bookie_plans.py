@@ -1,0 +1,156 @@
+"""What operators plan for a bookie: maintenance, a drain, quarantine. Bookies and auditors follow it.
+
+    underreplication/plans/<bookie id>      JSON object, UTF-8: the fields of `BookiePlan` but `bookie`
+
+The node is ours. Apache's peers leave it alone: they read only the nodes of `underreplication` that they know. A bookie
+has one plan at most. It lasts over restarts of all processes, until it is deleted, or until `until_ms`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+
+from bkspark.errors import MetadataError, MetadataFormat, NodeExists, NoSuchNode
+from bkspark.metadata import paths
+from bkspark.metadata.tree import Callback, Tree
+from bkspark.metadata.uri import MetadataUri
+
+MAINTENANCE, DRAIN, QUARANTINE = KINDS = ("maintenance", "drain", "quarantine")
+PLAN_BYTES_MAX = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BookiePlan:
+    """A plan for one bookie.
+
+    kind:
+        maintenance   it takes no new entries, and its copies are not replaced when it is stopped
+        drain         it takes no new entries, and what it holds is copied to other bookies
+        quarantine    no new ledgers choose it; writers that use it already may continue
+    since_ms, until_ms: ms since 1970; until_ms 0: until an operator ends it.
+    restart: "" or a word: the bookie restarts once for each such word.
+    bytes_per_s: of a drain; 0: as the process that drains is configured, below 0: no limit.
+    progress: of a drain: what the process that drains reported last.
+    """
+
+    bookie: str
+    kind: str
+    who: str
+    since_ms: int
+    until_ms: int = 0
+    reason: str = ""
+    restart: str = ""
+    bytes_per_s: int = 0
+    progress: Mapping[str, object] = field(default_factory=dict)
+
+    def is_over(self, now_ms: int) -> bool:
+        """Whether its time is over."""
+        return 0 < self.until_ms <= now_ms
+
+    @property
+    def sets_read_only(self) -> bool:
+        return self.kind in (MAINTENANCE, DRAIN)
+
+
+def encode(plan: BookiePlan) -> bytes:
+    """Return a node's bytes."""
+    facts = dataclasses.asdict(plan)
+    del facts["bookie"]
+    return json.dumps(facts).encode()
+
+
+def decode(data: bytes, bookie: str) -> BookiePlan:
+    """Return the plan in a node. Fields of later versions are left out. Raises MetadataFormat."""
+    try:
+        facts = json.loads(data)
+        if not isinstance(facts, dict):
+            raise ValueError("it is no JSON object")
+        known = {each.name: each for each in dataclasses.fields(BookiePlan)}
+        values = {name: value for name, value in facts.items() if name in known and name != "bookie"}
+        for name, value in values.items():
+            wanted = (dict,) if name == "progress" else (int,) if name.endswith(("_ms", "_per_s")) else (str,)
+            if not isinstance(value, wanted) or isinstance(value, bool):
+                raise ValueError(f"{name} is {value!r:.40}")
+        plan = BookiePlan(bookie, **values)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise MetadataFormat(f"the plan for bookie {bookie} cannot be read: {error}") from None
+    if plan.kind not in KINDS:
+        raise MetadataFormat(f"the plan for bookie {bookie} is of an unknown kind, {plan.kind!r:.40}")
+    return plan
+
+
+class BookiePlans:
+    """The plans of a cluster, below the URI's root. Any failure of the store raises MetadataError."""
+
+    def __init__(self, tree: Tree, uri: MetadataUri) -> None:
+        self._tree = tree
+        self._root = f"{uri.root}/{paths.UNDERREPLICATION}/plans"
+
+    def _path(self, bookie: str) -> str:
+        return f"{self._root}/{bookie}"
+
+    async def prepare(self) -> None:
+        """Make the parent of all plans, so that it can be watched."""
+        try:
+            await self._tree.create(self._root, make_parents=True)
+        except NodeExists:
+            return
+
+    async def find(self, bookie: str) -> BookiePlan | None:
+        """Return the plan for a bookie, or None. Raises MetadataFormat: it cannot be read."""
+        try:
+            data, _ = await self._tree.get(self._path(bookie))
+        except NoSuchNode:
+            return None
+        return decode(data, bookie)
+
+    async def all(self) -> AsyncIterator[BookiePlan]:
+        """Yield all plans that can be read."""
+        try:
+            names = await self._tree.children(self._root)
+        except NoSuchNode:
+            return
+        for bookie in names:
+            try:
+                plan = await self.find(bookie)
+            except MetadataFormat:
+                continue
+            if plan is not None:
+                yield plan
+
+    async def set(self, plan: BookiePlan) -> None:
+        """Store a plan, in place of any other for that bookie."""
+        data, path = encode(plan), self._path(plan.bookie)
+        if len(data) > PLAN_BYTES_MAX:
+            raise MetadataError(f"the plan for bookie {plan.bookie} has {len(data)} bytes, {PLAN_BYTES_MAX} at most")
+        try:
+            await self._tree.create(path, data, make_parents=True)
+        except NodeExists:
+            await self._tree.set(path, data, -1)
+
+    async def update(self, plan: BookiePlan) -> bool:
+        """Store a plan if there is one for that bookie; return whether there is."""
+        try:
+            await self._tree.set(self._path(plan.bookie), encode(plan), -1)
+        except NoSuchNode:
+            return False
+        return True
+
+    async def end(self, bookie: str) -> bool:
+        """Delete the plan for a bookie; return whether there was one."""
+        try:
+            await self._tree.delete(self._path(bookie))
+        except NoSuchNode:
+            return False
+        return True
+
+    async def watch(self, bookie: str, callback: Callback) -> Callback:
+        """Call `callback()` when the plan for a bookie may have changed; return what ends that."""
+        return await self._tree.watch(self._path(bookie), callback)
+
+    async def watch_all(self, callback: Callback) -> Callback:
+        """Call `callback()` when plans come or go. `prepare` comes first."""
+        return await self._tree.watch_children(self._root, callback)

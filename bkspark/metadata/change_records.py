@@ -1,0 +1,82 @@
+"""Changes that commands make in the metadata store, without a process that would log them: the audit log of commands.
+
+    underreplication/changes/change-<number>      JSON object, UTF-8: the fields of `ChangeRecord`
+
+The nodes are ours. Apache's peers leave them alone: they read only the nodes of `underreplication` that they know. The
+last `RECORDS_MAX` are kept, and a few more until the next command removes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+from dataclasses import dataclass
+
+from bkspark.errors import NoSuchNode
+from bkspark.metadata import paths
+from bkspark.metadata.tree import Tree
+from bkspark.metadata.uri import MetadataUri
+
+RECORDS_MAX = 1000
+_REMOVED_MAX = 50
+"""Records that one command removes; there may be more after commands that ran at the same time."""
+_NAME = "change-"
+CHANGE_CHARACTERS_MAX = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRecord:
+    """A change: when it was made (ms since 1970), who made it (`command:USER@HOST`), and what it was."""
+
+    at_ms: int
+    who: str
+    change: str
+
+
+class ChangeRecords:
+    """The records of one cluster."""
+
+    def __init__(self, tree: Tree, uri: MetadataUri) -> None:
+        self._tree = tree
+        self._root = f"{uri.root}/{paths.UNDERREPLICATION}/changes"
+
+    async def add(self, record: ChangeRecord) -> None:
+        """Store a record, and remove the oldest beyond `RECORDS_MAX`. Raises MetadataError."""
+        short = dataclasses.replace(record, change=record.change[:CHANGE_CHARACTERS_MAX])
+        data = json.dumps(dataclasses.asdict(short)).encode()
+        await self._tree.create(f"{self._root}/{_NAME}", data, sequential=True, make_parents=True)
+        names = sorted(await self._tree.children(self._root))
+        for name in names[: max(0, min(_REMOVED_MAX, len(names) - RECORDS_MAX))]:
+            with contextlib.suppress(NoSuchNode):
+                await self._tree.delete(f"{self._root}/{name}")
+
+    async def latest(self, count_max: int) -> list[ChangeRecord]:
+        """Return the last records, the latest first; one that cannot be read says so. Raises MetadataError."""
+        try:
+            names = sorted(await self._tree.children(self._root), reverse=True)
+        except NoSuchNode:
+            return []
+        found = await asyncio.gather(*(self._read(name) for name in names[:count_max]))
+        return [record for record in found if record is not None]
+
+    async def _read(self, name: str) -> ChangeRecord | None:
+        """Return a record, None if it was removed meanwhile."""
+        try:
+            data, _ = await self._tree.get(f"{self._root}/{name}")
+        except NoSuchNode:
+            return None
+        return _decode(data, name)
+
+
+def _decode(data: bytes, name: str) -> ChangeRecord:
+    """Return the record in a node. Fields of later versions are left out."""
+    try:
+        facts = json.loads(data)
+        at_ms, who, change = facts["at_ms"], facts["who"], facts["change"]
+        if isinstance(at_ms, bool) or not (isinstance(at_ms, int) and isinstance(who, str) and isinstance(change, str)):
+            raise ValueError("a field has another type")
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ChangeRecord(0, "unknown", f"the record {name} cannot be read")
+    return ChangeRecord(at_ms, who, change)

@@ -1,0 +1,150 @@
+"""What the processes that repair are doing, and the rate that an operator set for all of them.
+
+    underreplication/workers/<name>@<session, hex>      ephemeral; JSON object, UTF-8: the fields of `RepairReport`
+    underreplication/replicationRateByBytes             decimal text: bytes a second for each process, -1: no limit
+
+Both nodes are ours; Apache's peers leave them alone. A report has REPORTED_MAX ledgers of each kind at most.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bkspark.errors import MetadataFormat, NodeExists, NoSuchNode
+from bkspark.metadata import paths
+from bkspark.metadata.tree import Tree
+from bkspark.metadata.uri import MetadataUri
+
+REPORTED_MAX = 200
+ERROR_CHARACTERS_MAX = 300
+NO_LIMIT = -1
+_RATE = re.compile(rb"-1|\d{1,15}")
+
+
+@dataclass(frozen=True, slots=True)
+class Repairing:
+    """A ledger that is repaired now: bytes to copy, by an estimate, and bytes that were copied."""
+
+    ledger: int
+    bytes: int
+    copied_bytes: int
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Postponed:
+    """A ledger that could not be repaired, or waits for its writer (failures 0): why, and when it is tried again."""
+
+    ledger: int
+    error: str
+    failures: int
+    next_try_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """What one process does.
+
+    bytes_per_s: its limit, -1: none. listed: ledgers on the list when it looked last. postponed: how many it postponed,
+    of which `postponements` has some. causes: why, with how many ledgers of each.
+    """
+
+    worker: str
+    at_ms: int
+    bytes_per_s: int = NO_LIMIT
+    listed: int = 0
+    repaired: int = 0
+    copied_bytes: int = 0
+    failures: int = 0
+    postponed: int = 0
+    repairs: tuple[Repairing, ...] = ()
+    postponements: tuple[Postponed, ...] = ()
+    causes: Mapping[str, int] = field(default_factory=dict)
+
+
+def encode(report: RepairReport) -> bytes:
+    """Return a node's bytes."""
+    return json.dumps(dataclasses.asdict(report)).encode()
+
+
+def decode(data: bytes, name: str) -> RepairReport:
+    """Return the report in a node. Raises MetadataFormat."""
+    try:
+        facts = json.loads(data)
+        known = {each.name for each in dataclasses.fields(RepairReport)}
+        values: dict[str, Any] = {key: value for key, value in facts.items() if key in known}
+        values["repairs"] = tuple(Repairing(**each) for each in values.get("repairs", ()))
+        values["postponements"] = tuple(Postponed(**each) for each in values.get("postponements", ()))
+        return RepairReport(**values)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise MetadataFormat(f"the report of {name} on its repairs cannot be read: {error}") from None
+
+
+class RepairReports:
+    """Reports and the rate, below the URI's root. Any failure of the store raises MetadataError."""
+
+    def __init__(self, tree: Tree, uri: MetadataUri) -> None:
+        self._tree = tree
+        self._root = f"{uri.root}/{paths.UNDERREPLICATION}"
+
+    async def put(self, report: RepairReport) -> None:
+        """Store this session's report."""
+        path = f"{self._root}/workers/{report.worker}@{self._tree.session_id & (1 << 64) - 1:x}"
+        data = encode(report)
+        try:
+            await self._tree.set(path, data, -1)
+        except NoSuchNode:
+            try:
+                await self._tree.create(path, data, ephemeral=True, make_parents=True)
+            except NodeExists:
+                return  # the answer of an earlier call was lost; the next report follows soon
+
+    async def all(self) -> list[RepairReport]:
+        """Return all reports that can be read."""
+        try:
+            names = await self._tree.children(f"{self._root}/workers")
+        except NoSuchNode:
+            return []
+        found = []
+        for name in names:
+            try:
+                data, _ = await self._tree.get(f"{self._root}/workers/{name}")
+                found.append(decode(data, name))
+            except (NoSuchNode, MetadataFormat):
+                continue
+        return found
+
+    async def bytes_per_s(self) -> int | None:
+        """Return the rate that an operator set for each process, -1: no limit; None: it is not set.
+
+        Raises:
+            MetadataFormat: it cannot be read.
+        """
+        path = f"{self._root}/replicationRateByBytes"
+        try:
+            data, _ = await self._tree.get(path)
+        except NoSuchNode:
+            return None
+        if _RATE.fullmatch(data) is None:
+            raise MetadataFormat(f"{path} holds {data[:40]!r}, not a number of bytes a second or -1")
+        return int(data)
+
+    async def set_bytes_per_s(self, value: int | None) -> None:
+        """Set that rate; None: each process uses its own configuration again."""
+        path = f"{self._root}/replicationRateByBytes"
+        if value is None:
+            try:
+                await self._tree.delete(path)
+            except NoSuchNode:
+                return
+            return
+        data = str(value).encode()
+        try:
+            await self._tree.create(path, data, make_parents=True)
+        except NodeExists:
+            await self._tree.set(path, data, -1)
