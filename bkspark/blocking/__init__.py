@@ -20,12 +20,20 @@ from bkspark.blocking.client import Client
 from bkspark.blocking.ledgers import AdvancedLedgerWriter, LedgerReader, LedgerWriter, SnapshotReader
 from bkspark.blocking.logs import Election, Log, LogWriter
 from bkspark.blocking.loop import iterate, run
-from bkspark.client import NetOptions, PlacementOptions, RelaxedDurability, WriterOptions
+from bkspark.client import (
+    EncryptionOptions,
+    NetOptions,
+    PlacementOptions,
+    RelaxedDurability,
+    WriterOptions,
+    ZooKeeperOptions,
+)
 
 __all__ = [
     "AdvancedLedgerWriter",
     "Client",
     "Election",
+    "EncryptionOptions",
     "LedgerReader",
     "LedgerWriter",
     "Log",
@@ -35,6 +43,7 @@ __all__ = [
     "RelaxedDurability",
     "SnapshotReader",
     "WriterOptions",
+    "ZooKeeperOptions",
     "iterate",
     "run",
 ]

@@ -11,6 +11,8 @@ from bkspark.blocking.loop import run
 from bkspark.blocking.twins import Twin, blocking, iterating
 from bkspark.core.writer_options import WriterOptions
 from bkspark.ledger.bookies import PlacementOptions
+from bkspark.ledger.encryption import NO_KEYS, EncryptionOptions
+from bkspark.metadata.zookeeper_options import ZooKeeperOptions
 from bkspark.net.pool import NetOptions
 
 
@@ -27,6 +29,8 @@ class Client(Twin[aio.Client]):
         net: NetOptions = NetOptions(),
         writer: WriterOptions = WriterOptions(),
         placement: PlacementOptions = PlacementOptions(),
+        zookeeper: ZooKeeperOptions = ZooKeeperOptions(),
+        encryption: EncryptionOptions = NO_KEYS,
     ) -> None:
         client = aio.Client(
             uri,
@@ -36,6 +40,8 @@ class Client(Twin[aio.Client]):
             net=net,
             writer=writer,
             placement=placement,
+            zookeeper=zookeeper,
+            encryption=encryption,
         )
         super().__init__(client)
         run(client.connect)

@@ -10,6 +10,8 @@ from bkspark.blocking.leaving import Leaving
 from bkspark.blocking.loop import run
 from bkspark.blocking.twins import Twin, blocking, iterating, reading, submitting
 from bkspark.core.metadata import LedgerMetadata
+from bkspark.ledger.encryption import NO_KEYS, EncryptionOptions
+from bkspark.net.pool import NetOptions
 
 
 class LedgerWriter(Leaving[aio.LedgerWriter]):
@@ -71,9 +73,18 @@ class SnapshotReader(Twin[aio.SnapshotReader]):
         metadata: LedgerMetadata,
         addresses: Mapping[str, tuple[str, int]],
         password: bytes = b"",
+        net: NetOptions = NetOptions(),
+        encryption: EncryptionOptions = NO_KEYS,
     ) -> None:
         async def make() -> aio.SnapshotReader:
-            return aio.SnapshotReader(ledger_id=ledger_id, metadata=metadata, addresses=addresses, password=password)
+            return aio.SnapshotReader(
+                ledger_id=ledger_id,
+                metadata=metadata,
+                addresses=addresses,
+                password=password,
+                net=net,
+                encryption=encryption,
+            )
 
         super().__init__(run(make))
 

@@ -15,13 +15,6 @@ from bkspark.net.local_reads import LocalBookie, address_on_this_host
 from bkspark.net.pool import NetOptions
 from bkspark.wire.digest import EntryDigest
 
-SCAN_BYTES = 8 << 20
-"""Bytes of items whose places are requested at once. Far less is in memory at a time."""
-
-SCAN_ENTRIES = 64
-"""Entries whose places are requested at least, however large they are: a request for a few costs as much as reading an
-entry of 1 MiB."""
-
 
 class LocalScan:
     """Reads entries of bookies on this host. For one thread, until `close`."""

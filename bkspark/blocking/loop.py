@@ -19,12 +19,8 @@ class _Loop:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self._run, name="bkspark-client", daemon=True)
+        self.thread = threading.Thread(target=self.loop.run_forever, name="bkspark-client", daemon=True)
         self.thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
 
 
 _lock = threading.Lock()

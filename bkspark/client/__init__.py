@@ -1,4 +1,4 @@
-"""Ledgers and logs of one cluster, asyncio. `bkspark.blocking` has the same calls, name for name, blocking.
+"""Ledgers and logs of one cluster, asyncio. `bkspark.blocking` has blocking calls of the same names.
 
 async with Client("zk://127.0.0.1:2181/ledgers") as client:
     async with await client.create(ensemble=3, write_quorum=3, ack_quorum=2) as writer:
@@ -13,11 +13,14 @@ from bkspark.core.relaxed import RelaxedDurability
 from bkspark.core.writer_options import WriterOptions
 from bkspark.ledger import AdvancedLedgerWriter, LedgerReader, LedgerWriter, SnapshotReader
 from bkspark.ledger.bookies import PlacementOptions
+from bkspark.ledger.encryption import EncryptionOptions
+from bkspark.metadata.zookeeper_options import ZooKeeperOptions
 from bkspark.net.pool import NetOptions
 
 __all__ = [
     "AdvancedLedgerWriter",
     "Client",
+    "EncryptionOptions",
     "LedgerReader",
     "LedgerWriter",
     "NetOptions",
@@ -25,4 +28,5 @@ __all__ = [
     "RelaxedDurability",
     "SnapshotReader",
     "WriterOptions",
+    "ZooKeeperOptions",
 ]

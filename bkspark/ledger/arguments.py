@@ -27,8 +27,9 @@ def quorums(ensemble: object, write_quorum: object, ack_quorum: object) -> tuple
     Raises:
         ConfigurationError: one is not a number of bookies, or E >= Qw >= Qa >= 1 does not hold.
     """
-    named = {"ensemble": ensemble, "write_quorum": write_quorum, "ack_quorum": ack_quorum}
-    size, write, ack = (whole_number(name, value, 1, ENSEMBLE_SIZE_MAX) for name, value in named.items())
+    size = whole_number("ensemble", ensemble, 1, ENSEMBLE_SIZE_MAX)
+    write = whole_number("write_quorum", write_quorum, 1, ENSEMBLE_SIZE_MAX)
+    ack = whole_number("ack_quorum", ack_quorum, 1, ENSEMBLE_SIZE_MAX)
     try:
         check_quorums(size, write, ack)
     except ValueError as error:

@@ -10,6 +10,7 @@ from bkspark.core.placement import Topology
 from bkspark.core.quarantine import Quarantine
 from bkspark.errors import MetadataFormat, NoSuchNode
 from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.racks import RackMap
 from bkspark.options import bounded, check
 from bkspark.tasks import start_shared
 
@@ -63,9 +64,9 @@ class BookieWatcher:
         # None: to be read. The numbers show whether a change was reported while it was being read.
         self._writable: frozenset[str] | None = None
         self._writable_changes = 0
-        self._racks: dict[str, str] | None = None
+        self._racks: RackMap | None = None
         self._racks_changes = 0
-        self._racks_before: dict[str, str] = {}
+        self._racks_before = RackMap()
 
     async def candidates(self, ensemble_size: int) -> Candidates:
         """Return the bookies to choose a new ensemble from, as last reported by the watches; read again if too few.
@@ -99,9 +100,11 @@ class BookieWatcher:
         """A writer gives up a bookie."""
         self._quarantine.on_failure(bookie, self._now_ns())
 
-    def _candidates(self, writable: frozenset[str], racks: dict[str, str]) -> Candidates:
+    def _candidates(self, writable: frozenset[str], racks: RackMap) -> Candidates:
         avoided = self._quarantine.members(self._now_ns()) | self._unreachable()
-        return Candidates(writable, Topology(racks, avoided, self._options.min_racks_per_write_quorum))
+        return Candidates(
+            writable, Topology(racks.racks, avoided, self._options.min_racks_per_write_quorum, _hosts(racks))
+        )
 
     async def _watch(self) -> None:
         """Set the watches, once; concurrent callers wait for the same ones."""
@@ -141,7 +144,7 @@ class BookieWatcher:
             self._writable = writable
         return writable
 
-    async def _current_racks(self) -> dict[str, str]:
+    async def _current_racks(self) -> RackMap:
         if self._racks is not None:
             return self._racks
         changes = self._racks_changes
@@ -153,3 +156,8 @@ class BookieWatcher:
 
     def _now_ns(self) -> int:
         return int(asyncio.get_running_loop().time() * 1e9)
+
+
+def _hosts(racks: RackMap) -> dict[str, str]:
+    """Return the hosts of the bookies whose ids name none: ids with a port are compared with each other."""
+    return {bookie: host for bookie, host in racks.hosts.items() if ":" not in bookie}

@@ -7,19 +7,21 @@ import hmac
 import random
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from typing import Self
+from typing import Any, Self
 
 from bkspark.core.last_confirmed import LastEntries
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.placement import choose_ensemble
 from bkspark.core.relaxed import RelaxedDurability
+from bkspark.core.writer import WriterCore
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import ClientClosed, ConfigurationError, UnauthorizedAccess
 from bkspark.ids import DIGESTS
 from bkspark.ledger import arguments
 from bkspark.ledger.bookies import BookieWatcher, PlacementOptions
 from bkspark.ledger.context import ClientContext
-from bkspark.ledger.ledger_types import add_flags, check_relaxed, new_core, parse_ledger_type, type_metadata
+from bkspark.ledger.encryption import NO_KEYS, EncryptionOptions
+from bkspark.ledger.ledger_types import add_flags, check_relaxed, durability_of, parse_ledger_type, type_metadata
 from bkspark.ledger.reader import LedgerReader, LedgerTimes, last_entries
 from bkspark.ledger.recovery import recover
 from bkspark.ledger.writer import LedgerWriter
@@ -28,9 +30,12 @@ from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
+from bkspark.metadata.zookeeper_options import ZooKeeperOptions
 from bkspark.net.pool import BookiePool, NetOptions
+from bkspark.tracing import traced
 from bkspark.wire.adds import WireProtocol
 from bkspark.wire.digest import DigestType, EntryDigest
+from bkspark.wire.encrypted_entries import RECORD_KEY
 
 
 def parse_digest(name: str) -> DigestType:
@@ -45,6 +50,32 @@ def parse_digest(name: str) -> DigestType:
         raise ConfigurationError(f"digest {name!r} is not one of {', '.join(DIGESTS)}") from None
 
 
+def _create_facts(cluster: Cluster, **options: Any) -> dict[str, str | int]:
+    """Return what the span of a creation says; options that are not given have their defaults."""
+    names = ("ensemble", "write_quorum", "ack_quorum")
+    return {name: options[name] for name in names if isinstance(options.get(name), int)}
+
+
+def _ledger_facts(cluster: Cluster, ledger_id: object, **options: object) -> dict[str, str | int]:
+    return {"ledger": ledger_id} if isinstance(ledger_id, int) else {}
+
+
+def _recovery_facts(cluster: Cluster, context: ClientContext, ledger_id: int) -> dict[str, str | int]:
+    return {"ledger": ledger_id}
+
+
+def _writer_facts(writer: LedgerWriter) -> dict[str, str | int]:
+    return {"ledger": writer.ledger_id}
+
+
+def _reader_facts(reader: LedgerReader) -> dict[str, str | int]:
+    return {"last_entry": reader.last_entry}
+
+
+def _end_facts(metadata: LedgerMetadata) -> dict[str, str | int]:
+    return {"last_entry": metadata.last_entry}
+
+
 class Cluster:
     """A connection to one cluster: its metadata store and, on demand, its bookies.
 
@@ -57,6 +88,8 @@ class Cluster:
             use V3.
         net, writer: time-outs and limits of connections, and of writers.
         placement: how bookies are chosen for new ledgers and to replace failed ones.
+        zookeeper: TLS and login of the connection to ZooKeeper, and who may use the nodes that are created.
+        encryption: with which keys new ledgers are encrypted, and encrypted ones are read.
         tree: a metadata tree to use instead of connecting to the URI's hosts; closed with the client.
     """
 
@@ -70,6 +103,8 @@ class Cluster:
         net: NetOptions = NetOptions(),
         writer: WriterOptions = WriterOptions(),
         placement: PlacementOptions = PlacementOptions(),
+        zookeeper: ZooKeeperOptions = ZooKeeperOptions(),
+        encryption: EncryptionOptions = NO_KEYS,
         tree: Tree | None = None,
     ) -> None:
         self.uri = MetadataUri.parse(uri)
@@ -82,6 +117,8 @@ class Cluster:
             ("net", net, NetOptions),
             ("writer", writer, WriterOptions),
             ("placement", placement, PlacementOptions),
+            ("zookeeper", zookeeper, ZooKeeperOptions),
+            ("encryption", encryption, EncryptionOptions),
         ):
             arguments.instance(name, given, kind)
         if tree is not None:
@@ -89,6 +126,8 @@ class Cluster:
         self._net = net
         self._writer_options = writer
         self._placement = placement
+        self._zookeeper = zookeeper
+        self._encryption = encryption
         self._tree = tree
         self._context: ClientContext | None = None
         self._connecting = asyncio.Lock()
@@ -114,7 +153,7 @@ class Cluster:
             if self._context is not None:
                 return self._context
             if self._tree is None:
-                self._tree = await open_tree(self.uri)
+                self._tree = await open_tree(self.uri, self._zookeeper)
             registry = BookieRegistry(self._tree, self.uri)
             pool = BookiePool(registry.resolve, self._net, self._protocol)
             self._context = ClientContext(
@@ -153,8 +192,14 @@ class Cluster:
         assert self._tree is not None
         return self._tree
 
+    @property
+    def encryption(self) -> EncryptionOptions:
+        """With which keys new ledgers are encrypted, and encrypted ones are read."""
+        return self._encryption
+
     # ---- ledgers ----
 
+    @traced("bookkeeper.create", _create_facts, _writer_facts)
     async def create(
         self,
         *,
@@ -177,7 +222,7 @@ class Cluster:
 
         Raises:
             ConfigurationError: E >= Qw >= Qa >= 1 does not hold, the ledger type is unknown, or `relaxed` or the
-                quorums do not fit it.
+                quorums do not fit it; or the key file of `encryption` cannot be used.
             NotEnoughBookies: fewer writable bookies than `ensemble`; nothing was created.
             LedgerExists: `ledger_id` is taken.
         """
@@ -188,6 +233,11 @@ class Cluster:
         type_ = parse_ledger_type(ledger_type)
         check_relaxed(type_, relaxed, ensemble, write_quorum)
         custom = type_metadata(type_, custom)
+        if RECORD_KEY in custom:
+            raise ConfigurationError(f"metadata: {RECORD_KEY!r} is what encryption writes itself: choose another name")
+        ledger_key = self._encryption.new_ledger()
+        if ledger_key is not None:
+            custom = {**custom, RECORD_KEY: ledger_key.record}
         context = await self._connected()
         found = await context.watcher.candidates(ensemble)
         bookies = choose_ensemble(found.writable, ensemble, write_quorum, context.random, found.topology)
@@ -203,9 +253,12 @@ class Cluster:
             ),
             ledger_id=ledger_id,
         )
-        core = new_core(created, stored.metadata, stored.version, context.random, self._writer_options, type_, relaxed)
-        return LedgerWriter(context, core, self._password, self._writer_options, flags=add_flags(type_))
+        options, durability = self._writer_options, durability_of(type_, relaxed)
+        core = WriterCore(created, stored.metadata, stored.version, context.random, options, relaxed=durability)
+        sealer = None if ledger_key is None else ledger_key.sealer(created)
+        return LedgerWriter(context, core, self._password, options, flags=add_flags(type_), encryption=sealer)
 
+    @traced("bookkeeper.open", _ledger_facts, _reader_facts)
     async def open(self, ledger_id: int, *, recover: bool = False) -> LedgerReader:
         """Return a reader of a ledger.
 
@@ -217,6 +270,9 @@ class Cluster:
             NoSuchLedger: it does not exist.
             UnauthorizedAccess: the password is wrong.
             LedgerRecoveryFailed, ReadFailed: too few bookies answered.
+
+        If the ledger is encrypted and its key is missing, the reader's reads raise DecryptionFailed: facts and recovery
+        need no key.
         """
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
         recover = arguments.flag("recover", recover)
@@ -231,7 +287,7 @@ class Cluster:
             else:
                 digest = EntryDigest(metadata.digest, self._password, metadata.lac_bounds)
                 last = await last_entries(context.pool, ledger_id, metadata, digest)
-        return LedgerReader(context, ledger_id, metadata, self._password, last, times)
+        return LedgerReader(context, ledger_id, metadata, self._password, last, times, self._encryption)
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
         """Fence a ledger, find its end and close it; return its closed metadata. Raises as `open`.
@@ -243,6 +299,7 @@ class Cluster:
         context = await self._connected()
         return await self._recover(context, ledger_id)
 
+    @traced("bookkeeper.recover", _recovery_facts, _end_facts)
     async def _recover(self, context: ClientContext, ledger_id: int) -> LedgerMetadata:
         stored = await context.ledgers.read(ledger_id)
         self._check_password(ledger_id, stored.metadata)

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 _Effect = TypeVar("_Effect")
 Work = Coroutine[Any, Any, Sequence[_Effect] | None]
-"""Work that takes time. Its result are the core's next effects; None: the core was not called."""
+"""Work that takes time. Its result is the core's next effects; None: the core was not called."""
 
 
 class Driver(Generic[_Effect]):

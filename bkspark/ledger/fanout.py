@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Collection, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from bkspark.core import effects
 from bkspark.core.writer import WriterCore
-from bkspark.core.writer_errors import client_closed
-from bkspark.errors import BookKeeperError, ClientClosed, MetadataError, NoSuchLedger
+from bkspark.core.writer_errors import client_closed, not_enough
+from bkspark.errors import (
+    AuthenticationFailed,
+    BookKeeperError,
+    ClientClosed,
+    MetadataError,
+    NoSuchLedger,
+    TlsFailed,
+)
 from bkspark.ledger.driver import Work
-from bkspark.ledger.link import BookieLink, force_ledger, reach
+from bkspark.ledger.link import BookieLink, force_ledger
 from bkspark.ledger.ownership import Ownership
 from bkspark.net.connection import AddListener
-from bkspark.net.pool import BookiePool, Channel
+from bkspark.net.pool import Channel
 from bkspark.net.v3_channel import BookieV3Channel
-from bkspark.wire.adds import WireProtocol
 
+Connect = Callable[[str], Coroutine[Any, Any, Channel]]
+
+REACH_S = 2.0
+"""How long a closing writer waits for bookies that are not connected yet."""
 CONFIRM_PAUSE_S = 0.25
 """Pause before the metadata store is asked again whether the ledger is still ours."""
 
@@ -32,18 +42,17 @@ class EffectRunner(Protocol):
         """Perform effects, in order."""
 
     def spawn(self, work: Work[effects.WriterEffect]) -> asyncio.Task[None]:
-        """Do some work beside everything else, and then perform what it results in."""
+        """Do work in the background, then perform the effects that it returns."""
 
     def now_ns(self) -> int:
-        """Return the time that the core goes by."""
+        """Return the time that events carry, in ns."""
 
 
 class Fanout:
     """Sends a writer's adds and forces, connects where there is no connection yet, and passes answers to the core.
 
     Args:
-        protocol: protocol of the adds; forces always use V3.
-        connection_index: which of the connections to a bookie is used.
+        connect: returns, when awaited, the channel to a bookie for adds. Forces need a V3 channel.
         ownership: checked for each new connection before anything is sent on it; None in a recovery, which owns the
             ledger by its fences.
         force_timeout_s: how long a bookie may take to sync what it acknowledged.
@@ -51,11 +60,9 @@ class Fanout:
 
     def __init__(
         self,
-        pool: BookiePool,
         core: WriterCore,
         run: EffectRunner,
-        protocol: WireProtocol,
-        connection_index: int,
+        connect: Connect,
         ownership: Ownership | None,
         force_timeout_s: float,
     ) -> None:
@@ -63,9 +70,7 @@ class Fanout:
         """The writer's; gets answers and failures."""
         self._run = run
         """The writer's."""
-        self._connection = pool.channel if protocol is WireProtocol.V2 else pool.v3_channel
-        """Connects. Constant."""
-        self._connection_index = connection_index
+        self._channel_to = connect
         """Constant."""
         self._ownership = ownership
         """Constant."""
@@ -73,6 +78,10 @@ class Fanout:
         """Constant."""
         self._links: dict[int, BookieLink] = {}
         """The connection of each used slot, until it is lost or the slot has another bookie."""
+        self.refusal: TlsFailed | AuthenticationFailed | None = None
+        """The last one: usually the settings of this client, so that no other bookie can be reached either."""
+        self._refusing: set[str] = set()
+        """Bookies that refused this client, and have answered no adds since."""
 
     # ---- sending ----
 
@@ -115,9 +124,19 @@ class Fanout:
         return slots
 
     async def reach(self, but: Collection[str] = ()) -> None:
-        """Return when nothing waits for a connection to a bookie that is not one of `but`, or REACH_S are over."""
-        links = [link for slot, link in self._links.items() if self._core.slots.may_hold_back(slot)]
-        await reach([link for link in links if link.bookie not in but])
+        """Return when nothing waits for a connection to a bookie that is not one of `but`, or REACH_S are over.
+
+        A quorum may have acknowledged all of a short ledger before the last bookie was connected: if the ledger were
+        closed now, it would lack that bookie's copies until a repair.
+        """
+        waiting = [
+            link.connecting
+            for slot, link in self._links.items()
+            if link.backlog and link.connecting is not None and link.bookie not in but
+            if self._core.slots.may_hold_back(slot)
+        ]
+        if waiting:
+            await asyncio.wait(waiting, timeout=REACH_S)
 
     def drop_if_silent(self, bookie: str) -> None:
         """Drop the connections to a bookie if they have received nothing for as long as an answer may take."""
@@ -140,17 +159,18 @@ class Fanout:
 
     async def _connect(self, slot: int, link: BookieLink) -> list[effects.WriterEffect] | None:
         try:
-            channel = await self._connection(link.bookie, self._connection_index)
+            channel = await self._channel_to(link.bookie)
             await self._confirm_ownership(slot, link, channel)
             if channel.lost is not None:
                 raise channel.lost
         except ClientClosed:
             return self._give_up()
-        except BookKeeperError:
+        except BookKeeperError as error:
             if self._links.get(slot) is not link:
                 return None
+            self._note(error)
             del self._links[slot]
-            return self._core.on_bookie_failed(slot, link.bookie, self._run.now_ns())
+            return self._failed(slot, link.bookie)
         if self._links.get(slot) is not link or self._core.error is not None:
             return None
         on_replies = functools.partial(self._on_replies, slot, link.bookie)
@@ -188,6 +208,8 @@ class Fanout:
         self, slot: int, bookie: str, entry_ids: np.ndarray, statuses: np.ndarray, last_synced: int | None
     ) -> None:
         """A bookie answered adds."""
+        if self._refusing:
+            self._refusing.discard(bookie)
         now_ns = self._run.now_ns()
         self._run.perform(self._core.on_add_replies(slot, bookie, entry_ids, statuses, now_ns, last_synced))
 
@@ -196,9 +218,23 @@ class Fanout:
         if isinstance(error, ClientClosed):
             self._run.perform(self._give_up())
         if self._links.get(slot) is link:
+            self._note(error)
             del self._links[slot]
             if self._core.has_outstanding(slot):
-                self._run.perform(self._core.on_bookie_failed(slot, link.bookie, self._run.now_ns()))
+                self._run.perform(self._failed(slot, link.bookie))
+
+    def _failed(self, slot: int, bookie: str) -> list[effects.WriterEffect]:
+        core = self._core
+        if self._refusing.issuperset(place.bookie for place in core.slots.all):
+            # Otherwise they would be tried again and again: each attempt may take as long as an answer may.
+            return core.give_up(not_enough(core.ledger_id, core.lac, self._refusing))
+        return core.on_bookie_failed(slot, bookie, self._run.now_ns())
+
+    def _note(self, error: BookKeeperError) -> None:
+        if isinstance(error, (TlsFailed, AuthenticationFailed)):
+            self.refusal = error
+            if error.bookie is not None:
+                self._refusing.add(error.bookie)
 
     def _give_up(self) -> list[effects.WriterEffect]:
         core = self._core

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from bkspark.core.metadata import LEDGER_TYPE_KEY, LedgerMetadata, LedgerType
-from bkspark.core.placement import RandomSource
+from bkspark.core.metadata import LEDGER_TYPE_KEY, LedgerType
 from bkspark.core.relaxed import RelaxedDurability
-from bkspark.core.writer import WriterCore
-from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import ConfigurationError
 from bkspark.ids import LEDGER_TYPES
 from bkspark.options import instance
@@ -63,19 +60,9 @@ def add_flags(ledger_type: LedgerType) -> AddFlags:
     return AddFlags(is_deferred=ledger_type.is_relaxed, bypasses_journal=ledger_type is LedgerType.VD_BYPASS_JOURNAL)
 
 
-def new_core(
-    ledger_id: int,
-    metadata: LedgerMetadata,
-    version: int,
-    random: RandomSource,
-    options: WriterOptions,
-    ledger_type: LedgerType,
-    relaxed: RelaxedDurability,
-) -> WriterCore:
-    """Return the core of the writer that has just created its ledger."""
+def durability_of(ledger_type: LedgerType, relaxed: RelaxedDurability) -> RelaxedDurability | None:
+    """Return how acknowledged entries of a ledger of that type become durable; None: they are durable."""
     if not ledger_type.is_relaxed:
-        return WriterCore(ledger_id, metadata, version, random, options)
-    if ledger_type is LedgerType.VD_BYPASS_JOURNAL:
-        # A sync there moves everything into entry log and index: only on request.
-        relaxed = replace(relaxed, force_interval_s=0.0)
-    return WriterCore(ledger_id, metadata, version, random, options, relaxed=relaxed)
+        return None
+    # A sync that bypasses the journal moves everything into entry log and index: only on request.
+    return replace(relaxed, force_interval_s=0.0) if ledger_type is LedgerType.VD_BYPASS_JOURNAL else relaxed

@@ -1,9 +1,8 @@
-"""The way from a writer to the bookie in one slot of its ensemble."""
+"""BookieLink: the connection from a writer to the bookie in one slot of its ensemble."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 
 from bkspark.errors import BookKeeperError
 from bkspark.net.pool import Channel
@@ -12,8 +11,6 @@ from bkspark.wire import v2
 
 FORCE_PAUSE_S = 0.05
 """Pause before a force is repeated at a bookie that refused load."""
-REACH_S = 2.0
-"""How long a closing writer waits for bookies that are not connected yet."""
 
 
 class BookieLink:
@@ -30,17 +27,6 @@ class BookieLink:
         """Sends from before there was a connection, in order; empty from then on."""
         self.connecting: asyncio.Task[None] | None = None
         """Makes the connection. Set once, by `Fanout`."""
-
-
-async def reach(links: Iterable[BookieLink]) -> None:
-    """Return when no send waits for a connection, or REACH_S are over.
-
-    A quorum may have acknowledged all of a short ledger before the last bookie was connected: if the ledger were closed
-    now, it would lack that bookie's copies until a repair.
-    """
-    waiting = [link.connecting for link in links if link.backlog and link.connecting is not None]
-    if waiting:
-        await asyncio.wait(waiting, timeout=REACH_S)
 
 
 async def force_ledger(channel: BookieV3Channel, ledger_id: int, timeout_s: float) -> bool:

@@ -28,11 +28,11 @@ class Patience:
         self._pause_s = PAUSE_S_MIN
 
     def exhaust(self) -> None:
-        """It has failed for `limit_s` already: the next failure is the last."""
+        """Use up the time: the next failure is the last."""
         self._is_over = True
 
     def succeeded(self) -> None:
-        """It succeeded: the time begins again with the next failure."""
+        """Record a success: the time begins again with the next failure."""
         self._since = None
         self._pause_s = PAUSE_S_MIN
 

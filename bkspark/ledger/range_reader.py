@@ -4,34 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
-from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine, Iterator
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
-import numpy as np
-
+from bkspark import tracing
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.reader import AdaptiveReadSize, EntrySpan, GroupRead, groups, next_span
 from bkspark.entries import EntryBatch
-from bkspark.errors import (
-    BookieUnavailable,
-    BookKeeperError,
-    ClientClosed,
-    DigestMismatch,
-    NoSuchEntry,
-    ReadFailed,
-    TooManyRequests,
-)
-from bkspark.net.answers import BAD_DIGEST, joined
-from bkspark.net.channel import BookieChannel
+from bkspark.errors import BookieUnavailable, BookKeeperError, ClientClosed
+from bkspark.ledger.replica_reads import Part, ReplicaReads, read_ahead, read_error, report_damage
 from bkspark.net.pool import BookiePool
+from bkspark.net.responses import joined
 from bkspark.tasks import forget_failure
 from bkspark.wire import v2
-from bkspark.wire.adds import WireProtocol
 from bkspark.wire.digest import EntryDigest
-
-logger = logging.getLogger(__name__)
 
 BATCH_BYTES = 1024 * 1024
 """Default size of what `batches` yields, in payload bytes, roughly."""
@@ -43,36 +31,10 @@ SPAN_EXCESS = 2
 """A span is cut if its entries have more than this factor of its planned bytes."""
 SINGLES_FIRST = 256
 SINGLES_MAX = 1024
-STRIPED_SINGLES_MAX = 256
-"""Single reads in flight: at first, and at most. They have no limit in bytes, and in a striped ledger a bookie looks up
-each entry separately."""
+"""Single reads in flight: at first, and at most. They have no limit in bytes."""
 
 SCAN_BYTES_MIN = 256 * 1024
 """Smaller requests go over the network at once: another request for the entries' places would not pay."""
-
-_Part = tuple[EntryBatch, int]
-"""Entries from the first missing one on, and the status that says why there are no more."""
-
-
-def read_error(status: int, ledger_id: int, entry_id: int, bookie: str) -> BookKeeperError:
-    """Return the error that a read status of one bookie stands for."""
-    kind: type[BookKeeperError]
-    if status in (v2.Status.ENOENTRY, v2.Status.ENOLEDGER):
-        kind, what = NoSuchEntry, "not there"
-    elif status == BAD_DIGEST:
-        kind, what = DigestMismatch, "the bytes do not match their digest or ids"
-    elif status == v2.Status.ETOOMANYREQUESTS:
-        kind, what = TooManyRequests, "too many requests"
-    else:
-        kind, what = ReadFailed, f"answered with status {status}"
-    where = f"ledger {ledger_id} entry {entry_id} at bookie {bookie}"
-    return kind(f"{where}: {what}", ledger_id=ledger_id, entry_id=entry_id, bookie=bookie)
-
-
-def report_damage(error: BookKeeperError) -> None:
-    """Log an entry that is damaged at one bookie; other replicas are asked for it."""
-    if isinstance(error, DigestMismatch):
-        logger.warning("%s; another bookie is asked for it", error)
 
 
 class RangeReader:
@@ -86,22 +48,52 @@ class RangeReader:
         self._metadata = metadata
         self._digest = digest
         self._preferred = preferred
-        self._batch_reads = pool.protocol is WireProtocol.V2
-        self._without_batch_reads: set[str] = set()
-        self._singles = AdaptiveReadSize(BATCH_BYTES, SINGLES_MAX, SINGLES_FIRST)
+        self._replicas = ReplicaReads(
+            pool, ledger_id, digest, AdaptiveReadSize(BATCH_BYTES, SINGLES_MAX, SINGLES_FIRST)
+        )
         # Approximate bytes of an entry; 0: not known yet.
         self._entry_bytes = mean_entry_bytes(metadata)
 
-    async def read_span(self, span: EntrySpan, bytes_max: int) -> EntryBatch:
-        """Return the entries of the span, at least the first: all, or as many as have about `bytes_max`.
+    def read_span(self, span: EntrySpan, bytes_max: int) -> Coroutine[Any, Any, EntryBatch]:
+        """Return, when awaited, the entries of the span, at least the first: all, or about `bytes_max` of them.
 
         Raises:
             NoSuchEntry: every bookie that could have an entry answered that it does not.
             ReadFailed: no replica returned an entry, and at least one answer was not certain.
         """
-        todo = groups(span, self._ledger_id, self._metadata.write_quorum, self._preferred, self._pool.avoided)
+        pool, write_quorum = self._pool, self._metadata.write_quorum
+        if pool.speeds.is_informed:
+            todo = self._groups_by_speed(span)
+        else:
+            todo = groups(span, self._ledger_id, write_quorum, self._preferred, pool.avoided)
+        if tracing.tracer is not None:
+            return self._traced(todo, span, bytes_max)
         if len(todo) == 1:
-            return await self._read_group(todo[0], bytes_max)
+            return self._read_group(todo[0], bytes_max)
+        return self._read_groups(todo, span, bytes_max)
+
+    def _traced(self, todo: list[GroupRead], span: EntrySpan, bytes_max: int) -> Coroutine[Any, Any, EntryBatch]:
+        """Return, when awaited, what `read_span` returns; it is a span of tracing."""
+        wanted = {"ledger": self._ledger_id, "first_entry": span.first_entry}
+        wanted["wanted_entries"] = span.end_entry - span.first_entry
+        read = partial(self._read_group, todo[0], bytes_max)
+        if len(todo) > 1:
+            read = partial(self._read_groups, todo, span, bytes_max)
+        return tracing.reading(read, wanted, _facts)
+
+    def _groups_by_speed(self, span: EntrySpan) -> list[GroupRead]:
+        """Return the reads that cover a span; replicas that failed or are slow are asked last."""
+        pool, write_quorum = self._pool, self._metadata.write_quorum
+        now_s, size_bytes = asyncio.get_running_loop().time(), (span.end_entry - span.first_entry) * self._entry_bytes
+        avoided, slow = pool.avoided, pool.speeds.slow(span.bookies, size_bytes, now_s)
+        candidates = [bookie for bookie in span.bookies if bookie not in avoided] if avoided else span.bookies
+        tried = pool.speeds.to_try(candidates, size_bytes, now_s)
+        if tried is not None:
+            return groups(span, self._ledger_id, write_quorum, tried, avoided, slow - {tried})
+        return groups(span, self._ledger_id, write_quorum, self._preferred, avoided, slow)
+
+    async def _read_groups(self, todo: list[GroupRead], span: EntrySpan, bytes_max: int) -> EntryBatch:
+        """Return entries of all groups of a span as `read_span`."""
         parts = await asyncio.gather(*(self._read_group(group, bytes_max // len(todo)) for group in todo))
         return _interleave(parts, span)
 
@@ -114,6 +106,8 @@ class RangeReader:
             part = await self._read_local(group) if self._pool.options.local_reads else None
             if part is None:
                 part = await self.read_some(group, self._pool.options.frame_bytes_max)
+            if not parts and not len(group.missing):
+                return part
             parts.append(part)
             room -= part.payload_bytes
         return parts[0] if len(parts) == 1 else joined(parts, self._ledger_id, first_entry)
@@ -139,7 +133,7 @@ class RangeReader:
         return part
 
     async def read_some(self, group: GroupRead, bytes_max: int) -> EntryBatch:
-        """Return the next entries of a group, those of one answer; `group.missing` are the others.
+        """Return the next entries of a group, those of one response; `group.missing` are the others.
 
         Args:
             bytes_max: limit of the answer, or one entry; only batch reads, of a group without gaps, have a limit.
@@ -147,39 +141,55 @@ class RangeReader:
         Raises:
             NoSuchEntry, ReadFailed: as `read_span`.
         """
-        asked: dict[asyncio.Task[_Part], str] = {}
+        loop, speeds = asyncio.get_running_loop(), self._pool.speeds
+        asked: dict[asyncio.Task[Part], tuple[str, float]] = {}
+        asks_next = True
         try:
             while True:
-                bookie = None if asked else group.next_replica()
-                if bookie is None and not asked:
-                    raise group.error()
+                bookie = group.next_replica() if asks_next else None
                 if bookie is not None:
-                    asked[asyncio.ensure_future(self._ask(bookie, group, bytes_max))] = bookie
-                task = await self._first_answer(group, asked, bytes_max)
-                part = self._take(group, asked.pop(task), task)
-                if part is not None:
-                    return part
+                    if asked:
+                        speeds.on_further()
+                    reading = self._replicas.prefix(bookie, group.missing, group.step, bytes_max)
+                    asked[asyncio.ensure_future(reading)] = bookie, loop.time()
+                elif not asked:
+                    raise group.error()
+                # If an answer takes long, a further replica is asked meanwhile.
+                delay_s: float | None = self._pool.options.speculative_read_s
+                if asks_next and bookie is None:
+                    delay_s = None
+                elif speeds.is_informed and self._entry_bytes:
+                    delay_s = self._patience_s(group, bytes_max)
+                done, _ = await asyncio.wait(asked, timeout=delay_s, return_when=asyncio.FIRST_COMPLETED)
+                asks_next = not done
+                if done:
+                    task = done.pop()
+                    bookie, asked_s = asked.pop(task)
+                    part = self._take(group, bookie, task)
+                    if part is not None:
+                        if len(group.replicas) == 1:
+                            # A speed is of use only where there is another bookie to ask.
+                            return part
+                        now_s, size_bytes = loop.time(), part.payload_bytes
+                        speeds.on_answer(bookie, size_bytes, now_s - asked_s, now_s)
+                        for slower, asked_s in asked.values():
+                            speeds.on_overtaken(slower, size_bytes, now_s - asked_s, now_s)
+                        return part
+                    asks_next = not asked
         finally:
             if asked:
                 _cancel(asked)
 
-    async def _first_answer(
-        self, group: GroupRead, asked: dict[asyncio.Task[_Part], str], bytes_max: int
-    ) -> asyncio.Task[_Part]:
-        """Return the first task that is done; if that takes long, a further replica is asked meanwhile."""
-        delay_s: float | None = self._pool.options.speculative_read_s
-        while True:
-            done, _ = await asyncio.wait(asked, timeout=delay_s, return_when=asyncio.FIRST_COMPLETED)
-            if done:
-                return done.pop()
-            bookie = group.next_replica()
-            if bookie is None:
-                delay_s = None
-            else:
-                asked[asyncio.ensure_future(self._ask(bookie, group, bytes_max))] = bookie
+    def _patience_s(self, group: GroupRead, bytes_max: int) -> float:
+        """Return after what time a further replica is asked."""
+        limit_s = self._pool.options.speculative_read_s
+        size_bytes = min(bytes_max, len(group.missing) * self._entry_bytes)
+        now_s = asyncio.get_running_loop().time()
+        patience_s = self._pool.speeds.patience_s(group.replicas, size_bytes, now_s)
+        return limit_s if patience_s is None else min(limit_s, patience_s)
 
-    def _take(self, group: GroupRead, bookie: str, task: asyncio.Task[_Part]) -> EntryBatch | None:
-        """Tell the group what a bookie answered; return the entries, None where there are none."""
+    def _take(self, group: GroupRead, bookie: str, task: asyncio.Task[Part]) -> EntryBatch | None:
+        """Pass a bookie's response to the group; return its entries, or None without any."""
         try:
             part, status = task.result()
         except ClientClosed:
@@ -201,89 +211,42 @@ class RangeReader:
         group.on_entries(bookie, count, refusal)
         return part
 
-    async def _ask(self, bookie: str, group: GroupRead, bytes_max: int) -> _Part:
-        entry_ids = group.missing
-        if group.step == 1 and self._batch_reads and bookie not in self._without_batch_reads:
-            channel = await self._pool.channel(bookie)
-            try:
-                assert isinstance(channel, BookieChannel)
-                first_entry, count = entry_ids.item(0), len(entry_ids)
-                answer = await channel.batch_read(self._ledger_id, first_entry, count, bytes_max, self._digest)
-            except BookieUnavailable:
-                # A bookie too old for batch reads closes the connection. If it answers single reads, it is too old.
-                part = await self._ask_singles(bookie, group)
-                self._without_batch_reads.add(bookie)
-                return part
-            if answer.status == v2.EOK and not len(answer.entries):
-                return answer.entries, BAD_DIGEST
-            return answer.entries, answer.status
-        return await self._ask_singles(bookie, group)
-
-    async def _ask_singles(self, bookie: str, group: GroupRead) -> _Part:
-        count = self._singles.entries if group.step == 1 else min(self._singles.entries, STRIPED_SINGLES_MAX)
-        entry_ids = group.missing[:count]
-        channel = await self._pool.channel(bookie)
-        answers = await channel.read_entries(self._ledger_id, entry_ids, self._digest)
-        self._singles.on_entries(answers.largest_bytes)
-        good = answers.statuses == v2.EOK
-        count = len(good) if good.all() else int(np.argmin(good))
-        status = v2.EOK if count == len(good) else int(answers.statuses[count])
-        return answers.before(count), status
-
-    async def length_at(self, bookie: str, entry_id: int) -> int | None:
-        """Return the cumulative length in an entry at one bookie; None if it does not return the entry."""
-        channel = await self._pool.channel(bookie)
-        answers = await channel.read_entries(self._ledger_id, np.array([entry_id]), self._digest)
-        return int(answers.lengths[0]) if answers.payloads[0] is not None else None
-
-    async def batches(
-        self, first_entry: int, end_entry: int, batch_bytes: int = BATCH_BYTES
-    ) -> AsyncGenerator[EntryBatch]:
+    def batches(self, first_entry: int, end_entry: int, batch_bytes: int = BATCH_BYTES) -> AsyncGenerator[EntryBatch]:
         """Yield [first_entry, end_entry) in batches of roughly `batch_bytes`; reads run ahead of the caller.
 
         The number of entries in a span follows the sizes of earlier ones: if later ones are larger, a span is returned
         in pieces.
         """
-        entries_max = self._span_entries(batch_bytes)
-        ahead: deque[tuple[EntrySpan, asyncio.Task[EntryBatch]]] = deque()
-        bytes_max = SPAN_EXCESS * batch_bytes
-        position = first_entry
-        try:
-            while position < end_entry or ahead:
-                while position < end_entry and len(ahead) < READ_AHEAD_SPANS:
-                    span = next_span(self._metadata, position, end_entry, entries_max)
-                    ahead.append((span, asyncio.ensure_future(self.read_span(span, bytes_max))))
-                    position = span.end_entry
-                span, task = ahead.popleft()
-                batch = await task
-                if batch.end_entry < span.end_entry:
-                    rest = replace(span, first_entry=batch.end_entry)
-                    ahead.appendleft((rest, asyncio.ensure_future(self.read_span(rest, bytes_max))))
-                self._entry_bytes = max(1, batch.payload_bytes // len(batch))
-                entries_max = self._span_entries(batch_bytes)
-                yield batch
-        finally:
-            if ahead:
-                for _, task in ahead:
-                    task.cancel()
-                await asyncio.gather(*(task for _, task in ahead), return_exceptions=True)
+        spans = self._spans(first_entry, end_entry, batch_bytes)
+        read = partial(self.read_span, bytes_max=SPAN_EXCESS * batch_bytes)
+        return read_ahead(spans, read, self._rest, READ_AHEAD_SPANS)
 
-    def _span_entries(self, batch_bytes: int) -> int:
-        if not self._entry_bytes:
-            return SPAN_ENTRIES_FIRST
-        return max(1, min(SPAN_ENTRIES_MAX, batch_bytes // self._entry_bytes))
+    def _spans(self, first_entry: int, end_entry: int, batch_bytes: int) -> Iterator[EntrySpan]:
+        while first_entry < end_entry:
+            entries_max = SPAN_ENTRIES_FIRST
+            if self._entry_bytes:
+                entries_max = max(1, min(SPAN_ENTRIES_MAX, batch_bytes // self._entry_bytes))
+            span = next_span(self._metadata, first_entry, end_entry, entries_max)
+            first_entry = span.end_entry
+            yield span
+
+    def _rest(self, span: EntrySpan, batch: EntryBatch) -> EntrySpan | None:
+        """Return the entries of a span that are not in the batch that was read of it, or None."""
+        end = batch.end_entry
+        self._entry_bytes = max(1, batch.payload_bytes // (end - span.first_entry))
+        return replace(span, first_entry=end) if end < span.end_entry else None
 
 
 def planned_reader(pool: BookiePool, ledger_id: int, metadata: LedgerMetadata, password: bytes) -> RangeReader:
-    """Return a reader of what a plan carried along; readers of one ledger begin with one bookie, others with others."""
+    """Return a reader for metadata from a plan. All readers of one ledger prefer one bookie; ledgers differ in it."""
     bookies = metadata.last_fragment.bookies
     digest = EntryDigest(metadata.digest, password, metadata.lac_bounds)
     return RangeReader(pool, ledger_id, metadata, digest, bookies[ledger_id % len(bookies)])
 
 
 def mean_entry_bytes(metadata: LedgerMetadata) -> int:
-    """Return the mean size of a closed ledger's entries, at least 1; 0 if unknown."""
-    if metadata.is_closed and metadata.last_entry >= 0 and metadata.length > 0:
+    """Return the mean size of a ledger's entries, at least 1; 0 if unknown, as that of a ledger that is not closed."""
+    if metadata.length and metadata.last_entry >= 0:
         return max(1, metadata.length // (metadata.last_entry + 1))
     return 0
 
@@ -299,10 +262,15 @@ def _interleave(parts: list[EntryBatch], span: EntrySpan) -> EntryBatch:
     return EntryBatch.of(payloads, parts[0].ledger_id, span.first_entry)
 
 
-def _cancel(asked: dict[asyncio.Task[_Part], str]) -> None:
+def _cancel(asked: dict[asyncio.Task[Part], tuple[str, float]]) -> None:
     """Cancel answers that are no longer needed."""
     for task in asked:
         task.cancel()
         # The failure of a replica after another one had answered is not an error of the read.
         task.add_done_callback(forget_failure)
     asked.clear()
+
+
+def _facts(batch: EntryBatch) -> dict[str, str | int]:
+    """Return what a span says of the entries that a read returned."""
+    return {"entries": len(batch), "bytes": batch.payload_bytes}

@@ -14,13 +14,15 @@ from bkspark.entries import EntryBatch
 from bkspark.errors import BookieUnavailable, BookKeeperError, ClientClosed, NoSuchEntry, ReadFailed
 from bkspark.ledger import arguments
 from bkspark.ledger.context import ClientContext
+from bkspark.ledger.encryption import NO_KEYS, EncryptionOptions
 from bkspark.ledger.patience import PATIENCE_S, Patience
-from bkspark.ledger.range_reader import BATCH_BYTES, RangeReader, planned_reader, read_error, report_damage
+from bkspark.ledger.range_reader import BATCH_BYTES, RangeReader, planned_reader
+from bkspark.ledger.replica_reads import read_error, report_damage
 from bkspark.ledger.tail import TailWatch
 from bkspark.metadata.ledgers import Versioned
-from bkspark.net.answers import joined
 from bkspark.net.pool import BookiePool, NetOptions, resolver
-from bkspark.net.v3_channel import LacAnswer
+from bkspark.net.responses import joined
+from bkspark.net.v3_channel import LacResponse
 from bkspark.options import DAY_S
 from bkspark.wire import v2
 from bkspark.wire.digest import EntryDigest
@@ -34,7 +36,7 @@ async def last_entries(pool: BookiePool, ledger_id: int, metadata: LedgerMetadat
     """
     fragment = metadata.last_fragment
 
-    async def ask(slot: int, bookie: str) -> tuple[int, LacAnswer | BookKeeperError]:
+    async def ask(slot: int, bookie: str) -> tuple[int, LacResponse | BookKeeperError]:
         try:
             return slot, await _ask_lac(pool, bookie, ledger_id, digest)
         except ClientClosed:
@@ -70,7 +72,7 @@ async def last_entries(pool: BookiePool, ledger_id: int, metadata: LedgerMetadat
     return core.result()
 
 
-async def _ask_lac(pool: BookiePool, bookie: str, ledger_id: int, digest: EntryDigest) -> LacAnswer:
+async def _ask_lac(pool: BookiePool, bookie: str, ledger_id: int, digest: EntryDigest) -> LacResponse:
     """Ask one bookie for explicit LAC and last entry; if it has neither, for its last entry by a plain read.
 
     The second request is for certainty: Apache's bookies also answer "no entry" to the first one when a disk failed,
@@ -84,12 +86,12 @@ async def _ask_lac(pool: BookiePool, bookie: str, ledger_id: int, digest: EntryD
     if answer is not None and answer.lac is not None:
         return answer
     last = await (await pool.channel(bookie)).read_last_entry(ledger_id, digest)
-    return LacAnswer(last.status, None, last.entry)
+    return LacResponse(last.status, None, last.entry)
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerTimes:
-    """When a ledger was created, and since when at the latest it has not changed: ms since the epoch, the metadata
+    """When a ledger was created, and by when it had last changed: ms since the epoch, the metadata
     store's clock. `closed_ms` is None when the ledger was not closed."""
 
     created_ms: int
@@ -117,12 +119,15 @@ class LedgerReader:
         password: bytes,
         last: LastEntries,
         times: LedgerTimes,
+        encryption: EncryptionOptions = NO_KEYS,
     ) -> None:
         self._context = context
         self.times = times
         """The metadata when the ledger was opened."""
         self._password = password
         self._ledger_id = ledger_id
+        self.opener = encryption.opener(ledger_id, metadata.custom_metadata)
+        """Opens entries of an encrypted ledger; a ledger is encrypted when it is created, or never."""
         self._adopt(metadata, last)
 
     def _adopt(self, metadata: LedgerMetadata, last: LastEntries) -> None:
@@ -189,6 +194,7 @@ class LedgerReader:
         Raises:
             ValueError: the range is empty or reaches beyond `last_entry` (`last_unconfirmed` with `unconfirmed`).
             NoSuchEntry, ReadFailed: an entry could not be read; `ReadFailed` may be temporary.
+            DecryptionFailed: the ledger is encrypted, and its key is missing or wrong, or an entry was altered.
         """
         first_entry = arguments.whole_number("first_entry", first_entry)
         last_entry = arguments.whole_number("last_entry", last_entry)
@@ -266,7 +272,7 @@ class LedgerReader:
             try:
                 async for batch in self._range.batches(position, end, batch_bytes):
                     position = batch.end_entry
-                    yield batch
+                    yield self.opener.open(batch)
             except (NoSuchEntry, ReadFailed):
                 # Re-replication and ensemble changes move entries after a reader was opened. A ledger that was closed
                 # meanwhile may end before this entry, or hold copies that an open one never holds (bkspark.wire.lac).
@@ -305,7 +311,7 @@ class LedgerReader:
                 early = tail.take_entry(position)
                 if early is not None:
                     position += 1
-                    yield early
+                    yield self.opener.open(early)
                 try:
                     async for batch in self.batches(position, batch_bytes=batch_bytes):
                         position = batch.end_entry
@@ -323,7 +329,7 @@ class LedgerReader:
                     raise
 
     def learn_lac(self, lac: int) -> None:
-        """Digests prove that entries up to `lac` are confirmed."""
+        """Record that entries up to `lac` are confirmed: an entry with a right digest says so."""
         if not self._metadata.is_closed and lac > self._last_entry:
             self._last = self._last.joined(LastEntries(lac, lac))
             self._last_entry = lac
@@ -335,6 +341,8 @@ class SnapshotReader:
 
     Args:
         addresses: (host, port) of every bookie that the metadata names and that had one when the plan was made.
+        net: time-outs, limits and TLS of connections.
+        encryption: the keys of encrypted ledgers.
     """
 
     def __init__(
@@ -344,12 +352,17 @@ class SnapshotReader:
         metadata: LedgerMetadata,
         addresses: Mapping[str, tuple[str, int]],
         password: bytes = b"",
+        net: NetOptions = NetOptions(),
+        encryption: EncryptionOptions = NO_KEYS,
     ) -> None:
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
         arguments.instance("metadata", metadata, LedgerMetadata)
         arguments.instance("addresses", addresses, Mapping)
         arguments.instance("password", password, bytes)
-        self._pool = BookiePool(resolver(addresses), NetOptions())
+        arguments.instance("net", net, NetOptions)
+        arguments.instance("encryption", encryption, EncryptionOptions)
+        self._opener = encryption.opener(ledger_id, metadata.custom_metadata)
+        self._pool = BookiePool(resolver(addresses), net)
         self._range = planned_reader(self._pool, ledger_id, metadata, password)
 
     async def batches(
@@ -360,7 +373,7 @@ class SnapshotReader:
         end_entry = arguments.whole_number("end_entry", end_entry)
         batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
         async for batch in self._range.batches(first_entry, end_entry, batch_bytes):
-            yield batch
+            yield self._opener.open(batch)
 
     async def close(self) -> None:
         """Drop the connections."""

@@ -12,17 +12,17 @@ from bkspark.core import effects
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.reader import next_span
 from bkspark.core.recovery import RecoveryCore
-from bkspark.core.recovery_window import Answer
+from bkspark.core.recovery_window import Response
 from bkspark.core.writer import WriterCore
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError, ClientClosed, UnauthorizedAccess
 from bkspark.ledger.context import ClientContext
 from bkspark.ledger.driver import Driver
 from bkspark.ledger.metadata_steps import write_metadata
-from bkspark.ledger.range_reader import RangeReader, read_error, report_damage
+from bkspark.ledger.replica_reads import ReplicaReads, read_error, report_damage
 from bkspark.ledger.writer import LedgerWriter
 from bkspark.metadata.ledgers import Versioned
-from bkspark.net.answers import BAD_DIGEST
+from bkspark.net.responses import BAD_DIGEST
 from bkspark.tasks import forget_failure
 from bkspark.wire import v2
 from bkspark.wire.adds import AddFlags
@@ -90,6 +90,9 @@ class _RecoveryRun:
         metadata = self._core.metadata
         return EntryDigest(metadata.digest, self._password, metadata.lac_bounds)
 
+    def _replicas(self, connection_index: int) -> ReplicaReads:
+        return ReplicaReads(self._context.pool, self._ledger_id, self._digest, connection_index=connection_index)
+
     async def result(self) -> LedgerMetadata:
         self._perform(self._core.start())
         return await self._done
@@ -140,33 +143,32 @@ class _RecoveryRun:
         except ClientClosed:
             raise
         except BookKeeperError as error:
-            return self._core.on_fence_answer(effect.slot, Answer.FAILED, error=error)
+            return self._core.on_fence_answer(effect.slot, Response.FAILED, error=error)
         if answer.entry is not None:
             entry = answer.entry
             return self._core.on_fence_answer(
-                effect.slot, Answer.FOUND, entry.lac, entry.length, last_entry=entry.entry_id
+                effect.slot, Response.FOUND, entry.lac, entry.length, last_entry=entry.entry_id
             )
         if answer.status in _NEGATIVE:
-            return self._core.on_fence_answer(effect.slot, Answer.NEGATIVE)
+            return self._core.on_fence_answer(effect.slot, Response.NEGATIVE)
         if answer.status == v2.Status.ETOOMANYREQUESTS:
-            return self._core.on_fence_answer(effect.slot, Answer.REFUSED)
+            return self._core.on_fence_answer(effect.slot, Response.REFUSED)
         refusal = self._error(answer.status, v2.LAST_ENTRY, effect.bookie)
         report_damage(refusal)
-        return self._core.on_fence_answer(effect.slot, Answer.FAILED, error=refusal)
+        return self._core.on_fence_answer(effect.slot, Response.FAILED, error=refusal)
 
     async def _read(self, effect: effects.RecoveryRead) -> list[effects.RecoveryEffect]:
         flags, ids = v2.DO_FENCING | v2.HIGH_PRIORITY, effect.entry_ids
         try:
-            channel = await self._context.pool.channel(effect.bookie, self._connection_index)
-            read = await channel.read_entries(self._ledger_id, ids, self._digest, flags, self._master_key)
+            read = await self._replicas(self._connection_index).each(effect.bookie, ids, flags, self._master_key)
         except ClientClosed:
             raise
         except BookKeeperError as failure:
-            nothing = np.full(len(ids), Answer.FAILED, np.uint8)
+            nothing = np.full(len(ids), Response.FAILED, np.uint8)
             return self._core.on_read_answers(effect.slot, ids, nothing, error=failure)
         answers = _answers_of(read.statuses)
         error: BookKeeperError | None = None
-        failed = np.flatnonzero(answers == Answer.FAILED)
+        failed = np.flatnonzero(answers == Response.FAILED)
         if len(failed):
             # A wrong password is decisive, whatever else went wrong.
             refused = np.flatnonzero(read.statuses == v2.Status.EUA)
@@ -183,7 +185,8 @@ class _RecoveryRun:
     def _error(self, status: int, entry_id: int, bookie: str) -> BookKeeperError:
         if status == v2.Status.EUA:
             return UnauthorizedAccess(
-                f"bookie {bookie} refuses to fence ledger {self._ledger_id}: its password is another one",
+                f"bookie {bookie} refuses to fence ledger {self._ledger_id}: its password is another "
+                "one, or the bookie serves only authenticated clients",
                 ledger_id=self._ledger_id,
                 bookie=bookie,
             )
@@ -223,12 +226,12 @@ class _RecoveryRun:
         return self._core.on_rewritten()
 
     async def _read_length(self, entry_id: int) -> list[effects.RecoveryEffect]:
-        reader = RangeReader(self._context.pool, self._ledger_id, self._core.metadata, self._digest, None)
+        replicas = self._replicas(0)
         span = next_span(self._core.metadata, entry_id, entry_id + 1, 1)
         length: int | None = None
         unheard: BookKeeperError | None = None
         # All concurrently: a silent bookie must not cost another time-out.
-        asked = [asyncio.ensure_future(reader.length_at(bookie, entry_id)) for bookie in span.bookies]
+        asked = [asyncio.ensure_future(replicas.length_at(bookie, entry_id)) for bookie in span.bookies]
         try:
             for answered in asyncio.as_completed(asked):
                 try:
@@ -247,8 +250,8 @@ class _RecoveryRun:
 
 def _answers_of(statuses: np.ndarray) -> np.ndarray:
     """Return the meaning of reads' statuses for a recovery."""
-    answers = np.full(len(statuses), Answer.FAILED, np.uint8)
-    answers[statuses == v2.EOK] = Answer.FOUND
-    answers[np.isin(statuses, _NEGATIVE)] = Answer.NEGATIVE
-    answers[statuses == v2.Status.ETOOMANYREQUESTS] = Answer.REFUSED
+    answers = np.full(len(statuses), Response.FAILED, np.uint8)
+    answers[statuses == v2.EOK] = Response.FOUND
+    answers[np.isin(statuses, _NEGATIVE)] = Response.NEGATIVE
+    answers[statuses == v2.Status.ETOOMANYREQUESTS] = Response.REFUSED
     return answers

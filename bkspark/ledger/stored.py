@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.core.reader import AdaptiveReadSize
 from bkspark.errors import BookieUnavailable, BookKeeperError, ClientClosed, RequestTimeout, UnauthorizedAccess
 from bkspark.ledger.context import ClientContext
-from bkspark.ledger.range_reader import read_error
+from bkspark.ledger.replica_reads import ReplicaReads, read_error
 from bkspark.net.channel import BookieChannel
 from bkspark.net.connection import AddListener
 from bkspark.wire import v2
@@ -29,11 +28,6 @@ PIECES_IN_FLIGHT_MAX = 4
 REFUSED_PAUSE_S = 0.1
 ACK_TIMEOUT_S = 30.0
 """How long a bookie may acknowledge nothing."""
-
-READ_BYTES = 512 * 1024
-READ_ENTRIES_MAX = 4096
-SINGLE_READS_AT_ONCE = 128
-"""Single reads have no limit in bytes: if entries are suddenly larger than earlier ones, this many may arrive."""
 
 
 @dataclass(slots=True)
@@ -168,16 +162,14 @@ class ReplicaReader:
             BookieUnavailable, RequestTimeout, TooManyRequests: the bookie cannot be reached.
         """
         found = [np.empty(0, np.int64)]
-        channel = await self._context.pool.channel(bookie)
-        pace, at = AdaptiveReadSize(READ_BYTES, SINGLE_READS_AT_ONCE), 0
-        while at < len(entry_ids):
-            ids = entry_ids[at : at + pace.entries]
-            at += len(ids)
-            answers = await channel.read_entries(self._ledger_id, ids, self._digest)
-            if (answers.statuses == v2.Status.ETOOMANYREQUESTS).any():
-                raise read_error(v2.Status.ETOOMANYREQUESTS, self._ledger_id, int(ids[0]), bookie)
-            found.append(ids[answers.statuses != v2.EOK])
-            pace.on_entries(answers.largest_bytes)
+        reads = ReplicaReads(self._context.pool, self._ledger_id, self._digest)
+        while len(entry_ids):
+            responses = await reads.some(bookie, entry_ids)
+            statuses = responses.statuses
+            if (statuses == v2.Status.ETOOMANYREQUESTS).any():
+                raise read_error(v2.Status.ETOOMANYREQUESTS, self._ledger_id, int(entry_ids[0]), bookie)
+            found.append(entry_ids[: len(statuses)][statuses != v2.EOK])
+            entry_ids = entry_ids[len(statuses) :]
         return np.concatenate(found)
 
     async def listed(self, bookie: str) -> EntryRuns | None:

@@ -71,7 +71,7 @@ class AppendWindow:
             await self._room
 
     def look_for_room(self) -> None:
-        """Something has changed: the waiting caller continues if there is room."""
+        """Let the waiting caller continue if there is room now."""
         if self._room is not None and not self._room.done() and not self.is_full():
             self._room.set_result(None)
 
@@ -98,7 +98,7 @@ class AppendWindow:
         return future
 
     def wait_for_sync(self, target: int) -> asyncio.Future[int]:
-        """Return a future done when `target` is confirmed; it is not yet."""
+        """Return a future done when `target` is confirmed, which it must not be yet."""
         synced: asyncio.Future[int] = self._loop.create_future()
         self._sync_waits.append((target, synced))
         return synced

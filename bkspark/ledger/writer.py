@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
+from bkspark import tracing
 from bkspark.core import writer_errors
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.pipeline import WriterState
@@ -14,10 +16,11 @@ from bkspark.entries import EntryBatch, as_batch
 from bkspark.ledger import arguments
 from bkspark.ledger.context import ClientContext
 from bkspark.ledger.explicit_lac import send_explicit_lac
-from bkspark.ledger.turns import Singles, Turn, Turns
+from bkspark.ledger.ticket_lock import Singles, Ticket, TicketLock
 from bkspark.ledger.writer_run import WriterRun
-from bkspark.wire.adds import AddFlags, AddSealer
+from bkspark.wire.adds import AddFlags, AddSealer, WireProtocol
 from bkspark.wire.digest import EntryDigest, SealedEntries, master_key
+from bkspark.wire.encrypted_entries import TAG_BYTES, EntrySealer
 
 PIECE_ENTRIES_MAX = 1024
 PIECE_BYTES_MAX = 512 * 1024
@@ -41,6 +44,7 @@ class LedgerWriter:
         connection_index: int = 0,
         flags: AddFlags = AddFlags(),
         sealed_lac: int | None = None,
+        encryption: EntrySealer | None = None,
     ) -> None:
         pool, metadata, key = context.pool, core.metadata, master_key(password)
         digest = EntryDigest(metadata.digest, password)
@@ -48,24 +52,21 @@ class LedgerWriter:
         """The decisions; recovery looks at its fragments."""
         self._sealed_lac = sealed_lac
         """The LAC that all entries carry, in a recovery; None: the current LAC. Constant."""
+        self._encryption = encryption
+        """Encrypts payloads before they are sealed into envelopes; None in clear ledgers, and in a recovery, which
+        copies entries as they are stored. Constant."""
         self._sealer = AddSealer(pool.protocol, digest, key, pool.txn_ids, flags)
         """Makes the frames of adds. Constant."""
-        self.entry_bytes_max = self._sealer.entry_bytes_max(pool.options.frame_bytes_max)
+        added_bytes = 0 if encryption is None else TAG_BYTES
+        self.entry_bytes_max = self._sealer.entry_bytes_max(pool.options.frame_bytes_max) - added_bytes
         """The largest entry that is accepted: its frames fit into nettyMaxFrameSizeBytes. Constant."""
-        self.run = WriterRun(
-            context.ledgers,
-            context.watcher,
-            pool,
-            core,
-            options,
-            protocol=self._sealer.protocol,
-            connection_index=connection_index,
-            is_recovery=flags.is_recovery,
-        )
+        channel = pool.channel if self._sealer.protocol is WireProtocol.V2 else pool.v3_channel
+        connect = partial(channel, connection_index=connection_index)
+        self.run = WriterRun(context, core, options, connect, is_recovery=flags.is_recovery)
         """Runs the core, until the writer ends. `on_failed` is set by the writer's user."""
         self._window = self.run.window
         """What is in flight."""
-        self._turns = Turns()
+        self._lock = TicketLock()
         """The order of calls: they are served one at a time."""
         self._singles: Singles[int] | None = None
         """Entries that `append` gathers, until something is submitted after them."""
@@ -91,7 +92,7 @@ class LedgerWriter:
 
     @property
     def length(self) -> int:
-        """Payload bytes of every entry submitted so far."""
+        """Payload bytes of every entry submitted so far, as they are stored."""
         return self.core.length
 
     @property
@@ -118,24 +119,27 @@ class LedgerWriter:
         if len(data) > self.entry_bytes_max:
             # Here, as it would fail all that it travels with.
             raise arguments.too_large(len(data), self.entry_bytes_max)
-        if not self._turns.is_taken and self._window.is_idle():
+        if not self._lock.is_taken and self._window.is_idle():
             return await self._send_single(data)
         singles = self._singles
         if singles is None or singles.is_closed:
-            singles = self._singles = Singles(self._turns.take(), self._send_singles)
+            singles = self._singles = Singles(self._lock.take(), self._send_singles)
         position = len(singles.entries)
         singles.entries.append(data)
         return await asyncio.shield(singles.sent) + position
 
-    async def _send_singles(self, turn: Turn, entries: list[bytes]) -> int:
-        async with turn:
+    async def _send_singles(self, ticket: Ticket, entries: list[bytes]) -> int:
+        async with ticket:
             sent = await self._send_in_turn(as_batch(entries), None)
         return await sent - len(entries) + 1
 
     def _send_single(self, data: bytes) -> asyncio.Future[int]:
-        """Send one entry, which finds nothing under way; return a future of its id."""
+        """Send one entry while nothing else is in flight; return a future of its id."""
         core, entry_id = self.core, self.core.pending.next_entry
         lac = core.lac if self._sealed_lac is None else self._sealed_lac
+        if self._encryption is not None:
+            core.check_open()  # an id that is not sent is not sealed: the next call has the same one
+            data = self._encryption.seal_single(data, entry_id)
         self._send(self._sealer.seal_single(data, core.ledger_id, entry_id, lac, core.length), len(data))
         return self._window.wait_for(entry_id)
 
@@ -160,14 +164,14 @@ class LedgerWriter:
     async def submit_batch(self, batch: EntryBatch, length_before: int | None) -> asyncio.Future[int]:
         """`submit`, with the cumulative length before the batch set by the caller (recovery knows the original one)."""
         arguments.check_entry_sizes(batch, self.entry_bytes_max)
-        async with self._take_turn():
+        async with self._take_ticket():
             return await self._send_in_turn(batch, length_before)
 
-    def _take_turn(self) -> Turn:
-        """Return the turn after all calls so far; entries of later `append` calls come after it."""
+    def _take_ticket(self) -> Ticket:
+        """Return the ticket after all calls so far; entries of later `append` calls come after it."""
         if self._singles is not None:
             self._singles.is_closed = True
-        return self._turns.take()
+        return self._lock.take()
 
     async def _send_in_turn(self, batch: EntryBatch, length_before: int | None) -> asyncio.Future[int]:
         core, window = self.core, self._window
@@ -177,14 +181,21 @@ class LedgerWriter:
                 core.length = length_before
                 length_before = length_before + piece.payload_bytes
             numbered = EntryBatch(piece.buffer, piece.offsets, core.ledger_id, core.pending.next_entry)
+            if self._encryption is not None:
+                core.check_open()  # as in `_send_single`
+                numbered = self._encryption.seal(numbered)
             lac = core.lac if self._sealed_lac is None else self._sealed_lac
-            self._send(self._sealer.seal(numbered, lac, core.length), piece.payload_bytes)
+            self._send(self._sealer.seal(numbered, lac, core.length), numbered.payload_bytes)
         return window.wait_for(core.pending.next_entry - 1)
 
     def _send(self, sealed: SealedEntries, payload_bytes: int) -> None:
         todo = self.core.add(sealed, payload_bytes, self.run.now_ns())
         self._window.add(sealed.end_entry - 1, payload_bytes)
         self.run.perform(todo)
+        if tracing.tracer is not None:
+            first = sealed.first_entry
+            facts = {"ledger": self.ledger_id, "first_entry": first, "entries": sealed.end_entry - first}
+            tracing.appending(self._window.wait_for(sealed.end_entry - 1), {**facts, "bytes": payload_bytes})
 
     async def sync(self) -> int:
         """Wait until everything appended so far is acknowledged, and durable on Qa bookies; return the last such entry.
@@ -192,15 +203,17 @@ class LedgerWriter:
         With relaxed durability this makes bookies sync; otherwise acknowledged entries are durable. Raises as `append`.
         """
         singles = self._singles
-        async with self._take_turn():
+        async with self._take_ticket():
             waiting = self._window.wait_for(self.core.pending.next_entry - 1)
         target = await waiting
         if singles is not None:
             await asyncio.wait([singles.sent])  # calls of `append` before this one return first
-        if target > self.core.lac:
-            synced = self._window.wait_for_sync(target)
-            self.run.perform(self.core.sync())
-            await synced
+        lac = self.core.lac
+        if target <= lac:
+            return lac
+        synced = self._window.wait_for_sync(target)
+        self.run.perform(self.core.sync())
+        await synced
         return self.core.lac
 
     # ---- the end ----

@@ -11,16 +11,13 @@ from bkspark.core import effects
 from bkspark.core.pipeline import WriterState
 from bkspark.core.writer import WriterCore
 from bkspark.core.writer_options import WriterOptions
-from bkspark.errors import BookKeeperError, RequestTimeout
-from bkspark.ledger.bookies import BookieWatcher
+from bkspark.errors import BookKeeperError, NotEnoughBookies, RequestTimeout
+from bkspark.ledger.context import ClientContext
 from bkspark.ledger.driver import Driver, Work
-from bkspark.ledger.fanout import CONFIRM_PAUSE_S, Fanout
+from bkspark.ledger.fanout import CONFIRM_PAUSE_S, Connect, Fanout
 from bkspark.ledger.metadata_steps import is_away, write_metadata
 from bkspark.ledger.ownership import Ownership
 from bkspark.ledger.window import AppendWindow
-from bkspark.metadata.ledgers import LedgerStore
-from bkspark.net.pool import BookiePool
-from bkspark.wire.adds import WireProtocol
 
 TICK_S = 0.25
 STORE_AWAY_S = 60.0
@@ -32,14 +29,11 @@ class WriterRun:
 
     def __init__(
         self,
-        ledgers: LedgerStore,
-        watcher: BookieWatcher,
-        pool: BookiePool,
+        context: ClientContext,
         core: WriterCore,
         options: WriterOptions,
+        connect: Connect,
         *,
-        protocol: WireProtocol,
-        connection_index: int,
         is_recovery: bool,
     ) -> None:
         self.core = core
@@ -48,8 +42,8 @@ class WriterRun:
         """Does the work that the effects take."""
         self._loop = asyncio.get_running_loop()
         """Constant."""
-        ownership = None if is_recovery else Ownership(ledgers, core.ledger_id, self._loop.time)
-        self.fanout = Fanout(pool, core, self, protocol, connection_index, ownership, options.force_timeout_s)
+        ownership = None if is_recovery else Ownership(context.ledgers, core.ledger_id, self._loop.time)
+        self.fanout = Fanout(core, self, connect, ownership, options.force_timeout_s)
         """The connections to the bookies."""
         self._congested = functools.partial(self.fanout.congested, options.lag_bytes_max)
         """Which slots' connections have so many bytes waiting that callers wait, too. Constant."""
@@ -60,9 +54,9 @@ class WriterRun:
         self.settled.set()
         self.on_failed: Callable[[BookKeeperError], None] | None = None
         """Called with the reason when the writer ended other than by `close`. Set by the writer's user."""
-        self._ledgers = ledgers
+        self._ledgers = context.ledgers
         """The client's."""
-        self._watcher = watcher
+        self._watcher = context.watcher
         """The client's."""
         self._options = options
         """Constant."""
@@ -88,10 +82,10 @@ class WriterRun:
             async with asyncio.timeout(self._options.close_timeout_s):
                 await drain()
                 await self.fanout.reach()
-                while core.state is not WriterState.CLOSED:
+                while (state := core.state) is not WriterState.CLOSED:
                     # An ensemble change may begin in the turn of the event loop in which another one ends, and another
                     # call may have begun to close.
-                    if core.state not in (WriterState.CHANGING, WriterState.CLOSING):
+                    if state not in (WriterState.CHANGING, WriterState.CLOSING):
                         self.perform(core.close())
                     await self.settled.wait()
         except TimeoutError:
@@ -113,7 +107,7 @@ class WriterRun:
         return int(self._loop.time() * 1e9)
 
     def spawn(self, work: Work[effects.WriterEffect]) -> asyncio.Task[None]:
-        """Do some work beside everything else, and then perform what it results in."""
+        """Do work in the background, then perform the effects that it returns."""
         return self._driver.spawn(work)
 
     def perform(self, todo: Sequence[effects.WriterEffect]) -> None:
@@ -141,6 +135,8 @@ class WriterRun:
                 case effects.WriteMetadata():
                     self.spawn(self._write_metadata(effect))
                 case effects.Fail():
+                    if isinstance(effect.error, NotEnoughBookies) and self.fanout.refusal is not None:
+                        effect.error.explain(self.fanout.refusal)
                     self.window.fail(effect.error)
                     if self.on_failed is not None:
                         self.on_failed(effect.error)

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from bookie_service.service import BookieService
 from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage.io.files import LocalFiles
 from tests.bookie.serving import no_suspects
+from tests.disks import ROOMY, ROOMY_DISKS
 
 URI = "zk://127.0.0.1:2181/ledgers"
 
@@ -27,7 +29,9 @@ class InProcessBookie:
 
     def __init__(self, directory: Path, store: MemoryStore, changes: Mapping[str, Any]) -> None:
         self.directory = directory
-        self._options = ServiceOptions([str(directory / "journal")], [str(directory / "ledgers")], **changes)
+        options = ServiceOptions([str(directory / "journal")], [str(directory / "ledgers")], disks=ROOMY_DISKS)
+        options = replace(options, store=replace(options.store, disks=ROOMY))
+        self._options = replace(options, **changes)
         for path in (*self._options.journal_directories, *self._options.ledger_directories):
             Path(path, "current").mkdir(parents=True)
         self._store = store

@@ -31,13 +31,13 @@ def test_what_work_results_in_is_performed() -> None:
 
 def test_work_that_ends_with_an_unexpected_error_is_reported() -> None:
     async def test() -> BaseException:
-        told: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        heard: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
         async def work() -> list[str]:
             raise ZeroDivisionError
 
-        Driver[str](print, broke=told.set_result).spawn(work())
-        return await told
+        Driver[str](print, broke=heard.set_result).spawn(work())
+        return await heard
 
     assert isinstance(asyncio.run(test()), ZeroDivisionError)
 

@@ -13,7 +13,7 @@ from bkspark.client import Client
 from bkspark.errors import BookKeeperError, DataLoss, MetadataError, NoSuchLedger, ReadFailed
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri
-from bkspark.net.v3_channel import BookieV3Channel, PollAnswer
+from bkspark.net.v3_channel import BookieV3Channel, PollResponse
 from tests.crash.images import Loss
 from tests.planting import changed
 from tests.simulation.full_cluster import URI, Cluster, DelayedTree
@@ -180,9 +180,9 @@ def test_lac_that_a_long_poll_tells_is_a_hint_until_a_digest_proves_it(hint: int
         liar = world.cluster.bookies[0].id
 
         def make(old: Any) -> Any:
-            async def poll(self: Any, ledger_id: int, previous_lac: int, wait_s: float, digest: Any) -> PollAnswer:
+            async def poll(self: Any, ledger_id: int, previous_lac: int, wait_s: float, digest: Any) -> PollResponse:
                 answer = await old(self, ledger_id, previous_lac, wait_s, digest)
-                return PollAnswer(answer.status, hint, answer.entry) if self.bookie == liar else answer
+                return PollResponse(answer.status, hint, answer.entry) if self.bookie == liar else answer
 
             return poll
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from bkspark.client import Client, LedgerWriter
+from bkspark.client import Client, LedgerReader, LedgerWriter
+from bkspark.core.speeds import TRY_AGAIN_S
 from bkspark.core.writer_options import WriterOptions
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri
@@ -43,8 +44,8 @@ NET = NetOptions(connect_timeout_s=0.5, read_timeout_s=0.5)
 BATCH = 16
 PAUSE_S = 0.02
 MINUTE_S = 6.0
+STORED = 100
 KEPT_RATE = 0.9
-SLOWER = 100
 
 
 class GrayLink(Link):
@@ -61,10 +62,10 @@ class GrayLink(Link):
         if way in self._gray.cut:
             self._held.append((way, deliver, data))
             return
-        if way == 0 and self._gray.is_slow:
+        if way == 0 and self._gray.frame_s:
             loop = asyncio.get_running_loop()
             frames = len(scan_frames(bytearray(data), len(data)))
-            self._free_at = max(self._free_at, loop.time()) + frames * SLOWER / RATE_PER_S
+            self._free_at = max(self._free_at, loop.time()) + frames * self._gray.frame_s
             loop.call_at(self._free_at, deliver, data)
             return
         if way == 1 and self._gray.skips:
@@ -86,9 +87,11 @@ class GrayCluster(Cluster):
         super().__init__(Random(7), 3)
         self.network_s = self.journal_s = self.metadata_s = 0.0005
         self.victim = self.bookies[0]
-        # The ways on which nothing arrives (0: at the victim, 1: from it); whether it is slow, or skips requests.
+        # The ways on which nothing arrives (0: at the victim, 1: from it); whether it skips requests.
         self.cut: frozenset[int] = frozenset()
-        self.is_slow = self.skips = False
+        self.skips = False
+        # How long the victim takes for a request more than the others.
+        self.frame_s = 0.0
 
     def delay_s(self) -> float:
         # No long tails: the p99 of a hundred adds is to say something.
@@ -111,7 +114,7 @@ class GrayCluster(Cluster):
 
     def heal(self) -> None:
         """Let the victim work again."""
-        self.cut, self.is_slow, self.skips = frozenset(), False, False
+        self.cut, self.frame_s, self.skips = frozenset(), 0.0, False
         if vars(self.victim).pop("work", None):
             self.victim.work()
         for link in tuple(self.links):
@@ -141,14 +144,18 @@ def is_unheard(cluster: GrayCluster) -> None:
 
 def is_slow(cluster: GrayCluster) -> None:
     """It takes a hundred times as long for every request."""
-    cluster.is_slow = True
+    cluster.frame_s = 100 / RATE_PER_S
+
+
+def is_at_a_tenth_of_the_speed(cluster: GrayCluster) -> None:
+    cluster.frame_s = 10 / RATE_PER_S
 
 
 def answers_every_second_request(cluster: GrayCluster) -> None:
     cluster.skips = True
 
 
-GRAY = [hangs, is_stopped, is_cut_off, is_unheard, is_slow, answers_every_second_request]
+GRAY = [hangs, is_stopped, is_cut_off, is_unheard, is_slow, is_at_a_tenth_of_the_speed, answers_every_second_request]
 RATE_PER_S = BATCH / PAUSE_S
 
 
@@ -195,6 +202,18 @@ def ordinary_p99(protocol: str) -> float:
 
 def play(test: Callable[[GrayCluster, LedgerWriter], Any], **options: Any) -> None:
     """Run a test's coroutine with a writer of a 3/3/2 ledger on the cluster."""
+
+    async def with_writer(cluster: GrayCluster, client: Client) -> None:
+        writer = await client.create(ensemble=3, write_quorum=3, ack_quorum=2)
+        await writer.append_many([b"x"] * 10)
+        await test(cluster, writer)
+        writer.abandon()
+
+    play_with_client(with_writer, **options)
+
+
+def play_with_client(test: Callable[[GrayCluster, Client], Any], **options: Any) -> None:
+    """Run a test's coroutine with a client of the cluster."""
     cluster = GrayCluster()
     settings = {"writer": OPTIONS, "net": NET, **options}
 
@@ -203,10 +222,7 @@ def play(test: Callable[[GrayCluster, LedgerWriter], Any], **options: Any) -> No
         for bookie in cluster.bookies:
             await bookie.start()
         async with Client(URI, tree=cluster.session(), **settings) as client:
-            writer = await client.create(ensemble=3, write_quorum=3, ack_quorum=2)
-            await writer.append_many([b"x"] * 10)
-            await test(cluster, writer)
-            writer.abandon()
+            await test(cluster, client)
 
     VirtualLoop(cluster.connect).run_until_complete(call())
 
@@ -269,3 +285,49 @@ def test_second_bookie_that_is_lost_meanwhile_makes_the_gray_one_count_again() -
         await writer.append(b"y")
 
     play(test)
+
+
+async def read_p99(reader: LedgerReader, sticky: str, count: int, entries: int) -> float:
+    """Return the p99 of reads of some entries, one read at a time, in seconds.
+
+    Each read prefers one bookie, as the first read of a new reader may.
+    """
+    loop = asyncio.get_running_loop()
+    took = []
+    for number in range(count):
+        first_entry = 7 * number % STORED
+        reader._range._preferred = sticky
+        began = loop.time()
+        await reader.read(first_entry, first_entry + entries - 1)
+        took.append(loop.time() - began)
+        await asyncio.sleep(PAUSE_S)
+    return sorted(took)[int(0.99 * count)]
+
+
+@pytest.mark.parametrize(
+    ("entries", "write_quorum", "protocol"), [(1, 3, "v2"), (20, 3, "v3"), (1, 2, "v3"), (20, 2, "v2")]
+)
+def test_reads_avoid_a_bookie_at_a_tenth_of_the_speed(entries: int, write_quorum: int, protocol: str) -> None:
+    """Issue 17, 6: the p99 of reads stays within twice the ordinary one, though readers prefer the slow bookie."""
+
+    async def test(cluster: GrayCluster, client: Client) -> None:
+        writer = await client.create(ensemble=3, write_quorum=write_quorum, ack_quorum=2)
+        await writer.append_many([b"x" * 100] * (STORED + entries))
+        await writer.close()
+        reader = await client.open(writer.ledger_id)
+        speeds, bookies = (await client.context()).pool.speeds, [bookie.id for bookie in cluster.bookies]
+
+        def slow_ones() -> frozenset[str]:
+            return speeds.slow(bookies, 100 * entries, asyncio.get_running_loop().time())
+
+        ordinary = await read_p99(reader, cluster.victim.id, 150, entries)
+        cluster.frame_s = 10 * ordinary
+        assert await read_p99(reader, cluster.victim.id, 400, entries) <= 2 * ordinary
+        assert slow_ones() == {cluster.victim.id}
+        # It is asked again from time to time, and counts as any other one soon after it works again.
+        cluster.heal()
+        await asyncio.sleep(TRY_AGAIN_S)
+        await read_p99(reader, cluster.victim.id, 20, entries)
+        assert not slow_ones()
+
+    play_with_client(test, wire_protocol=protocol)

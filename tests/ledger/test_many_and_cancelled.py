@@ -129,20 +129,20 @@ def test_close_ends_a_ledger_to_which_others_append_after_all_acknowledged_entri
         client = cluster.client()
         for appenders in (0, 1, 2, 3):
             writer = await client.create()
-            told = [await writer.append(b"0")]
+            heard = [await writer.append(b"0")]
 
-            async def append_on(writer=writer, told=told):
+            async def append_on(writer=writer, heard=heard):
                 while True:
-                    told.append(await writer.append(b"more"))
+                    heard.append(await writer.append(b"more"))
 
             tasks = [asyncio.ensure_future(append_on()) for _ in range(appenders)]
-            while len(told) < 10 * appenders:
+            while len(heard) < 10 * appenders:
                 await asyncio.sleep(0)
             closed = await asyncio.gather(writer.close(), writer.close())
             ended = await asyncio.gather(*tasks, return_exceptions=True)
             assert {type(error) for error in ended} <= {LedgerClosed}
-            assert {metadata.last_entry for metadata in closed} == {max(told)}
-            assert sorted(told) == list(range(len(told)))
+            assert {metadata.last_entry for metadata in closed} == {max(heard)}
+            assert sorted(heard) == list(range(len(heard)))
 
     run(tmp_path, test)
 

@@ -51,7 +51,7 @@ def test_three_killed_bookies_have_all_that_was_synced_and_no_reader_saw_more(cl
         for first in range(SYNCED, SYNCED + MORE, PIECE):
             pieces += [writer.submit(payloads(first, PIECE)) for writer in writers]
         pieces[2].result(60)
-        told = [client.open(writer.ledger_id).last_entry for writer in writers]
+        heard = [client.open(writer.ledger_id).last_entry for writer in writers]
         for bookie in cluster.bookies:
             bookie.kill()
         for piece in pieces:
@@ -62,7 +62,7 @@ def test_three_killed_bookies_have_all_that_was_synced_and_no_reader_saw_more(cl
             writer.abandon()
     cluster.revive()
     with Client(cluster.uri) as client:
-        for writer, confirmed in zip(writers, told):
+        for writer, confirmed in zip(writers, heard):
             reader = client.open(writer.ledger_id, recover=True)
             assert reader.last_entry >= max(SYNCED - 1, confirmed)
             assert entries(reader) == payloads(0, reader.last_entry + 1)

@@ -1,4 +1,4 @@
-"""Turns, and the order in which writers serve `append`, `append_many` and `submit`."""
+"""TicketLock, and the order in which writers serve `append`, `append_many` and `submit`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import random
 
 import pytest
 
-from bkspark.ledger.turns import Turns
+from bkspark.ledger.ticket_lock import TicketLock
 from tests.ledger.in_process import run
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_callers_are_served_in_the_order_of_their_calls_and_leave_no_gap(seed):
     async def test():
-        chance, turns, served, inside = random.Random(seed), Turns(), [], 0
+        chance, lock, served, inside = random.Random(seed), TicketLock(), [], 0
 
         async def call(number):
             nonlocal inside
-            async with turns.take():
+            async with lock.take():
                 inside += 1
                 assert inside == 1
                 served.append(number)
@@ -37,7 +37,7 @@ def test_callers_are_served_in_the_order_of_their_calls_and_leave_no_gap(seed):
                 chance.choice(callers).cancel()
         await asyncio.gather(*callers, return_exceptions=True)
         assert served == sorted(served)
-        assert not turns.is_taken
+        assert not lock.is_taken
         assert {number for number, caller in enumerate(callers) if not caller.cancelled()} <= set(served)
 
     asyncio.run(test())
@@ -45,12 +45,12 @@ def test_callers_are_served_in_the_order_of_their_calls_and_leave_no_gap(seed):
 
 def test_caller_that_goes_away_when_its_turn_has_come_lets_the_next_one_in():
     async def test():
-        turns = Turns()
-        first, second = turns.take(), turns.take()
+        lock = TicketLock()
+        first, second = lock.take(), lock.take()
         await first.__aenter__()
         waits = asyncio.ensure_future(second.__aenter__())
         await asyncio.sleep(0)
-        third = turns.take()
+        third = lock.take()
         await first.__aexit__()
         waits.cancel()
         with pytest.raises(asyncio.CancelledError):

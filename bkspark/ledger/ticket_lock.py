@@ -1,4 +1,4 @@
-"""Turns: callers are served one at a time, in the order of their calls; single entries are gathered into batches."""
+"""A ticket lock: callers are served one at a time, in the order of their calls. Single entries are sent in batches."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from bkspark.tasks import start_shared
 _T = TypeVar("_T")
 
 
-class Turn:
-    """One caller's place; `async with` it once. Enter it always: later callers wait for it."""
+class Ticket:
+    """One caller's place in the queue; `async with` it once. Enter it always: later callers wait for it."""
 
-    __slots__ = ("_turns", "_waiting")
+    __slots__ = ("_lock", "_waiting")
 
-    def __init__(self, turns: Turns, waiting: asyncio.Future[None] | None) -> None:
-        self._turns = turns
+    def __init__(self, lock: TicketLock, waiting: asyncio.Future[None] | None) -> None:
+        self._lock = lock
         self._waiting = waiting
 
     async def __aenter__(self) -> None:
@@ -27,33 +27,33 @@ class Turn:
         try:
             await self._waiting
         except asyncio.CancelledError:
-            self._turns.leave(self._waiting)
+            self._lock.leave(self._waiting)
             raise
 
     async def __aexit__(self, *_: object) -> None:
-        self._turns.go_on()
+        self._lock.release()
 
 
-class Turns:
-    """Assigns turns; `take` is not a coroutine, so the order is that of the calls."""
+class TicketLock:
+    """Serves callers in order; `take` is not a coroutine, so the order is that of the calls."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
-        """Callers whose turn has not come, in the order of their calls."""
+        """Callers that do not hold the lock yet, in the order of their calls."""
         self.is_taken = False
-        """Whether a caller has its turn; no one waits while it is False."""
+        """Whether a caller holds the lock; no one waits while it is False."""
 
-    def take(self) -> Turn:
-        """Return the next turn."""
+    def take(self) -> Ticket:
+        """Return the next ticket."""
         if not self.is_taken:
             self.is_taken = True
-            return Turn(self, None)
+            return Ticket(self, None)
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiting)
-        return Turn(self, waiting)
+        return Ticket(self, waiting)
 
-    def go_on(self) -> None:
-        """A turn is over."""
+    def release(self) -> None:
+        """The caller that held the lock is done: the next one has it."""
         while self._waiting:
             waiting = self._waiting.popleft()
             if not waiting.done():
@@ -62,25 +62,25 @@ class Turns:
         self.is_taken = False
 
     def leave(self, waiting: asyncio.Future[None]) -> None:
-        """A caller that waited for its turn was cancelled; if its turn had just come, the next caller has it."""
+        """A waiting caller was cancelled; if it had just got the lock, the next caller has it."""
         if waiting.cancelled():
             return
-        self.go_on()
+        self.release()
 
 
 class Singles(Generic[_T]):
     """Single entries of any number of callers that come in one turn of the event loop, sent together.
 
     Args:
-        turn: the turn in which they are sent. send: sends them in it; its result is what `sent` has.
+        ticket: their place among the calls. send: sends them when it is their turn; its result is what `sent` has.
     """
 
-    def __init__(self, turn: Turn, send: Callable[[Turn, list[bytes]], Awaitable[_T]]) -> None:
+    def __init__(self, ticket: Ticket, send: Callable[[Ticket, list[bytes]], Awaitable[_T]]) -> None:
         self.entries: list[bytes] = []
         """The entries so far, in the order of calls. Callers add to it until `is_closed`."""
         self.is_closed = False
         """Whether new entries belong to a later batch. Set once."""
-        self._turn = turn
+        self._ticket = ticket
         """Constant."""
         self._send = send
         """Constant."""
@@ -90,4 +90,4 @@ class Singles(Generic[_T]):
     async def _send_soon(self) -> _T:
         await asyncio.sleep(0)  # one turn of the loop: entries that are added in it join this batch
         self.is_closed = True
-        return await self._send(self._turn, self.entries)
+        return await self._send(self._ticket, self.entries)

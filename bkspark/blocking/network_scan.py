@@ -1,0 +1,219 @@
+"""Scans ledgers over the network in the caller's thread, without the event loop.
+
+A Spark task that gets its batches from the loop's thread takes half as much processor time again: two threads wait for
+the interpreter by turns, and a reply of some MiB wakes the loop many times. Here the kernel wakes the thread
+once for a reply, while the bookie makes the next ones.
+
+**The invariant.** A scan yields entries that passed their check, a prefix of the requested ones, or nothing. It never
+reports an error or a negative answer: the caller reads what is missing by a `RangeReader`, which asks all replicas, and
+that answer counts. After any failure a bookie is not scanned again.
+
+Scans use V2's batch reads on a connection of their own, without TLS or authentication. Striped ledgers have no scans.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import socket
+import struct
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+
+from bkspark.core.metadata import LedgerMetadata
+from bkspark.core.speeds import ReadSpeeds
+from bkspark.entries import EntryBatch
+from bkspark.errors import ProtocolError
+from bkspark.memory import ReusedMemory
+from bkspark.net.channel import BatchRequest
+from bkspark.net.pool import NetOptions
+from bkspark.wire import v2
+from bkspark.wire.digest import EntryDigest
+from bkspark.wire.framing import LENGTH_BYTES, scan_frames
+
+logger = logging.getLogger(__name__)
+
+REQUEST_BYTES = 2 << 20
+"""Payload bytes of a request; they fit a frame unless entries are tiny."""
+REQUESTS_IN_FLIGHT = 3
+WAKE_BYTES_MAX = 2 << 20
+"""Bytes that the kernel gathers before it wakes the thread; it may limit them further."""
+_IS_LINUX = sys.platform == "linux"
+_TIME = struct.Struct("@ll")
+
+
+class NetworkScan:
+    """Reads entries of bookies over the network. For one thread, until `close`."""
+
+    def __init__(self, addresses: Mapping[str, tuple[str, int]], options: NetOptions) -> None:
+        """`addresses`: (host, port) of bookies, by id."""
+        self._addresses = addresses
+        self._options = options
+        self._connections: dict[str, _Connection] = {}
+        self._failed: set[str] = set()
+        self._speeds = ReadSpeeds()
+
+    def read(
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        first_entry: int,
+        end_entry: int,
+        entry_bytes: int,
+        digest: EntryDigest,
+    ) -> Iterator[EntryBatch]:
+        """Yield the leading entries of [first_entry, end_entry), which are in one fragment; possibly none of them.
+
+        Args:
+            entry_bytes: how long an entry is, about.
+        """
+        bookie = self._chosen(ledger_id, self._usable(metadata, first_entry))
+        if bookie is None:
+            return
+        try:
+            connection = self._connected(bookie)
+            while first_entry < end_entry:
+                before = first_entry
+                for entries in connection.read(ledger_id, first_entry, end_entry, entry_bytes, digest):
+                    first_entry, entry_bytes = entries.end_entry, max(1, entries.payload_bytes // len(entries))
+                    yield entries
+                if first_entry == before:
+                    return
+        except (OSError, OverflowError, ValueError, ProtocolError) as error:
+            # Not only network errors: a registration may have an invalid host or port.
+            logger.info("bookie %s is not scanned from now on: %s", bookie, error)
+            self._failed.add(bookie)
+            self._connections.pop(bookie).close()
+
+    def can_read(self, metadata: LedgerMetadata, entry_id: int) -> bool:
+        """Return whether a bookie can be scanned for an entry, and those around it."""
+        return bool(self._usable(metadata, entry_id))
+
+    def _usable(self, metadata: LedgerMetadata, entry_id: int) -> list[str]:
+        replicas = metadata.fragment_of(entry_id).bookies
+        if metadata.write_quorum < len(replicas):
+            return []
+        return [bookie for bookie in replicas if bookie in self._addresses and bookie not in self._failed]
+
+    def _chosen(self, ledger_id: int, usable: list[str]) -> str | None:
+        """Return the bookie to scan, None without one: all readers of a ledger prefer one, and ledgers differ in it."""
+        if not usable:
+            return None
+        first, now_s = ledger_id % len(usable), time.monotonic()
+        slow = self._speeds.slow(usable, REQUEST_BYTES, now_s)
+        tried = self._speeds.to_try(usable, REQUEST_BYTES, now_s)
+        return tried or min([*usable[first:], *usable[:first]], key=slow.__contains__)
+
+    def _connected(self, bookie: str) -> _Connection:
+        connection = self._connections.get(bookie)
+        if connection is None:
+            connection = self._connections[bookie] = _Connection(bookie, self._speeds, self._options)
+            connection.open(self._addresses[bookie])
+        return connection
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+
+
+class _Connection:
+    """A blocking V2 connection to one bookie."""
+
+    def __init__(self, bookie: str, speeds: ReadSpeeds, options: NetOptions) -> None:
+        self._bookie = bookie
+        self._speeds = speeds
+        self._options = options
+        self._socket: socket.socket | None = None
+        self._buffer = bytearray(LENGTH_BYTES)
+        self._memory = ReusedMemory()
+        self._next_id = 0
+
+    def open(self, address: tuple[str, int]) -> None:
+        """Connect. Raises OSError."""
+        options = self._options
+        connected = self._socket = socket.create_connection(address, options.connect_timeout_s)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # The kernel's time-outs: Python's would poll before each call, and a poll costs as much again.
+        connected.settimeout(None)
+        limit_s = min(options.read_timeout_s, max(options.speculative_read_s, 0.001))
+        part, whole = math.modf(limit_s)
+        for limit in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            connected.setsockopt(socket.SOL_SOCKET, limit, _TIME.pack(int(whole), int(part * 1_000_000)))
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+
+    def read(
+        self, ledger_id: int, first_entry: int, end_entry: int, entry_bytes: int, digest: EntryDigest
+    ) -> Iterator[EntryBatch]:
+        """Yield the leading entries; ends after an answer with fewer than requested. Later ones are dropped.
+
+        Raises:
+            OSError: the connection was lost, nothing arrived for a second, or a reply took too long.
+            ProtocolError: what arrived is not an answer to a batch read.
+        """
+        waiting: deque[tuple[int, BatchRequest, float]] = deque()
+        early: dict[int, EntryBatch] = {}
+        per_request = max(1, REQUEST_BYTES // max(1, entry_bytes))
+        while first_entry < end_entry or waiting:
+            while first_entry < end_entry and len(waiting) < REQUESTS_IN_FLIGHT:
+                count = min(per_request, end_entry - first_entry)
+                request = BatchRequest(ledger_id, first_entry, count, self._options.frame_bytes_max, digest)
+                waiting.append((self._ask(request), request, time.monotonic()))
+                first_entry += count
+            request_id, request, asked_s = waiting.popleft()
+            wanted = {request_id: request, **{each_id: each for each_id, each, _ in waiting}}
+            while request_id not in early:
+                self._receive_one(wanted, early)
+            entries, now_s = early.pop(request_id), time.monotonic()
+            self._speeds.on_answer(self._bookie, entries.payload_bytes, now_s - asked_s, now_s)
+            if len(entries):
+                yield entries
+            if len(entries) < request.entries_max:
+                return
+
+    def _ask(self, request: BatchRequest) -> int:
+        assert self._socket is not None
+        self._next_id += 1
+        self._socket.sendall(request.encode(self._next_id))
+        return self._next_id
+
+    def _receive_one(self, wanted: Mapping[int, BatchRequest], found: dict[int, EntryBatch]) -> None:
+        """Receive one reply, and keep its entries if it was wanted: answers need no order."""
+        latest_s = time.monotonic() + self._options.read_timeout_s
+        self._receive(memoryview(self._buffer)[:LENGTH_BYTES], latest_s)
+        size, limit = int.from_bytes(self._buffer[:LENGTH_BYTES], "big"), self._options.frame_bytes_max
+        if size > limit:
+            raise ProtocolError(f"a frame of {size} bytes is longer than the limit of {limit}", bookie=self._bookie)
+        end = LENGTH_BYTES + size
+        if end > len(self._buffer):
+            self._buffer = self._buffer[:LENGTH_BYTES] + bytearray(size)
+        view = memoryview(self._buffer)
+        self._receive(view[LENGTH_BYTES:end], latest_s)
+        replies = v2.decode_replies(view, scan_frames(view, end, limit))
+        if replies.opcodes.item(0) != v2.BATCH_READ:
+            raise ProtocolError(f"opcode {replies.opcodes.item(0)} answers no batch read", bookie=self._bookie)
+        request_id = replies.request_ids.item(0)
+        request = wanted.get(request_id)
+        if request is not None and request_id not in found:
+            opened, _ = request.open(replies, 0, view)
+            found[request_id] = opened.to_batch(request.ledger_id, request.first_entry, self._memory.take)
+
+    def _receive(self, room: memoryview, latest_s: float) -> None:
+        """Fill `room`, until a time."""
+        assert self._socket is not None
+        filled = 0
+        while filled < len(room):
+            if time.monotonic() > latest_s:
+                raise TimeoutError(f"bookie {self._bookie} did not finish a reply in time")
+            if _IS_LINUX:
+                # The kernel wakes us once, not for every piece that arrives.
+                lowest = min(len(room) - filled, WAKE_BYTES_MAX)
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, lowest)
+            received = self._socket.recv_into(room[filled:])
+            if not received:
+                raise ConnectionResetError(f"bookie {self._bookie} closed the connection")
+            filled += received

@@ -1,0 +1,181 @@
+"""Reads entries from one replica at a time. Ranges, repairs and recoveries read through this module.
+
+A caller chooses the bookie, and decides what a response means for its ledger. `ReplicaReads` decides how the bookie is
+asked: by one batch read of consecutive entries, or by one request for each entry, of as many entries at once as the
+sizes of earlier ones allow. Digests and ids are always checked. `read_ahead` keeps several reads in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+
+from bkspark.core.reader import AdaptiveReadSize
+from bkspark.entries import EntryBatch
+from bkspark.errors import (
+    BookieUnavailable,
+    BookKeeperError,
+    DigestMismatch,
+    NoSuchEntry,
+    ReadFailed,
+    TooManyRequests,
+)
+from bkspark.net.channel import BookieChannel
+from bkspark.net.pool import BookiePool
+from bkspark.net.responses import BAD_DIGEST, EntryResponses
+from bkspark.wire import v2
+from bkspark.wire.adds import WireProtocol
+from bkspark.wire.digest import EntryDigest
+
+logger = logging.getLogger(__name__)
+
+SINGLES_BYTES = 512 * 1024
+SINGLES_MAX = 128
+"""Defaults of single reads in flight. They have no limit in bytes: if entries are suddenly larger than earlier ones, as
+many of them may arrive."""
+STRIPED_SINGLES_MAX = 256
+"""Single reads in flight of every E-th entry: a bookie looks up each of them separately."""
+
+Part = tuple[EntryBatch, int]
+"""Entries from the first requested one on, and the status that says why there are no more."""
+
+_Request = TypeVar("_Request")
+_Result = TypeVar("_Result")
+
+
+def read_error(status: int, ledger_id: int, entry_id: int, bookie: str) -> BookKeeperError:
+    """Return the error that a read status of one bookie means."""
+    kind: type[BookKeeperError]
+    if status in (v2.Status.ENOENTRY, v2.Status.ENOLEDGER):
+        kind, what = NoSuchEntry, "not there"
+    elif status == BAD_DIGEST:
+        kind, what = DigestMismatch, "the bytes do not match their digest or ids"
+    elif status == v2.Status.ETOOMANYREQUESTS:
+        kind, what = TooManyRequests, "too many requests"
+    elif status == v2.Status.EUA:
+        kind, what = (
+            ReadFailed,
+            (
+                "answered with status 102: it may serve only TLS, or only authenticated clients, or its "
+                "authorizationRulesFile does not let this client read the ledger"
+            ),
+        )
+    else:
+        kind, what = ReadFailed, f"answered with status {status}"
+    where = f"ledger {ledger_id} entry {entry_id} at bookie {bookie}"
+    return kind(f"{where}: {what}", ledger_id=ledger_id, entry_id=entry_id, bookie=bookie)
+
+
+def report_damage(error: BookKeeperError) -> None:
+    """Log an entry that is damaged at one bookie; other replicas are asked for it."""
+    if isinstance(error, DigestMismatch):
+        logger.warning("%s; another bookie is asked for it", error)
+
+
+class ReplicaReads:
+    """Reads entries of one ledger from any of its bookies.
+
+    All methods raise BookieUnavailable or RequestTimeout if the bookie cannot be reached or does not answer, and
+    ClientClosed.
+
+    Args:
+        singles: how many entries are requested at once by `some`.
+        connection_index: which connections are used (`BookiePool.reserve_connection`).
+    """
+
+    def __init__(
+        self,
+        pool: BookiePool,
+        ledger_id: int,
+        digest: EntryDigest,
+        singles: AdaptiveReadSize | None = None,
+        connection_index: int = 0,
+    ) -> None:
+        self._pool = pool
+        """The client's."""
+        self._ledger_id = ledger_id
+        """Constant."""
+        self._digest = digest
+        """Constant."""
+        self._singles = singles or AdaptiveReadSize(SINGLES_BYTES, SINGLES_MAX)
+        """Follows the sizes of entries that `some` returned."""
+        self._connection_index = connection_index
+        """Constant."""
+        self._without_batch_reads: set[str] = set()
+        """Bookies that answer single reads only. Grows."""
+
+    async def prefix(self, bookie: str, entry_ids: np.ndarray, step: int, bytes_max: int) -> Part:
+        """Return the entries up to the first that the bookie does not return, and the status of that one.
+
+        Args:
+            entry_ids: ascending, `step` apart.
+            bytes_max: limit of the response, or one entry; only batch reads (V2, step 1) have a limit.
+        """
+        if step == 1 and self._pool.protocol is WireProtocol.V2 and bookie not in self._without_batch_reads:
+            channel = await self._pool.channel(bookie, self._connection_index)
+            try:
+                assert isinstance(channel, BookieChannel)
+                first_entry, count = entry_ids.item(0), len(entry_ids)
+                batch = await channel.batch_read(self._ledger_id, first_entry, count, bytes_max, self._digest)
+            except BookieUnavailable:
+                # A bookie too old for batch reads closes the connection. If it answers single reads, it is too old.
+                part = (await self.some(bookie, entry_ids)).prefix()
+                self._without_batch_reads.add(bookie)
+                return part
+            return batch.entries, batch.status
+        return (await self.some(bookie, entry_ids if step == 1 else entry_ids[:STRIPED_SINGLES_MAX])).prefix()
+
+    async def some(self, bookie: str, entry_ids: np.ndarray) -> EntryResponses:
+        """Request as many of the first entries as earlier sizes allow, at least one; return a response for each."""
+        responses = await self.each(bookie, entry_ids[: self._singles.entries])
+        self._singles.on_entries(responses.largest_bytes)
+        return responses
+
+    async def each(
+        self, bookie: str, entry_ids: np.ndarray, flags: int = 0, master_key: bytes | None = None
+    ) -> EntryResponses:
+        """Request all of some entries; return a response for each. DO_FENCING in `flags` fences the ledger."""
+        channel = await self._pool.channel(bookie, self._connection_index)
+        return await channel.read_entries(self._ledger_id, entry_ids, self._digest, flags, master_key)
+
+    async def length_at(self, bookie: str, entry_id: int) -> int | None:
+        """Return the cumulative length in an entry; None if the bookie does not return the entry."""
+        responses = await self.each(bookie, np.array([entry_id]))
+        return int(responses.lengths[0]) if responses.payloads[0] is not None else None
+
+
+async def read_ahead(
+    requests: Iterator[_Request],
+    read: Callable[[_Request], Coroutine[Any, Any, _Result]],
+    rest: Callable[[_Request, _Result], _Request | None],
+    depth: int,
+) -> AsyncGenerator[_Result]:
+    """Yield the results of requests in order; `depth` of them are read ahead of the caller.
+
+    Args:
+        requests: is asked for the next request only when there is room for it.
+        rest: gets each request with its result, in order, and returns what is left of it to be read next, or None.
+    """
+    ahead: deque[tuple[_Request, asyncio.Task[_Result]]] = deque()
+    try:
+        while True:
+            while len(ahead) < depth and (request := next(requests, None)) is not None:
+                ahead.append((request, asyncio.ensure_future(read(request))))
+            if not ahead:
+                return
+            request, task = ahead.popleft()
+            result = await task
+            left = rest(request, result)
+            if left is not None:
+                ahead.appendleft((left, asyncio.ensure_future(read(left))))
+            yield result
+    finally:
+        if ahead:
+            for _, task in ahead:
+                task.cancel()
+            await asyncio.gather(*(task for _, task in ahead), return_exceptions=True)
