@@ -1,4 +1,4 @@
-"""Named logs made of ledgers, asyncio. `bkspark.blocking` has the same calls, name for name, blocking.
+"""Named logs made of ledgers, asyncio. `bkspark.blocking` has blocking calls of the same names.
 
 async with Client("zk://127.0.0.1:2181/ledgers") as client:
     async with await client.log("clicks").open_for_writing() as log:

@@ -1,9 +1,10 @@
 """AttemptStore: ledgers that will enter a log, and ledgers that leave it.
 
-An attempt registers its ledger as *pending* before it writes to it. Only a pending ledger can be published. To delete
-it, a process *condemns* it: one transaction changes the head, which lists it as condemned, and removes it from the
-pending ones. Both go through the head's version, so a ledger is either published or condemned, never both, however late
-a publisher comes. No clock decides this; age only selects the attempts that are taken for dead.
+An attempt registers its ledger as *pending* before it writes to it. (One that dies before that leaves an empty ledger:
+`bkspark.log.unregistered`.) Only a pending ledger can be published. To delete it, a process *condemns* it: one
+transaction changes the head, which lists it as condemned, and removes it from the pending ones. Both go through the
+head's version, so a ledger is either published or condemned, never both, however late a publisher comes. No clock
+decides this; age only selects which attempts count as dead.
 
 Condemned ledgers are deleted afterwards, and then removed from the head. A crash in between leaves them listed, for the
 next sweep. A ledger whose writer is still alive needs no fence for that: a condemned ledger cannot be published any
@@ -18,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from bkspark.errors import DataLoss, MetadataError, NoSuchLog, NoSuchNode
+from bkspark.errors import DataLoss, MetadataError, MetadataVersion, NoSuchNode
 from bkspark.log import changes
 from bkspark.log.formats import (
     CONDEMNED,
@@ -37,8 +38,9 @@ from bkspark.log.formats import (
     parse_pending_name,
 )
 from bkspark.log.heads import Change, HeadStore, NewNode, StoredHead, new_token
+from bkspark.log.schemas import SCHEMAS
 from bkspark.log.snapshot import LogSnapshot
-from bkspark.metadata.tree import Delete
+from bkspark.metadata.tree import Check, Create, Delete, Operation
 
 CALLS_AT_ONCE = 64
 """Calls of one reader or writer that wait for the metadata store or for bookies at the same time."""
@@ -59,23 +61,37 @@ class AttemptStore:
 
     # ---- pending ----
 
-    async def add(self, name: str, ledger_id: int, owner: SegmentOwner) -> None:
+    async def add(self, name: str, ledger_id: int, owner: SegmentOwner, *, unchanged: Check | None = None) -> None:
         """Register a ledger as pending. Do so before the first entry is written to it.
+
+        Args:
+            unchanged: holds while the ledger's metadata are those of its creation. A vacuum that took the attempt for
+                dead has changed them (`bkspark.log.unregistered`).
 
         Raises:
             NoSuchLog: there is no such log.
             NodeExists: the ledger is pending already, for another attempt.
+            MetadataVersion: `unchanged` does not hold.
         """
         since = (await self._heads.read(name)).head.end_ordinal
         path, data = pending_path(name, ledger_id), encode_pending(owner, since)
+        operations: list[Operation] = [Create(path, data)]
+        if unchanged is not None:
+            operations.insert(0, unchanged)
         try:
-            await self._heads.tree.create(path, data)
-        except NoSuchNode:
-            raise NoSuchLog(f"log {name} was deleted meanwhile") from None
-        except MetadataError:
+            await self._heads.tree.transaction(operations)
+        except MetadataError as error:
             # Possibly our own node: the answer was lost, or a lower layer repeated the call.
-            if await self._stored(path) != data:
-                raise
+            if await self._stored(path) == data:
+                return
+            if isinstance(error, (NoSuchNode, MetadataVersion)):
+                await self._heads.read(name)  # raises NoSuchLog if that is the reason
+                raise MetadataVersion(
+                    f"ledger {ledger_id} was closed or deleted before it was registered for log {name}: a vacuum took "
+                    "its attempt for dead. Nothing was written to it: try again",
+                    ledger_id=ledger_id,
+                ) from None
+            raise
 
     async def _stored(self, path: str) -> bytes | None:
         try:
@@ -226,7 +242,8 @@ class AttemptStore:
         return count
 
     async def remove_unnamed(self, name: str) -> None:
-        """Remove pages and lists that the head does not name: a change wrote them and was interrupted.
+        """Remove pages, lists and schemas that the head does not name: a change wrote them and was interrupted, or
+        they apply to nothing in the log any more.
 
         The head's version moves with the removal, so a change that is about to name one of them writes it again.
         """
@@ -234,10 +251,11 @@ class AttemptStore:
 
         async def decide(head: LogHead) -> Change[int]:
             named = {f"{PAGES}/{ref.name}" for ref in head.pages} | {f"{CONDEMNED}/{item}" for item in head.condemned}
+            named |= {f"{SCHEMAS}/{ref.name}" for ref in head.schemas}
             present = [
                 f"{folder}/{child}"
-                for folder in (PAGES, CONDEMNED)
-                for child in await self._heads.tree.children(f"{path}/{folder}")
+                for folder in (PAGES, CONDEMNED, SCHEMAS)
+                for child in await self._children(f"{path}/{folder}")
             ]
             unnamed = [node for node in present if node not in named][:CONDEMNED_AT_ONCE]
             also = [Delete(f"{path}/{node}") for node in unnamed]
@@ -245,6 +263,14 @@ class AttemptStore:
 
         while await self._heads.change(name, decide, even_if_deleted=True):
             pass
+
+    async def _children(self, path: str) -> list[str]:
+        try:
+            return await self._heads.tree.children(path)
+        except NoSuchNode:
+            if path.endswith(SCHEMAS):
+                return []  # made with the log's first schema
+            raise
 
 
 def is_superseded(pending: PendingLedger, head: LogHead) -> bool:

@@ -23,6 +23,8 @@ from bkspark.log.formats import (
     SegmentFacts,
 )
 from bkspark.log.positions import NO_LEDGER, Position
+from bkspark.log.schemas import extended as extended_schemas
+from bkspark.log.schemas import trimmed
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,7 @@ def truncated(head: LogHead, before: Position, first_ordinal: int) -> LogHead:
         tail_ordinal=head.tail_ordinal + gone,
         tail=head.tail[gone:],
         open_ordinals=tuple(ordinal for ordinal in head.open_ordinals if ordinal >= first_ordinal),
+        schemas=trimmed(head.schemas, first_ordinal),
     )
 
 
@@ -167,7 +170,17 @@ def emptied(head: LogHead) -> LogHead:
         tail=(),
         open_ordinals=(),
         writer=None,
+        # What the log remembers holds for what is written next, unless that says otherwise.
+        schemas=tuple(ref._replace(first_ordinal=end) for ref in head.schemas[-1:]),
     )
+
+
+def with_schema(head: LogHead, name: str, ordinal: int) -> LogHead:
+    """Return the head with a schema that applies from `ordinal` on; unchanged if it is the present one."""
+    if head.schemas and head.schemas[-1].name == name:
+        return head
+    # A head with schemas has a higher format version than one with slices.
+    return replace(head, schemas=extended_schemas(head.schemas, name, ordinal), has_slices=True)
 
 
 def first_to_read(head: LogHead, name: str, position: Position) -> tuple[int, int]:

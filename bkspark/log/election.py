@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import uuid
 
-from bkspark.errors import MetadataError, NoSuchNode
+from bkspark.errors import MetadataAccessDenied, MetadataError, NoSuchNode
 from bkspark.metadata.tree import Callback, Tree
 from bkspark.tasks import start_kept
 
@@ -61,7 +61,11 @@ class Election:
         await self.resign()
 
     async def win(self) -> None:
-        """Return when this contender leads. An unreachable store is retried; cancelling the call resigns."""
+        """Return when this contender leads. An unreachable store is retried; cancelling the call resigns.
+
+        Raises:
+            MetadataAccessDenied: this client may not contend.
+        """
         try:
             while not await self._leads():
                 pass
@@ -87,6 +91,8 @@ class Election:
                 await self._watch_own()
                 return await self._is_first(own)
             await self._wait_for(f"{self._path}/{names[names.index(own) - 1]}")
+        except MetadataAccessDenied:
+            raise
         except MetadataError:
             # Unreachable, or the session ended meanwhile: the token shows whether our node was created.
             await asyncio.sleep(RETRY_PAUSE_S)

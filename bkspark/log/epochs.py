@@ -5,9 +5,9 @@ are part of its report, and the committer appends them to a shared ledger (shari
 all of it into the log's list, in partition order, and records the epoch: readers see either all of an epoch or none of
 it, and an epoch is published once. Everything before that change is invisible, everything after it is clean-up.
 
-    driver dies before the change      the epoch is written and committed again; the appended rows are not part of the
-    log driver dies after the change       the epoch is committed again, with other ledgers: the log knows it, nothing
-    is
+    driver dies before the change      the epoch is written and committed again; rows that were appended are not part
+                                       of the log
+    driver dies after the change       the epoch is committed again, with other ledgers: the log knows it, nothing is
                                        published; the other ledgers are deleted
     another query has its name         that query's epochs have other rows: the commit fails, nothing is published
     the change's answer is lost        the head is read back and shows the result (heads.py). If it cannot, the commit
@@ -21,9 +21,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bkspark.entries import EntryBatch
-from bkspark.errors import DataLoss, LedgerClosed, LedgerFenced, VersionPublished
+from bkspark.errors import DataLoss, LedgerClosed, LedgerFenced, SchemaMismatch, VersionPublished
 from bkspark.log.formats import SegmentFacts, SegmentOwner
 from bkspark.log.log import Log
+from bkspark.log.schemas import SchemaChange
 from bkspark.log.sharing import SharedLedger
 from bkspark.log.store import AnyPublisher
 from bkspark.log.writer import LedgerOptions, RollLimits
@@ -56,16 +57,20 @@ class EpochCommitter:
         self._limits = limits
         self._shared = SharedLedger(log, SegmentOwner("query", owner_id), options, limits)
 
-    async def append(self, outputs: Sequence[Output], publisher: AnyPublisher) -> bool:
+    async def append(
+        self, outputs: Sequence[Output], publisher: AnyPublisher, schema: SchemaChange | None = None
+    ) -> bool:
         """Publish an epoch at the log's end; return False if its publisher had published it, or a later one, before.
 
         An epoch without rows publishes nothing, and is not recorded.
 
         Args:
             outputs: in partition order.
+            schema: of the rows; the log gets it with them.
 
         Raises:
             VersionPublished: another query or job has published the epoch's number, or a later one, under the name.
+            SchemaMismatch: the log has another schema than `schema` was derived from.
             DataLoss: an attempt's ledger is no longer pending: the attempt was taken for dead.
             BookKeeperError: nothing was published, or the message says that the outcome is unknown.
         """
@@ -77,7 +82,7 @@ class EpochCommitter:
                 return False
             await self._shared.roll_if_due()
             try:
-                is_new = await self._append_once(outputs, publisher)
+                is_new = await self._append_once(outputs, publisher, schema)
             except BaseException as error:
                 await self._shared.drop()
                 # The rows are in memory: if our own shared ledger was lost, another one can take them.
@@ -92,15 +97,19 @@ class EpochCommitter:
             return is_new
         raise AssertionError("the last try raises")
 
-    async def _append_once(self, outputs: Sequence[Output], publisher: AnyPublisher) -> bool:
+    async def _append_once(
+        self, outputs: Sequence[Output], publisher: AnyPublisher, schema: SchemaChange | None
+    ) -> bool:
         ledgers = await _listed(outputs, self._shared)
         reach("commit.appended")
         shared = () if self._shared.ledger_id is None else (self._shared.ledger_id,)
-        outcome = await self._log.publish(ledgers, publisher=publisher, shared=shared)
+        outcome = await self._log.publish(ledgers, publisher=publisher, shared=shared, schema=schema)
         self._shared.note_published()
         return outcome.is_new
 
-    async def overwrite(self, outputs: Sequence[Output], publisher: AnyPublisher) -> bool:
+    async def overwrite(
+        self, outputs: Sequence[Output], publisher: AnyPublisher, schema: SchemaChange | None = None
+    ) -> bool:
         """Swap the log's content for an epoch; return False if its publisher had published it, or a later one, before.
 
         Raises as `append`.
@@ -117,8 +126,8 @@ class EpochCommitter:
             await whole.drop()
             raise
         try:
-            outcome = await self._log.overwrite(ledgers, publisher=publisher)
-        except VersionPublished:
+            outcome = await self._log.overwrite(ledgers, publisher=publisher, schema=schema)
+        except (VersionPublished, SchemaMismatch):
             await self._log.retire(made)
             raise
         if not outcome.is_new:

@@ -4,11 +4,12 @@
     /bkspark/logs/<name>/pages/<page>       a run of the list of ledgers; never changed once written
     /bkspark/logs/<name>/pending/<ledger>   a ledger that an attempt writes and the list does not hold (yet)
     /bkspark/logs/<name>/condemned/<list>   ledgers to delete: taken from the list, or never put into it
+    /bkspark/logs/<name>/schemas/<schema>   a payload format and schema of entries: `schemas` specifies it
 
 A node is JSON text, ASCII, keys sorted, no spaces, every key present and no other. `version` is 1, or 2 for a head with
-slices, or 3 for one that names queries. Numbers are whole, below 2^63. A *ledger* in a list is `[id]` if its end was
-unknown when it was listed, `[id, last entry, bytes]` if it was closed. Its *ordinal* is its index in the log's list,
-counted from 0 and never reused. A *token* is 16 hexadecimal digits chosen at random.
+slices, 3 for one that names queries, 4 for one with schemas. Numbers are whole, below 2^63. A *ledger* in a list is
+`[id]` if its end was unknown when it was listed, `[id, last entry, bytes]` if it was closed. Its *ordinal* is its index
+in the log's list, counted from 0 and never reused. A *token* is 16 hexadecimal digits chosen at random.
 
 A *slice* is part of a shared ledger, into which one process writes epoch after epoch: `[id, last entry, bytes, first
 entry]`, the last omitted if it is 0. The ledger may hold other entries before and after it, of other slices or of
@@ -19,7 +20,8 @@ listed ledger beyond its listed last entry, whatever the ledger itself says.
 Head:
 
     version        1, or 2 once the log has had a slice: an older bkspark would read beyond the ends of slices. 3 while
-                   `last_epochs` names a query: an older one would drop the rows of another query as a repetition
+                   `last_epochs` names a query: an older one would drop the rows of another query as a repetition. 4
+                   once a schema was recorded: an older one would append what does not fit
     id             token of the log: it differs when a log of that name is deleted and created again
     root           the ledgers root of the cluster that holds the ledgers: `/ledgers`
     first_ordinal  ordinal of the first ledger that is still in the log
@@ -38,6 +40,9 @@ Head:
                    answer was lost is recognised here
     condemned      names of the lists of condemned ledgers that still have to be deleted
     deleted        true while the log is being deleted
+    schemas        only from version 4 on, not empty: [first ordinal, number, schema] by ascending ordinal. The schema
+                   (the name of its node, 32 hexadecimal digits) applies from that ordinal up to that of the next item.
+                   Ledgers before the first item were written without one. Numbers count the log's schemas from 1
 
 `{"changes":["00000000000000aa"],"condemned":[],"deleted":false,"first_ordinal":0,"id":"00000000000000aa",
 "last_epochs":[["q1",7]],"open":[1],"pages":[],"root":"/ledgers","start":[0,-1,0],"tail":[[12,99,102400],[13]],
@@ -82,8 +87,15 @@ from bkspark.log.positions import BEGINNING, NO_LEDGER, Position
 VERSION = 1
 SLICES_VERSION = 2
 QUERIES_VERSION = 3
+SCHEMAS_VERSION = 4
 LOGS_ROOT = "/bkspark/logs"
 PAGES, PENDING, CONDEMNED = "pages", "pending", "condemned"
+
+APPLICATION_KEY, APPLICATION = "application", "bkspark"
+LOG_KEY = "log"
+"""Custom metadata by which a ledger of a log names its log."""
+OWN_METADATA = frozenset({APPLICATION_KEY, LOG_KEY})
+"""Custom metadata that no user sets: a vacuum finds the log's ledgers by them."""
 
 NODE_BYTES_MAX = 1_000_000
 """ZooKeeper refuses requests of 1 MiB and more (jute.maxbuffer); a node's path and headers need room too."""
@@ -99,6 +111,7 @@ HEADS_CACHED_MAX = 16
 """Decoded heads that a process keeps: a commit reads the head several times, and usually finds the same bytes."""
 
 _TOKEN = re.compile(r"[0-9a-f]{16}")
+_SCHEMA_NAME = re.compile(r"[0-9a-f]{32}")
 _PAGE_NAME = re.compile(r"(0|[1-9][0-9]{0,18})-[0-9a-f]{16}")
 _OWNER_KINDS = ("query", "job", "writer")
 
@@ -224,6 +237,14 @@ class PageRef:
         return int(self.name.partition("-")[0])
 
 
+class SchemaRef(NamedTuple):
+    """A schema by name, and from which ordinal on it applies."""
+
+    first_ordinal: int
+    number: int
+    name: str
+
+
 @dataclass(frozen=True)
 class LogHead:
     """The head's content; the module's docstring says what each field means."""
@@ -242,6 +263,7 @@ class LogHead:
     condemned: tuple[str, ...] = ()
     is_deleted: bool = False
     has_slices: bool = False
+    schemas: tuple[SchemaRef, ...] = ()
 
     @property
     def end_ordinal(self) -> int:
@@ -251,6 +273,8 @@ class LogHead:
     @property
     def version(self) -> int:
         """The lowest format version that can represent this head."""
+        if self.schemas:
+            return SCHEMAS_VERSION
         if any(len(item) == 3 for item in self.last_epochs):
             return QUERIES_VERSION
         return SLICES_VERSION if self.has_slices else VERSION
@@ -289,6 +313,7 @@ def encode_head(head: LogHead) -> bytes:
             "changes": list(head.changes),
             "condemned": list(head.condemned),
             "deleted": head.is_deleted,
+            **({"schemas": [list(ref) for ref in head.schemas]} if head.schemas else {}),
         }
     )
 
@@ -338,8 +363,8 @@ def _listed(ledgers: Sequence[SegmentFacts]) -> list[list[int]]:
 
 @lru_cache(maxsize=HEADS_CACHED_MAX)
 def decode_head(data: bytes, path: str) -> LogHead:
-    """Return the head. Raises MetadataFormat, which names `path`, for anything but a head of version 1 to 3."""
-    node = _Node(data, path, "log head", version_max=QUERIES_VERSION)
+    """Return the head. Raises MetadataFormat, which names `path`, for anything but a head of version 1 to 4."""
+    node = _Node(data, path, "log head", version_max=SCHEMAS_VERSION)
     start = node.whole_list("start", lowest=NO_LEDGER)
     if len(start) != 3 or start[0] < 0 or start[2] < 0:
         raise node.error("start is not [ordinal, ledger, entry]")
@@ -358,6 +383,7 @@ def decode_head(data: bytes, path: str) -> LogHead:
         condemned=node.texts("condemned", _TOKEN),
         is_deleted=node.flag("deleted"),
         has_slices=node.version >= SLICES_VERSION,
+        schemas=node.schemas("schemas") if node.version >= SCHEMAS_VERSION else (),
     )
     node.end()
     _check_head(head, node)
@@ -502,6 +528,21 @@ class _Node:
             if len(value) == 3 and not isinstance(value[2], str):
                 raise self.error(f"{key} holds a query that is no text")
         return tuple(tuple(value) for value in values)
+
+    def schemas(self, key: str) -> tuple[SchemaRef, ...]:
+        found: list[SchemaRef] = []
+        for value in self.items(key):
+            if not isinstance(value, list) or len(value) != 3:
+                raise self.error(f"{key} holds something else than [first ordinal, number, schema]")
+            ref = SchemaRef(self._as_whole(key, value[0], 0), self._as_whole(key, value[1], 1), value[2])
+            if not isinstance(ref.name, str) or not _SCHEMA_NAME.fullmatch(ref.name):
+                raise self.error(f"{key} holds {str(ref.name)[:100]!r}")
+            if found and not (found[-1].first_ordinal < ref.first_ordinal and found[-1].number < ref.number):
+                raise self.error(f"{key} does not ascend")
+            found.append(ref)
+        if not found:
+            raise self.error(f"{key} is empty")
+        return tuple(found)
 
     def _as_ledger(self, key: str, value: Any) -> list[int]:
         if not isinstance(value, list) or len(value) not in (1, 3, 4) or any(type(item) is not int for item in value):

@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 from bkspark.errors import (
     ConfigurationError,
     LogExists,
+    MetadataAccessDenied,
     MetadataError,
     MetadataFormat,
     MetadataVersion,
@@ -37,11 +38,16 @@ from bkspark.log.formats import (
     encode_head,
     log_path,
 )
+from bkspark.log.schemas import SCHEMAS, StoredSchema, decode_schema, encode_schema
 from bkspark.metadata.tree import Create, Operation, Set, Stat, Tree
 
 CONNECTION_LOSSES_MAX = 5
 LOST_RACES_MAX = 1_000
 PAGES_CACHED_MAX = 64
+SCHEMAS_CACHED_MAX = 64
+
+_schemas: dict[str, StoredSchema] = {}
+"""Schemas that this process has read, of all logs: their names are hashes of their content."""
 
 T = TypeVar("T")
 
@@ -188,7 +194,7 @@ class HeadStore:
                     raise MetadataError(
                         f"log {name}: others changed it {races} times before this change: try again later"
                     ) from None
-            except MetadataFormat:
+            except (MetadataFormat, MetadataAccessDenied):
                 raise
             except _Forgotten:
                 raise MetadataError(
@@ -213,6 +219,29 @@ class HeadStore:
                 self._pages.pop(next(iter(self._pages)))
             self._pages[ref.name] = ledgers
         return ledgers
+
+    async def schema(self, name: str, schema: str) -> StoredSchema:
+        """Return a schema by the name of its node. Raises NoSuchNode if it is gone, MetadataFormat as `read`."""
+        stored = _schemas.get(schema)
+        if stored is None:
+            path = f"{log_path(name)}/{SCHEMAS}/{schema}"
+            stored = decode_schema((await self.tree.get(path))[0], path)
+            if len(_schemas) >= SCHEMAS_CACHED_MAX:
+                _schemas.pop(next(iter(_schemas)))
+            _schemas[schema] = stored
+        return stored
+
+    async def write_schema(self, name: str, stored: StoredSchema) -> None:
+        """Write a schema's node if it is not there, before the change of the head that names it.
+
+        A process that removes it as unnamed moves the head's version, so that change is decided again.
+        """
+        path = f"{log_path(name)}/{SCHEMAS}/{stored.name}"
+        data = encode_schema(stored)
+        try:
+            await self.tree.create(path, data, make_parents=True)
+        except NodeExists:
+            return
 
     async def remove(self, paths: Sequence[str]) -> None:
         """Delete nodes without references, if they exist."""

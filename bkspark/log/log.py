@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from datetime import datetime
@@ -16,10 +17,20 @@ from bkspark.log import reading
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.log.changes import is_repeated
 from bkspark.log.election import ELECTIONS_ROOT, Election
-from bkspark.log.formats import LogHead, PendingLedger, Publisher, SegmentFacts, SegmentOwner, check_log_name
+from bkspark.log.formats import (
+    LogHead,
+    PendingLedger,
+    Publisher,
+    SchemaRef,
+    SegmentFacts,
+    SegmentOwner,
+    check_log_name,
+)
 from bkspark.log.positions import EARLIEST, LATEST, LogBatch, OffsetSpec, Position, check_offset
+from bkspark.log.schemas import SchemaChange
 from bkspark.log.snapshot import LogSegment, LogSnapshot
 from bkspark.log.store import AnyPublisher, AppendOutcome, LogStore, check_ledgers, check_publisher_argument
+from bkspark.log.unregistered import delete_unregistered
 from bkspark.log.writer import (
     DEFAULTS,
     OPEN_TRIES_MAX,
@@ -76,13 +87,15 @@ class Log:
 
     async def show(self) -> dict[str, Any]:
         """Return the facts of the log: `{"log", "ledgers": [{"ledger", "first_entry", "last_entry", "state",
-        "length"}], "published": [{"name", "version", "query"}], "version"}`.
+        "length"}], "published": [{"name", "version", "query"}], "schemas": [{"number", "first_ordinal", "format",
+        "schema"}], "version"}`.
 
         `published` has the last version of each remembered name that published in the log, the latest last: for a
         streaming query without a name its id and last epoch. `query` is the query that published under a name; None if
         there was no query, or if it is unknown. An open ledger has last entry -1 and length 0, as its metadata says;
         the state of one that is gone is MISSING. A slice of a shared ledger has its own first and last entry, and is
-        OPEN while more of the ledger may follow.
+        OPEN while more of the ledger may follow. `schemas` has what Spark wrote: from which ordinal of the list each
+        payload format and schema (Spark's JSON) applies, the present one last.
         """
         snapshot = await self.snapshot()
         pending = await (await self.store()).attempts.pending_ids(self._name) if snapshot.head.has_slices else set()
@@ -91,7 +104,13 @@ class Log:
             for some in chunks(run, CALLS_AT_ONCE):
                 shown += await asyncio.gather(*(self._shown(snapshot, listed, pending) for listed in some))
         published = [publisher._asdict() for publisher in snapshot.publishers]
-        return {"log": self._name, "ledgers": shown, "published": published, "version": snapshot.version}
+        return {
+            "log": self._name,
+            "ledgers": shown,
+            "published": published,
+            "schemas": [await _shown_schema(snapshot, ref) for ref in snapshot.schemas],
+            "version": snapshot.version,
+        }
 
     async def _shown(self, snapshot: LogSnapshot, listed: LogSegment, pending: Collection[int]) -> dict[str, Any]:
         state = "OPEN" if listed.ledger_id in pending else "CLOSED"
@@ -132,14 +151,15 @@ class Log:
             await store.settle_writer(self._name, snapshot.head.writer, closed, is_end=True)
         return [facts.ledger_id for _, facts in closed]
 
-    async def truncate(self, before: OffsetSpec) -> int:
-        """Let the log begin at a position; delete the ledgers before it and return their number.
+    async def truncate(self, before: OffsetSpec | datetime) -> int:
+        """Let the log begin at a position, or at the first ledger that was not closed before a time (`at_time`); delete
+        the ledgers before it and return their number.
 
         Raises:
             ConfigurationError: a ledger before the position is being written, or the position is not one of this log.
             DataLoss: the position is before the log's start, or after its end.
         """
-        before = check_offset("before", before)
+        before = await self.at_time(before) if isinstance(before, datetime) else check_offset("before", before)
         store, snapshot = await self.store(), await self.snapshot()
         position = await reading.position_of(self._open_listed, snapshot, before)
         position = await reading.normal_form(self._open_listed, snapshot, position)
@@ -179,6 +199,9 @@ class Log:
     async def vacuum(self, *, older_than_s: float = VACUUM_AGE_S) -> int:
         """Delete the ledgers of dead attempts, and what interrupted changes left; return the number of ledgers.
 
+        It reads the metadata of every ledger of the cluster that is not one of this log, to find those that were
+        created for the log and never registered.
+
         Args:
             older_than_s: attempts that began before that are taken for dead. An attempt that is still alive loses its
                 work: its publication fails, and the job must be run again. No published ledger is ever deleted.
@@ -190,7 +213,11 @@ class Log:
         """Delete what attempts that began before a time, ms since 1970, have left; return how many ledgers."""
         store = await self.store()
         retired = await self.retire_shared(created_before_ms=begun_before_ms)
-        return retired + await store.attempts.vacuum(self._name, self._delete_ledger, created_before_ms=begun_before_ms)
+        dead = await store.attempts.vacuum(self._name, self._delete_ledger, created_before_ms=begun_before_ms)
+        unregistered = await delete_unregistered(
+            self._cluster, store, self._name, self._delete_ledger, created_before_ms=begun_before_ms
+        )
+        return retired + dead + unregistered
 
     async def retire_shared(self, *, created_before_ms: int) -> int:
         """Close shared ledgers that were registered before a time (ms since 1970); delete those without published
@@ -284,6 +311,7 @@ class Log:
         publisher: AnyPublisher | None = None,
         only_if_empty: bool = False,
         shared: Collection[int] = (),
+        schema: SchemaChange | None = None,
     ) -> AppendOutcome:
         """Put closed, pending ledgers or slices at the log's end, all or none; see `LogStore.append_ledgers`."""
         check_ledgers(ledgers, publisher)
@@ -291,7 +319,7 @@ class Log:
         shared = [arguments.whole_number("shared", ledger_id) for ledger_id in shared]
         store = await self.store()
         return await store.append_ledgers(
-            self._name, ledgers, publisher=publisher, only_if_empty=only_if_empty, shared=shared
+            self._name, ledgers, publisher=publisher, only_if_empty=only_if_empty, shared=shared, schema=schema
         )
 
     async def has_published(self, publisher: AnyPublisher) -> bool:
@@ -310,14 +338,20 @@ class Log:
         await (await self.store()).attempts.forget_published(self._name, [ledger_id])
 
     async def overwrite(
-        self, ledgers: Sequence[SegmentFacts], *, publisher: AnyPublisher | None = None
+        self,
+        ledgers: Sequence[SegmentFacts],
+        *,
+        publisher: AnyPublisher | None = None,
+        schema: SchemaChange | None = None,
     ) -> AppendOutcome:
         """Replace the list by closed, pending ledgers in one change; fence the writer, and delete the old ledgers."""
         check_ledgers(ledgers, publisher)
         store = await self.store()
         for _ in range(OPEN_TRIES_MAX):
             closed = [ordinal for ordinal, _ in await fence(self._cluster, await self.snapshot())]
-            outcome = await store.replace_ledgers(self._name, ledgers, closed=closed, publisher=publisher)
+            outcome = await store.replace_ledgers(
+                self._name, ledgers, closed=closed, publisher=publisher, schema=schema
+            )
             if outcome is not None:
                 await self._sweep_after(store)
                 return outcome
@@ -445,6 +479,16 @@ class Log:
                     batches = reading.listed_batches(reader, self._name, first, listed.last_entry + 1, batch_bytes)
                 async for batch in batches:
                     yield LogBatch(batch, listed.ordinal)
+
+
+async def _shown_schema(snapshot: LogSnapshot, ref: SchemaRef) -> dict[str, Any]:
+    stored = await snapshot.schema(ref)
+    return {
+        "number": ref.number,
+        "first_ordinal": ref.first_ordinal,
+        "format": stored.payload_format,
+        "schema": json.loads(stored.schema),
+    }
 
 
 def _shared_before(pending: Sequence[PendingLedger], created_before_ms: int) -> list[int]:

@@ -186,7 +186,7 @@ class LogBatch(EntryBatch):
     __slots__ = ("ordinal",)
 
     def __init__(self, batch: EntryBatch, ordinal: int) -> None:
-        super().__init__(batch.buffer, batch.offsets, batch.ledger_id, batch.first_entry)
+        super().__init__(batch.buffer, batch.offsets, batch.ledger_id, batch.first_entry, batch.sealed_with)
         self.ordinal = ordinal
 
     @property

@@ -8,9 +8,10 @@ from itertools import pairwise
 
 from bkspark.errors import ConfigurationError, DataLoss, MetadataFormat, NoSuchNode
 from bkspark.log.changes import first_to_read
-from bkspark.log.formats import LogHead, PageRef, Publisher, SegmentFacts
+from bkspark.log.formats import LogHead, PageRef, Publisher, SchemaRef, SegmentFacts
 from bkspark.log.heads import HeadStore, StoredHead
 from bkspark.log.positions import NO_LEDGER, Position
+from bkspark.log.schemas import StoredSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,24 @@ class LogSnapshot:
     def publishers(self) -> list[Publisher]:
         """The last version of each remembered name that published in the log, the latest last."""
         return [Publisher(*item) for item in self.head.last_epochs]
+
+    @property
+    def schemas(self) -> tuple[SchemaRef, ...]:
+        """The schemas that the log remembers, by the ordinal from which each applies."""
+        return self.head.schemas
+
+    async def schema(self, ref: SchemaRef) -> StoredSchema:
+        """Return one of `schemas`.
+
+        Raises:
+            DataLoss: the log was overwritten or truncated since, and its schemas were removed.
+        """
+        try:
+            return await self._heads.schema(self.name, ref.name)
+        except NoSuchNode:
+            raise DataLoss(
+                f"log {self.name} was overwritten, truncated or deleted while its schema was being read: read it again"
+            ) from None
 
     async def runs(self, first_ordinal: int = 0, end_ordinal: int | None = None) -> AsyncIterator[list[LogSegment]]:
         """Yield the ledgers in [first_ordinal, end_ordinal) that are in the log, in order, a page at a time.

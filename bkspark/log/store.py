@@ -25,6 +25,7 @@ from bkspark.errors import (
     NodeExists,
     NoSuchLog,
     NoSuchNode,
+    SchemaMismatch,
 )
 from bkspark.log import changes
 from bkspark.log.attempts import AttemptStore, DeleteLedger, condemned, pending_path
@@ -42,6 +43,7 @@ from bkspark.log.formats import (
 )
 from bkspark.log.heads import CONNECTION_LOSSES_MAX, Change, HeadStore, NewNode, StoredHead, new_token
 from bkspark.log.positions import Position
+from bkspark.log.schemas import SCHEMAS, SchemaChange
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.metadata.tree import Callback, Delete, Tree
 
@@ -129,7 +131,8 @@ class LogStore:
             await self.attempts.discard(name, lambda *_: True, delete_ledger)
             await self.attempts.remove_unnamed(name)
             version = (await self._heads.read(name, even_if_deleted=True)).version
-            folders = [Delete(f"{path}/{folder}") for folder in (PAGES, PENDING, CONDEMNED)]
+            present = [SCHEMAS] if await self._tree.exists(f"{path}/{SCHEMAS}") is not None else []
+            folders = [Delete(f"{path}/{folder}") for folder in (PAGES, PENDING, CONDEMNED, *present)]
             try:
                 await self._tree.transaction([*folders, Delete(path, version)])
             except (NodeExists, MetadataVersion):
@@ -150,6 +153,7 @@ class LogStore:
         publisher: AnyPublisher | None = None,
         only_if_empty: bool = False,
         shared: Collection[int] = (),
+        schema: SchemaChange | None = None,
     ) -> AppendOutcome:
         """Put closed, pending ledgers, or slices of shared ones, at the end of the list: all of them, or none.
 
@@ -161,6 +165,7 @@ class LogStore:
             NoSuchLog: there is no such log.
             VersionPublished: another query or job published the version, or a later one, under the name.
             LogExists: the log has a ledger already, and `only_if_empty` is set.
+            SchemaMismatch: the log has another schema than `schema` was derived from.
             DataLoss: a ledger is not pending: its attempt was taken for dead.
             MetadataError: the store is unreachable; the message says whether the outcome is unknown.
         """
@@ -176,6 +181,7 @@ class LogStore:
             sliced = replace(head, has_slices=head.has_slices or _has_slices(ledgers, shared))
             grown, nodes = await self._appended(name, sliced, ledgers)
             grows = bool(head.tail and ledgers and head.tail[-1].joined(ledgers[0]))
+            grown = await self._with_schema(name, grown, schema, head.end_ordinal - grows)
             outcome = AppendOutcome(True, head.end_ordinal - grows, None if publisher is None else publisher[1])
             return self._changed(name, head, _remember(grown, publisher), outcome, nodes)
 
@@ -191,6 +197,7 @@ class LogStore:
         *,
         closed: Sequence[int],
         publisher: AnyPublisher | None = None,
+        schema: SchemaChange | None = None,
     ) -> AppendOutcome | None:
         """Replace the whole list by closed, pending ledgers in one compare-and-set.
 
@@ -198,7 +205,7 @@ class LogStore:
         has an open ledger whose ordinal is not in `closed`. Raises as `append_ledgers`.
         """
         check_ledgers(ledgers, publisher)
-        return await self._replace(name, ledgers, publisher, closed, is_deletion=False)
+        return await self._replace(name, ledgers, publisher, closed, schema, is_deletion=False)
 
     async def _replace(
         self,
@@ -206,6 +213,7 @@ class LogStore:
         ledgers: Sequence[SegmentFacts],
         publisher: AnyPublisher | None,
         closed: Sequence[int],
+        schema: SchemaChange | None = None,
         *,
         is_deletion: bool,
     ) -> AppendOutcome | None:
@@ -221,6 +229,9 @@ class LogStore:
             changed, lists = condemned(changes.emptied(head), name, sorted(gone))
             changed = replace(changed, is_deleted=is_deletion, has_slices=head.has_slices or _has_slices(ledgers, ()))
             changed, pages = await self._appended(name, changed, ledgers)
+            if is_deletion:
+                changed = replace(changed, schemas=())
+            changed = await self._with_schema(name, changed, schema, head.end_ordinal)
             outcome = AppendOutcome(True, head.end_ordinal, None if publisher is None else publisher[1])
             shared = await self._unshared(name, gone)
             return self._changed(name, head, _remember(changed, publisher), outcome, [*lists, *pages], shared)
@@ -338,6 +349,18 @@ class LogStore:
         await self._heads.change(name, decide)
 
     # ---- inside ----
+
+    async def _with_schema(self, name: str, head: LogHead, schema: SchemaChange | None, ordinal: int) -> LogHead:
+        """Return the head with a schema that applies from `ordinal` on, whose node is written."""
+        present = head.schemas[-1].name if head.schemas else None
+        if schema is None or present == schema.stored.name:
+            return head
+        if present != schema.base:
+            raise SchemaMismatch(
+                f"log {name} got another schema since this write began: nothing was published. Write again"
+            )
+        await self._heads.write_schema(name, schema.stored)
+        return changes.with_schema(head, schema.stored.name, ordinal)
 
     async def _appended(
         self, name: str, head: LogHead, ledgers: Sequence[SegmentFacts]

