@@ -17,8 +17,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from bkspark.blocking import Client
+from bkspark.metadata.zookeeper_options import ZooKeeperOptions, read_zookeeper_file, zookeeper_options
+from bkspark.net.pool import NetOptions
+from bkspark.secret_files import password_from
+from bkspark.security.client_keys import read_client_sasl
 from bkspark.spark.job import main_of, say, session
 from bkspark.spark.limits import NullArrowSink, ReadyArrowSource
+from bkspark.tls.client_keys import FILE_VARIABLE, read_client_file
 
 WARM_UP_ROWS = 20_000
 STREAM_TIMEOUT_S = 3600
@@ -138,14 +143,24 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def _net() -> NetOptions:
+    path = os.environ.get(FILE_VARIABLE)
+    return NetOptions(tls=read_client_file(path), sasl=read_client_sasl(path)) if path else NetOptions()
+
+
+def _zookeeper() -> ZooKeeperOptions:
+    path = os.environ.get(FILE_VARIABLE)
+    return read_zookeeper_file(path) if path else zookeeper_options({})
+
+
 def job() -> dict[str, Any]:
     """Measure on the cluster that BKSPARK_URI names, and delete what was written there."""
     options = _options()
     say("starting Spark ...")
-    password = os.environ["BKSPARK_PASSWORD"].encode()
+    password = password_from(os.environ)
     with (
         session(options.dir, max(2, options.partitions)) as spark,
-        Client(os.environ["BKSPARK_URI"], password=password) as client,
+        Client(os.environ["BKSPARK_URI"], password=password, net=_net(), zookeeper=_zookeeper()) as client,
     ):
         bench = Bench(spark, options.dir, options)
         try:

@@ -47,11 +47,11 @@ from pyspark.sql.types import (
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError
 from bkspark.log.positions import Position
-from bkspark.spark.formats.decoding import CORRUPT_RECORD, Decoder, MalformedMode, Rows
+from bkspark.spark.formats.decoding import Decoder, MalformedMode, Rows
 from bkspark.spark.formats.raw import VALUE
 from bkspark.spark.formats.registry import columns_of, decoder_of
 from bkspark.spark.option_values import shown
-from bkspark.spark.options import SourceOptions
+from bkspark.spark.options import SPARK, SourceOptions
 from bkspark.spark.plan import LedgerRead
 from bkspark.spark.versions import COUNTS_WITHOUT_COLUMNS, SPARK_VERSION
 
@@ -65,6 +65,8 @@ _METADATA_TYPES = {
     "ledger_ctime": pa.timestamp("us", "UTC"),
     "ledger_metadata": pa.map_(pa.string(), pa.binary()),
 }
+RAW_NAMES = frozenset({VALUE, *_METADATA_TYPES})
+"""The columns that a read of raw entries can have."""
 # Before 4.3 the time zone is not an argument: only UTC is possible.
 _HAS_TIME_ZONE = "timezone" in signature(to_arrow_schema).parameters
 PRECISION_MAX = 38
@@ -144,11 +146,11 @@ def raw_schema(options: SourceOptions) -> StructType:
     return StructType([*_ID_FIELDS, StructField(VALUE, BinaryType()), *log_fields, *ledger_fields])
 
 
-def inferred_schema(payload: pa.Schema, options: SourceOptions) -> StructType:
-    """Return the schema of a read whose payload columns are these.
+def inferred_columns(payload: pa.Schema) -> StructType:
+    """Return the columns of entries that have these, as Spark's, nulls allowed everywhere.
 
     Raises:
-        ConfigurationError: includeMetadata adds a column that the payload has too, or Spark has no such type.
+        ConfigurationError: Spark has no such type.
     """
     try:
         # Before 4.2 a timestamp without zone becomes one with zone, unless a setting prevents it.
@@ -163,11 +165,22 @@ def inferred_schema(payload: pa.Schema, options: SourceOptions) -> StructType:
                 f"column '{column.name}' of the first entry is {column.dataType.simpleString()}, and Spark's decimals "
                 f"have {PRECISION_MAX} digits at most: name the columns to read by .schema()"
             )
-    found = _all_nullable(found)
-    if options.malformed_mode == MalformedMode.PERMISSIVE.value and CORRUPT_RECORD not in found.names:
-        # Entries that do not fit these columns would silently become nulls.
-        kind = StringType() if options.payload_format == "json" else BinaryType()
-        found = StructType([*found.fields, StructField(CORRUPT_RECORD, kind)])
+    return all_nullable(found)
+
+
+def schema_of_columns(found: StructType, options: SourceOptions) -> StructType:
+    """Return the schema of a read that finds these payload columns by itself.
+
+    Raises:
+        ConfigurationError: includeMetadata adds a column that the payload has too.
+    """
+    is_binary = options.payload_format in (None, "raw") and not _holds(found, lambda kind: isinstance(kind, StringType))
+    if options.malformed_mode == MalformedMode.PERMISSIVE.value and not is_binary:
+        found = all_nullable(found)
+        if options.corrupt_record not in found.names:
+            # Entries that do not fit these columns would silently become nulls.
+            kind = StringType() if options.payload_format == "json" else BinaryType()
+            found = StructType([*found.fields, StructField(options.corrupt_record, kind)])
     if not options.include_metadata:
         return found
     added = [*_ID_FIELDS, *(_LOG_FIELDS if options.reads_logs else ()), *_LEDGER_FIELDS]
@@ -181,7 +194,7 @@ def inferred_schema(payload: pa.Schema, options: SourceOptions) -> StructType:
     return StructType([*found.fields, *added])
 
 
-def _all_nullable(schema: StructType) -> StructType:
+def all_nullable(schema: StructType) -> StructType:
     """Return the schema with nulls allowed everywhere: later entries may lack what the first one has."""
     return StructType.fromJson(_with_nulls(schema.jsonValue()))
 
@@ -235,6 +248,7 @@ class RowAssembler:
         self._schema = arrow_schema(schema)
         self._metadata: dict[int, str] = {}
         payload: list[pa.Field] = []
+        self.payload_columns = StructType()
         for index, column in enumerate(self._schema):
             name = column.name.lower()
             if self._is_metadata(name, options):
@@ -243,12 +257,14 @@ class RowAssembler:
             else:
                 _check_raw(column, name, options)
                 payload.append(column)
+                if column.name != options.corrupt_record:
+                    self.payload_columns.add(schema[index])
         self._format = options.payload_format or "raw"
         # By index among the payload's columns: those for which no entry has had a value yet.
         self._unseen = (
             {}
             if self._format == "raw" or options.columns_inferred
-            else {i: column.name for i, column in enumerate(payload) if column.name != CORRUPT_RECORD}
+            else {i: column.name for i, column in enumerate(payload) if column.name != options.corrupt_record}
         )
         self._sample: tuple[int, int, bytes] | None = None
         self._decoder: Decoder = decoder_of(
@@ -256,17 +272,21 @@ class RowAssembler:
             pa.schema(payload),
             MalformedMode(options.malformed_mode),
             is_whole=options.columns_inferred,
+            is_sparks=options.json_dialect == SPARK,
+            corrupt_record=options.corrupt_record,
         )
 
     def for_task(self) -> RowAssembler:
         """Return one for another task, which has seen no value yet."""
         other = copy.copy(self)
         other._unseen, other._sample = dict(self._unseen), None
+        other._decoder = copy.copy(self._decoder)
+        other._decoder.beyond = {}
         return other
 
     def _is_metadata(self, name: str, options: SourceOptions) -> bool:
         if options.payload_format not in (None, "raw") and not options.include_metadata:
-            return False
+            return name in options.metadata_found and name in _METADATA_TYPES
         if name in ("log", "position") and not options.reads_logs:
             return False
         if name.startswith("ledger_") and name != "ledger_id" and not options.include_metadata:
@@ -298,14 +318,26 @@ class RowAssembler:
             # A copy: a view would keep the whole batch in memory.
             self._sample = (entries.ledger_id, entries.first_entry, bytes(entries[0]))
 
-    def tell_missing_columns(self) -> None:
-        """Warn of columns that the user named, that the first entry lacks, and that were null throughout.
+    def tell_columns(self) -> None:
+        """Warn of columns that entries have and the read has not, and of named ones that they have not.
 
-        Called at the end of a task. Spark reads such a column of any source as nulls, also a misspelt one.
+        Called at the end of a task. Spark reads a column that no entry has as nulls, of any source, a misspelt one too.
         """
-        if not self._unseen or self._sample is None:
-            return
-        ledger_id, entry_id, payload = self._sample
+        for name, (ledger_id, entry_id) in self._decoder.beyond.items():
+            _log.warning(
+                "column '%s' is left out: ledger %d entry %d is the first that has it, and this read found its columns "
+                "before; load again, or name the columns by .schema()",
+                name,
+                ledger_id,
+                entry_id,
+            )
+
+        if self._unseen and self._sample is not None:
+            self._tell_missing_columns(self._sample)
+
+    def _tell_missing_columns(self, sample: tuple[int, int, bytes]) -> None:
+        """Warn of columns that the user named, that the first entry lacks, and that were null throughout."""
+        ledger_id, entry_id, payload = sample
         try:
             found = columns_of(self._format, [payload]).names
         except ValueError:

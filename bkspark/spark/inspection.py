@@ -3,9 +3,13 @@
     ledgers    one row a ledger, from its metadata; `last_entry` and `length` of an open one are null
     fragments  one row a fragment of a ledger; `last_entry` of the last fragment of an open ledger is null
     logs       one row a log; `published` has the last version of each name (txnAppId, or the id of a streaming query
-               without one) that published there, the latest last, and its query, null if unknown
+               without one) that published there, the latest last, and its query, null if unknown. `payload_format`
+               and `schema` are those of the next append, null if Spark has not written there; `schemas` has all that
+               apply in the log, from which ordinal of its list each, and as Spark's JSON
     bookies    one row a bookie that ever had a cookie: `state` is available, readonly or down, as `bkspark cluster
                bookies` says; `address` is null while it is not registered
+
+    topics     and topicLedgers, subscriptions: tables about Pulsar's topics, in `topic_inspection`
 
 Objects that are deleted during the look-up are left out.
 """
@@ -23,14 +27,17 @@ from pyspark.sql.types import StructType
 from bkspark.blocking import run
 from bkspark.client import Client
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.errors import ConfigurationError, NoSuchLog
+from bkspark.errors import ConfigurationError, DataLoss, NoSuchLog
 from bkspark.ledger.reader import LedgerTimes
 from bkspark.log.log import Log
 from bkspark.metadata.ledgers import Versioned
+from bkspark.spark import topic_inspection
 from bkspark.spark.columns import arrow_schema, check_columns
 from bkspark.spark.connection import connect
+from bkspark.spark.evolution import columns_text, schema_of_text
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.stored_ledgers import stored_ledgers
+from bkspark.spark.topics import TopicPlanner
 
 ROWS_PER_PARTITION = 10_000
 
@@ -72,12 +79,20 @@ SCHEMAS = {
             "published": pa.list_(
                 pa.struct({"name": pa.string(), "version": pa.int64(), "query": pa.string()}),
             ),
+            "payload_format": pa.string(),
+            "schema": pa.string(),
+            "schemas": pa.list_(
+                pa.struct(
+                    {"number": pa.int32(), "first_ordinal": pa.int64(), "format": pa.string(), "schema": pa.string()}
+                ),
+            ),
         }
     ),
     "bookies": pa.schema({"bookie": pa.string(), "state": pa.string(), "address": pa.string()}),
+    **topic_inspection.SCHEMAS,
 }
 
-MAY_BE_NULL = frozenset({"last_entry", "length", "address"})
+MAY_BE_NULL = frozenset({"last_entry", "length", "address", "payload_format", "schema"}) | topic_inspection.MAY_BE_NULL
 
 
 def schema_of_view(view: str) -> StructType:
@@ -123,11 +138,14 @@ class ViewReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return the view's rows, ROWS_PER_PARTITION a task. Raises MetadataError if the cluster cannot be reached."""
         client = connect(self._options).asynchronous
+        of_topics = topic_inspection.VIEWS.get(self._view)
+        planner = None if of_topics is None else TopicPlanner(self._options)
 
         async def look() -> list[InputPartition]:
             pieces: list[InputPartition] = []
             rows: list[Row] = []
-            async for row in _VIEWS[self._view](client):
+            found = _VIEWS[self._view](client) if of_topics is None or planner is None else of_topics(planner)
+            async for row in found:
                 rows.append(row)
                 if len(rows) == ROWS_PER_PARTITION:
                     pieces.append(self._partition(rows))
@@ -200,8 +218,10 @@ async def _logs(client: Client) -> AsyncIterator[Row]:
     for name in await client.logs():
         try:
             snapshot = await Log(client, name).snapshot()
-        except NoSuchLog:
+            schemas = [(ref, await snapshot.schema(ref)) for ref in snapshot.schemas]
+        except (NoSuchLog, DataLoss):  # deleted, or overwritten, since it was listed
             continue
+        newest = schemas[-1][1] if schemas else None
         yield {
             "log": name,
             "log_id": snapshot.head.log_id,
@@ -210,6 +230,17 @@ async def _logs(client: Client) -> AsyncIterator[Row]:
             "start": str(snapshot.start),
             "version": snapshot.version,
             "published": [publisher._asdict() for publisher in snapshot.publishers],
+            "payload_format": None if newest is None else newest.payload_format,
+            "schema": None if newest is None else columns_text(schema_of_text(newest.schema, name)),
+            "schemas": [
+                {
+                    "number": ref.number,
+                    "first_ordinal": ref.first_ordinal,
+                    "format": stored.payload_format,
+                    "schema": stored.schema,
+                }
+                for ref, stored in schemas
+            ],
         }
 
 

@@ -36,6 +36,11 @@ class LogOffset:
     log_id: str
     position: Position
 
+    @property
+    def subject(self) -> str:
+        """What it is a position in, for messages."""
+        return f"log {self.log}"
+
     def to_json(self) -> dict[str, Any]:
         """Return the canonical object: the same position always gives the same text."""
         return dict(sorted({**self.position.to_json(), "log": self.log, "log_id": self.log_id}.items()))

@@ -41,6 +41,7 @@ _DURATION = re.compile(rf"({_DIGITS})\s*(ms|s|m|h|d)?", re.IGNORECASE)
 _DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LEDGERS = re.compile(rf"({_DIGITS})(?:\s*-\s*({_DIGITS}))?")
 _ENTRIES = re.compile(rf"({_DIGITS})\s*:\s*({_DIGITS})\s*-\s*({_DIGITS})?")
+_MESSAGE_ID = re.compile(rf"{_DIGITS}:{_DIGITS}(?::-?{_DIGITS}){{0,2}}")
 _INT64_MAX = (1 << 63) - 1
 
 
@@ -85,11 +86,7 @@ def uri(value: str) -> str:
     try:
         return str(MetadataUri.parse(value))
     except ConfigurationError as error:
-        raise ValueError(f"is no metadata URI: {str(error)[-SHOWN_CHARACTERS_MAX:]}") from None
-
-
-def password(value: str) -> bytes:
-    return value.encode()
+        raise ValueError(f"is no metadata URI: {short(error)}") from None
 
 
 def flag(value: str) -> bool:
@@ -150,6 +147,8 @@ def offset(value: str) -> Offset:
         return value.lower()
     if _BEHIND.fullmatch(value.strip()) and 1 <= -int(value) <= _INT64_MAX:
         return int(value)
+    if _MESSAGE_ID.fullmatch(value.strip()):
+        return value.strip()
     try:
         parsed = json.loads(value)
     except (ValueError, RecursionError):
@@ -165,6 +164,11 @@ def pattern(value: str) -> str:
     except (re.error, RecursionError, OverflowError) as error:
         raise ValueError(f"is no regular expression: {str(error)[:SHOWN_CHARACTERS_MAX]}") from None
     return value
+
+
+def short(error: Exception) -> str:
+    """Return an error's message for another one."""
+    return str(error)[-SHOWN_CHARACTERS_MAX:]
 
 
 def moment(value: str) -> int:

@@ -12,54 +12,57 @@ import difflib
 import itertools
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bkspark.core.metadata import check_quorums
 from bkspark.errors import ConfigurationError
-from bkspark.ids import DIGESTS, LEDGER_TYPES
 from bkspark.log.positions import EARLIEST, LATEST
+from bkspark.metadata.zookeeper_options import JAAS_FILE, ZooKeeperOptions, read_zookeeper_file, zookeeper_options
+from bkspark.secret_files import ENCRYPTION_KEY_FILE_VARIABLE, PASSWORD_FILE_VARIABLE, PASSWORD_VARIABLE
+from bkspark.security.client_keys import client_sasl, read_client_sasl
+from bkspark.security.sasl import SaslClientOptions
 from bkspark.spark import option_values as values
+from bkspark.spark.foreign_options import are_kafkas_offsets, remedy_of_others
+from bkspark.spark.local_files import LedgerPassword, encryption_with
 from bkspark.spark.offsets import position_of
+from bkspark.spark.option import ANY, BATCHES, READ, READS, STREAM, STREAMS, WRITE, Option
 from bkspark.spark.option_values import IdRange, Offset
+from bkspark.spark.sasl_options import SASL, SASL_OPTIONS
+from bkspark.spark.tls_options import TLS, TLS_OPTIONS
+from bkspark.spark.topic_options import SELECT_TOPICS, TOPIC_OPTIONS, check_topic_options
+from bkspark.spark.write_options import (
+    APPEND,
+    LEDGER_METADATA,
+    NOT,
+    WRITE_OPTIONS,
+    check_schema_options,
+    check_write_options,
+)
+from bkspark.spark.zookeeper_options import ZOOKEEPER, ZOOKEEPER_OPTIONS
+from bkspark.tls.client_keys import FILE_VARIABLE, client_tls, read_client_file
+from bkspark.tls.options import TlsOptions
+
+if TYPE_CHECKING:
+    from bkspark.ledger.encryption import EncryptionOptions
+    from bkspark.spark.client_settings import ClientSettings
 
 URI_VARIABLE = "BKSPARK_URI"
-PASSWORD_VARIABLE = "BKSPARK_PASSWORD"
+_ENCRYPTION_KEYS = "encryption_key_file"
+_PASSWORD = "ledger_password"
+"""The field of `password` and `passwordFile`."""
 
-VIEWS = ("ledgers", "logs", "bookies", "fragments")
-PAYLOAD_FORMATS = ("raw", "json", "msgpack", "arrow")
-APPEND, ERROR, IGNORE, SKIP = "append", "error", "ignore", "skip"
+VIEWS = ("ledgers", "logs", "bookies", "fragments", "topics", "topicLedgers", "subscriptions")
+PULSAR = "pulsar"
+PAYLOAD_FORMATS = ("raw", "json", "msgpack", "arrow", PULSAR)
+STRICT, SPARK = "strict", "spark"
 MALFORMED_MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 
-READ, STREAM, WRITE = "a batch read", "a stream read", "a write"
-_BATCH, _STREAM, _WRITE = frozenset({READ}), frozenset({STREAM}), frozenset({WRITE})
-_READS = frozenset({READ, STREAM})
-_ANY = frozenset({READ, STREAM, WRITE})
-
-_OF_INSPECTION = frozenset({"uri", "inspect", "password"})
+_OF_INSPECTION = frozenset(
+    {"uri", "inspect", "password", "passwordfile", "pulsaruri", "pulsarconfigurationuri", "bookkeeper"}
+).union(option.name.lower().partition(".")[0] for option in (*TLS_OPTIONS, *SASL_OPTIONS, *ZOOKEEPER_OPTIONS))
 # What Spark itself puts among the options of a streaming sink.
 _SPARK_OWN = frozenset({"checkpointlocation", "queryname"})
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option: its name as users write it, the SourceOptions field it fills, its check, where it has effect.
-
-    default: as users would write it; None where there is none, or none that is always the same.
-    """
-
-    name: str
-    field: str
-    check: Callable[[str], Any]
-    uses: frozenset[str]
-    meaning: str
-    default: str | None = None
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """The values that there are, where they are few."""
-        return self.check.choices if isinstance(self.check, values.OneOf) else ()
 
 
 OPTIONS = (
@@ -67,133 +70,104 @@ OPTIONS = (
         "uri",
         "uri",
         values.uri,
-        _ANY,
+        ANY,
         f"metadata URI of the cluster, zk://host:port/ledgers; default: {URI_VARIABLE}",
     ),
-    Option("log", "log", values.log_name, _ANY, "named log to read, follow or append to"),
-    Option("logsPattern", "logs_pattern", values.pattern, _READS, "regular expression of names of logs to read"),
+    Option("log", "log", values.log_name, ANY, "named log to read, follow or append to"),
+    Option("logsPattern", "logs_pattern", values.pattern, READS, "regular expression of names of logs to read"),
     Option(
         "ledgers",
         "ledgers",
         values.parse_ledgers,
-        _BATCH,
+        READS,
         'ledgers to read: "5", "5,7", "5-9", "[5, 7]", "*", or entries of one: "5:10-99"',
     ),
-    Option("inspect", "inspect", values.OneOf(*VIEWS), _BATCH, "a table about the cluster instead of entries"),
+    *TOPIC_OPTIONS,
+    *TLS_OPTIONS,
+    *SASL_OPTIONS,
+    *ZOOKEEPER_OPTIONS,
+    Option("inspect", "inspect", values.OneOf(*VIEWS), BATCHES, "a table about the cluster instead of entries"),
     Option(
-        "password", "password", values.password, _ANY, f"ledger password; default: {PASSWORD_VARIABLE}, else empty", ""
-    ),
-    Option("startingOffsets", "starting_offsets", values.offset, _READS, "earliest, latest, -N or a position's JSON"),
-    Option("endingOffsets", "ending_offsets", values.offset, _BATCH, "latest, -N or a position's JSON", "latest"),
-    Option("startingTimestamp", "starting_timestamp", values.moment, _READS, "without ledgers closed before this time"),
-    Option(
-        "endingTimestamp", "ending_timestamp", values.moment, _BATCH, "without ledgers created at this time or later"
-    ),
-    Option("payloadFormat", "payload_format", values.OneOf(*PAYLOAD_FORMATS), _ANY, "what an entry holds"),
-    Option(
-        "mode", "malformed_mode", values.OneOf(*MALFORMED_MODES), _READS, "what a malformed payload does", "FAILFAST"
+        "passwordFile",
+        _PASSWORD,
+        LedgerPassword.in_file,
+        ANY,
+        f"file with the ledger password, on the driver and every executor; default: {PASSWORD_FILE_VARIABLE}",
     ),
     Option(
-        "includeMetadata", "include_metadata", values.flag, _READS, "add the columns that describe an entry", "false"
+        "password",
+        _PASSWORD,
+        LedgerPassword.given,
+        ANY,
+        f"ledger password itself; default: {PASSWORD_VARIABLE}, else empty",
+        "",
     ),
     Option(
-        "failOnDataLoss", "fail_on_data_loss", values.flag, _READS, "fail when data that was asked for is gone", "true"
+        "encryptionKeyFile",
+        _ENCRYPTION_KEYS,
+        values.text,
+        ANY,
+        "file with the keys that new ledgers are encrypted with and encrypted ones are read with, on the driver and "
+        f"every executor; default: {ENCRYPTION_KEY_FILE_VARIABLE}",
     ),
-    Option("recover", "recover", values.flag, _BATCH, "fence and close open ledgers before reading them", "false"),
+    Option("startingOffsets", "starting_offsets", values.offset, READS, "earliest, latest, -N or a position's JSON"),
+    Option("endingOffsets", "ending_offsets", values.offset, BATCHES, "latest, -N or a position's JSON", "latest"),
+    Option("startingTimestamp", "starting_timestamp", values.moment, READS, "without ledgers closed before this time"),
+    Option(
+        "endingTimestamp", "ending_timestamp", values.moment, BATCHES, "without ledgers created at this time or later"
+    ),
+    Option("payloadFormat", "payload_format", values.OneOf(*PAYLOAD_FORMATS), ANY, "what an entry holds"),
+    Option(
+        "mode", "malformed_mode", values.OneOf(*MALFORMED_MODES), READS, "what a malformed payload does", "FAILFAST"
+    ),
+    Option(
+        "columnNameOfCorruptRecord",
+        "corrupt_record",
+        values.text,
+        READS,
+        "column that gets malformed payloads in mode PERMISSIVE",
+        "_corrupt_record",
+    ),
+    Option(
+        "jsonDialect",
+        "json_dialect",
+        values.OneOf(STRICT, SPARK),
+        READS,
+        "spark reads json as Spark's own source does",
+        STRICT,
+    ),
+    Option(
+        "includeMetadata", "include_metadata", values.flag, READS, "add the columns that describe an entry", "false"
+    ),
+    Option(
+        "failOnDataLoss", "fail_on_data_loss", values.flag, READS, "fail when data that was asked for is gone", "true"
+    ),
+    Option("recover", "recover", values.flag, BATCHES, "fence and close open ledgers before reading them", "false"),
     Option(
         "unconfirmed",
         "unconfirmed",
         values.flag,
-        _BATCH,
+        BATCHES,
         "read open ledgers beyond what is confirmed: dangerous",
         "false",
     ),
-    Option("maxPartitionBytes", "partition_bytes_max", values.size, _READS, "payload bytes in one task, about", "1g"),
-    Option("maxEntriesPerPartition", "partition_entries_max", values.count, _READS, "entries in one task, at most"),
+    Option("maxPartitionBytes", "partition_bytes_max", values.size, READS, "payload bytes in one task, about", "1g"),
+    Option("maxEntriesPerPartition", "partition_entries_max", values.count, READS, "entries in one task, at most"),
     Option(
-        "minPartitions", "partitions_min", values.count, _READS, "tasks to plan at least, if there are as many entries"
+        "minPartitions", "partitions_min", values.count, READS, "tasks to plan at least, if there are as many entries"
     ),
-    Option("maxEntriesPerTrigger", "trigger_entries_max", values.count, _STREAM, "entries in one micro-batch"),
-    Option("maxBytesPerTrigger", "trigger_bytes_max", values.size, _STREAM, "bytes in one micro-batch, about"),
-    Option("minEntriesPerTrigger", "trigger_entries_min", values.count, _STREAM, "entries to wait for"),
-    Option("maxTriggerDelay", "trigger_delay_ms", values.duration, _STREAM, "how long to wait for them", "15m"),
-    Option(
-        "digestType",
-        "digest",
-        values.OneOf(*DIGESTS),
-        _WRITE,
-        f"check of written entries: {', '.join(DIGESTS)}",
-        "crc32c",
-    ),
-    Option("ensembleSize", "ensemble_size", values.count, _WRITE, "bookies that store a ledger", "3"),
-    Option("writeQuorum", "write_quorum", values.count, _WRITE, "bookies that store each entry", "3"),
-    Option("ackQuorum", "ack_quorum", values.count, _WRITE, "bookies that must confirm an entry", "2"),
-    Option(
-        "ledgerType",
-        "ledger_type",
-        values.OneOf(*LEDGER_TYPES),
-        _WRITE,
-        "when what tasks write is durable, and where",
-        "PD_JOURNAL",
-    ),
-    Option(
-        "ifExists",
-        "if_exists",
-        values.OneOf(APPEND, ERROR, IGNORE),
-        _WRITE,
-        "what a log that holds ledgers does",
-        "append",
-    ),
-    Option("txnAppId", "txn_app_id", values.publisher, _WRITE, "name under which versions are published once"),
-    Option("txnVersion", "txn_version", values.version, _WRITE, "version of this write; of a stream: of its epoch 0"),
-    Option(
-        "ifPublished",
-        "if_published",
-        values.OneOf(ERROR, SKIP),
-        _WRITE,
-        "what a version that another published does",
-        "error",
-    ),
-    Option("maxLedgerBytes", "ledger_bytes_max", values.size, _WRITE, "roll to a new ledger at this size, about", "1g"),
-    Option("maxLedgerAge", "ledger_age_ms", values.age, _WRITE, "roll a shared ledger at this age", "1h"),
-    Option(
-        "inlineBytes", "inline_bytes", values.inline_size, _WRITE, "rows that the driver appends for a task", "512k"
-    ),
-    Option(
-        "entryTargetBytes",
-        "entry_bytes_target",
-        values.entry_size,
-        _WRITE,
-        "size of an entry of many rows, about",
-        "1m",
-    ),
+    Option("maxEntriesPerTrigger", "trigger_entries_max", values.count, STREAMS, "entries in one micro-batch"),
+    Option("maxBytesPerTrigger", "trigger_bytes_max", values.size, STREAMS, "bytes in one micro-batch, about"),
+    Option("minEntriesPerTrigger", "trigger_entries_min", values.count, STREAMS, "entries to wait for"),
+    Option("maxTriggerDelay", "trigger_delay_ms", values.duration, STREAMS, "how long to wait for them", "15m"),
+    *WRITE_OPTIONS,
 )
-LEDGER_METADATA = "ledgerMetadata."
-"""Options of this prefix: ledgerMetadata.key=value. A read selects the ledgers that have it, a write sets it."""
-LEDGER_METADATA_BYTES_MAX = 256 * 1024
-"""Limit of all custom metadata that a write sets: a ledger's metadata is one node of ZooKeeper, which takes less than 1
-MiB."""
-_OWN_METADATA = frozenset({"application", "log"})
-_LEDGER_METADATA = Option(
-    "ledgerMetadata", "ledger_metadata", values.text, frozenset({READ, WRITE}), "custom metadata of ledgers"
-)
-_KAFKA_NAMES = {
-    "kafka.bootstrap.servers": "uri",
-    "subscribe": "log",
-    "topic": "log",
-    "subscribePattern": "logsPattern",
-    "assign": "ledgers",
-    "startingOffsetsByTimestamp": "startingTimestamp",
-    "endingOffsetsByTimestamp": "endingTimestamp",
-    "maxOffsetsPerTrigger": "maxEntriesPerTrigger",
-    "minOffsetsPerTrigger": "minEntriesPerTrigger",
-    "maxRecordsPerPartition": "maxEntriesPerPartition",
-    "includeHeaders": "includeMetadata",
-}
-"""Options of Spark's connector for Kafka that have an equivalent here under another name."""
+_LEDGER_METADATA = Option("ledgerMetadata", "ledger_metadata", values.text, ANY, "custom metadata of ledgers")
+CLIENT_PREFIX = "bookkeeper."
+"""Options of this prefix are settings of the client: `client_settings`."""
+_CLIENT = Option("bookkeeper", "client", values.text, ANY, "settings of the client")
+_ZOOKEEPER = Option(ZOOKEEPER, ZOOKEEPER, values.text, ANY, "settings of the connection to ZooKeeper")
 _OF_LOGS = """; of several logs, a JSON object of their names and one of these each"""
-_KAFKA_PREFIXES = ("kafka.", "kafkaconsumer.", "fetchoffset.", "groupidprefix", "startingoffsetsbytimestampstrategy")
-_OF_KAFKA = {theirs.lower(): ours for theirs, ours in _KAFKA_NAMES.items()}
 _TABLE_PROVIDER, _TABLE_OPTION = "provider", "option."
 _NO_OPTIONS = (
     "no option was given. Spark hands none of a table's OPTIONS to a Python source: name them in the query, "
@@ -201,7 +175,7 @@ _NO_OPTIONS = (
     "USING bookkeeper OPTIONS (…); from Python, set option 'uri' and one of 'log', 'logsPattern', 'ledgers', 'inspect'"
 )
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
-_BY_USE = {**_BY_KEY, _LEDGER_METADATA.name.lower(): _LEDGER_METADATA}
+_BY_USE = {**_BY_KEY, **{option.name.lower(): option for option in (_LEDGER_METADATA, _CLIENT, _ZOOKEEPER)}}
 
 
 def _default(name: str) -> Any:
@@ -216,15 +190,33 @@ class SourceOptions:
     """The parsed options; a field left at None was not given and has no fixed default.
 
     `given` holds the lower-cased names that the user set, so that the check of a use can refuse options that do not
-    apply. `columns_inferred` is not an option: the user named no columns, and the first entries determined them.
+    apply. `columns_inferred` is not an option: the user named no columns, and what the log remembers, or its entries,
+    determined them. Nor is `format_found`: the user named no payloadFormat, and the log remembers one; then
+    `metadata_found` has the lower-cased names of columns that the user asks for and the payload lacks.
     """
 
     uri: str
+    client: ClientSettings | None = None
     log: str | None = None
     logs_pattern: str | None = None
+    topic: str | None = None
+    topics: tuple[str, ...] | None = None
+    topics_pattern: str | None = None
+    pulsar_uri: str | None = None
+    pulsar_configuration_uri: str | None = None
+    value_format: str = _default("valueFormat")
+    isolation: str = _default("isolation")
+    encrypted: str = _default("encrypted")
+    read_compacted: bool = _default("readCompacted")
+    publish_time_slack_ms: int = _default("publishTimeSlack")
+    starting_subscription: str | None = None
     inspect: str | None = None
     ledgers: tuple[IdRange, ...] | None = None
-    password: bytes = field(default=_default("password"), repr=False)
+    ledger_password: LedgerPassword = field(default=_default("password"), repr=False)
+    encryption_key_file: str | None = None
+    tls: TlsOptions | None = None
+    sasl: SaslClientOptions | None = None
+    zookeeper: ZooKeeperOptions | None = None
     starting_offsets: Offset | None = None
     ending_offsets: Offset = _default("endingOffsets")
     starting_timestamp: int | None = None
@@ -232,6 +224,8 @@ class SourceOptions:
     ledger_metadata: Mapping[str, str] = field(default_factory=dict)
     payload_format: str | None = None
     malformed_mode: str = _default("mode")
+    corrupt_record: str = _default("columnNameOfCorruptRecord")
+    json_dialect: str = _default("jsonDialect")
     include_metadata: bool = _default("includeMetadata")
     fail_on_data_loss: bool = _default("failOnDataLoss")
     recover: bool = _default("recover")
@@ -256,7 +250,13 @@ class SourceOptions:
     ledger_age_ms: int = _default("maxLedgerAge")
     inline_bytes: int = _default("inlineBytes")
     entry_bytes_target: int = _default("entryTargetBytes")
+    compression: str = _default("compression")
+    compression_level: int | None = None
+    merge_schema: bool = _default("mergeSchema")
+    overwrite_schema: bool = _default("overwriteSchema")
     columns_inferred: bool = False
+    format_found: bool = False
+    metadata_found: frozenset[str] = frozenset()
     given: frozenset[str] = field(default=frozenset())
 
     @classmethod
@@ -265,7 +265,7 @@ class SourceOptions:
 
         Args:
             options: names in any case.
-            environment: the source of `uri` and `password` when they are not given.
+            environment: the source of `uri`, password, keys of encryption, TLS and SASL when they are not given.
 
         Raises:
             ConfigurationError: an option is unknown or wrong, or two of them exclude each other.
@@ -282,12 +282,34 @@ class SourceOptions:
                 named = fields.setdefault("ledger_metadata", {})
                 named[_metadata_key(key)] = _checked(_LEDGER_METADATA, str(value))
                 continue
+            if key.lower().startswith(CLIENT_PREFIX):
+                fields.setdefault("client", {})[key[len(CLIENT_PREFIX) :]] = str(value)
+                continue
             option = _BY_KEY.get(key.lower())
             if option is None:
                 raise ConfigurationError(_unknown(key))
-            fields[option.field] = _checked(option, str(value))
+            if option.field in (TLS, SASL, ZOOKEEPER):
+                fields.setdefault(option.field, {})[option.name] = _checked(option, str(value))
+            else:
+                fields[option.field] = _checked(option, str(value))
+        if {"password", "passwordfile"} <= {key.lower() for key in options}:
+            raise ConfigurationError("options 'password' and 'passwordFile' exclude each other: give one of them")
+        if TLS in fields:
+            fields[TLS] = client_tls(fields[TLS], shown="option '{}'")
+        if JAAS_FILE in fields.get(SASL, {}):
+            # One file for connections to bookies and to ZooKeeper.
+            fields.setdefault(ZOOKEEPER, {})[JAAS_FILE] = fields[SASL][JAAS_FILE]
+        if SASL in fields:
+            fields[SASL] = client_sasl(fields[SASL], shown="option '{}'")
+        if ZOOKEEPER in fields:
+            fields[ZOOKEEPER] = zookeeper_options(fields[ZOOKEEPER], shown="option '{}'", environment=environment)
         given = frozenset(key.lower().partition(".")[0] for key in options) - _SPARK_OWN
         _fill_from_environment(fields, environment)
+        if "client" in fields or any(fields.get(name) is not None for name in (TLS, SASL, ZOOKEEPER)):
+            from bkspark.spark.client_settings import client_settings  # imports the client, which few need here
+
+            own = (fields.get(name) for name in (TLS, SASL, ZOOKEEPER))
+            fields["client"] = client_settings(fields.get("client", {}), *own)
         if "uri" not in fields:
             raise ConfigurationError(
                 f"option 'uri' is missing: set it to zk://host:port/ledgers, or set {URI_VARIABLE}"
@@ -317,9 +339,24 @@ class SourceOptions:
         raise errors[0]
 
     @property
+    def password(self) -> bytes:
+        """The ledger password; read from its file at each call. Raises as `LedgerPassword.read`."""
+        return self.ledger_password.read()
+
+    @property
+    def encryption(self) -> EncryptionOptions:
+        """With which keys this process's client encrypts and opens ledgers."""
+        return encryption_with(self.encryption_key_file)
+
+    @property
     def reads_logs(self) -> bool:
         """True when logs are read, not ledgers chosen by themselves."""
         return self.log is not None or self.logs_pattern is not None
+
+    @property
+    def reads_topics(self) -> bool:
+        """True when topics of Pulsar are read."""
+        return self.topic is not None or self.topics is not None or self.topics_pattern is not None
 
     def offset_of(self, log: str, option: str) -> Offset | None:
         """Return the value of the named offset option for one log; None if it does not name the log.
@@ -361,6 +398,7 @@ class SourceOptions:
         self._refuse_two_starts()
         if self.reads_logs:
             self._check_positions()
+        check_topic_options(self, _BY_KEY)
         if "endingoffsets" in self.given and self.ending_timestamp is not None:
             raise ConfigurationError(
                 "options 'endingOffsets' and 'endingTimestamp' exclude each other: give one of them"
@@ -368,7 +406,7 @@ class SourceOptions:
         self._check_times()
         if self.reads_logs:
             self._check_log_read()
-        else:
+        elif not self.reads_topics:
             self._check_ledgers_read()
         return replace(self, **self._read_defaults(EARLIEST))
 
@@ -389,7 +427,7 @@ class SourceOptions:
             value = getattr(self, _BY_KEY[option.lower()].field)
             if not isinstance(value, dict):
                 continue
-            if _is_kafkas(value):
+            if are_kafkas_offsets(value):
                 raise ConfigurationError(
                     f"option '{option}' is {values.shown(json.dumps(value))}, which is of Kafka's form (topic, "
                     "partition, offset). A log has no partitions: give earliest, latest, -N, or a position, as column "
@@ -407,8 +445,19 @@ class SourceOptions:
             raise ConfigurationError("option 'recover' would fence a log's writer: use it with 'ledgers' only")
         if self.unconfirmed:
             raise ConfigurationError("option 'unconfirmed' is for 'ledgers': a log is read to what is confirmed")
+        self._check_whole_log()
+
+    def _check_whole_log(self) -> None:
         if self.ledger_metadata:
             raise ConfigurationError(f"option '{LEDGER_METADATA}*' chooses among 'ledgers': a log is read whole")
+
+    def _check_ledgers_stream(self) -> None:
+        self._check_ledgers_read()
+        if self.payload_format == PULSAR:
+            raise ConfigurationError(
+                "payloadFormat pulsar is for batch reads of ledgers: follow a topic with option 'topic', or the "
+                "ledgers with payloadFormat raw"
+            )
 
     def _check_times(self) -> None:
         since, until = self.starting_timestamp, self.ending_timestamp
@@ -433,7 +482,12 @@ class SourceOptions:
         self._refuse_foreign(STREAM)
         self._require_log(STREAM)
         self._refuse_two_starts()
-        self._check_positions()
+        check_topic_options(self, _BY_KEY)
+        if self.ledgers is not None:
+            self._check_ledgers_stream()
+        elif not self.reads_topics:
+            self._check_positions()
+            self._check_whole_log()
         if "maxtriggerdelay" in self.given and self.trigger_entries_min is None:
             raise ConfigurationError("option 'maxTriggerDelay' needs 'minEntriesPerTrigger': set that, too")
         least, most = self.trigger_entries_min, self.trigger_entries_max
@@ -456,10 +510,12 @@ class SourceOptions:
                 f"option 'ifExists' is {self.if_exists}, and {other} says otherwise what a log with content does: "
                 "drop one of them"
             )
+        check_schema_options(self, is_overwrite=is_overwrite)
         return self.for_write()
 
-    def for_stream_write(self) -> SourceOptions:
+    def for_stream_write(self, *, is_overwrite: bool = False) -> SourceOptions:
         """Return these options with the defaults of a streaming write, checked. Raises as `for_write`."""
+        check_schema_options(self, is_overwrite=is_overwrite)
         if "ifexists" in self.given:
             raise ConfigurationError(
                 "option 'ifExists' has no effect on a streaming write, whose epochs follow each other: remove it"
@@ -474,33 +530,13 @@ class SourceOptions:
         """
         self._refuse_foreign(WRITE)
         self._require_log(WRITE)
+        if self.payload_format == PULSAR:
+            raise ConfigurationError("payloadFormat pulsar is read only: brokers alone write topics")
         if self.txn_version is not None and self.txn_app_id is None:
             raise ConfigurationError("option 'txnVersion' needs 'txnAppId': set that, too")
         if "ifpublished" in self.given and self.txn_app_id is None:
             raise ConfigurationError("option 'ifPublished' needs 'txnAppId': set that, too, or remove it")
-        for key in self.ledger_metadata:
-            if key in _OWN_METADATA or key.startswith("bkspark."):
-                raise ConfigurationError(
-                    f"option '{LEDGER_METADATA}{key}' names what bkspark writes itself: choose another key"
-                )
-        metadata_bytes = sum(len(key.encode()) + len(value.encode()) for key, value in self.ledger_metadata.items())
-        if metadata_bytes > LEDGER_METADATA_BYTES_MAX:
-            raise ConfigurationError(
-                f"options '{LEDGER_METADATA}*' are {metadata_bytes} bytes together, above the "
-                f"{LEDGER_METADATA_BYTES_MAX} that each ledger can keep: shorten them"
-            )
-        try:
-            check_quorums(self.ensemble_size, self.write_quorum, self.ack_quorum)
-        except ValueError as error:
-            raise ConfigurationError(
-                f"options 'ensembleSize', 'writeQuorum', 'ackQuorum': {error}; "
-                "choose ensembleSize >= writeQuorum >= ackQuorum >= 1"
-            ) from None
-        if self.ledger_type != LEDGER_TYPES[0] and self.ensemble_size != self.write_quorum:
-            raise ConfigurationError(
-                f"option 'ledgerType' {self.ledger_type} goes with entries on all bookies of a ledger: set "
-                f"ensembleSize and writeQuorum, now {self.ensemble_size} and {self.write_quorum}, to the same number"
-            )
+        check_write_options(self)
         return self
 
     def _read_defaults(self, start: Offset) -> dict[str, Any]:
@@ -511,19 +547,17 @@ class SourceOptions:
         for key in sorted(self.given):
             option = _BY_USE[key]
             if use not in option.uses:
+                remedy = "remove it"
+                if use == WRITE and option.name in SELECT_TOPICS:
+                    remedy = "brokers alone write topics of Pulsar; name the destination by option 'log', and remove it"
                 raise ConfigurationError(
-                    f"option '{option.name}' has no effect on {use}, only on {_places(option)}: remove it"
+                    f"option '{option.name}' has no effect on {use}, only on {option.places}: {remedy}"
                 )
 
     def _require_log(self, use: str) -> None:
-        if self.log is None and self.logs_pattern is None:
+        follows = use == STREAM and (self.reads_topics or self.ledgers is not None)
+        if self.log is None and self.logs_pattern is None and not follows:
             raise ConfigurationError(f"option 'log' is missing: {use} needs the name of a log")
-
-
-def _is_kafkas(value: Mapping[str, Any]) -> bool:
-    """Whether offsets have the form of Kafka's connector: `{"topic": {"0": 23, "1": -2}}`."""
-    partitions = [key for offsets in value.values() if isinstance(offsets, dict) for key in offsets]
-    return bool(partitions) and all(key.isdecimal() for key in partitions)
 
 
 def _without_properties(options: Mapping[str, str]) -> Mapping[str, str]:
@@ -546,13 +580,13 @@ def _checked(option: Option, value: str) -> Any:
     try:
         return option.check(value)
     except ValueError as error:
-        shown = "***" if option.field == "password" else values.shown(value)
+        shown = "***" if option.name == "password" else values.shown(value)
         raise ConfigurationError(f"option '{option.name}' is {shown}, which {error} ({option.meaning})") from None
 
 
 def _metadata_key(name: str) -> str:
     key = name[len(LEDGER_METADATA) :].lower()
-    if not key:
+    if not key.removeprefix(NOT):
         raise ConfigurationError(f"option '{name}' names no key: write {LEDGER_METADATA}key=value")
     return key
 
@@ -562,10 +596,8 @@ def _unknown(key: str) -> str:
         return (
             "a path has no meaning here: name what to use by option 'log' or 'ledgers', and call load() or save() bare"
         )
-    if key.lower() in _OF_KAFKA:
-        return f"unknown option '{key}': what it is to Kafka's connector is option '{_OF_KAFKA[key.lower()]}' here"
-    if key.lower().startswith(_KAFKA_PREFIXES):
-        return f"unknown option '{key}': it is one of Kafka's connector, and nothing takes its place here: remove it"
+    if (remedy := remedy_of_others(key.lower())) is not None:
+        return f"unknown option '{key}': {remedy}"
     if difflib.get_close_matches(key.lower().partition(".")[0], [_LEDGER_METADATA.name.lower()], cutoff=0.8):
         return f"unknown option '{key}': did you mean '{LEDGER_METADATA}KEY', with a key of custom metadata?"
     nearest = difflib.get_close_matches(key.lower(), _BY_KEY, n=1)
@@ -576,9 +608,21 @@ def _unknown(key: str) -> str:
 
 
 def _fill_from_environment(fields: dict[str, Any], environment: Mapping[str, str]) -> None:
-    for name, variable in (("uri", URI_VARIABLE), ("password", PASSWORD_VARIABLE)):
-        if name not in fields and environment.get(variable):
-            fields[name] = _checked(_BY_KEY[name], environment[variable])
+    if TLS not in fields and environment.get(FILE_VARIABLE):
+        fields[TLS] = read_client_file(environment[FILE_VARIABLE])
+    if SASL not in fields and environment.get(FILE_VARIABLE):
+        fields[SASL] = read_client_sasl(environment[FILE_VARIABLE])
+    if ZOOKEEPER not in fields:
+        path = environment.get(FILE_VARIABLE)
+        found = read_zookeeper_file(path, environment) if path else zookeeper_options({}, environment=environment)
+        if found != ZooKeeperOptions():
+            fields[ZOOKEEPER] = found
+    if _PASSWORD not in fields:
+        fields[_PASSWORD] = LedgerPassword.of_environment(environment)
+    if _ENCRYPTION_KEYS not in fields and environment.get(ENCRYPTION_KEY_FILE_VARIABLE):
+        fields[_ENCRYPTION_KEYS] = environment[ENCRYPTION_KEY_FILE_VARIABLE]
+    if "uri" not in fields and environment.get(URI_VARIABLE):
+        fields["uri"] = _checked(_BY_KEY["uri"], environment[URI_VARIABLE])
 
 
 def _check_together(given: frozenset[str]) -> None:
@@ -587,28 +631,30 @@ def _check_together(given: frozenset[str]) -> None:
         first, second = _BY_USE[one], _BY_USE[other]
         if not first.uses & second.uses:
             raise ConfigurationError(
-                f"option '{first.name}' is for {_places(first)}, option '{second.name}' for {_places(second)}: "
+                f"option '{first.name}' is for {first.places}, option '{second.name}' for {second.places}: "
                 "remove one of them"
             )
-
-
-def _places(option: Option) -> str:
-    return " or ".join(sorted(option.uses))
 
 
 def _check_selection(options: SourceOptions) -> None:
     selections = {
         "log": options.log,
         "logsPattern": options.logs_pattern,
+        "topic": options.topic,
+        "topics": options.topics,
+        "topicsPattern": options.topics_pattern,
         "ledgers": options.ledgers,
         "inspect": options.inspect,
     }
     chosen = [name for name, value in selections.items() if value is not None]
     if len(chosen) > 1:
-        raise ConfigurationError(f"options '{chosen[0]}' and '{chosen[1]}' exclude each other: give one of them")
+        remedy = "give one of them"
+        if chosen[0] == "log" and chosen[1] in SELECT_TOPICS:
+            remedy += f": '{chosen[1]}' names what to read of Pulsar, 'log' all else, and alone where to write"
+        raise ConfigurationError(f"options '{chosen[0]}' and '{chosen[1]}' exclude each other: {remedy}")
     if not chosen:
         raise ConfigurationError(
-            "nothing to read or write is named: give option 'log', 'logsPattern', 'ledgers' or 'inspect'"
+            "nothing to read or write is named: give option 'log', 'logsPattern', 'topic', 'ledgers' or 'inspect'"
         )
     if options.inspect is not None and (others := options.given - _OF_INSPECTION):
         name = _BY_USE[min(others)].name

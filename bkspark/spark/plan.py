@@ -7,7 +7,7 @@ import math
 import os
 import re
 import time
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 
@@ -16,24 +16,28 @@ from pyspark.sql.datasource import InputPartition
 from bkspark.client import Client, LedgerReader
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import BookieUnavailable, ConfigurationError, DataLoss, NoSuchLedger, NoSuchLog, UnauthorizedAccess
+from bkspark.ledger.encryption import opening_metadata
 from bkspark.ledger.reader import LedgerTimes
 from bkspark.log import reading
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.log.log import Log
 from bkspark.log.positions import EARLIEST, LATEST, Position
 from bkspark.log.snapshot import LogSegment, LogSnapshot
+from bkspark.net.pool import NetOptions
+from bkspark.spark.local_files import LedgerPassword
 from bkspark.spark.offsets import position_of
 from bkspark.spark.option_values import EVERY_LEDGER, IdRange
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.ranges import EntryRange, ReadableSegment, at_least, partition_count, share, split
 from bkspark.spark.stored_ledgers import stored_ledgers
+from bkspark.spark.write_options import ANY_VALUE, NOT
 
 
 @dataclass(frozen=True)
 class LedgerRead:
     """Entries [first_entry, end_entry) of one ledger, and the metadata that says which bookies have them.
 
-    Custom metadata comes along only where includeMetadata makes a column of it.
+    Custom metadata comes along where includeMetadata makes a column of it, and the part that opens encrypted entries.
     """
 
     ordinal: int
@@ -46,15 +50,37 @@ class LedgerRead:
 
 
 class ReadPartition(InputPartition):
-    """What one task reads, in order. It holds all that the task needs: no metadata store is asked again."""
+    """What one task reads, in order. It holds all that the task needs: no metadata store is asked again.
+
+    `password`: where it is in a file, the file's name alone. `net`: limits of its connections. `leaves_out`: the log
+    remembers columns that the read has not, and the driver has logged that.
+    """
 
     def __init__(
-        self, reads: tuple[LedgerRead, ...], addresses: Mapping[str, tuple[str, int]], password: bytes
+        self,
+        reads: tuple[LedgerRead, ...],
+        addresses: Mapping[str, tuple[str, int]],
+        password: LedgerPassword,
+        *,
+        leaves_out: bool = False,
+        net: NetOptions = NetOptions(),
+        encryption_key_file: str | None = None,
     ) -> None:
         super().__init__(None)
         self.reads = reads
         self.addresses = addresses
         self.password = password
+        self.leaves_out = leaves_out
+        self.net = net
+        self.encryption_key_file = encryption_key_file
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedLedger:
+    """A ledger of a stream: the entries of the selection that can be read now; `is_complete`: there will be no more."""
+
+    extent: ReadableSegment
+    is_complete: bool
 
 
 class ReadPlanner:
@@ -70,6 +96,7 @@ class ReadPlanner:
     def __init__(self, client: Client, options: SourceOptions, *, is_stream: bool = False) -> None:
         self._client = client
         self._options = options
+        self._is_stream = is_stream
         self._remedy = (
             f"start after it with startingOffsets{', with a new checkpoint' if is_stream else ''}, or allow the loss "
             "(failOnDataLoss=false)"
@@ -78,6 +105,7 @@ class ReadPlanner:
         self._ahead: dict[int, LedgerReader] = {}
         self._resolved: dict[str, tuple[str, int]] = {}
         self._every: list[int] | None = None
+        self._snapshots: dict[str, LogSnapshot] = {}
         self._now_ms = time.time_ns() // 1_000_000
 
     # ---- what there is ----
@@ -96,11 +124,24 @@ class ReadPlanner:
             NoSuchLog: there is no log with the name of option `log`.
         """
         try:
-            return await Log(self._client, name).snapshot()
+            found = self._snapshots[name] = await Log(self._client, name).snapshot()
         except NoSuchLog as error:
             if self._options.logs_pattern is None:
                 raise NoSuchLog(f"option 'log': {error}") from None
             return None
+        return found
+
+    async def snapshots(self, names: Sequence[str]) -> list[LogSnapshot]:
+        """Return the current lists of those logs that still exist. Raises as `snapshot`."""
+        found: list[LogSnapshot | None] = []
+        for some in chunks(names, CALLS_AT_ONCE):
+            found += await asyncio.gather(*map(self.snapshot, some))
+        return [snapshot for snapshot in found if snapshot is not None]
+
+    @property
+    def looked_at(self) -> list[LogSnapshot]:
+        """The lists that `snapshot` returned."""
+        return list(self._snapshots.values())
 
     async def look_ahead(self, before: ReadPlanner | None) -> None:
         """Prefetch what an earlier planner needed and is likely to be needed again: open ledgers, and bookies.
@@ -164,13 +205,48 @@ class ReadPlanner:
                     ranges.append(entries)
         return ranges
 
+    async def followed(
+        self,
+        selection: Sequence[IdRange],
+        finished: Container[int],
+        noted: Collection[int],
+        *,
+        must_exist: bool,
+    ) -> tuple[list[FollowedLedger], list[int]]:
+        """Return the ledgers of a selection as a stream finds them, and the ids of others that it never reads.
+
+        A range may be empty: its ledgers may appear later.
+
+        Args:
+            must_exist: a ledger that is named individually must exist (failOnDataLoss).
+            finished: ids that are left out.
+            noted: ids that were found before: they are of the selection, and may be deleted by now.
+        """
+        picks = [pick for selected in selection for pick in await self._ids(selected) if pick[0] not in finished]
+        new = [pick for pick in picks if pick[0] not in noted]
+        wanted = {ledger_id for ledger_id, _ in await self._wanted(new)}
+        named = [ledger_id for ledger_id, selected in new if ledger_id in wanted and _is_one(selected)]
+        await self._open(named, must_exist=must_exist)
+        await self._open([each for each, _ in picks if each in wanted or each in noted], must_exist=False)
+        found = []
+        for ledger_id, selected in picks:
+            reader = self._opened.get(ledger_id)
+            if reader is not None and (ledger_id in wanted or ledger_id in noted):
+                whole = self._extent(0, reader)
+                end = whole.end_entry if selected.end_entry is None else min(whole.end_entry, selected.end_entry)
+                length = round(whole.entry_bytes * max(0, end - selected.first_entry))
+                extent = replace(whole, first_entry=selected.first_entry, end_entry=end, length=length)
+                found.append(FollowedLedger(extent, reader.is_closed or end == selected.end_entry))
+        return found, [ledger_id for ledger_id, _ in new if ledger_id not in wanted]
+
     async def _ids(self, selected: IdRange) -> list[tuple[int, IdRange]]:
         if _is_one(selected):
             return [(selected.first, selected)]
         if self._every is None:
             self._every = sorted([ledger_id async for ledger_id in self._client.ledgers()])
         found = [(ledger_id, selected) for ledger_id in self._every if selected.first <= ledger_id < selected.end]
-        if not found and selected != EVERY_LEDGER and self._options.fail_on_data_loss:
+        must_exist = self._options.fail_on_data_loss and not self._is_stream
+        if not found and selected != EVERY_LEDGER and must_exist:
             raise NoSuchLedger(
                 f"option 'ledgers' names {selected.first}-{selected.end - 1}, but no ledger has such an id"
             )
@@ -187,7 +263,7 @@ class ReadPlanner:
         unwanted = set()
         async for ledger_id, stored in stored_ledgers(self._client, [ledger_id for ledger_id, _ in picks]):
             has = {key.lower(): value for key, value in stored.metadata.custom_metadata.items()}
-            has_all = all(has.get(key) == value.encode() for key, value in options.ledger_metadata.items())
+            has_all = all(_has(has, key, value) for key, value in options.ledger_metadata.items())
             if not (has_all and self._is_in_time(LedgerTimes.of(stored))):
                 unwanted.add(ledger_id)
         return [(ledger_id, selected) for ledger_id, selected in picks if ledger_id not in unwanted]
@@ -354,11 +430,15 @@ class ReadPlanner:
 
     # ---- who reads what ----
 
-    async def partitions(self, ranges: Sequence[EntryRange]) -> list[ReadPartition]:
+    async def partitions(self, ranges: Sequence[EntryRange], *, leaves_out: bool = False) -> list[ReadPartition]:
         """Return partitions that cover the ranges once, in order.
+
+        Args:
+            leaves_out: as of a ReadPartition.
 
         Raises:
             DataLoss: a ledger is gone, or ends before the range does (failOnDataLoss; otherwise it is left out).
+            DecryptionFailed: a ledger is encrypted, and its key is missing or wrong.
         """
         options = self._options
         count = partition_count(ranges, options.partition_bytes_max, options.partitions_min, os.cpu_count() or 1)
@@ -369,14 +449,24 @@ class ReadPlanner:
             groups = split(groups, options.partition_entries_max)
         await self._open([entries.ledger_id for entries in ranges])
         addresses = await self._addresses()
-        return [self._partition(group, addresses) for group in groups]
+        return [self._partition(group, addresses, leaves_out=leaves_out) for group in groups]
 
-    def _partition(self, group: Iterable[EntryRange], addresses: Mapping[str, tuple[str, int]]) -> ReadPartition:
+    async def one_partition(self, ranges: Sequence[EntryRange]) -> ReadPartition:
+        """Return one partition of all the ranges, in order. Raises as `partitions`."""
+        await self._open([entries.ledger_id for entries in ranges])
+        return self._partition(ranges, await self._addresses())
+
+    def _partition(
+        self, group: Iterable[EntryRange], addresses: Mapping[str, tuple[str, int]], *, leaves_out: bool = False
+    ) -> ReadPartition:
         reads = []
         for entries in group:
             reader = self._opened.get(entries.ledger_id)
             if reader is not None and self._holds(reader, entries):
-                custom = reader.metadata.custom_metadata if self._options.include_metadata else {}
+                reader.opener.check()  # here rather than in each task
+                custom = reader.metadata.custom_metadata
+                if not self._options.include_metadata:
+                    custom = opening_metadata(custom)
                 metadata = replace(reader.metadata, custom_metadata=custom, password=None)
                 reads.append(
                     LedgerRead(
@@ -391,7 +481,15 @@ class ReadPlanner:
                 )
         bookies = {bookie for read in reads for fragment in read.metadata.fragments for bookie in fragment.bookies}
         known = {bookie: addresses[bookie] for bookie in sorted(bookies) if bookie in addresses}
-        return ReadPartition(tuple(reads), known, self._options.password)
+        net = NetOptions() if self._options.client is None else self._options.client.net
+        return ReadPartition(
+            tuple(reads),
+            known,
+            self._options.ledger_password,
+            leaves_out=leaves_out,
+            net=net,
+            encryption_key_file=self._options.encryption_key_file,
+        )
 
     def _holds(self, reader: LedgerReader, entries: EntryRange) -> bool:
         if not reader.is_closed or reader.last_entry >= entries.end_entry - 1:
@@ -434,7 +532,9 @@ class ReadPlanner:
                 if many
                 else ""
             )
-            raise UnauthorizedAccess(f"option 'password': {error}{narrow}", ledger_id=ledger_id) from None
+            raise UnauthorizedAccess(
+                f"option '{self._options.ledger_password.option}': {error}{narrow}", ledger_id=ledger_id
+            ) from None
 
     async def _addresses(self) -> dict[str, tuple[str, int]]:
         """Return the known addresses of the bookies of all opened ledgers."""
@@ -455,6 +555,14 @@ class ReadPlanner:
         registry = (await self._client.context()).registry
         with suppress(BookieUnavailable):  # a task that needs it asks another replica, and names it if there is none
             self._resolved[bookie] = await registry.resolve(bookie)
+
+
+def _has(metadata: Mapping[str, bytes], key: str, value: str) -> bool:
+    """Whether custom metadata fulfil a condition; one whose key begins with `!` is negated, `*` is any value."""
+    is_negated = key.startswith(NOT)
+    found = metadata.get(key.removeprefix(NOT))
+    is_met = found is not None if value == ANY_VALUE else found == value.encode()
+    return is_met != is_negated
 
 
 def _is_one(selected: IdRange) -> bool:

@@ -8,13 +8,14 @@ import sys
 from pyspark.sql import SparkSession
 
 from bkspark.errors import ConfigurationError
+from bkspark.spark.source import register
 
 SETTINGS = {"spark.python.unix.domain.socket.enabled": "true"}
 """Settings that are better than Spark's own defaults."""
 
 
 def session(app_name: str = "bkspark", *, master: str | None = None, **settings: str) -> SparkSession:
-    """Return the process's Spark session; create it with `SETTINGS` if there is none yet.
+    """Return the process's Spark session, with the format registered; create it with `SETTINGS` if there is none yet.
 
     Args:
         master: as for Spark; None leaves it to spark-submit and the environment.
@@ -22,7 +23,7 @@ def session(app_name: str = "bkspark", *, master: str | None = None, **settings:
         spark__sql__shuffle__partitions="8".
 
     Raises:
-        ConfigurationError: a setting does not begin with spark.
+        ConfigurationError: a setting does not begin with spark, or Spark's Python workers cannot import bkspark.
     """
     for name in settings:
         if not name.startswith("spark__"):
@@ -38,4 +39,7 @@ def session(app_name: str = "bkspark", *, master: str | None = None, **settings:
     given = {name.replace("__", "."): value for name, value in settings.items()}
     for name, value in (SETTINGS | given).items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    made = builder.getOrCreate()
+    # Spark need not look for sources then, which fails on a loaded machine: a worker has ten seconds to start.
+    register(made)
+    return made

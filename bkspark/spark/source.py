@@ -1,16 +1,16 @@
 """BookKeeperDataSource: `format("bookkeeper")`, and its registration.
 
-Spark imports this module whenever it looks for data sources; readers and writers, and with them Arrow and the client,
-are imported on demand.
+Spark imports this module whenever it looks for data sources, in a process that has ten seconds to start. So it imports
+nothing but pyspark's classes: options, readers and writers, and with them Arrow and the client, are imported on demand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -18,10 +18,12 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
 )
-from pyspark.sql.types import StructType
 
-from bkspark.spark.options import SourceOptions
-from bkspark.spark.workers import freeze_imported_modules
+from bkspark.spark.frozen import freeze_imported_modules
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 
 class BookKeeperDataSource(DataSource):
@@ -34,6 +36,8 @@ class BookKeeperDataSource(DataSource):
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
+        from bkspark.spark.options import SourceOptions
+
         freeze_imported_modules()
         self.options = dict(options)
         self._parsed = SourceOptions.parse(options)
@@ -49,11 +53,15 @@ class BookKeeperDataSource(DataSource):
             from bkspark.spark.inspection import schema_of_view
 
             return schema_of_view(self._parsed.inspect)
-        from bkspark.spark.read import schema_for
+        if self._parsed.reads_topics or self._parsed.payload_format == "pulsar":
+            from bkspark.spark.topic_read import topics_schema
 
-        schema = schema_for(self._parsed)
+            self._parsed = replace(self._parsed, columns_inferred=True)
+            return topics_schema(self._parsed)
+        from bkspark.spark.inference import schema_for
+
         # Spark requests the schema first, and then uses a copy of this object to request a reader.
-        self._parsed = replace(self._parsed, columns_inferred=True)
+        schema, self._parsed = schema_for(self._parsed)
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -61,15 +69,33 @@ class BookKeeperDataSource(DataSource):
             from bkspark.spark.inspection import ViewReader
 
             return ViewReader(schema, self._parsed)
+        freeze_imported_modules()
+        if self._parsed.reads_topics:
+            from bkspark.spark.topic_read import TopicReader
+
+            return TopicReader(schema, self._parsed)
+        if self._parsed.payload_format == "pulsar":
+            from bkspark.spark.topic_read import TopicLedgersReader
+
+            return TopicLedgersReader(schema, self._parsed)
+        from bkspark.spark.inference import with_found_format
         from bkspark.spark.read import BookKeeperReader
 
-        freeze_imported_modules()
-        return BookKeeperReader(schema, self._parsed)
+        return BookKeeperReader(schema, with_found_format(schema, self._parsed))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        if self._parsed.reads_topics:
+            from bkspark.spark.topic_stream import TopicStreamReader
+
+            return TopicStreamReader(schema, self._parsed)
+        if self._parsed.ledgers is not None:
+            from bkspark.spark.ledger_stream import LedgerStreamReader
+
+            return LedgerStreamReader(schema, self._parsed)
+        from bkspark.spark.inference import with_found_format
         from bkspark.spark.stream import BookKeeperStreamReader
 
-        return BookKeeperStreamReader(schema, self._parsed)
+        return BookKeeperStreamReader(schema, with_found_format(schema, self._parsed))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from bkspark.spark.write import BookKeeperWriter
@@ -85,7 +111,14 @@ class BookKeeperDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("bookkeeper")` known to one session, and to writes that the calling thread starts in it."""
+    """Make `format("bookkeeper")` known to one session, and to writes that the calling thread starts in it.
+
+    Raises:
+        ConfigurationError: Spark's Python workers cannot import bkspark; says what to set.
+    """
+    from bkspark.spark.python_workers import check_workers
+
+    check_workers(spark)
     # Spark looks for a write's source in the thread's active session, which may be another one; of all methods of a
     # session, only this one makes it active.
     spark.createDataFrame([], "nothing int")

@@ -18,7 +18,9 @@ from typing import Any, Literal, SupportsIndex, TypedDict, Unpack, cast
 
 from bkspark.errors import ConfigurationError
 from bkspark.spark.option_values import shown
-from bkspark.spark.options import LEDGER_METADATA, SourceOptions
+from bkspark.spark.options import CLIENT_PREFIX, SourceOptions
+from bkspark.spark.write_options import LEDGER_METADATA
+from bkspark.spark.zookeeper_options import ZOOKEEPER
 
 Size = int | str
 """Bytes, or text such as "64m"."""
@@ -34,15 +36,52 @@ class OptionTypes(TypedDict, total=False):
     uri: str
     log: str
     logsPattern: str
+    topic: str
+    topics: str
+    topicsPattern: str
+    pulsarUri: str
+    pulsarConfigurationUri: str
+    valueFormat: Literal["auto", "raw"]
+    isolation: Literal["read_committed", "read_uncommitted"]
+    encrypted: Literal["fail", "skip", "raw"]
+    readCompacted: bool
+    publishTimeSlack: str
+    startingSubscription: str
     ledgers: str | int | Sequence[int]
-    inspect: Literal["ledgers", "logs", "bookies", "fragments"]
+    inspect: Literal["ledgers", "logs", "bookies", "fragments", "topics", "topicLedgers", "subscriptions"]
+    passwordFile: str
     password: str
+    encryptionKeyFile: str
+    tlsProviderFactoryClass: str
+    tlsTrustStore: str
+    tlsTrustStoreType: Literal["PEM", "PKCS12", "JKS"]
+    tlsTrustStorePasswordPath: str
+    tlsKeyStore: str
+    tlsKeyStoreType: Literal["PEM", "PKCS12", "JKS"]
+    tlsKeyStorePasswordPath: str
+    tlsCertificatePath: str
+    tlsClientAuthentication: bool
+    tlsHostnameVerificationEnabled: bool
+    tlsEnabledProtocols: str
+    tlsEnabledCipherSuites: str
+    tlsCertFilesRefreshDurationSeconds: int
+    startTLSTimeoutSecs: int
+    clientAuthProviderFactoryClass: str
+    saslJaasConfig: str
+    clientRole: Literal["standard", "system"]
+    saslJaasClientSectionName: str
+    saslJaasAuditorSectionName: str
+    allowAuthDisabled: bool
+    zkEnableSecurity: bool
+    zkFurtherAcls: str
     startingOffsets: Offset
     endingOffsets: Offset
     startingTimestamp: Moment
     endingTimestamp: Moment
-    payloadFormat: Literal["raw", "json", "msgpack", "arrow"]
+    payloadFormat: Literal["raw", "json", "msgpack", "arrow", "pulsar"]
     mode: Literal["FAILFAST", "PERMISSIVE", "DROPMALFORMED"]
+    columnNameOfCorruptRecord: str
+    jsonDialect: Literal["strict", "spark"]
     includeMetadata: bool
     failOnDataLoss: bool
     recover: bool
@@ -67,10 +106,17 @@ class OptionTypes(TypedDict, total=False):
     maxLedgerAge: str
     inlineBytes: Size
     entryTargetBytes: Size
+    compression: Literal["none", "lz4", "zstd"]
+    compressionLevel: int
+    mergeSchema: bool
+    overwriteSchema: bool
     ledgerMetadata: Mapping[str, str]
+    bookkeeper: Mapping[str, str | int]
+    zookeeper: Mapping[str, str | bool]
 
 
 _LEDGERS = "ledgers"
+_PREFIXES = (LEDGER_METADATA.rstrip("."), CLIENT_PREFIX.rstrip("."), ZOOKEEPER)
 _OFFSETS = ("startingOffsets", "endingOffsets")
 _MOMENTS = ("startingTimestamp", "endingTimestamp")
 _TEXTS = "text, a whole number, true or false"
@@ -115,10 +161,10 @@ class Options(Mapping[str, str]):
 def _texts(given: Mapping[str, Any]) -> dict[str, str]:
     texts: dict[str, str] = {}
     for name, value in given.items():
-        if name != LEDGER_METADATA.rstrip("."):
+        if name not in _PREFIXES:
             texts[name] = _text(name, value)
         elif isinstance(value, Mapping):
-            texts |= {f"{LEDGER_METADATA}{key}": _text(name, item) for key, item in value.items()}
+            texts |= {f"{name}.{key}": _text(name, item) for key, item in value.items()}
         else:
             raise ConfigurationError(f"option '{name}' is {value!r}, which is no mapping: give {{'key': 'value'}}")
     return texts

@@ -12,7 +12,7 @@
 
 An attempt that is killed runs no code of ours; its ledger stays pending until one of these finds it, or a vacuum of
 the log. Nothing relies on a task learning that it failed. (Killed between creating a ledger and registering it, an
-attempt leaves an empty ledger that only its custom metadata names: `log` and `bkspark.owner`.)
+attempt leaves an empty ledger; a vacuum finds it by its custom metadata, which name the log.)
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from bkspark.errors import (
     MalformedPayload,
     NoSuchLog,
     NotEnoughBookies,
+    SchemaMismatch,
     UnauthorizedAccess,
     VersionPublished,
 )
@@ -51,11 +52,15 @@ from bkspark.log.writer import LedgerOptions
 from bkspark.spark.columns import arrow_schema
 from bkspark.spark.committers import committer_of
 from bkspark.spark.connection import connect
+from bkspark.spark.formats.compression import Compression
+from bkspark.spark.formats.decoding import check_nulls
 from bkspark.spark.formats.registry import encoder_of
-from bkspark.spark.options import APPEND, ERROR, IGNORE, SKIP, SourceOptions
+from bkspark.spark.frozen import freeze_imported_modules
+from bkspark.spark.log_schemas import PAYLOAD_FORMAT_KEY, WritePlan, new_log_plan, planned_write, renamed
+from bkspark.spark.options import SourceOptions
 from bkspark.spark.stored_ledgers import stored_ledgers
 from bkspark.spark.versions import DataSourceStreamArrowWriter
-from bkspark.spark.workers import freeze_imported_modules
+from bkspark.spark.write_options import APPEND, ERROR, IGNORE, SKIP, check_compression
 from bkspark.stages import reach
 from bkspark.wire.framing import FRAME_BYTES_MAX
 
@@ -80,47 +85,78 @@ _passwords: dict[tuple[str, str], tuple[list[int], bytes]] = {}
 @dataclass(frozen=True)
 class AttemptResult(WriterCommitMessage):
     """The output of a task attempt: closed ledgers in order, or entries that it leaves to the driver; neither when it
-    had no row. `owner`: the owner of the attempt; `query`: the id of its streaming query, if there is one."""
+    had no row. `owner`: the owner of the attempt; `query`: the id of its streaming query, if there is one;
+    `schema`: the log's schema that the rows fit, by name."""
 
     owner: SegmentOwner
     ledgers: tuple[SegmentFacts, ...]
     entries: EntryBatch | None = field(default=None, repr=False)
     rows: int = 0
     query: str | None = None
+    schema: str | None = None
 
 
 class Destination:
     """The target of a job or query, shared by the driver and its tasks. It is small and part of every task.
 
+    `is_skipped`: the log holds ledgers, and option ifExists is ignore.
+
     Raises:
         ConfigurationError: an option is wrong for a write, or the payload format cannot hold a column.
+        MetadataError: the cluster cannot be reached.
+        NotEnoughBookies: fewer bookies accept writes than the ensemble needs; no log was created.
+        UnauthorizedAccess: the log's ledgers have another password: no client could read the whole log any more.
+        LogExists: the log holds ledgers, and option ifExists is error.
+        SchemaMismatch: the log has another payload format, or columns that the rows do not fit.
     """
 
-    def __init__(self, schema: StructType, options: SourceOptions) -> None:
+    def __init__(self, schema: StructType, options: SourceOptions, *, is_overwrite: bool) -> None:
         self.options = options.for_write()
         self.log = self.options.log or ""
         if not len(schema):
             raise ConfigurationError("the data has no column, so its rows would be lost: select at least one")
         self._schema = schema
-        self.format = self.options.payload_format or _default_format(schema)
-        self.encoder()  # a column that the format cannot hold raises here, on the driver
+        default = new_log_plan(self.options, schema)
+        self._encoder(default)  # a column that the format cannot hold raises here, on the driver
+        self.options.encryption.check_keys()
+        plan = self._prepared(is_overwrite=is_overwrite)
+        self.is_skipped = plan is None
+        self._plan = default if plan is None else plan
 
     def encoder(self) -> Callable[[pa.RecordBatch], Iterator[EntryBatch]]:
-        """Return the function that turns a batch of rows into entries."""
+        """Return the function that turns a batch of rows into entries. It raises MalformedPayload as encoders do."""
+        return self._encoder(self._plan)
+
+    def _encoder(self, plan: WritePlan) -> Callable[[pa.RecordBatch], Iterator[EntryBatch]]:
+        written = renamed(self._schema, plan.entries.names)
         options = self.options
-        return encoder_of(self.format, arrow_schema(self._schema), options.entry_bytes_target, ENTRY_LIMIT_BYTES).encode
+        kinds = arrow_schema(written)
+        codec = Compression(options.compression, options.compression_level)
+        encode = encoder_of(plan.payload_format, kinds, options.entry_bytes_target, ENTRY_LIMIT_BYTES, codec).encode
+        if not plan.is_stricter_than(self._schema):
+            return lambda batch: encode(batch.rename_columns(kinds.names))
+        required = arrow_schema(plan.entries)
 
-    def prepare(self, *, is_overwrite: bool = False) -> None:
-        """Make sure, before any task starts, that the cluster can create ledgers and that the log exists.
+        def checked(batch: pa.RecordBatch) -> Iterator[EntryBatch]:
+            batch = batch.rename_columns(kinds.names)
+            for values, column in zip(batch.columns, required):
+                try:
+                    check_nulls(values, column)
+                except ValueError:
+                    raise MalformedPayload(
+                        f"column '{column.name}' holds a null that log {self.log} does not take (NOT NULL): filter it "
+                        "out, or replace the log (mode overwrite with overwriteSchema=true)"
+                    ) from None
+            return encode(batch)
 
-        Raises:
-            MetadataError: the cluster cannot be reached.
-            NotEnoughBookies: fewer bookies accept writes than the ensemble needs; no log was created.
-            UnauthorizedAccess: the log's ledgers have another password: no client could read the whole log any more.
-        """
+        return checked
+
+    def _prepared(self, *, is_overwrite: bool) -> WritePlan | None:
+        """Make sure, before any task starts, that the cluster can create ledgers, that the rows fit the log, and that
+        the log exists. Return how to write; None if nothing is to be written."""
         client = connect(self.options).asynchronous
 
-        async def prepare() -> None:
+        async def prepare() -> WritePlan | None:
             registry = (await client.context()).registry
             log = Log(client, self.log)
             # One round trip to the metadata store: every epoch of a stream comes here twice.
@@ -132,31 +168,54 @@ class Destination:
                     f"option 'ensembleSize' is {self.options.ensemble_size}, but only {len(writable)} bookies take "
                     f"writes{others}: start more, or lower ensembleSize, writeQuorum and ackQuorum"
                 )
+            if snapshot is not None and not is_overwrite:
+                await self._check_password(client, snapshot)
+                if self._is_not_wanted(snapshot):
+                    return None
+            found = None
+            if snapshot is not None and not snapshot.schemas and not is_overwrite:
+                from bkspark.spark.inference import shown_by_entries  # tasks import this module, and need nothing of it
+
+                found = await shown_by_entries(client, self.options, self._schema, snapshot)
+            plan = await planned_write(self.options, self._schema, snapshot, found, is_overwrite=is_overwrite)
+            check_compression(self.options, plan.payload_format)
+            self._encoder(plan)
             if snapshot is None:
                 await log.create(exist_ok=True)
-            elif not is_overwrite:
-                await self._check_password(client, snapshot)
+            return plan
 
-        run(prepare)
+        return run(prepare)
+
+    def _is_not_wanted(self, snapshot: LogSnapshot) -> bool:
+        if self.options.if_exists == APPEND or not len(snapshot):
+            return False
+        if self.options.if_exists == ERROR:
+            raise LogExists(
+                f"log {self.log} holds ledgers already, and option 'ifExists' is error: "
+                "write to another log, or use mode overwrite or ifExists append"
+            )
+        return True
 
     async def _check_password(self, client: Client, snapshot: LogSnapshot) -> None:
         """Compare the password with that of the log's newest ledger."""
         newest = [listed.ledger_id for listed in await snapshot.ledgers(snapshot.end_ordinal - 1)]
         # A ledger keeps its password.
         key = (self.options.uri, self.log)
-        if _passwords.get(key) == (newest, self.options.password):
+        given, known = self.options.password, _passwords.get(key)
+        if known is not None and known[0] == newest and hmac.compare_digest(known[1], given):
             return
         async for ledger_id, stored in stored_ledgers(client, newest):
             password = stored.metadata.password
-            if password is not None and not hmac.compare_digest(password, self.options.password):
+            if password is not None and not hmac.compare_digest(password, given):
                 raise UnauthorizedAccess(
-                    f"option 'password' is not the one that log {self.log} is written with (its ledger {ledger_id}), "
-                    "and a log is read with one password: set that, or write to another log",
+                    f"option '{self.options.ledger_password.option}' is not the one that log {self.log} is written "
+                    f"with (its ledger {ledger_id}), and a log is read with one password: set that, or write to "
+                    "another log",
                     ledger_id=ledger_id,
                 )
         if len(_passwords) >= PASSWORDS_MAX:
             _passwords.clear()
-        _passwords[key] = (newest, self.options.password)
+        _passwords[key] = (newest, given)
 
     def write(
         self, owner: SegmentOwner, batches: Iterator[pa.RecordBatch], *, is_keyed: bool, query: str | None = None
@@ -180,7 +239,7 @@ class Destination:
                 for entries in encode(batch):
                     attempt.append(entries)
                     reach("task.wrote")
-            result = AttemptResult(owner, attempt.finish(), attempt.held(), rows, query)
+            result = AttemptResult(owner, attempt.finish(), attempt.held(), rows, query, self._plan.change.stored.name)
         reach("task.closed")
         return result
 
@@ -199,29 +258,25 @@ class Destination:
             metadata={
                 **options.ledger_metadata,
                 "bkspark.owner": f"{owner.kind}:{owner.owner_id}",
-                "bkspark.payload_format": self.format,
+                PAYLOAD_FORMAT_KEY: self._plan.payload_format,
             },
         )
 
     # ---- on the driver, once all attempts have reported ----
 
-    def holds_ledgers(self) -> bool:
-        """Whether anything has been published in the log."""
-        snapshot = run(self.named_log().snapshot)
-        return snapshot.first_ordinal < snapshot.end_ordinal
-
     def publish(self, ledgers: Sequence[SegmentFacts], *, is_overwrite: bool) -> None:
-        """Publish the ledgers in the log: all of them, or none.
+        """Publish the ledgers in the log, and their schema: all of them, or none.
 
         Raises:
             LogExists: option ifExists is not append, and another job has published in the log.
+            SchemaMismatch: the log got another schema since the write was planned.
         """
-        log = self.named_log()
+        log, schema = self.named_log(), self._plan.change
         only_if_empty = self.options.if_exists != APPEND
         if is_overwrite:
-            run(lambda: log.overwrite(ledgers))
-        elif ledgers:
-            run(lambda: log.publish(ledgers, only_if_empty=only_if_empty))
+            run(lambda: log.overwrite(ledgers, schema=schema))
+        elif ledgers or self._plan.is_news:
+            run(lambda: log.publish(ledgers, only_if_empty=only_if_empty, schema=schema))
 
     def publish_version(
         self, results: Sequence[AttemptResult], publisher: Publisher, *, is_overwrite: bool, epoch: int = 0
@@ -234,14 +289,20 @@ class Destination:
 
         Raises:
             VersionPublished: another query published the version under the name, and option ifPublished is error.
+            SchemaMismatch: the log got another schema since the attempts began.
         """
+        schema = self._plan.change
+        if any(result.schema != schema.stored.name for result in results):
+            raise SchemaMismatch(
+                f"log {self.log} got another schema while the rows were written: nothing was published. Start again"
+            )
         outputs = [Output(each.ledgers, () if each.entries is None else (each.entries,)) for each in results]
         ledger = self.ledger_options(SegmentOwner("query", publisher.name), is_shared=True)
         committer = committer_of(self.named_log(), publisher.name, ledger, self.options)
         change = committer.overwrite if is_overwrite else committer.append
         rows = sum(result.rows for result in results)
         try:
-            is_new = run(lambda: change(outputs, publisher))
+            is_new = run(lambda: change(outputs, publisher, schema))
         except VersionPublished as error:
             if self.options.if_published != SKIP:
                 raise self._refusal(error, rows, epoch) from None
@@ -256,6 +317,8 @@ class Destination:
                 "" if publisher.query is None else f", by the same query {publisher.query}",
                 rows,
             )
+        elif self._plan.is_news and not rows and not is_overwrite:
+            self.publish((), is_overwrite=False)
 
     def _refusal(self, error: VersionPublished, rows: int, epoch: int) -> VersionPublished:
         """Return the error with what to do about it. A query's epoch 0 has version txnVersion."""
@@ -290,11 +353,6 @@ async def _snapshot_if_any(log: Log) -> LogSnapshot | None:
         return await log.snapshot()
     except NoSuchLog:
         return None
-
-
-def _default_format(schema: StructType) -> str:
-    is_value = len(schema) == 1 and schema[0].name.lower() == "value"
-    return "raw" if is_value and schema[0].dataType.typeName() in ("binary", "string") else "arrow"
 
 
 class AttemptWriter:
@@ -409,29 +467,16 @@ class BookKeeperWriter(DataSourceArrowWriter):
     """
 
     def __init__(self, schema: StructType, options: SourceOptions, overwrite: bool) -> None:
-        self._destination = Destination(schema, options.for_batch_write(is_overwrite=overwrite))
+        self._destination = Destination(schema, options.for_batch_write(is_overwrite=overwrite), is_overwrite=overwrite)
         self._overwrite = overwrite
         # Made once, before any task; Spark carries it to tasks, commit and abort.
         self._job_id = str(uuid.uuid4())
-        self._destination.prepare(is_overwrite=overwrite)
-        self._is_skipped = self._is_not_wanted()
-
-    def _is_not_wanted(self) -> bool:
-        options = self._destination.options
-        if options.if_exists == APPEND or not self._destination.holds_ledgers():
-            return False
-        if options.if_exists == ERROR:
-            raise LogExists(
-                f"log {options.log} holds ledgers already, and option 'ifExists' is error: "
-                "write to another log, or use mode overwrite or ifExists append"
-            )
-        return True
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one partition to its own ledgers; nothing if the log has content that ifExists protects."""
         context = _task()
         owner = SegmentOwner("job", self._job_id, None, context.partitionId(), context.taskAttemptId())
-        if self._is_skipped:
+        if self._destination.is_skipped:
             return AttemptResult(owner, ())
         # In foreachBatch a job runs for a streaming query: the query's checkpoint determines the batch of a version.
         query = context.getLocalProperty(QUERY_ID)
@@ -476,9 +521,9 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
     """
 
     def __init__(self, schema: StructType, options: SourceOptions, overwrite: bool) -> None:
-        self._destination = Destination(schema, options.for_stream_write())
+        checked = options.for_stream_write(is_overwrite=overwrite)
+        self._destination = Destination(schema, checked, is_overwrite=overwrite)
         self._overwrite = overwrite
-        self._destination.prepare(is_overwrite=overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one partition of an epoch to its own ledgers."""

@@ -148,7 +148,7 @@ class Campaign:
         taken = order.with_name(f"{order.name}.done")
         order.touch()
         self._feed()
-        wait_until(lambda: taken.exists() or not self._is_alive(victim), f"somebody to reach {stage}", SECONDS)
+        wait_until(lambda: taken.exists() or not self._is_alive(victim), f"a process to reach {stage}", SECONDS)
         if victim == "driver":
             # Its Python workers live on: they are for the next driver to cope with.
             self._drivers[-1].wait()
@@ -234,7 +234,7 @@ class Campaign:
         if pending:
             self.result.faults.append(f"{len(pending)} attempts are still registered")
         if orphans := self._orphans():
-            self.result.faults.append(f"ledgers {orphans} hold entries and are nobody's")
+            self.result.faults.append(f"ledgers {orphans} hold entries and belong to no log")
         return self.result
 
     def _tell_difference(self, found: Sequence[bytes]) -> None:

@@ -69,8 +69,7 @@ def run_epochs(
 
 
 def _write_epoch(options: SourceOptions, epoch: int, rows: int, partitions: int) -> None:
-    destination = Destination(SCHEMA, options.for_stream_write())
-    destination.prepare()
+    destination = Destination(SCHEMA, options.for_stream_write(), is_overwrite=False)
     share = -(-rows // partitions)
     messages = []
     for partition in range(partitions):

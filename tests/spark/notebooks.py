@@ -1,6 +1,6 @@
 """`python -m tests.spark.notebooks`: runs the notebooks and stores what their cells print and draw in them.
 
-    --uri URI    a cluster (`bkspark local --bookies 3`); the notebooks leave nothing on it
+    --uri URI    a cluster (`bkspark local --bookies 3`); the notebooks leave nothing on it but a topic of Pulsar
 
 A notebook is run as Jupyter does, as far as these need it: cells in order in one namespace; what a cell prints, and the
 figures that are open when it ends, are its outputs.
@@ -17,8 +17,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+from bkspark.blocking import Client
+from tests.pulsar import clicks
+
 FOLDER = Path(__file__).parents[2] / "notebooks"
-NAMES = ("tour.ipynb", "cluster.ipynb")
+NAMES = ("tour.ipynb", "cluster.ipynb", "pulsar.ipynb")
 PICTURE_DPI = 64
 
 
@@ -64,6 +67,8 @@ def main() -> None:
     parser.add_argument("--uri", required=True)
     os.environ["BKSPARK_URI"] = parser.parse_args().uri
     os.environ["MPLBACKEND"] = "agg"
+    with Client(os.environ["BKSPARK_URI"]) as client:
+        clicks.store(client)
     for name in NAMES:
         path = FOLDER / name
         path.write_text(json.dumps(run(path), indent=1, ensure_ascii=False) + "\n")

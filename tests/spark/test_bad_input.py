@@ -30,12 +30,21 @@ from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
+from bkspark.security.client_keys import PROVIDER, PROVIDER_CLASS
 from bkspark.spark import option_values as values
-from bkspark.spark.columns import arrow_schema, inferred_schema
-from bkspark.spark.options import OPTIONS, READ, STREAM, WRITE, Option, SourceOptions
+from bkspark.spark import topic_options
+from bkspark.spark.columns import arrow_schema, inferred_columns
+from bkspark.spark.local_files import LedgerPassword
+from bkspark.spark.option import READ, STREAM, WRITE, Option
+from bkspark.spark.options import OPTIONS, SourceOptions
 from bkspark.spark.read import BookKeeperReader
+from bkspark.spark.sasl_options import SASL_OPTIONS
 from bkspark.spark.source import BookKeeperDataSource
+from bkspark.spark.tls_options import TLS_OPTIONS
 from bkspark.spark.write import BookKeeperWriter, Destination
+from bkspark.spark.zookeeper_options import ZOOKEEPER_OPTIONS
+from bkspark.tls.client_keys import FACTORY
+from bkspark.tls.options import FACTORY_CLASS
 
 URI = "zk://127.0.0.1:2181/ledgers"
 VALUE = StructType().add("value", "string")
@@ -50,8 +59,36 @@ WRONG_OF_CHECK = {
         "ü" * 9: "letters",
         "x" * 201: "200",
     },
+    values.text: {"": "is empty"},
     values.publisher: {"": "is empty", "a\n": "printable", "x" * 201: "1 to 200"},
     values.pattern: {"": "is empty", "(": "is no regular expression"},
+    topic_options.topic: {
+        "": "is empty",
+        "a/b": "tenant/namespace/NAME",
+        "non-persistent://a/b/c": "never stores",
+        "http://a/b/c": "such as persistent://public/default/clicks",
+        "../b/c": "impossible part",
+    },
+    topic_options.topics: {"": "empty name", "a,": "empty name", "a,a/b": "such as persistent://"},
+    topic_options.topics_pattern: {
+        "soon": "such as public/default/clicks-.*",
+        "": "tenant/namespace/PATTERN",
+        "a/b/(": "is no regular expression",
+        "http://a/b/c": "persistent://",
+        "../b/c": "impossible part",
+    },
+    topic_options.pulsar_uri: {
+        "soon": "such as zk://host:2181",
+        "-1": "such as zk://host:2181",
+        HUGE: "such as zk://host:2181",
+        "": "such as zk://host:2181",
+        "zk:": "such as zk://host:2181",
+        "http://h:80": "such as zk://host:2181",
+        "zk://h:99999": "port",
+        "oxia://h:1": "only ZooKeeper's",
+        "etcd:h": "only ZooKeeper's",
+    },
+    topic_options.subscription: {"": "such as my-subscription", " ": "such as my-subscription", "a\n": "printed"},
     values.parse_ledgers: {"x": "neither a ledger id", "9-5": "is empty", "5,5": "twice", HUGE: "greatest ledger id"},
     values.offset: {"first": "earliest, latest", "5": "-N (entries before the end)", "-" + HUGE: "-N", "[1]": "JSON"},
     values.moment: {"yesterday": "ISO 8601", HUGE: "ISO 8601", "-5": "-10m"},
@@ -63,12 +100,51 @@ WRONG_OF_CHECK = {
         "-1": "number of 1 to",
         HUGE: "to 9223",
     },
+    LedgerPassword.in_file: {"": "is empty"},
     values.version: {"v1": "whole number", "-1": "number of 0 to", HUGE: "to 9223372036854775807"},
     values.size: {"big": "64k", "1x": "64k", "0": "at least 1", "-1": "at least 1", HUGE + "t": "at least 1"},
     values.inline_size: {"big": "64k", "-1": "at least 1", "17m": "above 16777216"},
     values.entry_size: {"big": "64k", "0": "at least 1", "5m": "above 4194304"},
 }
-CHOICES = ["payloadFormat", "mode", "inspect", "digestType", "ledgerType", "ifExists", "ifPublished"]
+_OF_FLAG = {"yes": "must be true or false", "1": "must be true or false", "": "is empty"}
+_OF_FILE = {"": "is empty"}
+"""Whether a file can be read is found when it is needed: driver and executors have files of their own."""
+WRONG_OF_TLS = {
+    FACTORY: {"true": FACTORY_CLASS, "TLSContextFactory": FACTORY_CLASS, " ": "empty for no TLS"},
+    "tlsClientAuthentication": _OF_FLAG,
+    "tlsHostnameVerificationEnabled": _OF_FLAG,
+    **dict.fromkeys(
+        ("tlsTrustStore", "tlsTrustStorePasswordPath", "tlsKeyStore", "tlsKeyStorePasswordPath", "tlsCertificatePath"),
+        _OF_FILE,
+    ),
+    "tlsEnabledProtocols": {
+        "soon": "'soon' is not a protocol: TLSv1.2 and TLSv1.3 are",
+        "TLSv1.2,soon": "'soon' is not a protocol",
+        "TLSv1.1": "not safe and not served: TLSv1.2 and TLSv1.3 are",
+        "": "is empty",
+        " , ": "must name at least one",
+    },
+    "tlsEnabledCipherSuites": {
+        "HIGH": "'HIGH' is not a cipher suite that is served",
+        "a\nb": "an example of one is TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+        "": "is empty",
+        ",": "must name at least one",
+    },
+    "tlsCertFilesRefreshDurationSeconds": {
+        "soon": "a whole number from -1 to 316224000",
+        "1.5": "a whole number",
+        HUGE: "a whole number",
+    },
+    "startTLSTimeoutSecs": dict.fromkeys(("soon", "1.5", "0", "-1", HUGE, ""), "")
+    | {"86401": "a whole number from 1 to 86400"},
+}
+TLS_ON = {FACTORY: FACTORY_CLASS, "tlsTrustStore": "/trusted.pem"}
+WRONG_OF_SASL = {
+    PROVIDER: {"true": PROVIDER_CLASS, "SASLClientProviderFactory": PROVIDER_CLASS, " ": "empty for no authentication"},
+    "allowAuthDisabled": _OF_FLAG,
+    **dict.fromkeys(("saslJaasConfig", "saslJaasClientSectionName", "saslJaasAuditorSectionName"), _OF_FILE),
+}
+CHOICES = {option.name for option in OPTIONS if option.choices}
 """Options of few values."""
 TAKES_ANY_TEXT = {"password"}
 
@@ -79,6 +155,10 @@ def wrong_values(option: Option) -> dict[str, str]:
         return {"other": "is none of", "": "is none of", "1": "is none of"}
     if option.name in TAKES_ANY_TEXT:
         return {}
+    if option in TLS_OPTIONS:
+        return WRONG_OF_TLS[option.name]
+    if option in SASL_OPTIONS:
+        return WRONG_OF_SASL[option.name]
     return WRONG_OF_CHECK.get(option.check) or {"soon": "such as", "-1": "such as", HUGE + "d": "such as"}
 
 
@@ -88,10 +168,12 @@ def parse(**options: str) -> SourceOptions:
 
 def chosen(option: Option) -> dict[str, str]:
     """Return what else must be given with an option."""
-    return {} if option.name in ("ledgers", "logsPattern", "inspect") else {"log": "a"}
+    selects = ("ledgers", "logsPattern", "inspect", "topic", "topics", "topicsPattern")
+    others = TLS_ON if option in TLS_OPTIONS else {PROVIDER: PROVIDER_CLASS} if option in SASL_OPTIONS else {}
+    return others if option.name in selects else {"log": "a", **others}
 
 
-def told(error: type[Exception], action) -> str:
+def error_of(error: type[Exception], action) -> str:
     """Return the one-line error message."""
     with pytest.raises(error) as caught:
         action()
@@ -102,13 +184,15 @@ def told(error: type[Exception], action) -> str:
 CASES = [
     pytest.param(option, text, part, id=f"{option.name}-{text[:12]}")
     for option in OPTIONS
+    # Those of ZooKeeper are read together: tests/spark/test_options.py.
+    if option not in ZOOKEEPER_OPTIONS
     for text, part in wrong_values(option).items()
 ]
 
 
 @pytest.mark.parametrize(("option", "text", "part"), CASES)
 def test_wrong_type_or_range_names_option_value_and_what_is_right(option, text, part):
-    message = told(ConfigurationError, lambda: parse(**(chosen(option) | {option.name: text})))
+    message = error_of(ConfigurationError, lambda: parse(**(chosen(option) | {option.name: text})))
     assert f"option '{option.name}' is {values.shown(text)}" in message
     assert part in message
 
@@ -123,13 +207,23 @@ def misspelt(name: str) -> list[str]:
     return [name[:at] + name[at + 1 :], name[:at] + name[at] + name[at:], name[:-2] + name[-1] + name[-2]]
 
 
+NAMES = {option.name.lower(): option.name for option in OPTIONS}
+
+
+def alike(name: str) -> list[str]:
+    """Return the option and those whose names have one letter more or less: a misspelling may mean either."""
+    return [each for each in NAMES.values() if each in (name, name[:-1]) or each[:-1] == name]
+
+
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_unknown_name_is_answered_with_the_nearest(option):
     for name in misspelt(option.name):
         if len(name) < 4 or name.lower() == option.name.lower():
             continue  # of so short a name too little is left; exchanged twins change nothing
-        message = told(ConfigurationError, lambda name=name: parse(log="a", **{name: "1"}))
-        assert message == f"unknown option '{name}': did you mean '{option.name}'?"
+        if name.lower() in NAMES:
+            continue  # `topic` is one, too
+        message = error_of(ConfigurationError, lambda name=name: parse(log="a", **{name: "1"}))
+        assert message in [f"unknown option '{name}': did you mean '{near}'?" for near in alike(option.name)]
 
 
 VALID = {
@@ -137,7 +231,11 @@ VALID = {
     "endingOffsets": "-5", "startingTimestamp": "5", "endingTimestamp": "5", "payloadFormat": "raw", "mode": "FAILFAST",
     "includeMetadata": "true", "failOnDataLoss": "true", "recover": "true", "unconfirmed": "true", "digestType": "mac",
     "ledgerType": "pd_journal", "ifExists": "append", "txnAppId": "x", "txnVersion": "1", "maxTriggerDelay": "1s",
-    "maxLedgerAge": "1s", "ifPublished": "skip",
+    "maxLedgerAge": "1s", "ifPublished": "skip", "topic": "a", "topics": "a,b", "topicsPattern": "public/default/a.*",
+    "pulsarUri": "zk://h:1", "pulsarConfigurationUri": "zk:h:1/chroot", "valueFormat": "raw", "encrypted": "skip",
+    "isolation": "read_uncommitted", "readCompacted": "true", "publishTimeSlack": "1s",
+    "mergeSchema": "true", "overwriteSchema": "true", "compression": "zstd",
+    "jsonDialect": "spark",
 }  # fmt: skip
 USES = {READ: SourceOptions.for_batch_read, STREAM: SourceOptions.for_stream_read, WRITE: SourceOptions.for_write}
 
@@ -148,7 +246,7 @@ def test_option_without_effect_on_a_use_is_refused_there_by_name(option, use):
     if use in option.uses:
         return
     given = parse(**(chosen(option) | {option.name: VALID.get(option.name, "1")}))
-    message = told(ConfigurationError, lambda: USES[use](given))
+    message = error_of(ConfigurationError, lambda: USES[use](given))
     assert f"option '{option.name}' has no effect on {use}" in message
     assert message.endswith("remove it")
 
@@ -178,7 +276,7 @@ CONFLICTS = [
 def test_custom_metadata_that_no_ledger_can_keep_are_refused_before_any_task():
     """They are in one node of ZooKeeper, which takes less than 1 MiB."""
     given = {"ledgerMetadata.a": "x" * 200_000, "ledgerMetadata.b": "ü" * 50_000}
-    message = told(ConfigurationError, parse(log="a", **given).for_write)
+    message = error_of(ConfigurationError, parse(log="a", **given).for_write)
     assert "options 'ledgerMetadata.*' are 300002 bytes together, above the 262144" in message
     assert message.endswith("shorten them")
 
@@ -188,7 +286,7 @@ def test_options_in_conflict_are_both_named(use, given, part):
     first, second = given if "ledgers" not in given or len(given) == 2 else list(given)[1:]
     options = {name: text for name, text in given.items() if text}
     selects = {"log", "logsPattern", "ledgers", "inspect"} & options.keys()
-    message = told(ConfigurationError, lambda: USES[use](parse(**({} if selects else {"log": "a"}), **options)))
+    message = error_of(ConfigurationError, lambda: USES[use](parse(**({} if selects else {"log": "a"}), **options)))
     assert first in message
     assert second in message
     assert part in message
@@ -207,7 +305,7 @@ def test_options_in_conflict_are_both_named(use, given, part):
     ],
 )
 def test_options_that_no_read_takes_together_are_refused_at_load(given, part):
-    assert part in told(ConfigurationError, lambda: BookKeeperDataSource({"uri": URI, **given}))
+    assert part in error_of(ConfigurationError, lambda: BookKeeperDataSource({"uri": URI, **given}))
 
 
 def test_options_that_a_read_or_a_write_takes_are_no_matter_for_load():
@@ -220,7 +318,7 @@ def test_options_that_a_read_or_a_write_takes_are_no_matter_for_load():
 @pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
 def test_invalid_offset_of_a_log_of_a_pattern_is_refused_with_the_option(option, text):
     options = parse(logsPattern="a|b", **{option: f'{{"a": {text}}}'})
-    message = told(ConfigurationError, lambda: options.offset_of("a", option))
+    message = error_of(ConfigurationError, lambda: options.offset_of("a", option))
     assert f"option '{option}': the offset of log a is" in message
     assert options.offset_of("b", option) is None
 
@@ -231,7 +329,6 @@ def test_invalid_offset_of_a_log_of_a_pattern_is_refused_with_the_option(option,
         ("kafka.bootstrap.servers", "uri"),
         ("subscribe", "log"),
         ("subscribePattern", "logsPattern"),
-        ("topic", "log"),
         ("assign", "ledgers"),
         ("startingOffsetsByTimestamp", "startingTimestamp"),
         ("endingOffsetsByTimestamp", "endingTimestamp"),
@@ -242,14 +339,24 @@ def test_invalid_offset_of_a_log_of_a_pattern_is_refused_with_the_option(option,
     ],
 )
 def test_option_of_kafkas_connector_is_answered_with_ours(theirs, ours):
-    message = told(ConfigurationError, lambda: parse(log="a", **{theirs: "1"}))
+    message = error_of(ConfigurationError, lambda: parse(log="a", **{theirs: "1"}))
     assert f"unknown option '{theirs}'" in message
     assert f"option '{ours}' here" in message
 
 
+def test_topic_as_the_destination_of_a_write_is_answered_with_log():
+    """Kafka's connector writes to a topic; here a topic is Pulsar's, which its brokers alone write."""
+    for given in ({"topic": "a"}, {"log": "a", "topic": "a"}):
+        message = error_of(ConfigurationError, lambda given=given: parse(**given).for_write())
+        assert "'topic'" in message
+        assert "'log'" in message
+        assert "write" in message
+    assert "name the destination by option 'log'" in error_of(ConfigurationError, parse(topic="a").for_write)
+
+
 @pytest.mark.parametrize("theirs", ["kafka.group.id", "groupIdPrefix", "kafkaConsumer.pollTimeoutMs"])
 def test_option_of_kafkas_connector_without_a_like_is_to_be_removed(theirs):
-    assert told(ConfigurationError, lambda: parse(log="a", **{theirs: "1"})).endswith("remove it")
+    assert error_of(ConfigurationError, lambda: parse(log="a", **{theirs: "1"})).endswith("remove it")
 
 
 # ---- on a cluster ----
@@ -284,7 +391,7 @@ def test_position_beyond_the_end_is_refused_with_where_the_end_is(cluster, clien
     first, *_, last = positions_of(client, log)
     for position, part in ((last, "can be read up to"), (first, "ends at entry 2")):
         beyond = str(replace(position, entry_id=4))
-        message = told(ConfigurationError, lambda beyond=beyond: planned(cluster, log=log, **{option: beyond}))
+        message = error_of(ConfigurationError, lambda beyond=beyond: planned(cluster, log=log, **{option: beyond}))
         assert f"option '{option}' is {beyond}" in message
         assert part in message
     assert planned(cluster, log=log, **{option: str(replace(first, entry_id=3))})
@@ -295,11 +402,11 @@ def test_position_beyond_the_end_is_refused_with_where_the_end_is(cluster, clien
 def test_position_of_another_log_or_before_the_remaining_entries_is_refused(cluster, client, log, option):
     first, last = positions_of(client, log)
     other = str(replace(last, ledger_id=first.ledger_id))
-    message = told(ConfigurationError, lambda: planned(cluster, log=log, **{option: other}))
+    message = error_of(ConfigurationError, lambda: planned(cluster, log=log, **{option: other}))
     assert f"option '{option}': log {log} has ledger {last.ledger_id} at ordinal 1" in message
     client.log(log).truncate(last)
     gone = str(replace(first, entry_id=2))
-    message = told(DataLoss, lambda: planned(cluster, log=log, **{option: gone}))
+    message = error_of(DataLoss, lambda: planned(cluster, log=log, **{option: gone}))
     assert f"option '{option}': log {log} begins at" in message
     assert "failOnDataLoss=false" in message
     left = planned(cluster, log=log, failOnDataLoss="false", **{option: gone})
@@ -309,7 +416,7 @@ def test_position_of_another_log_or_before_the_remaining_entries_is_refused(clus
 @pytest.mark.cluster
 def test_range_that_ends_before_it_begins_is_refused(cluster, client, log):
     first, *_, last = map(str, positions_of(client, log))
-    message = told(ConfigurationError, lambda: planned(cluster, log=log, startingOffsets=last, endingOffsets=first))
+    message = error_of(ConfigurationError, lambda: planned(cluster, log=log, startingOffsets=last, endingOffsets=first))
     assert "'startingOffsets'" in message
     assert "'endingOffsets', so nothing would be read: exchange them" in message
 
@@ -317,9 +424,9 @@ def test_range_that_ends_before_it_begins_is_refused(cluster, client, log):
 @pytest.mark.cluster
 def test_range_of_no_ledger_is_refused_unless_loss_is_allowed(cluster):
     nowhere = {"ledgers": "999999990-999999999"}
-    assert "no ledger has such an id" in told(NoSuchLedger, lambda: planned(cluster, **nowhere))
+    assert "no ledger has such an id" in error_of(NoSuchLedger, lambda: planned(cluster, **nowhere))
     assert planned(cluster, **nowhere, failOnDataLoss="false") == []
-    message = told(NoSuchLedger, lambda: planned(cluster, ledgers="999999990"))
+    message = error_of(NoSuchLedger, lambda: planned(cluster, ledgers="999999990"))
     assert "option 'ledgers' names ledger 999999990, which does not exist: leave it out" in message
     assert "failOnDataLoss=false" in message
     assert planned(cluster, ledgers="999999990", failOnDataLoss="false") == []
@@ -328,7 +435,7 @@ def test_range_of_no_ledger_is_refused_unless_loss_is_allowed(cluster):
 @pytest.mark.parametrize("payload_format", ["raw", "arrow", "json", "msgpack"])
 def test_rows_without_a_column_are_not_written_as_nothing(payload_format):
     given = parse(log="a", payloadFormat=payload_format)
-    assert "no column" in told(ConfigurationError, lambda: Destination(StructType(), given))
+    assert "no column" in error_of(ConfigurationError, lambda: Destination(StructType(), given, is_overwrite=False))
 
 
 @pytest.mark.parametrize(
@@ -337,19 +444,19 @@ def test_rows_without_a_column_are_not_written_as_nothing(payload_format):
 )
 def test_column_that_needs_an_option_names_it(column, given, option):
     wanted = StructType().add("value", "binary").add(column, "timestamp" if "time" in column else "string")
-    assert option in told(ConfigurationError, lambda: BookKeeperReader(wanted, parse(**given)))
+    assert option in error_of(ConfigurationError, lambda: BookKeeperReader(wanted, parse(**given)))
 
 
 @pytest.mark.cluster
 def test_missing_log_deleted_ledger_and_wrong_password_say_what_to_do(cluster, client, log):
-    message = told(NoSuchLog, lambda: planned(cluster, log="nowhere"))
+    message = error_of(NoSuchLog, lambda: planned(cluster, log="nowhere"))
     assert "option 'log': log nowhere does not exist: check the name, or create it first" in message
-    message = told(UnauthorizedAccess, lambda: planned(cluster, log=log, password="wrong"))
+    message = error_of(UnauthorizedAccess, lambda: planned(cluster, log=log, password="wrong"))
     assert "option 'password': " in message
     assert "give the one it was created with" in message
     middle = positions_of(client, log)[0].ledger_id
     client.delete(middle)
-    message = told(DataLoss, lambda: planned(cluster, log=log))
+    message = error_of(DataLoss, lambda: planned(cluster, log=log))
     assert f"ledger {middle} of log {log} does not exist any more" in message
     assert "failOnDataLoss=false" in message
 
@@ -357,7 +464,7 @@ def test_missing_log_deleted_ledger_and_wrong_password_say_what_to_do(cluster, c
 @pytest.mark.cluster
 def test_write_with_another_password_than_the_log_has_is_refused_before_any_row(cluster, log):
     other = options(cluster, log=log, password="other")
-    message = told(UnauthorizedAccess, lambda: BookKeeperWriter(VALUE, other, False))
+    message = error_of(UnauthorizedAccess, lambda: BookKeeperWriter(VALUE, other, False))
     assert f"option 'password' is not the one that log {log} is written with" in message
     BookKeeperWriter(VALUE, other, True)  # an overwrite leaves nothing of the old password
 
@@ -376,7 +483,7 @@ def test_write_to_a_cluster_of_read_only_bookies_says_so(cluster):
     session = run(make)
     try:
         written = SourceOptions.parse({"uri": str(uri), "log": "a"}, {})
-        message = told(NotEnoughBookies, lambda: BookKeeperWriter(VALUE, written, False))
+        message = error_of(NotEnoughBookies, lambda: BookKeeperWriter(VALUE, written, False))
     finally:
         run(session.close)
     assert "option 'ensembleSize' is 3, but only 0 bookies take writes (1 more are read-only" in message
@@ -425,11 +532,11 @@ def test_column_that_the_first_entries_lack_is_not_lost_silently(cluster, client
     dropping = source(cluster, name, payload_format, mode="DROPMALFORMED")
     with client.log(name).open_for_writing() as writer:
         writer.append_many([later])
-    message = told(Exception, lambda: rows(*fail_fast))
-    assert "it has a column 'b', which the first entries have not: name the columns by .schema()" in message
+    message = error_of(Exception, lambda: rows(*fail_fast))
+    assert "it has a column 'b', which this read has not: name the columns by .schema()" in message
     kept = later.decode() if payload_format == "json" else later
     assert rows(*permissive) == [{"a": 1, "_corrupt_record": None}, {"a": None, "_corrupt_record": kept}]
-    assert rows(*dropping) == [{"a": 1}]
+    assert rows(*dropping) == [{"a": 1}, {"a": 2}]  # and the task logs what it leaves out
     given = BookKeeperDataSource({"uri": cluster.uri, "log": name, "payloadformat": payload_format})
     assert rows(given, StructType().add("a", "long")) == [{"a": 1}, {"a": 2}]
 
@@ -450,7 +557,7 @@ def test_columns_are_read_off_a_shared_ledger_that_is_still_open(cluster, client
 
 def test_decimal_of_another_program_that_spark_cannot_hold_is_reported_with_its_column():
     payload = pa.schema({"fine": pa.int64(), "s": pa.struct({"d": pa.decimal256(40, 2)})})
-    message = told(ConfigurationError, lambda: inferred_schema(payload, parse(log="a")))
+    message = error_of(ConfigurationError, lambda: inferred_columns(payload))
     assert "column 's' of the first entry is struct<d:decimal(40,2)>" in message
     assert "38 digits at most: name the columns to read by .schema()" in message
 
@@ -458,6 +565,6 @@ def test_decimal_of_another_program_that_spark_cannot_hold_is_reported_with_its_
 def test_array_of_nothing_is_refused_by_its_column():
     """What `array()` is in SQL."""
     schema = StructType().add("fine", "integer").add("c", ArrayType(NullType(), containsNull=False))
-    message = told(ConfigurationError, lambda: arrow_schema(schema))
+    message = error_of(ConfigurationError, lambda: arrow_schema(schema))
     assert "column 'c' has type array<void>" in message
     assert "cast it" in message

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bkspark.spark.options import OPTIONS, READ, STREAM, WRITE
+from bkspark.spark.option import READ, STREAM, WRITE
+from bkspark.spark.options import OPTIONS
 from bkspark.spark.session import SETTINGS
+from tests.pulsar import clicks
 from tests.spark import notebooks
 
 ROOT = Path(__file__).parents[2]
@@ -75,9 +77,9 @@ def test_apache_example_counts_ledgers_and_reads_those_of_one_application(spark,
 @pytest.mark.cluster
 def test_edit_log_example_hands_over_and_goes_on_from_its_checkpoint(cluster, capsys):
     runpy.run_path(str(ROOT / "examples" / "edit_log.py"))["main"](cluster.uri, "example-edits")
-    told = capsys.readouterr().out
-    assert "overtaken; its edit is not in the log" in told
-    assert "accounts: {'alice': 7, 'bob': 6}" in told
+    printed = capsys.readouterr().out
+    assert "overtaken; its edit is not in the log" in printed
+    assert "accounts: {'alice': 7, 'bob': 6}" in printed
 
 
 @pytest.mark.cluster
@@ -108,8 +110,17 @@ def test_tail_example_follows_a_log_across_ledgers(cluster, client, capsys):
 @pytest.mark.spark
 @pytest.mark.cluster
 @pytest.mark.admission_control
-@pytest.mark.parametrize(("name", "said"), [("tour.ipynb", "100000 rows in"), ("cluster.ipynb", "5 sensors")])
-def test_notebook_runs_from_top_to_bottom_and_keeps_its_pictures(spark, cluster, monkeypatch, name, said):
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("tour.ipynb", "100000 rows in"),
+        ("cluster.ipynb", "5 sensors"),
+        ("pulsar.ipynb", "600 copied; 600 after a second run"),
+    ],
+)
+def test_notebook_runs_from_top_to_bottom_and_keeps_its_pictures(spark, cluster, client, monkeypatch, name, said):
+    if name == "pulsar.ipynb":
+        clicks.store(client)
     monkeypatch.setitem(os.environ, "BKSPARK_URI", cluster.uri)
     monkeypatch.setitem(os.environ, "MPLBACKEND", "agg")
     stored = json.loads((notebooks.FOLDER / name).read_text())
@@ -132,8 +143,8 @@ def printed(notebook: dict) -> list[str]:
 
 
 def option_rows() -> list[tuple[str, str, str, str]]:
-    """Return (name, for, default, meaning) of each line of the tables of options in docs/spark.md."""
-    text = (ROOT / "docs" / "spark.md").read_text()
+    """Return (name, for, default, meaning) of each option in the tables of docs/spark.md and docs/pulsar.md."""
+    text = "".join((ROOT / "docs" / page).read_text() for page in ("spark.md", "pulsar.md"))
     lines = re.findall(r"^\| `([\w.]+)`(?: ¹)? \|([^|]+)\|([^|]*)\|([^|]+)\|$", text, re.MULTILINE)
     return [(name, uses.strip(), default.strip(), meaning) for name, uses, default, meaning in lines]
 
@@ -141,8 +152,14 @@ def option_rows() -> list[tuple[str, str, str, str]]:
 DEFAULT_IN_WORDS = {
     "uri": "`BKSPARK_URI`",
     "password": "`BKSPARK_PASSWORD`, else empty",
-    "payloadFormat": "`raw`; a write of columns other than `value`: `arrow`",
+    "passwordFile": "`BKSPARK_PASSWORD_FILE`",
+    "encryptionKeyFile": "`BKSPARK_ENCRYPTION_KEY_FILE`",
+    "payloadFormat": "that of the log; in a new log `arrow`, or `raw` for one column `value`; reads of ledgers and of "
+    "logs of other programs: `raw`",
+    "compressionLevel": "the codec's",
     "startingOffsets": "batch `earliest`, stream `latest`",
+    "pulsarUri": "root of `uri`'s servers",
+    "pulsarConfigurationUri": "`pulsarUri`",
     "minPartitions": "one task per processor of the driver, each of 16 MiB or more",
 }
 """Defaults that depend on more than the option."""
@@ -151,7 +168,7 @@ FOR = {
     frozenset({READ, STREAM}): r"reads",
     frozenset({READ}): r"batch read( of `ledgers`)?",
     frozenset({STREAM}): r"stream read",
-    frozenset({WRITE}): r"(batch )?write( with `txnAppId`)?",
+    frozenset({WRITE}): r"(batch )?write( with `txnAppId`| of `arrow`|, mode overwrite)?",
 }
 """How the table says where an option has effect."""
 

@@ -153,7 +153,7 @@ def test_member_that_the_first_entries_lack_is_not_lost_silently(format_name):
         schema = nested_schema(member)
         new = encoded(format_name, pa.RecordBatch.from_pylist(MORE_NESTED, schema))
         assert list(decoder_of(format_name, schema, is_whole=True).decode(new))
-        with pytest.raises(MalformedPayload, match=f"it has a column '{member}', which the first entries have not"):
+        with pytest.raises(MalformedPayload, match=f"it has a column '{member}', which this read has not"):
             list(decoder_of(format_name, nested_schema(), is_whole=True).decode(new))
 
 

@@ -1,4 +1,7 @@
-"""A task on a bookie's own host reads entry logs in its own thread, the rest over the network (issue 6, speed)."""
+"""A task reads in its own thread: entry logs of a bookie on its own host, and other bookies over the network.
+
+What such scans do not give is read on the event loop, from all replicas.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,15 @@ from dataclasses import replace
 import pytest
 from pyspark.sql.types import StructType
 
+from bkspark.blocking import network_scan, scans
+from bkspark.blocking.network_scan import NetworkScan
 from bkspark.client import Client
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.entries import EntryBatch
 from bkspark.ledger import range_reader
 from bkspark.net.local_reads import LocalBookie
 from bkspark.spark import read as spark_read
+from bkspark.spark.local_files import NO_PASSWORD
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.plan import LedgerRead, ReadPartition
 from bkspark.spark.read import read_partition
@@ -27,8 +33,8 @@ PAYLOADS = [b"%06d" % number * 100 for number in range(3000)]
 @pytest.fixture(autouse=True)
 def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_read, "READ_BYTES", 300_000)
-    monkeypatch.setattr(spark_read, "SCAN_BYTES", 300_000)
-    monkeypatch.setattr(spark_read, "SCAN_ENTRIES", 4)
+    monkeypatch.setattr(scans, "LOCAL_BYTES", 300_000)
+    monkeypatch.setattr(scans, "LOCAL_ENTRIES", 4)
 
 
 @pytest.fixture
@@ -61,7 +67,7 @@ async def task(
 
     def rows() -> list[bytes]:
         found: list[bytes] = []
-        for batch in read_partition(ReadPartition(reads, addresses, b""), SCHEMA, options):
+        for batch in read_partition(ReadPartition(reads, addresses, NO_PASSWORD), SCHEMA, options):
             if not found:
                 after_first()
             found += batch["value"].to_pylist()
@@ -101,7 +107,7 @@ def test_large_entries_stay_where_they_were_read(tmp_path, given):
         metadata = await client.metadata(writer.ledger_id)
         assert await task(cluster, writer.ledger_id, metadata, count=len(large)) == large
         assert [len(parts) for parts in given[:3]] == [4, 4, 4], "so many are asked for, however large they are"
-        # Behind the length and the envelope of an item, not packed.
+        # After the length and the envelope of an item, not packed.
         assert all(part.offsets.tolist() == [40, 100_040] for parts in given for part in parts)
 
     run(tmp_path, test, bookies=1)
@@ -186,3 +192,65 @@ def test_a_short_read_is_asked_for_at_once(tmp_path, given, monkeypatch):
         assert not given
 
     run(tmp_path, test, bookies=1)
+
+
+@pytest.fixture
+def scanned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many entries each batch of a scan over the network has; nothing is read locally."""
+    monkeypatch.setattr(scans.LocalScan, "can_read", lambda *arguments: False)
+    monkeypatch.setattr(scans.LocalScan, "read", lambda *arguments: iter(()))
+    monkeypatch.setattr(network_scan, "REQUEST_BYTES", 100_000)
+    monkeypatch.setattr(scans, "REMOTE_BYTES", 400_000)
+    counts: list[int] = []
+    read = NetworkScan.read
+
+    def note(self: NetworkScan, *arguments: object) -> Iterator[EntryBatch]:
+        for entries in read(self, *arguments):
+            counts.append(len(entries))
+            yield entries
+
+    monkeypatch.setattr(NetworkScan, "read", note)
+    return counts
+
+
+def test_a_task_scans_a_bookie_on_another_host(tmp_path, scanned):
+    async def test(cluster: InProcessCluster) -> None:
+        ledger = await written(cluster.client(), 1, cluster.bookies[0])
+        assert await task(cluster, *ledger) == PAYLOADS
+        assert sum(scanned) == len(PAYLOADS)
+
+    run(tmp_path, test, bookies=1)
+
+
+@pytest.mark.parametrize("is_wiped", [False, True], ids=["stopped", "without its entries"])
+def test_a_task_reads_other_replicas_where_a_scan_ends(tmp_path, scanned, is_wiped):
+    async def test(cluster: InProcessCluster) -> None:
+        ledger_id, metadata = await written(cluster.client(), 2)
+        loop = asyncio.get_running_loop()
+        bookies = metadata.last_fragment.bookies
+        victim = cluster.bookie(bookies[ledger_id % len(bookies)])
+
+        async def fail() -> None:
+            await victim.stop()
+            if is_wiped:
+                victim.wipe()
+                await victim.start()
+
+        def fail_now() -> None:
+            asyncio.run_coroutine_threadsafe(fail(), loop).result()
+
+        assert await task(cluster, ledger_id, metadata, fail_now) == PAYLOADS
+        assert 0 < sum(scanned) <= len(PAYLOADS)
+
+    run(tmp_path, test, bookies=2)
+
+
+def test_a_task_reads_a_striped_ledger_without_scans(tmp_path, scanned):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        async with await client.create(ensemble=3, write_quorum=2, ack_quorum=2) as writer:
+            await writer.append_many(PAYLOADS)
+        assert await task(cluster, writer.ledger_id, await client.metadata(writer.ledger_id)) == PAYLOADS
+        assert not scanned
+
+    run(tmp_path, test)

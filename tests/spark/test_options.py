@@ -1,10 +1,19 @@
+import pickle
+
 import pytest
 
 from bkspark.core.metadata import LedgerType
 from bkspark.errors import ConfigurationError
 from bkspark.ids import DIGESTS, LEDGER_TYPES
+from bkspark.metadata.acls import ALL, READ, Acl
+from bkspark.metadata.zookeeper_options import ZooKeeperOptions
+from bkspark.security.sasl import SaslClientOptions
 from bkspark.spark.option_values import IdRange, parse_ledgers
 from bkspark.spark.options import OPTIONS, SourceOptions
+from bkspark.spark.sasl_options import SASL_OPTIONS
+from bkspark.spark.tls_options import TLS_OPTIONS
+from bkspark.spark.zookeeper_options import ZOOKEEPER_OPTIONS
+from bkspark.tls.options import StoreType, TlsOptions
 from bkspark.wire.digest import DigestType
 
 URI = "zk://127.0.0.1:2181/ledgers"
@@ -38,7 +47,8 @@ def test_any_letter_left_out_or_exchanged_is_found_again(name):
     for at in range(1, len(name) - 1):
         for typo in (name[:at] + name[at + 1 :], name[:at] + name[at + 1] + name[at] + name[at + 2 :]):
             if typo.lower() != name.lower():
-                assert f"did you mean '{name}'" in refused(**{typo: "1"})
+                # Either 'topic' or 'topics' may be nearer.
+                assert f"did you mean '{name.removesuffix('s')}" in refused(**{typo: "1"})
 
 
 def test_uri_and_password_come_from_the_environment_unless_given():
@@ -47,6 +57,37 @@ def test_uri_and_password_come_from_the_environment_unless_given():
     assert (found.uri, found.password) == ("zk://h:1/ledgers", b"secret")
     given = SourceOptions.parse({"log": "a", "uri": URI, "password": "other"}, environment)
     assert (given.uri, given.password) == (URI, b"other")
+
+
+def test_options_hold_the_name_of_a_password_file_and_never_its_content(tmp_path):
+    path = tmp_path / "password"
+    path.write_text("s3cret\n")
+    for found in (
+        parse(log="a", passwordFile=str(path)),
+        SourceOptions.parse({"log": "a", "uri": URI}, {"BKSPARK_PASSWORD_FILE": str(path)}),
+    ):
+        assert found.password == b"s3cret"
+        assert b"s3cret" not in pickle.dumps(found)
+        path.write_text("new\n")
+        assert pickle.loads(pickle.dumps(found)).password == b"new"  # each process reads the file for itself
+        path.write_text("s3cret\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [(None, "No such file"), (b"", "is empty"), (b"\n", "is empty"), (b"x" * 70_000, "65536")]
+)
+def test_a_password_file_that_cannot_be_used_is_named(tmp_path, content, reason):
+    path = tmp_path / "password"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=f"passwordFile.*{path}.*{reason}"):
+        parse(log="a", passwordFile=str(path)).password  # noqa: B018
+
+
+def test_two_passwords_are_refused(tmp_path):
+    assert "exclude each other" in refused(log="a", password="x", passwordFile="/y")
+    with pytest.raises(ConfigurationError, match="both set"):
+        SourceOptions.parse({"log": "a", "uri": URI}, {"BKSPARK_PASSWORD": "x", "BKSPARK_PASSWORD_FILE": "/y"})
 
 
 def test_missing_uri_names_the_variable():
@@ -87,7 +128,10 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-def told(action) -> str | None:
+SELECTIONS = {"log", "logsPattern", "ledgers", "inspect", "topic", "topics", "topicsPattern"}
+
+
+def refusal_of(action) -> str | None:
     """Return the error message, None if the option is accepted."""
     try:
         action()
@@ -100,14 +144,14 @@ def told(action) -> str | None:
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_any_text_is_a_value_or_refused_in_one_line_that_names_the_option(option):
     """Bad input: wrong type and out of range, of every option and in every use; never another exception."""
-    chosen = {} if option.name in ("ledgers", "logsPattern", "inspect") else {"log": "a"}
+    chosen = {} if option.name in SELECTIONS - {"log"} else {"log": "a"}
     for text in HOSTILE:
         given = chosen | {option.name: text}
-        reason = told(lambda given=given: parse(**given))
+        reason = refusal_of(lambda given=given: parse(**given))
         if reason is None:
             parsed = parse(**given)
             uses = (parsed.for_batch_read, parsed.for_stream_read, parsed.for_stream_write)
-            assert all("\n" not in (told(use) or "") for use in uses)
+            assert all("\n" not in (refusal_of(use) or "") for use in uses)
         else:
             assert option.name in reason
             assert "\n" not in reason
@@ -121,7 +165,7 @@ def test_sizes_take_units():
 
 def test_log_and_ledgers_exclude_each_other_and_one_is_needed():
     assert "exclude each other" in refused(log="a", ledgers="5")
-    assert "give option 'log', 'logsPattern', 'ledgers' or 'inspect'" in refused()
+    assert "give option 'log', 'logsPattern', 'topic', 'ledgers' or 'inspect'" in refused()
 
 
 @pytest.mark.parametrize(
@@ -158,8 +202,8 @@ def test_option_without_effect_is_refused():
         parse(log="a", ensembleSize="1").for_batch_read()
     with pytest.raises(ConfigurationError, match="'maxPartitionBytes' has no effect on a write"):
         parse(log="a", maxPartitionBytes="1").for_write()
-    with pytest.raises(ConfigurationError, match="'ledgers' has no effect on a stream read"):
-        parse(ledgers="1").for_stream_read()
+    with pytest.raises(ConfigurationError, match="'recover' has no effect on a stream read"):
+        parse(ledgers="1", recover="true").for_stream_read()
     with pytest.raises(ConfigurationError, match="'endingOffsets' has no effect on a stream read"):
         parse(log="a", endingOffsets="latest").for_stream_read()
 
@@ -253,7 +297,7 @@ def test_ledger_metadata_is_many_options():
             parse(log="a", **{name: "x"}).for_write()
     with pytest.raises(ConfigurationError, match="names no key"):
         parse(log="a", **{"ledgerMetadata.": "x"})
-    with pytest.raises(ConfigurationError, match="no effect on a stream read"):
+    with pytest.raises(ConfigurationError, match="a log is read whole"):
         parse(log="a", **{"ledgerMetadata.x": "x"}).for_stream_read()
 
 
@@ -290,7 +334,7 @@ def test_every_default_is_the_one_of_the_table():
     """No field has a default of its own: an option without one in the table is None when it is not given."""
     default = parse(log="z")
     for option in OPTIONS:
-        if option.name not in ("uri", "log"):
+        if option.name not in ("uri", "log", "passwordFile"):
             expected = None if option.default is None else option.check(option.default)
             assert getattr(default, option.field) == expected, option.name
 
@@ -312,13 +356,159 @@ def test_every_option_fills_its_field():
         "unconfirmed": "true", "maxEntriesPerPartition": "12", "minEntriesPerTrigger": "13", "maxTriggerDelay": "14s",
         "txnAppId": "app", "txnVersion": "15", "inspect": "LOGS", "logsPattern": "a.*",
         "ifExists": "ignore", "maxLedgerAge": "1s", "inlineBytes": "0", "ledgerType": "vd_journal",
-        "ifPublished": "skip",
+        "ifPublished": "skip", "topic": "t", "topics": "t,u", "topicsPattern": "a/b/c.*", "pulsarUri": "zk://p:1",
+        "pulsarConfigurationUri": "zk:p:2/q", "valueFormat": "RAW", "isolation": "read_uncommitted",
+        "encrypted": "skip", "readCompacted": "true", "publishTimeSlack": "2s", "startingSubscription": "s",
+        "mergeSchema": "true", "overwriteSchema": "true", "compression": "zstd", "compressionLevel": "2",
+        "columnNameOfCorruptRecord": "bad", "jsonDialect": "spark", "passwordFile": "/f",
+        "encryptionKeyFile": "/k",
     }  # fmt: skip
-    assert set(values) == {option.name for option in OPTIONS}
+    assert set(values) == {option.name for option in OPTIONS if option not in TOGETHER}
     default = parse(log="z")
     for option in OPTIONS:
-        selection = {} if option.name in ("log", "logsPattern", "ledgers", "inspect") else {"log": "z"}
+        if option in TOGETHER:
+            continue
+        selection = {} if option.name in SELECTIONS else {"log": "z"}
         found = parse(**(selection | {option.name: values[option.name]}))
         if option.name not in ("uri", "endingOffsets"):
             assert getattr(found, option.field) != getattr(default, option.field), option.name
     assert parse(log="a", digestType="mac").digest == "mac"
+
+
+TOGETHER = (*TLS_OPTIONS, *SASL_OPTIONS, *ZOOKEEPER_OPTIONS)
+"""Options that fill one field together."""
+TLS = {"tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory", "tlsTrustStore": "/ca.pem"}
+
+
+def test_options_of_zookeeper_are_its_own_clients_keys_and_name_files():
+    assert parse(log="a").zookeeper is None
+    given = {
+        "zkEnableSecurity": "true", "zkFurtherAcls": "sasl:reader:r; x509:CN=a,O=b:cdrwa", "saslJaasConfig": "/j",
+        "zookeeper.sasl.client": "true", "zookeeper.sasl.clientconfig": "Own", "zookeeper.sasl.client.username": "zk",
+        "zookeeper.client.secure": "true", "zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty",
+        "zookeeper.ssl.trustStore.location": "/t", "zookeeper.ssl.trustStore.type": "pem",
+        "zookeeper.ssl.trustStore.passwordPath": "/tp", "zookeeper.ssl.keyStore.location": "/k",
+        "zookeeper.ssl.keyStore.type": "jks", "zookeeper.ssl.keyStore.passwordPath": "/kp",
+        "zookeeper.ssl.hostnameVerification": "false", "zookeeper.ssl.enabledProtocols": "TLSv1.3, TLSv1.1",
+        "zookeeper.ssl.ciphersuites": "TLS_AES_128_GCM_SHA256",
+    }  # fmt: skip
+    assert set(given) == {option.name for option in ZOOKEEPER_OPTIONS} | {"saslJaasConfig"}
+    tls = TlsOptions(
+        "/t", StoreType.PEM, "/tp", "/k", StoreType.JKS, "/kp", "/k", True, ("TLSv1.3",), ("TLS_AES_128_GCM_SHA256",),
+        False,
+    )  # fmt: skip
+    acls = (Acl("sasl", "reader", READ), Acl("x509", "CN=a,O=b", ALL))
+    expected = ZooKeeperOptions("/j", "Own", "zk", tls, True, acls)
+    found = parse(log="a", **given)
+    assert found.zookeeper == expected
+    # Spark writes names in lower case.
+    assert parse(log="a", **{name.lower(): text for name, text in given.items()}).zookeeper == expected
+    assert found.client.zookeeper == expected
+    assert parse(log="a", **given | {"zookeeper.sasl.client": "false"}).zookeeper.jaas_file is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"zkEnableSecurity": "true"}, "zkEnableSecurity=true needs an identity"),
+        ({"zkEnableSecurity": "perhaps"}, "option 'zkEnableSecurity' is 'perhaps', which is neither true nor false"),
+        ({"zkFurtherAcls": "sasl:a:r"}, "zkFurtherAcls has no effect without zkEnableSecurity=true"),
+        (
+            {"zkFurtherAcls": "reader"},
+            "option 'zkFurtherAcls' is 'reader', which 'reader' is not scheme:id:permissions",
+        ),
+        ({"zookeeper.client.secure": "true"}, "needs option 'zookeeper.ssl.trustStore.location'"),
+        ({"zookeeper.ssl.keyStore.location": "/k"}, "option 'zookeeper.ssl.keyStore.location' has no effect without"),
+        ({"zookeeper.sasl.clientconfig": "Own"}, "names a section of a JAAS file, and no file is named"),
+        ({"zookeeper.ssl.keyStore.password": "s3cret"}, "did you mean 'zookeeper.ssl.keyStore.passwordPath'"),
+        (
+            {"zookeeper.ssl.trustStore.type": "zip"},
+            "option 'zookeeper.ssl.trustStore.type' is 'zip', which must be one",
+        ),
+    ],
+)
+def test_options_of_zookeeper_that_protect_nothing_are_refused(given, message):
+    with pytest.raises(ConfigurationError) as caught:
+        parse(log="a", **given)
+    assert message in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_clients_file_and_jaas_variable_replace_options_of_zookeeper(tmp_path):
+    path = tmp_path / "client.conf"
+    path.write_text("zkEnableSecurity=true\nsaslJaasConfig=/j\naddEntryQuorumTimeoutSec=3\n")
+    options = {"uri": URI, "log": "a"}
+    of_file = SourceOptions.parse(options, {"BKSPARK_CLIENT_CONFIG": str(path), "BKSPARK_JAAS": "/other"})
+    assert of_file.zookeeper == of_file.client.zookeeper == ZooKeeperOptions("/j", closes_nodes=True)
+    assert SourceOptions.parse(options, {"BKSPARK_JAAS": "/j"}).zookeeper == ZooKeeperOptions("/j")
+    path.write_text("zkEnableSecurity=true\n")
+    with pytest.raises(ConfigurationError, match=rf"^{path}: zkEnableSecurity=true needs an identity"):
+        SourceOptions.parse(options, {"BKSPARK_CLIENT_CONFIG": str(path)})
+
+
+def test_options_of_authentication_are_apaches_keys_and_name_files(tmp_path):
+    provider = "org.apache.bookkeeper.sasl.SASLClientProviderFactory"
+    on = {"clientAuthProviderFactoryClass": provider, "saslJaasConfig": "/j"}
+    assert parse(log="a").sasl is None
+    assert parse(log="a", clientAuthProviderFactoryClass="").sasl is None
+    assert parse(log="a", **on).sasl == SaslClientOptions("/j")
+    assert parse(log="a", **on).client.net.sasl == SaslClientOptions("/j")
+    more = {"clientRole": "SYSTEM", "saslJaasAuditorSectionName": "A", "saslJaasClientSectionName": "C"}
+    assert {*on, *more, "allowAuthDisabled"} == {option.name for option in SASL_OPTIONS}
+    assert parse(log="a", **on, **more, allowAuthDisabled="true").sasl == SaslClientOptions("/j", "A", True)
+    file = tmp_path / "client.conf"
+    file.write_text(f"clientAuthProviderFactoryClass={provider}\nsaslJaasConfig=/f\n")
+    environment = {"BKSPARK_CLIENT_CONFIG": str(file)}
+    assert SourceOptions.parse({"uri": URI, "log": "a"}, environment).sasl == SaslClientOptions("/f")
+
+
+def test_options_of_tls_are_apaches_keys_and_name_files():
+    assert parse(log="a").tls is None
+    assert parse(log="a", tlsProviderFactoryClass="").tls is None
+    assert parse(log="a", **TLS).tls == TlsOptions(trust_store="/ca.pem")
+    given = {
+        "tlsTrustStoreType": "pem", "tlsTrustStorePasswordPath": "/tp", "tlsKeyStore": "/k", "tlsKeyStoreType": "jks",
+        "tlsKeyStorePasswordPath": "/kp", "tlsCertificatePath": "/c", "tlsClientAuthentication": "true",
+        "tlsHostnameVerificationEnabled": "false", "tlsEnabledProtocols": "TLSv1.3, TLSv1.1",
+        "tlsEnabledCipherSuites": "TLS_AES_128_GCM_SHA256", "tlsCertFilesRefreshDurationSeconds": "-1",
+        "startTLSTimeoutSecs": "3",
+    }  # fmt: skip
+    assert {*given, *TLS} == {option.name for option in TLS_OPTIONS}
+    assert parse(log="a", **TLS, **given).tls == TlsOptions(
+        "/ca.pem", StoreType.PEM, "/tp", "/k", StoreType.JKS, "/kp", "/c", True, ("TLSv1.3",),
+        ("TLS_AES_128_GCM_SHA256",), False, 3.0, 0.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tlsProviderFactoryClass": ""}, "'tlsTrustStore' has no effect without tlsProviderFactoryClass=org.apache"),
+        ({"tlsProviderFactoryClass": "org.x"}, "'org.x', which must be org.apache.bookkeeper.tls.TLSContextFactory"),
+        ({"tlsTrustStore": ""}, "option 'tlsTrustStore' is"),
+        ({"tlsKeyStoreType": "BKS"}, "is none of PEM, PKCS12, JKS"),
+        ({"tlsClientAuthentication": "maybe"}, "which must be true or false"),
+        ({"startTLSTimeoutSecs": "soon"}, "which must be a whole number from 1 to 86400"),
+        ({"startTLSTimeoutSecs": "0"}, "which must be a whole number from 1 to 86400"),
+        ({"tlsEnabledProtocols": "SSLv3"}, "'tlsEnabledProtocols' is 'SSLv3', which is refused: SSLv3 is not safe"),
+    ],
+)
+def test_options_of_tls_that_would_not_protect_are_refused(changes, message):
+    assert message in refused(log="a", **{**TLS, **changes})
+
+
+def test_options_of_tls_may_come_from_a_file_that_the_environment_names(tmp_path):
+    path = tmp_path / "client.conf"
+    path.write_text(
+        "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\nbookiePort=3181\n"
+        "tlsTrustStore=/bookie\nclientTrustStore=/client\ntlsKeyStore=null\n"
+    )
+    environment = {"BKSPARK_CLIENT_CONFIG": str(path)}
+    assert SourceOptions.parse({"uri": URI, "log": "a"}, environment).tls == TlsOptions(trust_store="/client")
+    assert SourceOptions.parse({"uri": URI, "log": "a", **TLS}, environment).tls == TlsOptions(trust_store="/ca.pem")
+    path.write_text("tlsTrustStore=/ca.pem\n")
+    with pytest.raises(ConfigurationError, match="tlsTrustStore has no effect without tlsProviderFactoryClass"):
+        SourceOptions.parse({"uri": URI, "log": "a"}, environment)
+    path.unlink()
+    with pytest.raises(ConfigurationError, match="cannot be read: No such file or directory"):
+        SourceOptions.parse({"uri": URI, "log": "a"}, environment)

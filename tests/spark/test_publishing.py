@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from bkspark.entries import EntryBatch
 from bkspark.errors import VersionPublished
 from bkspark.log.formats import SegmentOwner
+from bkspark.spark.log_schemas import new_log_plan
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.write import AttemptResult, BookKeeperStreamWriter, BookKeeperWriter
 
@@ -31,21 +32,27 @@ class Sink:
         options = {"uri": self._uri, "log": self.log, "txnAppId": "app"} | options
         writer = BookKeeperStreamWriter(SCHEMA, SourceOptions.parse(options), overwrite=is_complete)
         version = epoch + int(options.get("txnVersion", 0))
-        writer.commit([result(SegmentOwner("query", "app", version, 0, 0), query, rows)], epoch)
+        writer.commit([result(SegmentOwner("query", "app", version, 0, 0), query, rows, self._schema())], epoch)
 
     def job(self, version: int, *rows: str, query: str | None = None, **options: str) -> None:
         options = {"uri": self._uri, "log": self.log, "txnAppId": "app", "txnVersion": str(version)} | options
         writer = BookKeeperWriter(SCHEMA, SourceOptions.parse(options), overwrite=False)
-        writer.commit([result(SegmentOwner("job", "j", None, 0, 0), query, rows)])
+        writer.commit([result(SegmentOwner("job", "j", None, 0, 0), query, rows, self._schema())])
+
+    def _schema(self) -> str:
+        """Return the name of the schema that the log gets or has."""
+        return new_log_plan(
+            SourceOptions.parse({"uri": self._uri, "log": self.log}).for_write(), SCHEMA
+        ).change.stored.name
 
     def rows(self) -> list[str]:
         return [row.decode() for batch in self._client.log(self.log).read() for row in batch]
 
 
-def result(owner: SegmentOwner, query: str | None, rows: tuple[str, ...]) -> AttemptResult:
+def result(owner: SegmentOwner, query: str | None, rows: tuple[str, ...], schema: str) -> AttemptResult:
     """Return what a task with these rows reports."""
     entries = EntryBatch.of([row.encode() for row in rows]) if rows else None
-    return AttemptResult(owner, (), entries, len(rows), query)
+    return AttemptResult(owner, (), entries, len(rows), query, schema)
 
 
 @pytest.fixture

@@ -17,14 +17,16 @@ from bkspark.blocking import Client, run
 from bkspark.core.metadata import Fragment
 from bkspark.errors import ConfigurationError, DataLoss, NoSuchLedger, NoSuchLog
 from bkspark.net.connection import BookieConnection
-from bkspark.spark.connection import task_pool
+from bkspark.net.pool import NetOptions
+from bkspark.spark.inference import schema_for
 from bkspark.spark.option_values import parse_ledgers
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.plan import ReadPlanner
 from bkspark.spark.progress import Lag, lag
-from bkspark.spark.read import BookKeeperReader, read_partition, schema_for
+from bkspark.spark.read import BookKeeperReader, read_partition
 from bkspark.spark.stream import BookKeeperStreamReader
 from bkspark.spark.versions import ReadAllAvailable, ReadMaxRows
+from bkspark.spark.workers import task_pool
 from tests.polling import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -147,7 +149,7 @@ def test_looking_for_columns_fences_no_writer(cluster, client, payload_format):
     writer = client.create()
     writer.append_many([b'{"a": 1}'])
     given = {"uri": cluster.uri, "ledgers": str(writer.ledger_id), "recover": "true", "payloadFormat": payload_format}
-    schema = schema_for(SourceOptions.parse(given))
+    schema, _ = schema_for(SourceOptions.parse(given))
     assert ("a" if payload_format == "json" else "value") in schema.names
     writer.append_many([b'{"a": 2}'])
     writer.abandon()
@@ -209,7 +211,7 @@ def test_tasks_have_no_more_entries_than_allowed(cluster, client, log):
 
 def test_metadata_columns_tell_of_the_ledger(cluster, client):
     one = ledger(client, range(3), metadata={"team": "x"})
-    schema = schema_for(SourceOptions.parse({"uri": cluster.uri, "ledgers": str(one), "includeMetadata": "true"}))
+    schema, _ = schema_for(SourceOptions.parse({"uri": cluster.uri, "ledgers": str(one), "includeMetadata": "true"}))
     assert schema.names == ["ledger_id", "entry_id", "value", "ledger_ctime", "ledger_metadata"]
     chosen = SourceOptions.parse({"uri": cluster.uri, "ledgers": str(one), "includeMetadata": "true"})
     reader = BookKeeperReader(schema, chosen)
@@ -292,7 +294,7 @@ def test_task_takes_over_the_connections_of_the_one_before(cluster, client):
     first = next(iter(addresses))
 
     def used(known) -> BookieConnection:
-        with task_pool(known) as pool:
+        with task_pool(known, NetOptions()) as pool:
             return run(lambda: pool.channel(first))
 
     channel = used(addresses)
@@ -300,7 +302,7 @@ def test_task_takes_over_the_connections_of_the_one_before(cluster, client):
     assert used({first: addresses[first]}) is not channel
     assert channel.lost is not None, "what is not kept is closed"
     channel = used(addresses)
-    with suppress(RuntimeError), task_pool(addresses) as pool:
+    with suppress(RuntimeError), task_pool(addresses, NetOptions()) as pool:
         assert run(lambda: pool.channel(first)) is channel
         raise RuntimeError("the task failed")
     assert channel.lost is not None
@@ -310,10 +312,10 @@ def test_task_takes_over_the_connections_of_the_one_before(cluster, client):
 def test_old_connections_are_not_taken_over(cluster, client, monkeypatch):
     bookie = cluster.bookies[0].id
     addresses = {bookie: run(lambda: _address(client, bookie))}
-    with task_pool(addresses) as pool:
+    with task_pool(addresses, NetOptions()) as pool:
         channel = run(lambda: pool.channel(bookie))
-    monkeypatch.setattr("bkspark.spark.connection.KEPT_S", 0.0)
-    with task_pool(addresses) as pool:
+    monkeypatch.setattr("bkspark.spark.workers.KEPT_S", 0.0)
+    with task_pool(addresses, NetOptions()) as pool:
         assert channel.lost is not None
         assert run(lambda: pool.channel(bookie)) is not channel
 

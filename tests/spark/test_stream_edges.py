@@ -80,7 +80,7 @@ def test_new_log_lets_no_log_wait_longer_for_the_least_number_of_entries(cluster
     append(client, f"{prefix}-a", b"1")
     now = SimpleNamespace(monotonic=lambda: clock[0])
     clock = [0.0]
-    monkeypatch.setattr("bkspark.spark.stream.time", now)
+    monkeypatch.setattr("bkspark.spark.following.time", now)
     stream = follow(cluster, logsPattern=f"{prefix}-.*", minEntriesPerTrigger="9", maxTriggerDelay="60s")
     start = stream.initialOffset()
     clock[0] = 59.0
@@ -152,8 +152,8 @@ def test_empty_object_is_no_position_and_of_a_pattern_leaves_every_log_at_the_ea
     assert values(many, start, latest(many, start)) == ["1"]
 
 
-@pytest.mark.parametrize("is_told_where_it_is", [True, False], ids=["Spark 4.2", "before"])
-def test_offset_never_goes_back_where_bookies_know_less_than_others_did(cluster, client, prefix, is_told_where_it_is):
+@pytest.mark.parametrize("is_given_its_place", [True, False], ids=["Spark 4.2", "before"])
+def test_offset_never_goes_back_where_bookies_know_less_than_others_did(cluster, client, prefix, is_given_its_place):
     """Entry 1 is on its way and has reached one bookie, which so knows that entry 0 is confirmed; the next trigger is
     answered by the two others."""
     first, _, third = cluster.bookies
@@ -168,8 +168,8 @@ def test_offset_never_goes_back_where_bookies_know_less_than_others_did(cluster,
     stream = follow(cluster, log=prefix)
     start = stream.initialOffset()
     third.pause()
-    noted = stream.latestOffset(start if is_told_where_it_is else None)
+    noted = stream.latestOffset(start if is_given_its_place else None)
     assert noted["entry"] == 1
     third.resume()
     first.pause()
-    assert stream.latestOffset(noted if is_told_where_it_is else None) == noted
+    assert stream.latestOffset(noted if is_given_its_place else None) == noted

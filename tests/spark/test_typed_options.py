@@ -15,14 +15,25 @@ URI = "zk://127.0.0.1:2181/ledgers"
 
 
 def test_every_option_has_a_type():
-    assert set(OptionTypes.__annotations__) == {option.name for option in OPTIONS} | {"ledgerMetadata"}
+    # Names with a point are keys of a mapping: they are no names of Python's.
+    plain = {option.name for option in OPTIONS if "." not in option.name}
+    assert set(OptionTypes.__annotations__) == plain | {"ledgerMetadata", "bookkeeper", "zookeeper"}
+    assert {option.name.partition(".")[0] for option in OPTIONS if "." in option.name} == {"zookeeper"}
 
 
 def test_typed_values_are_those_of_the_table_where_they_are_few():
     types = typing.get_type_hints(OptionTypes)
-    for option in OPTIONS:
+    for option in (option for option in OPTIONS if "." not in option.name):
         is_literal = typing.get_origin(types[option.name]) is typing.Literal
         assert (typing.get_args(types[option.name]) if is_literal else ()) == option.choices, option.name
+
+
+def test_options_of_zookeeper_are_a_mapping_without_their_prefix():
+    options = Options(uri=URI, log="a", zookeeper={"client.secure": True, "ssl.trustStore.location": "/t"})
+    assert options["zookeeper.client.secure"] == "true"
+    assert options["zookeeper.ssl.trustStore.location"] == "/t"
+    with pytest.raises(ConfigurationError, match=r"option 'zookeeper\.client\.secure'"):
+        Options(uri=URI, log="a", zookeeper={"client.secure": "perhaps"})
 
 
 def test_values_become_the_texts_that_spark_takes():

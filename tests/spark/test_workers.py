@@ -9,7 +9,7 @@ import sys
 
 _CALLS = """
 import gc, json
-from bkspark.spark.workers import freeze_imported_modules
+from bkspark.spark.frozen import freeze_imported_modules
 frozen = []
 for _ in range(3):
     freeze_imported_modules()

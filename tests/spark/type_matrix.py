@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
 from bkspark.errors import ConfigurationError
-from bkspark.spark.columns import arrow_schema, inferred_schema
+from bkspark.spark.columns import arrow_schema, inferred_columns
 from bkspark.spark.formats.registry import columns_of, encoder_of
 from bkspark.spark.options import SourceOptions
 
@@ -112,7 +112,7 @@ class Columns:
         """Write them, read them, and note what came back."""
         frame = self.frame(spark)
         written = frame.collect()
-        table.write(frame, "overwrite", payloadFormat=self.format)
+        table.write(frame, "overwrite", payloadFormat=self.format, overwriteSchema="true")
         read = table.read(frame.schema, payloadFormat=self.format)
         found = read.collect()
         payloads = [bytes(row.value) for row in table.read("value binary").collect()]
@@ -130,7 +130,7 @@ class Columns:
             rows = [msgpack.unpackb(payload, timestamp=3, strict_map_key=False) for payload in payloads]
             payloads = [msgpack.packb({name: row[name]}, datetime=True) for row in rows]
         try:
-            found = inferred_schema(columns_of(self.format, payloads), _OPTIONS)
+            found = inferred_columns(columns_of(self.format, payloads))
         except ValueError:
             return None
         return found[name].dataType.simpleString()

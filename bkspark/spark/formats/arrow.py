@@ -1,10 +1,11 @@
 """payloadFormat arrow: an entry is one Arrow IPC stream of one record batch, many rows.
 
-    schema message, record batch message, end of stream        (Arrow columnar format 1.5, uncompressed)
+    schema message, record batch message, end of stream        (Arrow columnar format 1.5)
 
-An entry is self-describing: any Arrow library reads it with `ipc.open_stream`, and Spark's schema comes from the first
-entry of a log. A reader accepts more than the writer writes: several batches in the stream, compressed buffers,
-dictionaries, columns in any order and of any type that converts without loss.
+The buffers of the batch are compressed (LZ4 frame, Zstandard) or not; the record batch message says which, so entries
+of one log may differ. An entry is self-describing: any Arrow library reads it with `ipc.open_stream`. A reader accepts
+more than the writer writes: several batches in the stream, dictionaries, columns in any order and of any type that
+converts without loss.
 """
 
 from __future__ import annotations
@@ -18,11 +19,21 @@ import pyarrow.types as kinds
 
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError, MalformedPayload
-from bkspark.spark.formats.decoding import Decoder, MalformedMode, Rows, beyond_inferred, check_nulls
+from bkspark.spark.formats.compression import NONE, UNCOMPRESSED, Compression
+from bkspark.spark.formats.decoding import BeyondInferredError, Decoder, MalformedMode, Rows, check_nulls
 from bkspark.spark.formats.encoding import Encoder
 
 _JOIN_BYTES = 512 * 1024
 _STREAM_OVERHEAD_BYTES = 64
+COMPRESSED_BYTES_MIN = 1024
+"""Smaller entries are not compressed: what is saved is less than the lengths that are added to each buffer."""
+SAVING_MIN = 0.1
+"""Share of its bytes that compression must save an entry, or the next ones are not compressed."""
+ENTRIES_PASSED_OVER = 15
+"""Entries that are not compressed after one that compression did not make smaller; then the next one is tried."""
+_READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
+WHOLE_BITS_IN_DOUBLE = 32
+"""Whole numbers up to this width are exact as a double."""
 _MALFORMED = (pa.ArrowException, ValueError, TypeError, KeyError, OSError)
 
 
@@ -46,8 +57,15 @@ class ArrowDecoder(Decoder):
 
     def _rows_of(self, entries: EntryBatch, index: int) -> pa.Table:
         start, end = int(entries.offsets[index]), int(entries.offsets[index + 1])
+        payload = pa.py_buffer(memoryview(entries.buffer)[start:end])
         try:
-            return self._table(pa.py_buffer(memoryview(entries.buffer)[start:end]))
+            try:
+                return self._table(payload, is_whole=self.is_whole)
+            except BeyondInferredError as error:
+                if self.mode is not MalformedMode.DROPMALFORMED:
+                    raise
+                self.note_beyond(entries, index, error)
+                return self._table(payload, is_whole=False)
         except _MALFORMED as error:
             if self.mode is MalformedMode.FAILFAST:
                 raise self.malformed(entries, index, error) from None
@@ -55,19 +73,19 @@ class ArrowDecoder(Decoder):
                 return self._stand_in(0, None)
             return self._stand_in(1, entries[index])
 
-    def _table(self, payload: pa.Buffer) -> pa.Table:
-        with pa.ipc.open_stream(payload) as stream:
+    def _table(self, payload: pa.Buffer, *, is_whole: bool) -> pa.Table:
+        with pa.ipc.open_stream(payload, options=_READ_OPTIONS) as stream:
             table = stream.read_all()
         # Offsets inside the payload come from the writer; unchecked, they may lead out of the buffer.
         table.validate(full=True)
-        if self.is_whole:
+        if is_whole:
             known = {name.lower() for name in self.schema.names}
             for name in table.schema.names:
                 if name.lower() not in known:
-                    raise beyond_inferred(name)
+                    raise BeyondInferredError(name)
         if not len(self.schema):
             return _rows_without_columns(table.num_rows)
-        columns = [_column(table, field, is_whole=self.is_whole) for field in self.schema]
+        columns = [_column(table, field, is_whole=is_whole) for field in self.schema]
         return pa.Table.from_arrays(columns, schema=self.schema)
 
     def _stand_in(self, count: int, payload: bytes | None) -> pa.Table:
@@ -96,15 +114,17 @@ def _column(table: pa.Table, field: pa.Field, *, is_whole: bool) -> pa.ChunkedAr
         index = same[0]
     column = table.column(index)
     if column.type != field.type:
-        if not _converts(column.type, field.type):
+        if not converts(column.type, field.type):
             raise ValueError(f"column '{field.name}' is {column.type}, and {field.type} is expected")
         if is_whole and (member := _member_lost(column.type, field.type)) is not None:
-            raise beyond_inferred(member)
-        column = column.cast(field.type)
+            raise BeyondInferredError(member)
+        # pandas has nanoseconds; Spark's timestamps end at the microsecond.
+        is_finer = kinds.is_timestamp(column.type) and column.type.unit == "ns"
+        column = column.cast(field.type, safe=not is_finer)
     return check_nulls(column, field)
 
 
-def _converts(found: pa.DataType, wanted: pa.DataType) -> bool:
+def converts(found: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether values may be converted; each is checked to fit when they are.
 
     Arrow itself converts much more, texts to numbers for instance, and trusts a damaged type.
@@ -112,31 +132,32 @@ def _converts(found: pa.DataType, wanted: pa.DataType) -> bool:
     if found == wanted or kinds.is_null(found):
         return True
     if kinds.is_dictionary(found):
-        return _converts(found.value_type, wanted)
+        return converts(found.value_type, wanted)
     if kinds.is_struct(wanted):
         return kinds.is_struct(found) and _members_convert(found, wanted)
     if kinds.is_map(wanted):
         pairs = ((found.key_type, wanted.key_type), (found.item_type, wanted.item_type)) if kinds.is_map(found) else ()
-        return bool(pairs) and all(_converts(a, b) for a, b in pairs)
+        return bool(pairs) and all(converts(a, b) for a, b in pairs)
     if kinds.is_list(wanted):
-        return _is_list(found) and _converts(found.value_type, wanted.value_type)
+        return _is_list(found) and converts(found.value_type, wanted.value_type)
     if kinds.is_timestamp(wanted):
         return kinds.is_timestamp(found) and (found.tz is None) == (wanted.tz is None)
     if kinds.is_decimal(wanted):
-        return kinds.is_decimal(found) and 0 <= found.scale <= found.precision
+        return kinds.is_integer(found) or (kinds.is_decimal(found) and 0 <= found.scale <= found.precision)
     if kinds.is_floating(wanted):
         # Arrow does not check the digits that a narrower decimal loses.
-        return kinds.is_floating(found) and found.bit_width <= wanted.bit_width
+        is_whole = kinds.is_integer(found) and found.bit_width <= WHOLE_BITS_IN_DOUBLE and wanted.bit_width == 64
+        return is_whole or (kinds.is_floating(found) and found.bit_width <= wanted.bit_width)
     alike = (kinds.is_integer, _is_text, _is_bytes, kinds.is_date, kinds.is_time, kinds.is_duration)
     return any(kind(found) and kind(wanted) for kind in alike)
 
 
 def _members_convert(found: pa.StructType, wanted: pa.StructType) -> bool:
-    """As `_converts`. A missing member becomes null, an unwanted one is ignored; names match exactly."""
+    """As `converts`. A missing member becomes null, an unwanted one is ignored; names match exactly."""
     types = {member.name: member.type for member in found}
     in_any_case = {name.lower() for name in types}
     return len(types) == found.num_fields and all(
-        _converts(types[member.name], member.type)
+        converts(types[member.name], member.type)
         if member.name in types
         else member.nullable and member.name.lower() not in in_any_case
         for member in wanted
@@ -222,20 +243,26 @@ def _check_text(batch: pa.RecordBatch, column: pa.Field) -> None:
 
 
 class ArrowEncoder(Encoder):
-    """Encodes a batch as entries of about `entry_bytes` each.
+    """Encodes a batch as entries of about `entry_bytes` each, before compression.
 
     Args:
         schema: the schema to which each batch is converted.
         entry_bytes: target size of an entry.
         entry_bytes_max: a piece of several rows above it is halved until it fits.
+        compression: of entries that it makes smaller.
     """
 
-    def __init__(self, schema: pa.Schema, entry_bytes: int, entry_bytes_max: int) -> None:
+    def __init__(
+        self, schema: pa.Schema, entry_bytes: int, entry_bytes_max: int, compression: Compression = UNCOMPRESSED
+    ) -> None:
         if len(set(schema.names)) != len(schema.names):
             raise ConfigurationError(
                 f"column names {schema.names} repeat, and readers find columns by name: rename some"
             )
         self._schema = schema
+        self._plain = pa.ipc.IpcWriteOptions(use_threads=False)
+        self._compressed = None if compression.codec == NONE else _write_options(compression)
+        self._passed_over = 0
         self._entry_bytes = entry_bytes
         # Bytes left for the record batch besides the schema, message heads and the end mark.
         self._batch_bytes_max = entry_bytes_max - len(schema.serialize()) - _STREAM_OVERHEAD_BYTES
@@ -259,6 +286,24 @@ class ArrowEncoder(Encoder):
             self._write(piece.slice(0, half), sink, ends)
             self._write(piece.slice(half), sink, ends)
             return
-        with pa.ipc.new_stream(sink, self._schema) as stream:
+        compressed = self._compression_of(piece)
+        with pa.ipc.new_stream(sink, self._schema, options=compressed or self._plain) as stream:
             stream.write_batch(piece)
         ends.append(sink.tell())
+        if compressed is not None:
+            # Random or encrypted bytes: further tries would only take processor time.
+            is_smaller = ends[-1] - ends[-2] < (1 - SAVING_MIN) * pa.ipc.get_record_batch_size(piece)
+            self._passed_over = 0 if is_smaller else ENTRIES_PASSED_OVER
+
+    def _compression_of(self, piece: pa.RecordBatch) -> pa.ipc.IpcWriteOptions | None:
+        if self._compressed is None or piece.nbytes < COMPRESSED_BYTES_MIN:
+            return None
+        if self._passed_over:
+            self._passed_over -= 1
+            return None
+        return self._compressed
+
+
+def _write_options(compression: Compression) -> pa.ipc.IpcWriteOptions:
+    codec = pa.Codec(compression.codec, compression_level=compression.level)
+    return pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)

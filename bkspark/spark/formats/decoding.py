@@ -21,6 +21,8 @@ from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError, MalformedPayload
 
 CORRUPT_RECORD = "_corrupt_record"
+BEYOND_MAX = 100
+"""Number of columns left out that a task names."""
 TYPES_CACHED_MAX = 1000
 """Number of nested types for which a process remembers whether they forbid nulls inside."""
 
@@ -50,17 +52,26 @@ class Decoder(ABC):
         schema: the requested payload columns, in the order and with the types and nullability of the output.
         mode: what a malformed payload does.
         is_whole: the user named no columns, so a payload with a column that the schema lacks is malformed: the column
-            would be lost.
+            would be lost. With DROPMALFORMED the payload keeps its rows, and `beyond` names the column.
+        corrupt_record: name of the column that gets a malformed payload.
 
     Raises:
         ConfigurationError: PERMISSIVE with a column that cannot be null, or `_corrupt_record` with a wrong type.
     """
 
-    def __init__(self, schema: pa.Schema, mode: MalformedMode, *, is_whole: bool = False) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        mode: MalformedMode,
+        *,
+        is_whole: bool = False,
+        corrupt_record: str = CORRUPT_RECORD,
+    ) -> None:
         self.schema = schema
         self.mode = mode
         self.is_whole = is_whole
-        self._corrupt_index = schema.get_field_index(CORRUPT_RECORD) if mode is MalformedMode.PERMISSIVE else -1
+        self.beyond: dict[str, tuple[int, int]] = {}
+        self._corrupt_index = schema.get_field_index(corrupt_record) if mode is MalformedMode.PERMISSIVE else -1
         if mode is MalformedMode.PERMISSIVE:
             for column in schema:
                 if not column.nullable:
@@ -69,7 +80,7 @@ class Decoder(ABC):
                         "use mode FAILFAST or DROPMALFORMED, or let the column be null"
                     )
         if self._corrupt_index >= 0 and schema.field(self._corrupt_index).type not in (pa.binary(), pa.string()):
-            raise ConfigurationError(f"column '{CORRUPT_RECORD}' must be a string or binary")
+            raise ConfigurationError(f"column '{corrupt_record}' must be a string or binary")
 
     @abstractmethod
     def decode(self, entries: EntryBatch) -> Iterator[Rows]:
@@ -79,6 +90,11 @@ class Decoder(ABC):
             MalformedPayload: a payload does not have the format, or does not fit the schema (FAILFAST only); names
                 ledger, entry and reason.
         """
+
+    def note_beyond(self, entries: EntryBatch, index: int, error: BeyondInferredError) -> None:
+        """Remember the first ledger and entry that has a column which is left out."""
+        if len(self.beyond) < BEYOND_MAX:
+            self.beyond.setdefault(str(error.name), (entries.ledger_id, entries.first_entry + index))
 
     def malformed(self, entries: EntryBatch, index: int, reason: object) -> MalformedPayload:
         """Return the error for the payload at `index` of the batch."""
@@ -98,10 +114,12 @@ class Decoder(ABC):
         return pa.array(payloads, wanted)
 
 
-def beyond_inferred(name: object) -> ValueError:
-    """Return the error for a payload with a column that the first entries, which determined the columns, did not
-    have."""
-    return ValueError(f"it has a column '{name}', which the first entries have not: name the columns by .schema()")
+class BeyondInferredError(ValueError):
+    """A payload has a column, or a member of a struct, that the columns of the read lack: it would be lost."""
+
+    def __init__(self, name: object) -> None:
+        super().__init__(f"it has a column '{name}', which this read has not: name the columns by .schema()")
+        self.name = name
 
 
 def check_nulls(column: pa.Array, field: pa.Field) -> pa.Array:

@@ -20,23 +20,24 @@ _TYPES = (pa.binary(), pa.string())
 class RawDecoder(Decoder):
     """Returns `value` as a view of the received buffer. A string column must be UTF-8."""
 
-    def __init__(self, schema: pa.Schema, mode: MalformedMode) -> None:
+    def __init__(self, schema: pa.Schema, mode: MalformedMode, corrupt_record: str = CORRUPT_RECORD) -> None:
         for column in schema:
-            is_value = column.name.lower() == VALUE or column.name == CORRUPT_RECORD
+            is_value = column.name.lower() == VALUE or column.name == corrupt_record
             if not is_value or column.type not in _TYPES:
                 raise ConfigurationError(
                     f"column '{column.name} {column.type}' is not in raw entries, which have 'value' (binary or "
                     "string): set payloadFormat for columns of your own"
                 )
-        super().__init__(schema, mode)
+        super().__init__(schema, mode, corrupt_record=corrupt_record)
+        self._corrupt_record = corrupt_record
 
     def decode(self, entries: EntryBatch) -> Iterator[Rows]:
         payloads = entries.to_arrow()
         try:
-            rows = Rows(self._columns(payloads, payloads), len(entries))
+            rows = Rows(self._columns(payloads, payloads), len(payloads))
         except pa.ArrowInvalid:
             rows = self._decode_singly(entries, payloads)
-        yield rows
+        return iter((rows,))
 
     def _decode_singly(self, entries: EntryBatch, payloads: pa.Array) -> Rows:
         good = np.array([_is_text(payload) for payload in entries], bool)
@@ -55,7 +56,7 @@ class RawDecoder(Decoder):
         """Return the columns: binary ones of all payloads, text ones of valid text; `corrupt`: the other payloads."""
         columns = []
         for index, column in enumerate(self.schema):
-            if column.name == CORRUPT_RECORD:
+            if column.name == self._corrupt_record:
                 if corrupt is not None and index == self._corrupt_index:
                     columns.append(self.corrupt_column(corrupt))
                 else:

@@ -22,9 +22,19 @@ import pyarrow.types as kinds
 
 from bkspark.entries import EntryBatch
 from bkspark.errors import MalformedPayload
-from bkspark.spark.formats.decoding import Decoder, MalformedMode, Rows, beyond_inferred, check_nulls
+from bkspark.spark.formats import spark_json
+from bkspark.spark.formats.decoding import (
+    CORRUPT_RECORD,
+    BeyondInferredError,
+    Decoder,
+    MalformedMode,
+    Rows,
+    check_nulls,
+)
 from bkspark.spark.formats.encoding import Encoder
 from bkspark.spark.formats.values import WORDS_OF_FLOATS, check_types, reader_of, writer_of
+
+_Readers = list[tuple[pa.Field, Callable[[Any], Any] | None]]
 
 # All errors that the parsers, `values` and pa.array raise for a payload of hostile bytes.
 _MALFORMED = (ValueError, TypeError, ArithmeticError, RecursionError, msgpack.UnpackException, pa.ArrowException)
@@ -33,14 +43,30 @@ _MALFORMED = (ValueError, TypeError, ArithmeticError, RecursionError, msgpack.Un
 class RowDecoder(Decoder):
     """Decodes one object per entry. Whole batches at a time; entry by entry only if one is malformed."""
 
-    def __init__(self, schema: pa.Schema, mode: MalformedMode, *, is_json: bool, is_whole: bool = False) -> None:
-        super().__init__(schema, mode, is_whole=is_whole)
+    def __init__(
+        self,
+        schema: pa.Schema,
+        mode: MalformedMode,
+        *,
+        is_json: bool,
+        is_whole: bool = False,
+        is_sparks: bool = False,
+        corrupt_record: str = CORRUPT_RECORD,
+    ) -> None:
+        super().__init__(schema, mode, is_whole=is_whole, corrupt_record=corrupt_record)
         check_types(schema, "json" if is_json else "msgpack")
-        self._unpack = _json_parser(schema) if is_json else _unpack_msgpack
-        self._columns = [(column, reader_of(column.type, is_json=is_json, is_whole=is_whole)) for column in schema]
+        self._is_sparks = is_json and is_sparks
+        self._unpack = _json_parser(schema, is_sparks=is_sparks) if is_json else _unpack_msgpack
+        self._columns = self._readers(is_json=is_json, is_whole=is_whole)
+        self._lenient = self._readers(is_json=is_json, is_whole=False) if is_whole else self._columns
         self._takes_arrays = not is_json
         self._known = frozenset(schema.names)
         self._names = [name for i, name in enumerate(schema.names) if i != self._corrupt_index]
+
+    def _readers(self, *, is_json: bool, is_whole: bool) -> _Readers:
+        if self._is_sparks:
+            return [(column, spark_json.reader_of(column.type, is_whole=is_whole)) for column in self.schema]
+        return [(column, reader_of(column.type, is_json=is_json, is_whole=is_whole)) for column in self.schema]
 
     def decode(self, entries: EntryBatch) -> Iterator[Rows]:
         try:
@@ -49,7 +75,7 @@ class RowDecoder(Decoder):
             rows = self._decode_singly(entries)
         yield rows
 
-    def _row(self, payload: bytes) -> dict[str, Any]:
+    def _row(self, payload: bytes, *, is_lenient: bool = False) -> dict[str, Any]:
         row = self._unpack(payload)
         if type(row) is list and self._takes_arrays:
             if not self._names:
@@ -59,13 +85,13 @@ class RowDecoder(Decoder):
             return dict(zip(self._names, row))
         if type(row) is not dict:
             raise TypeError(f"it holds a {type(row).__name__} where one object of columns is expected")
-        if self.is_whole and not row.keys() <= self._known:
-            raise beyond_inferred(next(name for name in row if name not in self._known))
+        if self.is_whole and not is_lenient and not row.keys() <= self._known:
+            raise BeyondInferredError(next(name for name in row if name not in self._known))
         return row
 
-    def _columns_of(self, rows: list[dict[str, Any]]) -> list[pa.Array]:
+    def _columns_of(self, rows: list[dict[str, Any]], readers: _Readers | None = None) -> list[pa.Array]:
         columns = []
-        for field, convert in self._columns:
+        for field, convert in self._columns if readers is None else readers:
             cells = [row.get(field.name) for row in rows]
             if convert is not None:
                 cells = [None if cell is None else convert(cell) for cell in cells]
@@ -78,16 +104,16 @@ class RowDecoder(Decoder):
         good = np.ones(len(entries), bool)
         for i, payload in enumerate(entries):
             try:
-                row = self._row(payload)
-                self._columns_of([row])
+                row = self._row_with_columns(entries, i, payload)
             except _MALFORMED as error:
                 if self.mode is MalformedMode.FAILFAST:
                     raise self.malformed(entries, i, f"{type(error).__name__}: {error}") from None
-                good[i], row = False, {}
+                good[i] = False
+                row = self._fitting_cells(payload) if self._is_sparks else {}
             if good[i] or self.mode is MalformedMode.PERMISSIVE:
                 rows.append(row)
                 corrupt.append(None if good[i] else payload)
-        columns = self._columns_of(rows)
+        columns = self._columns_of(rows, self._lenient)
         if self.mode is MalformedMode.DROPMALFORMED:
             return Rows(columns, len(rows), partial(np.flatnonzero, good))
         if self._corrupt_index >= 0:
@@ -96,12 +122,41 @@ class RowDecoder(Decoder):
             columns[self._corrupt_index] = pc.if_else(pa.array(good), own, self.corrupt_column(corrupt))
         return Rows(columns, len(rows))
 
+    def _fitting_cells(self, payload: bytes) -> dict[str, Any]:
+        """Return the cells of a malformed entry that fit their columns, as Spark's own source does."""
+        try:
+            row = self._row(payload, is_lenient=True)
+        except _MALFORMED:
+            return {}
+        found = {}
+        for reader in self._lenient:
+            name = reader[0].name
+            try:
+                self._columns_of([row], [reader])
+            except _MALFORMED:
+                continue
+            found[name] = row.get(name)
+        return found
 
-def _json_parser(schema: pa.Schema) -> Callable[[bytes], Any]:
+    def _row_with_columns(self, entries: EntryBatch, index: int, payload: bytes) -> dict[str, Any]:
+        """Return an entry's row, which fits the schema; with DROPMALFORMED without what the schema lacks."""
+        try:
+            row = self._row(payload)
+            self._columns_of([row])
+        except BeyondInferredError as error:
+            if self.mode is not MalformedMode.DROPMALFORMED:
+                raise
+            row = self._row(payload, is_lenient=True)
+            self._columns_of([row], self._lenient)
+            self.note_beyond(entries, index, error)
+        return row
+
+
+def _json_parser(schema: pa.Schema, *, is_sparks: bool) -> Callable[[bytes], Any]:
     # A float has fewer digits than a decimal; numbers are kept as text only if that matters, as it is slower.
     has_decimal = any(_has_decimal(column.type) for column in schema)
     decoder = json.JSONDecoder(parse_float=Decimal) if has_decimal else json.JSONDecoder()
-    return lambda payload: decoder.decode(payload.decode())
+    return spark_json.parser(decoder) if is_sparks else lambda payload: decoder.decode(payload.decode())
 
 
 def _has_decimal(kind: pa.DataType) -> bool:
@@ -112,7 +167,9 @@ def _unpack_msgpack(payload: bytes) -> Any:
     return msgpack.unpackb(payload, timestamp=3, strict_map_key=False)
 
 
-def inferred_columns(payloads: Sequence[bytes], *, is_json: bool, is_lenient: bool = False) -> pa.Schema:
+def inferred_columns(
+    payloads: Sequence[bytes], *, is_json: bool, is_lenient: bool = False, is_sparks: bool = False
+) -> pa.Schema:
     """Return the columns of these entries, in order of appearance.
 
     A whole number is a bigint, or a double if another entry has a fraction; a column, or an element, that is null
@@ -120,6 +177,7 @@ def inferred_columns(payloads: Sequence[bytes], *, is_json: bool, is_lenient: bo
 
     Args:
         is_lenient: skip entries that are not an object of the format.
+        is_sparks: a column of several types is a string, and one with numbers beyond bigint a double.
 
     Raises:
         ValueError: an entry is not an object of the format (if lenient: no entry is), or no single type can hold a
@@ -145,7 +203,8 @@ def inferred_columns(payloads: Sequence[bytes], *, is_json: bool, is_lenient: bo
     if len(shapes) > 1:
         raise ValueError("they are not all arrays of one size, or all maps")
     names = dict.fromkeys(name for row in rows for name in row)
-    return pa.schema([(name, _inferred_type(name, [row.get(name) for row in rows])) for name in names])
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    return pa.schema([(name, _inferred_type(name, cells, is_sparks=is_sparks)) for name, cells in columns.items()])
 
 
 def _object_of(payload: bytes, *, is_json: bool) -> dict[str, Any] | list[Any]:
@@ -161,7 +220,7 @@ def _object_of(payload: bytes, *, is_json: bool) -> dict[str, Any] | list[Any]:
     return row
 
 
-def _inferred_type(name: Any, cells: list[Any]) -> pa.DataType:
+def _inferred_type(name: Any, cells: list[Any], *, is_sparks: bool) -> pa.DataType:
     if type(name) is not str:
         raise ValueError(f"a column is named {name!r}, which is no text")
     # Together with numbers, the three words are numbers too; if all values are such words, they may be text.
@@ -170,6 +229,9 @@ def _inferred_type(name: Any, cells: list[Any]) -> pa.DataType:
     try:
         return _without_null_type(pa.array(cells).type)
     except (pa.ArrowException, OverflowError) as error:
+        if is_sparks:
+            is_number = all(cell is None or type(cell) in (int, float) for cell in cells)
+            return pa.float64() if is_number else pa.string()
         raise ValueError(f"column '{name}' has values of no one type ({error})") from None
 
 

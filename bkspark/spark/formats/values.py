@@ -36,7 +36,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from bkspark.errors import ConfigurationError
-from bkspark.spark.formats.decoding import beyond_inferred
+from bkspark.spark.formats.decoding import BeyondInferredError
 
 Convert = Callable[[Any], Any]
 WORDS_OF_FLOATS = ("NaN", "Infinity", "-Infinity")
@@ -113,9 +113,9 @@ def reader_of(kind: pa.DataType, *, is_json: bool, is_whole: bool = False) -> Co
     The function raises ValueError, TypeError or ArithmeticError for a value that is not of the type.
     """
     if kinds.is_nested(kind):
-        return _nested_reader(kind, lambda part: reader_of(part, is_json=is_json, is_whole=is_whole), is_whole=is_whole)
+        return nested_reader(kind, lambda part: reader_of(part, is_json=is_json, is_whole=is_whole), is_whole=is_whole)
     if kinds.is_decimal(kind):
-        return _decimal
+        return decimal_of
     if kinds.is_date(kind):
         return _date
     if kinds.is_time(kind):
@@ -135,9 +135,10 @@ def reader_of(kind: pa.DataType, *, is_json: bool, is_whole: bool = False) -> Co
     return None
 
 
-def _nested_reader(
+def nested_reader(
     kind: pa.DataType, reader: Callable[[pa.DataType], Convert | None], *, is_whole: bool
 ) -> Convert | None:
+    """Return the function of a list, map or struct, made of those of its parts."""
     if kinds.is_list(kind):
         return _each(reader(kind.value_type))
     if kinds.is_map(kind):
@@ -181,7 +182,7 @@ def _members(converts: dict[str, Convert | None], *, is_whole: bool = False) -> 
         if not isinstance(value, dict):
             raise TypeError(f"{value!r} is not an object")
         if is_whole and not value.keys() <= converts.keys():
-            raise beyond_inferred(next(name for name in value if name not in converts))
+            raise BeyondInferredError(next(name for name in value if name not in converts))
         return {
             name: None if (member := value.get(name)) is None else member if convert is None else convert(member)
             for name, convert in converts.items()
@@ -233,7 +234,8 @@ def _float(value: Any) -> float:
     return float(_typed(value, float, int, str, Decimal))
 
 
-def _decimal(value: Any) -> Decimal:
+def decimal_of(value: Any) -> Decimal:
+    """Return a decimal number. Raises ValueError, TypeError or ArithmeticError if it is no such value."""
     number = Decimal(str(_typed(value, str, int, float, Decimal)))
     if not number.is_finite():
         raise ValueError(f"{value!r} is not a decimal number")

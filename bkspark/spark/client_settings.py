@@ -1,0 +1,115 @@
+"""Settings of the BookKeeper client that options pass on: `bookkeeper.readTimeout=10`.
+
+Names are those of Apache's client configuration where it has one. A time takes a unit (500ms, 10s, 1m); without one it
+is in the unit of Apache's key.
+
+    readTimeout                      seconds   how long a bookie may take to answer a read
+    addEntryTimeout                  seconds   how long a bookie may take to answer an add
+    clientConnectTimeoutMillis       ms        how long connecting to a bookie may take
+    speculativeReadTimeout           ms        a read that takes longer is sent to the next replica, too
+    explicitLacInterval              ms        how long readers wait for the last entry of a burst at most; 0: for ever
+    localReads                       flag      false: bookies on this host are read over the network, too (our own)
+    delayEnsembleChange              flag      a failed bookie is replaced only when too few are left
+    minNumRacksPerWriteQuorum        number    racks that the bookies of an entry span, if the cluster has them
+    bookieErrorThresholdPerInterval  number    failures within a minute after which a bookie gets no new entries
+    bookieQuarantineTimeSeconds      seconds   and for how long
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bkspark.core.writer_options import WriterOptions
+from bkspark.errors import ConfigurationError
+from bkspark.ledger.bookies import PlacementOptions
+from bkspark.metadata.zookeeper_options import ZooKeeperOptions
+from bkspark.net.pool import NetOptions
+from bkspark.security.sasl import SaslClientOptions
+from bkspark.spark.option_values import count, flag, shown
+from bkspark.tls.options import TlsOptions
+
+PREFIX = "bookkeeper."
+_TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(ms|s|m|h)?")
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """What a client of Spark's driver or a task is made with."""
+
+    net: NetOptions = field(default_factory=NetOptions)
+    writer: WriterOptions = field(default_factory=WriterOptions)
+    placement: PlacementOptions = field(default_factory=PlacementOptions)
+    zookeeper: ZooKeeperOptions = ZooKeeperOptions()
+
+
+def _seconds(unit: str) -> Callable[[str], float]:
+    def seconds(text: str) -> float:
+        match = _TIME.fullmatch(text.strip())
+        if match is None:
+            raise ValueError(f"is not a time such as 500ms, 10s or 1m (without a unit: {unit})")
+        return float(match[1]) * _UNITS_S[match[2] or unit]
+
+    return seconds
+
+
+_SETTINGS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
+    "readTimeout": ("net", "read_timeout_s", _seconds("s")),
+    "addEntryTimeout": ("writer", "add_timeout_s", _seconds("s")),
+    "clientConnectTimeoutMillis": ("net", "connect_timeout_s", _seconds("ms")),
+    "speculativeReadTimeout": ("net", "speculative_read_s", _seconds("ms")),
+    "explicitLacInterval": ("writer", "explicit_lac_interval_s", _seconds("ms")),
+    "localReads": ("net", "local_reads", flag),
+    "delayEnsembleChange": ("writer", "delay_ensemble_change", flag),
+    "minNumRacksPerWriteQuorum": ("placement", "min_racks_per_write_quorum", count),
+    "bookieErrorThresholdPerInterval": ("placement", "quarantine_failures", count),
+    "bookieQuarantineTimeSeconds": ("placement", "quarantine_s", _seconds("s")),
+}
+SETTINGS = tuple(_SETTINGS)
+_BY_KEY = {name.lower(): name for name in _SETTINGS}
+
+
+def client_settings(
+    given: Mapping[str, str],
+    tls: TlsOptions | None = None,
+    sasl: SaslClientOptions | None = None,
+    zookeeper: ZooKeeperOptions | None = None,
+) -> ClientSettings:
+    """Return the settings that options give: by name without PREFIX, in any case.
+
+    `tls`, `sasl`, `zookeeper`: from options of their own.
+
+    Raises:
+        ConfigurationError: a name is unknown, or a value is wrong or out of its bounds.
+    """
+    parts: dict[str, dict[str, Any]] = {"net": {"tls": tls, "sasl": sasl}, "writer": {}, "placement": {}}
+    for key, text in given.items():
+        name = _BY_KEY.get(key.lower())
+        if name is None:
+            raise ConfigurationError(_unknown(key))
+        part, member, check = _SETTINGS[name]
+        try:
+            value = check(text)
+        except ValueError as error:
+            raise ConfigurationError(f"option '{PREFIX}{name}' is {shown(text)}, which {error}") from None
+        parts[part][member] = value
+    try:
+        return ClientSettings(
+            NetOptions(**parts["net"]),
+            WriterOptions(**parts["writer"]),
+            PlacementOptions(**parts["placement"]),
+            zookeeper or ZooKeeperOptions(),
+        )
+    except ConfigurationError as error:
+        raise ConfigurationError(f"options '{PREFIX}*': {error}") from None
+
+
+def _unknown(key: str) -> str:
+    near = difflib.get_close_matches(key.lower(), _BY_KEY, n=1)
+    if near:
+        return f"unknown option '{PREFIX}{key}': did you mean '{PREFIX}{_BY_KEY[near[0]]}'?"
+    return f"unknown option '{PREFIX}{key}': settings of the client are {', '.join(PREFIX + name for name in SETTINGS)}"

@@ -1,0 +1,370 @@
+"""How the columns of a log may change, in Spark's types.
+
+    a log has     a write brings           without an option       with mergeSchema
+    column a      no a                     rows have null in a     the same
+    a NOT NULL    no a                     refused                 refused
+    a NOT NULL    a that may be null       a null fails the task   the same
+    no b          b                        refused                 b is added, null in earlier rows
+    a bigint      a int                    stored as int, read     the same
+                                           as bigint
+    a int         a bigint                 refused                 a becomes bigint
+    a string      a int                    refused                 refused
+
+Types widen where no value changes: whole numbers to larger ones, to decimals with room for them, and up to int to
+double; float to double; decimals to more digits; void to any type; structs by members; arrays and maps by what they
+hold. In `raw`, where text is bytes, string widens to binary. Columns are found by name, in any case if only one has it;
+members of structs by the exact name.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from bkspark.errors import MetadataFormat, SchemaMismatch
+
+_WHOLE = (ByteType, ShortType, IntegerType, LongType)
+_DIGITS = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 20}
+"""Digits of whole numbers, as Spark and Delta count them for decimals."""
+_IN_DOUBLE = (ByteType, ShortType, IntegerType, FloatType, DoubleType)
+PRECISION_MAX = 38
+SHOWN_COLUMNS_MAX = 20
+SCHEMAS_CACHED_MAX = 64
+"""Schemas that a process keeps parsed: each epoch of a stream needs its log's."""
+
+
+def schema_text(schema: StructType) -> str:
+    """Return a schema as one text: the same for equal schemas."""
+    return json.dumps(schema.jsonValue(), sort_keys=True, separators=(",", ":"))
+
+
+def schema_of_text(text: str, log: str) -> StructType:
+    """Return the schema of a text. Raises MetadataFormat, which names the log."""
+    try:
+        return _schema_of(text)
+    except Exception as error:  # pyspark's own errors, and those of any member that is missing
+        raise MetadataFormat(
+            f"the schema that log {log} remembers is not a schema of Spark ({error}): name the columns by .schema()"
+        ) from None
+
+
+@functools.lru_cache(SCHEMAS_CACHED_MAX)
+def _schema_of(text: str) -> StructType:
+    return StructType.fromJson(json.loads(text))
+
+
+def columns_text(columns: StructType) -> str:
+    """Return columns as people write them: "id bigint NOT NULL, name string"."""
+    return ", ".join(
+        f"{column.name} {column.dataType.simpleString()}{'' if column.nullable else ' NOT NULL'}" for column in columns
+    )
+
+
+def find(columns: StructType, name: str) -> StructField | None:
+    """Return the column of a name: the exact one, else the only one that differs in case alone."""
+    exact = [column for column in columns if column.name == name]
+    alike = exact or [column for column in columns if column.name.lower() == name.lower()]
+    return alike[0] if len(alike) == 1 else None
+
+
+def widened(one: DataType, other: DataType) -> DataType | None:
+    """Return the narrowest type that holds every value of both, None if there is none; null inside if either has it."""
+    if one == other or isinstance(other, NullType):
+        return one
+    if isinstance(one, NullType):
+        return other
+    if isinstance(one, StructType) and isinstance(other, StructType):
+        return _widened_members(one, other)
+    if isinstance(one, ArrayType) and isinstance(other, ArrayType):
+        element = widened(one.elementType, other.elementType)
+        return None if element is None else ArrayType(element, one.containsNull or other.containsNull)
+    if isinstance(one, MapType) and isinstance(other, MapType):
+        key, value = widened(one.keyType, other.keyType), widened(one.valueType, other.valueType)
+        has_null = one.valueContainsNull or other.valueContainsNull
+        return None if key is None or value is None else MapType(key, value, has_null)
+    return _widened_number(one, other)
+
+
+def _widened_members(one: StructType, other: StructType) -> StructType | None:
+    members = []
+    theirs = {member.name: member for member in other}
+    for member in one:
+        match = theirs.pop(member.name, None)
+        kind = member.dataType if match is None else widened(member.dataType, match.dataType)
+        if kind is None:
+            return None
+        nullable = member.nullable or match is None or match.nullable
+        members.append(StructField(member.name, kind, nullable, member.metadata))
+    added = [StructField(member.name, member.dataType, True, member.metadata) for member in theirs.values()]
+    names = [member.name.lower() for member in [*members, *added]]
+    return StructType([*members, *added]) if len(set(names)) == len(names) or not added else None
+
+
+def _widened_number(one: DataType, other: DataType) -> DataType | None:
+    if isinstance(one, _WHOLE) and isinstance(other, _WHOLE):
+        return max(one, other, key=lambda kind: _DIGITS[type(kind)])
+    if isinstance(one, _IN_DOUBLE) and isinstance(other, _IN_DOUBLE):
+        return DoubleType()
+    if isinstance(one, DecimalType) or isinstance(other, DecimalType):
+        both = [_as_decimal(one), _as_decimal(other)]
+        decimals = [kind for kind in both if kind is not None]
+        if len(decimals) < 2:
+            return None
+        scale = max(kind.scale for kind in decimals)
+        precision = max(kind.precision - kind.scale for kind in decimals) + scale
+        return DecimalType(precision, scale) if precision <= PRECISION_MAX else None
+    return None
+
+
+def _as_decimal(kind: DataType) -> DecimalType | None:
+    if isinstance(kind, DecimalType):
+        return kind
+    return DecimalType(_DIGITS[type(kind)], 0) if isinstance(kind, _WHOLE) else None
+
+
+def fits(found: DataType, wanted: DataType) -> bool:
+    """Whether every value of `found` can be read as `wanted`; nulls do not count."""
+    wide = widened(wanted, found)
+    return wide is not None and _plain(wide) == _plain(wanted)
+
+
+def reads_as(stored: DataType, wanted: DataType) -> bool:
+    """Whether `wanted` can have the values of `stored`; members that `wanted` lacks are left out."""
+    if isinstance(stored, StructType) and isinstance(wanted, StructType):
+        has = {member.name: member.dataType for member in stored}
+        return all(member.name not in has or reads_as(has[member.name], member.dataType) for member in wanted)
+    if isinstance(stored, ArrayType) and isinstance(wanted, ArrayType):
+        return reads_as(stored.elementType, wanted.elementType)
+    if isinstance(stored, MapType) and isinstance(wanted, MapType):
+        return reads_as(stored.keyType, wanted.keyType) and reads_as(stored.valueType, wanted.valueType)
+    return fits(stored, wanted)
+
+
+def is_beyond(stored: StructField, wanted: StructField | None) -> bool:
+    """Whether `stored` is not read, or has members that are not."""
+    return wanted is None or not fits(stored.dataType, wanted.dataType)
+
+
+def _plain(kind: DataType) -> DataType:
+    """Return the type with nulls allowed everywhere, and without metadata."""
+    if isinstance(kind, StructType):
+        return StructType([StructField(member.name, _plain(member.dataType)) for member in kind])
+    if isinstance(kind, ArrayType):
+        return ArrayType(_plain(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(_plain(kind.keyType), _plain(kind.valueType))
+    return kind
+
+
+def merged(schemas: Sequence[StructType], names: Sequence[str]) -> StructType:
+    """Return the columns of several logs: all of them, null where one lacks a column.
+
+    Args:
+        names: of what has them, for the message.
+
+    Raises:
+        SchemaMismatch: no type holds a column's values in all of them.
+    """
+    columns: dict[str, StructField] = {column.name: column for column in schemas[0]}
+    for index, schema in enumerate(schemas[1:], 1):
+        for column in schema:
+            before = columns.get(column.name) or find(StructType(list(columns.values())), column.name)
+            kind = column.dataType if before is None else widened(before.dataType, column.dataType)
+            if kind is None:
+                assert before is not None
+                raise SchemaMismatch(
+                    f"column '{column.name}' is {column.dataType.simpleString()} in {names[index]} and "
+                    f"{before.dataType.simpleString()} elsewhere, and no type holds both: read them one by one, or "
+                    "name the columns by .schema()"
+                )
+            nullable = True if before is None else before.nullable or column.nullable
+            name = (before or column).name
+            columns[name] = StructField(name, kind, nullable, (before or column).metadata)
+        for name in [name for name in columns if find(schema, name) is None]:
+            columns[name] = StructField(name, columns[name].dataType, True, columns[name].metadata)
+    return StructType(list(columns.values()))
+
+
+class Append:
+    """What an append makes of a log's columns.
+
+    `columns` are those of the log afterwards; `entries` those that are written, under the names that the log has, NOT
+    NULL (also inside) where the log or the data say so.
+
+    Args:
+        log: its name, for messages.
+        present: the log's columns.
+        added: the columns of the rows.
+        merge: mergeSchema is set.
+
+    Raises:
+        SchemaMismatch: the rows do not fit; names each column and the remedy.
+    """
+
+    def __init__(self, log: str, payload_format: str, present: StructType, added: StructType, *, merge: bool) -> None:
+        self._log = log
+        self._is_raw = payload_format == "raw"
+        self._merge = merge
+        self._present = present
+        columns = {column.name: column for column in present}
+        entries: list[StructField] = []
+        unknown: list[StructField] = []
+        for column in added:
+            match = find(present, column.name)
+            if match is None:
+                entries.append(column)
+                unknown.append(column)
+                continue
+            if match.name in {entry.name for entry in entries}:
+                raise SchemaMismatch(
+                    f"columns of the data are the same in log {log}, where '{match.name}' is one column: rename one"
+                )
+            columns[match.name] = self._matched(match, column)
+            kind = _required(column.dataType, match.dataType)
+            entries.append(StructField(match.name, kind, column.nullable and match.nullable))
+        self._check_unknown(unknown)
+        self._check_missing(present, {entry.name for entry in entries})
+        new = [StructField(column.name, column.dataType, True, column.metadata) for column in unknown]
+        self.columns = StructType([*columns.values(), *new])
+        self.entries = StructType(entries)
+
+    def _matched(self, match: StructField, column: StructField) -> StructField:
+        wide = self._widened(match.dataType, column.dataType)
+        shown, stored = column.dataType.simpleString(), match.dataType.simpleString()
+        if wide is None:
+            raise SchemaMismatch(
+                f"column '{column.name}' is {shown}, but log {self._log} has it as {stored}: cast it, write it under "
+                "another name with mergeSchema=true, or replace the log (mode overwrite with overwriteSchema=true)"
+            )
+        if (lost := _missing_member(column.dataType, match.dataType)) is not None:
+            raise SchemaMismatch(
+                f"column '{column.name}' lacks '{lost}', which is NOT NULL in log {self._log}: add it, or replace the "
+                "log (mode overwrite with overwriteSchema=true)"
+            )
+        if _plain(wide) == _plain(match.dataType):
+            return match
+        if not self._merge:
+            raise SchemaMismatch(
+                f"column '{column.name}' is {shown}, and log {self._log} has it as {stored}: set mergeSchema=true to "
+                f"make it {wide.simpleString()}, or cast it"
+            )
+        return StructField(match.name, _kept_required(wide, match.dataType), match.nullable, match.metadata)
+
+    def _widened(self, present: DataType, added: DataType) -> DataType | None:
+        if (
+            self._is_raw
+            and isinstance(present, (StringType, BinaryType))
+            and isinstance(added, (StringType, BinaryType))
+        ):
+            return present if present == added else BinaryType()
+        return widened(present, added)
+
+    def _check_unknown(self, unknown: Sequence[StructField]) -> None:
+        if unknown and not self._merge:
+            raise SchemaMismatch(
+                f"{shown_columns(unknown)} not in log {self._log}, which has "
+                f"{', '.join(self._present.names[:SHOWN_COLUMNS_MAX])}: set mergeSchema=true to add what is new, or "
+                "leave it out"
+            )
+
+    def _check_missing(self, present: StructType, written: set[str]) -> None:
+        missing = [column for column in present if not column.nullable and column.name not in written]
+        if missing:
+            raise SchemaMismatch(
+                f"{shown_columns(missing)} missing, but NOT NULL in log {self._log}: add what is missing, or replace "
+                "the log (mode overwrite with overwriteSchema=true)"
+            )
+
+
+def shown_columns(columns: Sequence[StructField]) -> str:
+    """Return "column 'a int' is" or "columns 'a int', 'b string' are", not too long."""
+    shown = [f"'{column.name} {column.dataType.simpleString()}'"[:200] for column in columns[:SHOWN_COLUMNS_MAX]]
+    more = len(columns) - len(shown)
+    text = ", ".join(shown) + (f" and {more} more" if more else "")
+    return f"column {text} is" if len(columns) == 1 else f"columns {text} are"
+
+
+def _required(found: DataType, stored: DataType) -> DataType:
+    """Return `found` with NOT NULL inside where it or `stored` says so."""
+    if isinstance(found, StructType) and isinstance(stored, StructType):
+        theirs = {member.name: member for member in stored}
+        return StructType(
+            [
+                member
+                if (match := theirs.get(member.name)) is None
+                else StructField(
+                    member.name, _required(member.dataType, match.dataType), member.nullable and match.nullable
+                )
+                for member in found
+            ]
+        )
+    if isinstance(found, ArrayType) and isinstance(stored, ArrayType):
+        kind = _required(found.elementType, stored.elementType)
+        return ArrayType(kind, found.containsNull and stored.containsNull)
+    if isinstance(found, MapType) and isinstance(stored, MapType):
+        has_null = found.valueContainsNull and stored.valueContainsNull
+        key, value = _required(found.keyType, stored.keyType), _required(found.valueType, stored.valueType)
+        return MapType(key, value, has_null)
+    return found
+
+
+def _kept_required(wide: DataType, stored: DataType) -> DataType:
+    """Return `wide` with the NOT NULL that `stored` has inside: rows that break it are not written."""
+    if isinstance(wide, StructType) and isinstance(stored, StructType):
+        theirs = {member.name: member for member in stored}
+        return StructType(
+            [
+                member
+                if (match := theirs.get(member.name)) is None
+                else StructField(
+                    member.name,
+                    _kept_required(member.dataType, match.dataType),
+                    match.nullable,
+                    match.metadata,
+                )
+                for member in wide
+            ]
+        )
+    if isinstance(wide, ArrayType) and isinstance(stored, ArrayType):
+        return ArrayType(_kept_required(wide.elementType, stored.elementType), stored.containsNull)
+    if isinstance(wide, MapType) and isinstance(stored, MapType):
+        key = _kept_required(wide.keyType, stored.keyType)
+        value = _kept_required(wide.valueType, stored.valueType)
+        return MapType(key, value, stored.valueContainsNull)
+    return wide
+
+
+def _missing_member(found: DataType, stored: DataType) -> str | None:
+    """Return a member of a struct that `stored` requires and `found` lacks."""
+    if isinstance(found, StructType) and isinstance(stored, StructType):
+        has = {member.name: member for member in found}
+        for member in stored:
+            if member.name not in has:
+                if not member.nullable:
+                    return member.name
+            elif (lost := _missing_member(has[member.name].dataType, member.dataType)) is not None:
+                return f"{member.name}.{lost}"
+    if isinstance(found, ArrayType) and isinstance(stored, ArrayType):
+        return _missing_member(found.elementType, stored.elementType)
+    if isinstance(found, MapType) and isinstance(stored, MapType):
+        return _missing_member(found.valueType, stored.valueType)
+    return None

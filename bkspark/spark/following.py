@@ -1,0 +1,358 @@
+"""A streaming source of anything that is like a log: it grows at its end, and has positions.
+
+Planning runs in one process for a query's life. It uses the present state of the metadata store, at most as old as the
+trigger, so a restart on a checkpoint continues exactly where the last run ended. `read` runs in tasks.
+
+What appears while a query runs is first recorded in the offset with its beginning, and the next micro-batch reads it
+from there: so its two offsets alone determine the contents of a batch.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from bkspark.blocking import run
+from bkspark.errors import ConfigurationError, DataLoss
+from bkspark.log.positions import Position
+from bkspark.spark.options import SourceOptions
+from bkspark.spark.plan import ReadPartition
+from bkspark.spark.progress import BYTES_BEHIND, ENTRIES_BEHIND
+from bkspark.spark.ranges import Backlog, EntryRange, fair_share
+from bkspark.spark.versions import (
+    HAS_ADMISSION_CONTROL,
+    SPARK_VERSION,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from bkspark.stages import reach
+
+CHECKPOINT = "the checkpoint's offset"
+
+
+class Noted(Protocol):
+    """The position in one log, as offsets have it."""
+
+    @property
+    def position(self) -> Position: ...
+    @property
+    def subject(self) -> str: ...
+
+
+NotedT = TypeVar("NotedT", bound=Noted)
+
+
+class OffsetForm(Protocol[NotedT]):
+    """How offsets are written."""
+
+    def to_json(self, offsets: Mapping[str, NotedT]) -> dict[str, Any]: ...
+    def from_json(self, value: Any, source: str) -> dict[str, NotedT]: ...
+
+
+class Planner(Protocol):
+    """Looks at what is followed."""
+
+    def check_offsets(self, names: Collection[str]) -> None: ...
+
+
+class Followed(Protocol[NotedT]):
+    """One log as a trigger finds it. The coroutines run on the client's loop."""
+
+    def offset(self, position: Position) -> NotedT: ...
+    @property
+    def start(self) -> Position: ...
+    async def wanted_start(self) -> Position: ...
+    async def end(self) -> Position: ...
+    async def begin(self, noted: NotedT) -> Position: ...
+    def is_another_than(self, noted: NotedT) -> bool: ...
+    async def amount(self, begin: Position, end: Position) -> Backlog: ...
+    async def advance(
+        self, begin: Position, end: Position, entries_max: int | None, bytes_max: int | None
+    ) -> Position: ...
+    async def ranges(self, begin: Position, end: Position) -> list[EntryRange]: ...
+
+
+PlannerT = TypeVar("PlannerT", bound=Planner)
+FollowedT = TypeVar("FollowedT", bound=Followed[Any])
+
+
+class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[NotedT, PlannerT, FollowedT]):
+    """Reads logs, or what is like them, from positions on, micro-batch by micro-batch."""
+
+    def __init__(self, schema: StructType, options: SourceOptions) -> None:
+        self._options = options.for_stream_read()
+        if not HAS_ADMISSION_CONTROL:
+            check_without_admission_control(self._options)
+        self._schema = schema
+        self._form = self._new_form()
+        self._target: Mapping[str, NotedT] | None = None
+        self._reported: dict[str, Any] | None = None
+        self._looked_at: tuple[dict[str, Any], PlannerT, Mapping[str, FollowedT]] | None = None
+        self._given: Mapping[str, NotedT] = {}
+        self._last_batch_s = time.monotonic()
+        self._turn = 0
+        self._check_schema(schema)
+
+    # ---- what is followed ----
+
+    @abstractmethod
+    def _new_form(self) -> OffsetForm[NotedT]:
+        """Return how offsets are written."""
+
+    @abstractmethod
+    def _check_schema(self, schema: StructType) -> None:
+        """Raise ConfigurationError where a column cannot be given: before the query runs."""
+
+    @abstractmethod
+    def _new_planner(self) -> PlannerT:
+        """Return a planner, which looks at each thing once."""
+
+    @abstractmethod
+    async def _look(self, planner: PlannerT) -> dict[str, FollowedT]:
+        """Return what is followed as it is now, by name."""
+
+    @abstractmethod
+    async def _planned(
+        self, planner: PlannerT, logs: Mapping[str, FollowedT], ranges: list[EntryRange]
+    ) -> list[ReadPartition]:
+        """Return the tasks that read the ranges."""
+
+    @abstractmethod
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one partition."""
+
+    # ---- where to read ----
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return where a query without checkpoint begins: `startingOffsets`.
+
+        Raises:
+            NoSuchLog, MetadataError: the log cannot be read.
+            ConfigurationError, DataLoss: the position is not one of the log, or what follows it is gone.
+        """
+        planner = self._new_planner()
+
+        async def start() -> dict[str, Any]:
+            logs = await self._look(planner)
+            planner.check_offsets(logs)
+            return self._form.to_json({name: log.offset(await log.wanted_start()) for name, log in logs.items()})
+
+        return run(start)
+
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """Return where the next micro-batch from `start` must end: `start` itself without new entries.
+
+        Args:
+            start: None before Spark 4.2, which only requests the end of the existing entries.
+            limit: ReadAllAvailable lifts the limits of the options, as Trigger.Once asks.
+
+        Raises:
+            DataLoss: the entries after `start` are gone (failOnDataLoss).
+        """
+        self._looked_at = None
+        planner = self._new_planner()
+        return run(lambda: self._latest(planner, start, limit))
+
+    async def _latest(self, planner: PlannerT, start: dict[str, Any] | None, limit: ReadLimit | None) -> dict[str, Any]:
+        logs = await self._look(planner)
+        readable = {name: await log.end() for name, log in logs.items()}
+        if start is None:
+            ends = {name: self._not_before_given(name, log, readable[name]) for name, log in logs.items()}
+            await self._report(logs, ends, readable)
+            return self._ending(ends, planner, logs)
+        noted = self._form.from_json(start, CHECKPOINT)
+        self._tell_gone(noted, logs)
+        begins = {name: await log.begin(noted[name]) if name in noted else log.start for name, log in logs.items()}
+        ends = await self._ends(logs, noted, begins, readable, limit)
+        await self._report(logs, ends, readable)
+        if ends == begins and noted.keys() == logs.keys():
+            return start
+        if ends != begins:  # a batch that only records a new log has no entries, and does not restart the waiting time
+            self._last_batch_s = time.monotonic()
+        return self._ending(ends, planner, logs)
+
+    def _ending(self, ends: Mapping[str, Position], planner: PlannerT, logs: Mapping[str, FollowedT]) -> dict[str, Any]:
+        """Return the offset at which a micro-batch ends, and keep the state that was read: its plan needs the same."""
+        self._given = {name: log.offset(ends[name]) for name, log in logs.items()}
+        end = self._form.to_json(self._given)
+        self._looked_at = (end, planner, logs)
+        return end
+
+    def _not_before_given(self, name: str, log: FollowedT, end: Position) -> Position:
+        """Return `end`, but not before the last returned one: other bookies may answer now, which know less."""
+        given = self._given.get(name)
+        return end if given is None or log.is_another_than(given) else max(end, given.position)
+
+    async def _ends(
+        self,
+        logs: Mapping[str, FollowedT],
+        noted: Mapping[str, NotedT],
+        begins: Mapping[str, Position],
+        readable: Mapping[str, Position],
+        limit: ReadLimit | None,
+    ) -> dict[str, Position]:
+        """Return where each log's part of the micro-batch ends: at its begin if it has no part."""
+        most: dict[str, Position] = {}
+        for name, begin in begins.items():
+            end = readable[name] if name in noted else begin
+            if self._target is not None:
+                target = self._target.get(name)
+                # Logs created since then, also under an old name, are for the next run.
+                if target is None or logs[name].is_another_than(target):
+                    end = begin
+                else:
+                    end = min(end, target.position)
+            most[name] = max(begin, end)
+        entries_max, bytes_max = self._options.trigger_entries_max, self._options.trigger_bytes_max
+        if isinstance(limit, ReadAllAvailable):
+            return most
+        least = None if self._is_overdue() else self._options.trigger_entries_min
+        if least is None and entries_max is None and bytes_max is None:
+            return most
+        amounts = [await log.amount(begins[name], most[name]) for name, log in logs.items()]
+        if least is not None and sum(each.entries for each in amounts) < least:
+            return dict(begins)
+        entries = _shares([each.entries for each in amounts], entries_max, self._turn)
+        # Entries may have no bytes at all, and still need a share.
+        octets = _shares([max(each.octets, min(each.entries, 1)) for each in amounts], bytes_max, self._turn)
+        self._turn += 1
+        return {
+            name: await log.advance(begins[name], most[name], entries[index], octets[index])
+            for index, (name, log) in enumerate(logs.items())
+        }
+
+    def _is_overdue(self) -> bool:
+        """True when a micro-batch must not wait for `minEntriesPerTrigger`: it waited long enough, or the query
+        ends."""
+        waited_ms = (time.monotonic() - self._last_batch_s) * 1000
+        return self._target is not None or waited_ms >= self._options.trigger_delay_ms
+
+    async def _report(
+        self,
+        logs: Mapping[str, FollowedT],
+        ends: Mapping[str, Position],
+        readable: Mapping[str, Position],
+    ) -> None:
+        """Record the logs' ends for the query's progress, and how much before them is in no micro-batch yet."""
+        behind = [await log.amount(ends[name], readable[name]) for name, log in logs.items()]
+        self._reported = {
+            **self._form.to_json({name: log.offset(readable[name]) for name, log in logs.items()}),
+            ENTRIES_BEHIND: sum(each.entries for each in behind),
+            BYTES_BEHIND: sum(each.octets for each in behind),
+        }
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the limit of a micro-batch. A Spark limit has only one kind, so `latestOffset` applies all three
+        options, whichever limit it gets; only ReadAllAvailable lifts them.
+        """
+        if self._options.trigger_entries_max is not None:
+            return ReadMaxRows(self._options.trigger_entries_max)
+        if self._options.trigger_bytes_max is not None:
+            return ReadMaxBytes(self._options.trigger_bytes_max)
+        if self._options.trigger_entries_min is not None:
+            return ReadMinRows(self._options.trigger_entries_min)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end for a query with Trigger.AvailableNow."""
+        planner = self._new_planner()
+
+        async def target() -> dict[str, NotedT]:
+            return {name: log.offset(await log.end()) for name, log in (await self._look(planner)).items()}
+
+        self._target = run(target)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return the logs' ends as the last trigger saw them, for the query's progress; `progress.lag` reads it."""
+        return self._reported
+
+    # ---- what to read ----
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return the partitions between two offsets; they have the same rows at every call.
+
+        Raises:
+            DataLoss: some of the entries are gone (failOnDataLoss).
+        """
+        looked_at, self._looked_at = self._looked_at, None
+        # The state that `latestOffset` read when it returned this end; otherwise the present state.
+        planner, logs = looked_at[1:] if looked_at is not None and looked_at[0] == end else (self._new_planner(), None)
+        planned: list[InputPartition] = list(run(lambda: self._plan(planner, logs, start, end)))
+        reach("source.planned")
+        return planned
+
+    async def _plan(
+        self,
+        planner: PlannerT,
+        logs: Mapping[str, FollowedT] | None,
+        start: dict[str, Any],
+        end: dict[str, Any],
+    ) -> list[ReadPartition]:
+        first = self._form.from_json(start, CHECKPOINT)
+        last = self._form.from_json(end, CHECKPOINT)
+        if logs is None:
+            logs = await self._look(planner)
+        self._tell_gone(last, logs)
+        ranges: list[EntryRange] = []
+        # A log that only the end names was found then: none of its entries are in this batch.
+        for name in sorted(first.keys() & last.keys() & logs.keys()):
+            log = logs[name]
+            if log.is_another_than(last[name]):
+                tell_loss(self._options, last[name], "deleted and created again")
+            else:
+                ranges += await log.ranges(await log.begin(first[name]), last[name].position)
+        return await self._planned(planner, logs, ranges)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Do nothing: the checkpoint alone says what was read, and reading removes nothing."""
+
+    def stop(self) -> None:
+        """Do nothing: connections end with the process."""
+
+    def _tell_gone(self, noted: Mapping[str, NotedT], logs: Mapping[str, FollowedT]) -> None:
+        for name in sorted(noted.keys() - logs.keys()):
+            tell_loss(self._options, noted[name], "deleted")
+
+
+def check_without_admission_control(options: SourceOptions) -> None:
+    """Refuse options that need the beginning of a micro-batch, if Spark does not pass it.
+
+    Raises:
+        ConfigurationError: a limit of micro-batches is set, with which Trigger.AvailableNow would end too early; or
+            many logs or ledgers are followed, and new ones would be skipped.
+    """
+    limits = ("maxEntriesPerTrigger", "maxBytesPerTrigger", "minEntriesPerTrigger", "logsPattern", "ledgers")
+    for name in limits:
+        if name.lower() in options.given:
+            raise ConfigurationError(
+                f"option '{name}' of a stream needs Spark 4.2, and this is {SPARK_VERSION}: "
+                "remove it, or install a newer pyspark"
+            )
+
+
+def _shares(wanted: list[int], total: int | None, turn: int) -> list[int] | list[None]:
+    """Return the share of each log in a micro-batch, None for no limit.
+
+    A limit of bytes never stops all logs: one entry is always read, however large.
+    """
+    return [None] * len(wanted) if total is None else fair_share(wanted, total, turn)
+
+
+def tell_loss(options: SourceOptions, noted: Noted, what: str) -> None:
+    if options.fail_on_data_loss:
+        raise DataLoss(
+            f"{noted.subject} was {what} since {noted.position} was noted: what was unread is lost; use a new "
+            "checkpoint, or allow the loss (failOnDataLoss=false)"
+        )

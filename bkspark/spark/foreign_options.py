@@ -1,0 +1,54 @@
+"""Options of other connectors, which users bring with them, and what to do instead. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_KAFKA_NAMES = {
+    "kafka.bootstrap.servers": "uri",
+    "subscribe": "log",
+    "subscribePattern": "logsPattern",
+    "assign": "ledgers",
+    "startingOffsetsByTimestamp": "startingTimestamp",
+    "endingOffsetsByTimestamp": "endingTimestamp",
+    "maxOffsetsPerTrigger": "maxEntriesPerTrigger",
+    "minOffsetsPerTrigger": "minEntriesPerTrigger",
+    "maxRecordsPerPartition": "maxEntriesPerPartition",
+    "includeHeaders": "includeMetadata",
+}
+"""Options of Spark's connector for Kafka that have an equivalent here under another name."""
+_KAFKA_PREFIXES = ("kafka.", "kafkaconsumer.", "fetchoffset.", "groupidprefix", "startingoffsetsbytimestampstrategy")
+_OF_KAFKA = {theirs.lower(): ours for theirs, ours in _KAFKA_NAMES.items()}
+_OF_PULSAR_SPARK = {
+    "service.url": "no broker is asked: 'uri' names BookKeeper's metadata, 'pulsarUri' Pulsar's",
+    "admin.url": "no broker is asked: 'uri' names BookKeeper's metadata, 'pulsarUri' Pulsar's",
+    "predefinedsubscription": "nothing is acknowledged: the checkpoint says what was read",
+    "subscriptionprefix": "nothing is acknowledged: the checkpoint says what was read",
+    "startingtime": "it is option 'startingTimestamp' here",
+    "endingtime": "it is option 'endingTimestamp' here",
+    "allowdifferenttopicschemas": "it is valueFormat=raw here",
+    "polltimeoutms": "ledgers are read, not polled",
+}
+"""Options of pulsar-spark that cannot be here."""
+_PULSAR_PREFIXES = ("pulsar.client.", "pulsar.admin.", "pulsar.reader.", "pulsar.producer.", "pulsar.consumer.")
+
+
+def remedy_of_others(key: str) -> str | None:
+    """Return what to do instead of an option, lower-cased, of Kafka's connector or of pulsar-spark; None if it is not
+    one."""
+    if key.startswith(_PULSAR_PREFIXES):
+        return "it is one of a client of Pulsar's brokers, and no broker is asked here: remove it"
+    if key in _OF_PULSAR_SPARK:
+        return _OF_PULSAR_SPARK[key]
+    if key in _OF_KAFKA:
+        return f"what it is to Kafka's connector is option '{_OF_KAFKA[key]}' here"
+    if key.startswith(_KAFKA_PREFIXES):
+        return "it is one of Kafka's connector, and nothing takes its place here: remove it"
+    return None
+
+
+def are_kafkas_offsets(value: Mapping[str, Any]) -> bool:
+    """Whether offsets have the form of Kafka's connector: `{"topic": {"0": 23, "1": -2}}`."""
+    partitions = [key for offsets in value.values() if isinstance(offsets, dict) for key in offsets]
+    return bool(partitions) and all(key.isdecimal() for key in partitions)

@@ -1,0 +1,221 @@
+"""The columns of logs, on the driver: what they remember, else what their entries show.
+
+Entries show their columns if they are of a format other than raw: the first and the last ones of the range that is read
+are looked at. An entry between them that has other columns is found when it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from bkspark.blocking import run
+from bkspark.client import Client
+from bkspark.errors import ConfigurationError, DataLoss, NoSuchLog, SchemaMismatch
+from bkspark.log.positions import LATEST
+from bkspark.log.snapshot import LogSnapshot
+from bkspark.spark.columns import RAW_NAMES, all_nullable, inferred_columns, raw_schema, schema_of_columns
+from bkspark.spark.connection import connect
+from bkspark.spark.evolution import find, merged
+from bkspark.spark.formats.decoding import MalformedMode
+from bkspark.spark.formats.raw import VALUE
+from bkspark.spark.formats.registry import columns_of
+from bkspark.spark.log_schemas import ARROW, PAYLOAD_FORMAT_KEY, RAW, Remembered, default_format, remembered_by_all
+from bkspark.spark.options import SPARK, SourceOptions
+from bkspark.spark.plan import ReadPlanner
+from bkspark.spark.ranges import EntryRange, cut
+from bkspark.spark.read import ranges_to_read, stored_entries
+from bkspark.spark.stored_ledgers import stored_ledgers
+from bkspark.spark.workers import new_pool
+
+SAMPLE_ENTRIES = 1000
+SAMPLE_BYTES = 4 << 20
+"""Limits of each of the two samples that determine the columns of a read without a schema."""
+
+
+def schema_for(options: SourceOptions) -> tuple[StructType, SourceOptions]:
+    """Return the schema of a read for which the user named no columns, and the options with what was found.
+
+    Raises:
+        ConfigurationError: there is no entry, or the entries do not determine the columns.
+        SchemaMismatch: several logs have several formats, or columns that contradict each other.
+    """
+    inferred = replace(options, columns_inferred=True)
+    if options.payload_format == RAW:
+        return raw_schema(options), inferred
+    client = connect(options).asynchronous
+    found = run(lambda: _remembered(ReadPlanner(client, options), options)) if options.reads_logs else None
+    if found is not None:
+        is_named = options.payload_format is not None
+        inferred = replace(inferred, payload_format=found.payload_format, format_found=not is_named)
+        return schema_of_columns(found.columns, inferred), inferred
+    if options.payload_format is None:
+        return raw_schema(options), inferred
+    return _schema_of_entries(client, options), inferred
+
+
+def with_found_format(columns: StructType, options: SourceOptions) -> SourceOptions:
+    """Return options with the payload format that the logs remember, if the user named columns and no format.
+
+    Columns that only raw entries have, such as `ledger_id bigint, value binary`, mean the entries themselves.
+
+    Raises:
+        SchemaMismatch: several logs have several formats.
+    """
+    if options.payload_format is not None or options.columns_inferred or not options.reads_logs:
+        return options
+    client = connect(options).asynchronous
+    found = run(lambda: _remembered(ReadPlanner(client, options), options))
+    if found is None:
+        return options
+    lacking = frozenset(name.lower() for name in columns.names if find(found.columns, name) is None)
+    if len(columns) and len(lacking) == len(columns) and lacking <= RAW_NAMES:
+        return replace(options, payload_format=RAW, given=options.given | {"payloadformat"})
+    return replace(options, payload_format=found.payload_format, format_found=True, metadata_found=lacking)
+
+
+async def _remembered(planner: ReadPlanner, options: SourceOptions) -> Remembered | None:
+    try:
+        snapshots = await planner.snapshots(await planner.log_names())
+    except NoSuchLog:
+        return None  # the reader raises it; a table may be created before its log
+    ends: dict[str, int] = {}
+    if options.ending_offsets != LATEST:
+        for snapshot in snapshots:
+            ends[snapshot.name] = (await planner.end(snapshot, await planner.end_of_log(snapshot))).ordinal
+    return await remembered_by_all(snapshots, ends, options)
+
+
+# ---- entries ----
+
+
+async def shown_by_entries(
+    client: Client, options: SourceOptions, rows: StructType, snapshot: LogSnapshot
+) -> Remembered | None:
+    """Return the payload format and, if they show them, the columns of a log that remembers nothing; for a write.
+
+    Logs that were written before schemas were remembered have the format in the metadata of their ledgers. None if the
+    log has no entries, or is of others and the write names its format.
+
+    Raises:
+        SchemaMismatch: others wrote the log, and the write would add Arrow entries to entries that are not.
+    """
+    if not len(snapshot):
+        return None
+    named = await _format_of_newest(client, snapshot)
+    payload_format = named or options.payload_format or default_format(rows)
+    if payload_format == RAW:
+        return Remembered(RAW, StructType([StructField(VALUE, BinaryType())]))
+    if payload_format != ARROW:
+        return Remembered(named, StructType()) if named else None
+    look = replace(options, given=frozenset(), starting_offsets=-1).for_batch_read()
+    planner = ReadPlanner(client, look)
+    payloads = await _payloads(planner, await ranges_to_read(planner, look), fail_on_data_loss=True)
+    if not payloads:
+        return None
+    try:
+        return Remembered(ARROW, inferred_columns(columns_of(ARROW, payloads)))
+    except (ValueError, ConfigurationError) as error:
+        if named or options.payload_format:
+            return Remembered(ARROW, StructType())
+        raise SchemaMismatch(
+            f"log {snapshot.name} has entries that other programs wrote, and the last one has no rows of Arrow's "
+            f"({error}): set payloadFormat to the format of its entries, or write to another log"
+        ) from None
+
+
+async def _format_of_newest(client: Client, snapshot: LogSnapshot) -> str | None:
+    newest = [listed.ledger_id for listed in await snapshot.ledgers(snapshot.end_ordinal - 1)]
+    async for _, stored in stored_ledgers(client, newest):
+        return stored.metadata.custom_metadata.get(PAYLOAD_FORMAT_KEY, b"").decode(errors="replace") or None
+    return None
+
+
+def _schema_of_entries(client: Client, options: SourceOptions) -> StructType:
+    payload_format = options.payload_format or RAW
+    # Finding the columns must not fence a writer: the read may still be refused, or never run.
+    look = replace(options, recover=False, unconfirmed=True) if options.recover else options
+    first, last = run(lambda: _samples(client, look))
+    if not first:
+        what = "the ledgers chosen" if not options.reads_logs else f"log {options.log or options.logs_pattern}"
+        raise ConfigurationError(
+            f"{what}: no entry is there yet to read the columns off; name them by .schema('a int, b string')"
+        )
+    try:
+        return schema_of_columns(_columns_of_entries(first, last, options), options)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"payloadFormat is {payload_format}, but the first and last entries do not give its columns: {error}; "
+            "choose the format that was written, or name the columns by .schema('a int, b string')"
+        ) from None
+
+
+def _columns_of_entries(first: Sequence[bytes], last: Sequence[bytes], options: SourceOptions) -> StructType:
+    mode = MalformedMode(options.malformed_mode)
+    payload_format = options.payload_format or RAW
+    if payload_format != "arrow":
+        return inferred_columns(
+            columns_of(payload_format, [*first, *last], mode, is_sparks=options.json_dialect == SPARK)
+        )
+    found = [inferred_columns(columns_of(payload_format, first, mode))]
+    if last:
+        found.append(inferred_columns(columns_of(payload_format, list(reversed(last)), mode)))
+    try:
+        return all_nullable(merged(found, ["the last entry", "the last entry"]))
+    except SchemaMismatch as error:
+        raise ConfigurationError(f"the first and the last entry to read contradict each other: {error}") from None
+
+
+async def _samples(client: Client, options: SourceOptions) -> tuple[list[bytes], list[bytes]]:
+    """Return some of the first entries to read, and some of the last ones that are not among these."""
+    planner, ranges = await _range_of(client, options)
+    total = sum(map(len, ranges))
+    head = _sample_size(ranges)
+    tail = max(head, total - _sample_size(list(reversed(ranges))))
+    fails = options.fail_on_data_loss
+    first = await _payloads(planner, cut(ranges, 0, head), fail_on_data_loss=fails)
+    return first, await _payloads(planner, cut(ranges, tail, total), fail_on_data_loss=fails)
+
+
+async def _range_of(client: Client, options: SourceOptions) -> tuple[ReadPlanner, list[EntryRange]]:
+    """Return the entries that a read of these options requests; all of them if it requests none, or later ones."""
+    start = None if options.starting_offsets == LATEST else options.starting_offsets
+    whole = replace(options, given=frozenset(), starting_offsets=None, starting_timestamp=None)
+    try:
+        wanted = replace(options, given=frozenset(), starting_offsets=start).for_batch_read()
+        planner = ReadPlanner(client, wanted)
+        ranges = await ranges_to_read(planner, wanted)
+    except (ConfigurationError, DataLoss):
+        ranges = []  # a stream on a checkpoint does not use its options, which may be outdated
+    if not ranges:
+        planner = ReadPlanner(client, whole)
+        ranges = await ranges_to_read(planner, whole.for_batch_read())
+    return planner, ranges
+
+
+def _sample_size(ranges: Iterable[EntryRange]) -> int:
+    """Return how many entries a sample takes: by SAMPLE_ENTRIES and SAMPLE_BYTES, but one at least."""
+    count, room = 0, float(SAMPLE_BYTES)
+    for entries in ranges:
+        entry_bytes = max(1.0, entries.size / len(entries))
+        taken = min(len(entries), SAMPLE_ENTRIES - count, max(int(room / entry_bytes), 0 if count else 1))
+        if taken <= 0:
+            break
+        count += taken
+        room -= taken * entry_bytes
+    return count
+
+
+async def _payloads(planner: ReadPlanner, ranges: Sequence[EntryRange], *, fail_on_data_loss: bool) -> list[bytes]:
+    payloads: list[bytes] = []
+    # As in a task: the log has the end of a shared ledger before a bookie reports it.
+    for partition in await planner.partitions(ranges) if ranges else ():
+        pool = new_pool(partition.addresses, partition.net)
+        try:
+            async for _, batch in stored_entries(partition.reads, partition, pool, fail_on_data_loss=fail_on_data_loss):
+                payloads += batch
+        finally:
+            await pool.close()
+    return payloads

@@ -1,0 +1,129 @@
+"""Offsets of a stream that follows ledgers, as one canonical JSON object. PURE.
+
+    {"finished": [[0, 16], [18, 18]], "ledgers": {"17": 120, "19": 0}, "selection": "…", "version": 1}
+
+    finished    ranges of ledger ids, both ends included, of which nothing is to be read any more: read to their end
+                after they were closed, or not of the selection, which never changes
+    ledgers     by id, the next entry of each other ledger
+    selection   what is followed: options `ledgers` and `ledgerMetadata.*`. Another selection needs another checkpoint,
+                as `finished` holds for this one only
+    version     of this format, 1
+
+An id that no ledger has is in no range: its ledger may appear later. Ids ascend, and all numbers are integers: Spark
+compares offsets as text.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bkspark.errors import ConfigurationError
+from bkspark.log.positions import Position
+from bkspark.spark.option_values import shown
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerOffset:
+    """The next entry of a ledger; `is_finished`: it is closed, and there is none."""
+
+    ledger_id: int
+    entry_id: int
+    is_finished: bool = False
+
+    @property
+    def position(self) -> Position:
+        return Position(0, self.ledger_id, self.entry_id)
+
+    @property
+    def subject(self) -> str:
+        """What it is a position in, for messages."""
+        return f"ledger {self.ledger_id}"
+
+
+class LedgerIds:
+    """A set of ledger ids as ascending ranges (first, last). Immutable."""
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        self.ranges = tuple(ranges)
+
+    def __contains__(self, ledger_id: object) -> bool:
+        assert isinstance(ledger_id, int)
+        index = bisect.bisect_right(self.ranges, (ledger_id, float("inf"))) - 1
+        return index >= 0 and ledger_id <= self.ranges[index][1]
+
+    def with_ids(self, ledger_ids: Collection[int]) -> LedgerIds:
+        """Return the set with some more ids."""
+        if not ledger_ids:
+            return self
+        merged: list[tuple[int, int]] = []
+        for first, last in sorted([*self.ranges, *((each, each) for each in ledger_ids)]):
+            if merged and first <= merged[-1][1] + 1:
+                merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+            else:
+                merged.append((first, last))
+        return LedgerIds(merged)
+
+
+class ManyLedgers:
+    """How the offsets of a stream that follows ledgers are written. It remembers where the present trigger begins.
+
+    Args:
+        selection: the options that say what is followed, as one text.
+    """
+
+    def __init__(self, selection: str) -> None:
+        self._selection = selection
+        self.finished = LedgerIds()
+        self.noted: frozenset[int] = frozenset()
+
+    def begin_at(self, value: Any, source: str) -> None:
+        """Take the offset at which a trigger begins; None for a new query. Raises as `from_json`."""
+        if value is None:
+            self.finished, self.noted = LedgerIds(), frozenset()
+        else:
+            self.noted = frozenset(each.ledger_id for each in self.from_json(value, source).values())
+            self.finished = self.finished_in(value)
+
+    def never_read(self, ledger_ids: Collection[int]) -> None:
+        """Take ledgers that are not of the selection."""
+        self.finished = self.finished.with_ids(ledger_ids)
+
+    def to_json(self, offsets: Mapping[str, LedgerOffset]) -> dict[str, Any]:
+        read = [each.ledger_id for each in offsets.values() if each.is_finished]
+        rest = sorted((each.ledger_id, each.entry_id) for each in offsets.values() if not each.is_finished)
+        return {
+            "finished": [list(each) for each in self.finished.with_ids(read).ranges],
+            "ledgers": {str(ledger_id): entry_id for ledger_id, entry_id in rest},
+            "selection": self._selection,
+            "version": VERSION,
+        }
+
+    def from_json(self, value: Any, source: str) -> dict[str, LedgerOffset]:
+        """Return the ledgers of an offset that are not finished.
+
+        Raises:
+            ConfigurationError: it is the offset of a stream of logs, of another selection, or of a newer version.
+        """
+        if not isinstance(value, Mapping) or set(value) != {"finished", "ledgers", "selection", "version"}:
+            raise ConfigurationError(
+                f"{source} is {shown(value)}, no offset of a stream of ledgers: use the checkpoint of this query, or a "
+                "new one"
+            )
+        if value["version"] != VERSION:
+            raise ConfigurationError(f"{source} has version {value['version']!r}, this bkspark reads version {VERSION}")
+        if value["selection"] != self._selection:
+            raise ConfigurationError(
+                f"{source} is of ledgers {shown(value['selection'])}, but {shown(self._selection)} are read: give the "
+                "same options 'ledgers' and 'ledgerMetadata.*', or use a new checkpoint"
+            )
+        return {key: LedgerOffset(int(key), entry_id) for key, entry_id in value["ledgers"].items()}
+
+    @staticmethod
+    def finished_in(value: Mapping[str, Any]) -> LedgerIds:
+        """Return the finished ledgers of an offset."""
+        return LedgerIds((first, last) for first, last in value["finished"])

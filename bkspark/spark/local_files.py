@@ -1,0 +1,87 @@
+"""Files of secrets that options name: where they are on this host, the password of ledgers, and keys of encryption.
+
+A plan and a task hold the name only. Every process reads the file for itself: the driver, and each executor.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from bkspark.secret_files import PASSWORD_FILE_VARIABLE, PASSWORD_VARIABLE, password_from, read_password
+
+if TYPE_CHECKING:
+    from bkspark.ledger.encryption import EncryptionOptions
+
+
+def local_path(path: str) -> str:
+    """Return where a file is on this host: a path as it is; a name alone is also a file that Spark distributes.
+
+    Spark distributes the files of `spark.files`, `--files` and `SparkContext.addFile`. A file of the working directory
+    comes first.
+    """
+    if os.sep in path or os.path.exists(path):
+        return path
+    from pyspark import SparkFiles  # options are checked without Spark, too
+
+    try:
+        distributed = os.path.join(SparkFiles.getRootDirectory(), path)
+    except AssertionError:
+        return path  # a driver without a Spark context
+    return distributed if os.path.exists(distributed) else path
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPassword:
+    """The password of ledgers: given itself, or by a file, which each process reads for itself."""
+
+    value: bytes = field(default=b"", repr=False)
+    path: str | None = None
+
+    @property
+    def option(self) -> str:
+        """The option that gives it."""
+        return "password" if self.path is None else "passwordFile"
+
+    @classmethod
+    def given(cls, text: str) -> LedgerPassword:
+        """Return the password that option `password` gives."""
+        return cls(text.encode())
+
+    @classmethod
+    def in_file(cls, path: str) -> LedgerPassword:
+        """Return the password that is in a file. Raises ValueError if no file is named."""
+        if not path:
+            raise ValueError("is empty")
+        return cls(path=path)
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str]) -> LedgerPassword:
+        """Return the password that the environment gives or names. Raises as `password_from`."""
+        if environment.get(PASSWORD_FILE_VARIABLE) and not environment.get(PASSWORD_VARIABLE):
+            return cls(path=environment[PASSWORD_FILE_VARIABLE])
+        return cls(password_from(environment))
+
+    def read(self) -> bytes:
+        """Return the password.
+
+        Raises:
+            ConfigurationError: the file cannot be used on this host.
+        """
+        if self.path is None:
+            return self.value
+        shown = f"option 'passwordFile' is {self.path!r}, which the driver and every executor read for themselves"
+        return read_password(local_path(self.path), shown)
+
+
+NO_PASSWORD = LedgerPassword()
+
+
+def encryption_with(key_file: str | None) -> EncryptionOptions:
+    """Return the encryption of a client in this process, by the file that option `encryptionKeyFile` names."""
+    from bkspark.ledger.encryption import EncryptionOptions  # imports the client, which few need here
+
+    option = "option 'encryptionKeyFile'"
+    return EncryptionOptions(None if key_file is None else local_path(key_file), option)

@@ -1,0 +1,254 @@
+"""What logs remember of their columns, on the driver: for reads the columns, for writes the check of the rows.
+
+Only the metadata store is read, and a schema at most once for each process.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql.types import DataType, StructField, StructType
+
+from bkspark.errors import SchemaMismatch
+from bkspark.log.formats import SchemaRef
+from bkspark.log.positions import Position
+from bkspark.log.schemas import SchemaChange, StoredSchema, in_effect
+from bkspark.log.snapshot import LogSnapshot
+from bkspark.spark.columns import arrow_schema
+from bkspark.spark.evolution import (
+    Append,
+    find,
+    is_beyond,
+    merged,
+    reads_as,
+    schema_of_text,
+    schema_text,
+    shown_columns,
+)
+from bkspark.spark.formats.arrow import converts
+from bkspark.spark.formats.decoding import MalformedMode
+from bkspark.spark.options import SourceOptions
+from bkspark.spark.ranges import EntryRange
+
+_log = logging.getLogger(__name__)
+
+RAW, ARROW = "raw", "arrow"
+PAYLOAD_FORMAT_KEY = "bkspark.payload_format"
+"""Custom metadata of a ledger that Spark writes: the payload format of its entries."""
+FAILFAST = MalformedMode.FAILFAST.value
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """A payload format and the columns of its rows."""
+
+    payload_format: str
+    columns: StructType
+
+
+async def remembered(snapshot: LogSnapshot, ref: SchemaRef) -> Remembered:
+    """Return what a log remembers under one of its `schemas`. Raises MetadataFormat, DataLoss."""
+    stored = await snapshot.schema(ref)
+    return Remembered(stored.payload_format, schema_of_text(stored.schema, snapshot.name))
+
+
+async def remembered_by_all(
+    snapshots: Sequence[LogSnapshot], ends: Mapping[str, int], options: SourceOptions
+) -> Remembered | None:
+    """Return what logs remember of the ranges to read; None if one that has ledgers remembers nothing.
+
+    Args:
+        ends: by log, the ordinal of the last ledger to read, if the options set an end.
+
+    Raises:
+        SchemaMismatch: the logs have several formats, or columns of contradictory types.
+    """
+    found: dict[str, Remembered] = {}
+    is_known = True
+    for snapshot in snapshots:
+        refs = snapshot.schemas
+        ref = in_effect(refs, ends[snapshot.name]) if snapshot.name in ends else refs[-1] if refs else None
+        if ref is not None:
+            found[snapshot.name] = await remembered(snapshot, ref)
+        elif len(snapshot):
+            is_known = False
+    if not is_known or not found:
+        return None
+    names = [f"log {name}" for name in found]
+    formats = {each.payload_format: name for name, each in found.items()}
+    if len(formats) > 1 and options.payload_format is None:
+        shown = ", ".join(f"{name} has {each}" for each, name in formats.items())
+        raise SchemaMismatch(f"the logs have several payload formats ({shown}): read those of one format at a time")
+    of_format = options.payload_format or next(iter(formats))
+    if of_format not in formats or len(formats) > 1:
+        return None
+    return Remembered(of_format, merged([each.columns for each in found.values()], names))
+
+
+# ---- reads: what the entries have, against what is wanted ----
+
+
+class ColumnCheck:
+    """Compares the columns of a read with what its logs remember of the ranges that it plans.
+
+    Args:
+        columns: the payload columns of the read.
+        options: its options, with the payload format.
+    """
+
+    def __init__(self, columns: StructType, options: SourceOptions) -> None:
+        self._columns = columns
+        self._options = options
+        self._checked: dict[tuple[str, str], bool] = {}
+
+    async def check(self, snapshots: Iterable[LogSnapshot], ranges: Sequence[EntryRange]) -> bool:
+        """Return whether the entries may have columns that the read has not; a line of the driver's log names these.
+
+        Raises:
+            SchemaMismatch: entries have another format, or a column of a type that cannot be read as the wanted one;
+                names the position where they begin, and the remedy.
+        """
+        has_more = False
+        for snapshot in snapshots:
+            if not snapshot.schemas:
+                continue
+            ours = [each for each in ranges if each.log == snapshot.name]
+            ref = in_effect(snapshot.schemas, ours[-1].ordinal) if ours else None
+            if ref is None:
+                continue
+            key = (snapshot.name, ref.name)
+            if key not in self._checked:
+                first = next((each for each in ours if each.ordinal >= ref.first_ordinal), ours[-1])
+                position = Position(first.ordinal, first.ledger_id, first.first_entry)
+                self._checked[key] = self._check_one(snapshot.name, await remembered(snapshot, ref), position)
+            has_more = has_more or self._checked[key]
+        return has_more
+
+    def _check_one(self, log: str, stored: Remembered, position: Position) -> bool:
+        options = self._options
+        if stored.payload_format != options.payload_format:
+            if "payloadformat" in options.given:
+                return False  # the user says what the entries are
+            raise SchemaMismatch(
+                f"log {log} has {stored.payload_format} entries from {position} on, and this read expects "
+                f"{options.payload_format}: load again, which finds the format and the columns (a stream: start the "
+                "query again), or set payloadFormat"
+            )
+        if stored.payload_format == RAW:
+            return False
+        for column in self._columns:
+            match = find(stored.columns, column.name)
+            if match is not None and not self._is_readable(match.dataType, column):
+                raise SchemaMismatch(
+                    f"column '{column.name}' is {match.dataType.simpleString()} in log {log} from {position} on, and "
+                    f"this read has it as {column.dataType.simpleString()}: load again, which finds the columns (a "
+                    "stream: start the query again), or name them by .schema()"
+                )
+        if not options.columns_inferred:
+            return False
+        more = [column for column in stored.columns if is_beyond(column, find(self._columns, column.name))]
+        if more:
+            _log.warning(
+                "log %s: %s new from %s on: this read has the columns with which it began; load again (a stream: start "
+                "the query again) to read what is new",
+                log,
+                shown_columns(more),
+                position,
+            )
+        return bool(more)
+
+    def _is_readable(self, stored: DataType, wanted: StructField) -> bool:
+        if self._options.columns_inferred:
+            return reads_as(stored, wanted.dataType)
+        if self._options.payload_format != ARROW or self._options.malformed_mode != FAILFAST:
+            return True  # the values decide, in the tasks
+        kinds = arrow_schema(StructType([StructField("stored", stored), StructField("wanted", wanted.dataType)]))
+        return converts(kinds.field(0).type, kinds.field(1).type)
+
+
+# ---- writes ----
+
+
+@dataclass(frozen=True)
+class WritePlan:
+    """How rows are written to a log.
+
+    `entries` has their columns as the entries name them, NOT NULL where the log or the data say so; `change` is what
+    the log remembers afterwards.
+    """
+
+    payload_format: str
+    entries: StructType
+    change: SchemaChange
+
+    @property
+    def is_news(self) -> bool:
+        """Whether the log remembers something else now."""
+        return self.change.base != self.change.stored.name
+
+    def is_stricter_than(self, rows: StructType) -> bool:
+        """Whether the rows may hold nulls that the log does not take."""
+        return renamed(rows, self.entries.names) != renamed(self.entries, self.entries.names)
+
+
+def renamed(columns: StructType, names: Sequence[str]) -> StructType:
+    """Return the columns under other names, without metadata."""
+    return StructType([StructField(name, each.dataType, each.nullable) for name, each in zip(names, columns)])
+
+
+def new_log_plan(options: SourceOptions, rows: StructType, base: str | None = None) -> WritePlan:
+    """Return how to write rows to a log that has nothing, or whose columns are replaced."""
+    payload_format = options.payload_format or default_format(rows)
+    return WritePlan(payload_format, rows, SchemaChange(_stored(payload_format, rows), base))
+
+
+def default_format(schema: StructType) -> str:
+    """Return the payload format of a write to a new log without option payloadFormat."""
+    is_value = len(schema) == 1 and schema[0].name.lower() == "value"
+    return RAW if is_value and schema[0].dataType.typeName() in ("binary", "string") else ARROW
+
+
+async def planned_write(
+    options: SourceOptions,
+    rows: StructType,
+    snapshot: LogSnapshot | None,
+    found: Remembered | None,
+    *,
+    is_overwrite: bool,
+) -> WritePlan:
+    """Return how to write rows.
+
+    Args:
+        found: what the entries of a log show that remembers nothing; without columns if they do not show these.
+
+    Raises:
+        SchemaMismatch: the log has another format, or columns that the rows do not fit.
+    """
+    ref = snapshot.schemas[-1] if snapshot is not None and snapshot.schemas else None
+    base = None if ref is None else ref.name
+    if snapshot is None or options.overwrite_schema or (is_overwrite and ref is None):
+        return new_log_plan(options, rows, base)
+    present = found if ref is None else await remembered(snapshot, ref)
+    if present is None:
+        return new_log_plan(options, rows)
+    log = snapshot.name
+    payload_format = options.payload_format or present.payload_format
+    if payload_format != present.payload_format:
+        raise SchemaMismatch(
+            f"option 'payloadFormat' is {payload_format}, but log {log} has {present.payload_format} entries: leave it "
+            "out, write to another log, or replace the log (mode overwrite with overwriteSchema=true)"
+        )
+    if payload_format == RAW and default_format(rows) != RAW:
+        raise SchemaMismatch(
+            f"log {log} has raw entries, each the bytes of one column 'value', and the data has other columns "
+            f"({', '.join(rows.names)[:500]}): select one as value, binary or string, write to another log, or replace "
+            "the log (mode overwrite with overwriteSchema=true)"
+        )
+    append = Append(log, payload_format, present.columns or rows, rows, merge=options.merge_schema)
+    return WritePlan(payload_format, append.entries, SchemaChange(_stored(payload_format, append.columns), base))
+
+
+def _stored(payload_format: str, columns: StructType) -> StoredSchema:
+    return StoredSchema(payload_format, schema_text(columns))

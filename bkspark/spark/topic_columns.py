@@ -1,0 +1,186 @@
+"""Columns of a read of Pulsar's topics: the payload's, by the topic's schema, and those that describe a message.
+
+    value              binary              the payload, where the topic has no schema of a record; else its fields
+    key, value         of the schema       of KEY_VALUE
+    __key              binary              the message's key
+    __topic            string              the topic, or its partition
+    __messageId        binary              as Java's MessageId.toByteArray
+    __publishTime      timestamp           by the producer's clock
+    __eventTime        timestamp           what the producer set, or null
+    __messageProperties map<string,string>
+
+With includeMetadata, or named in the schema given to Spark: __partition, __ledgerId, __entryId, __batchIndex,
+__sequenceId, __producerName, __orderingKey, __schemaVersion, __index, __brokerTime, __replicatedFrom, __deliverAt,
+__txnId and __encryption. Columns that are not in the schema are not built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import DataType, StructField, StructType
+
+from bkspark.errors import ConfigurationError
+from bkspark.pulsar import entries as entry_fields
+from bkspark.pulsar import message_columns as columns
+from bkspark.pulsar import messages as single_fields
+from bkspark.pulsar.entries import Entries
+from bkspark.pulsar.messages import Messages
+from bkspark.pulsar.schemas import RAW, Schema
+from bkspark.pulsar.slices import text_array
+
+VALUE = "value"
+_TIME = pa.timestamp("us", "UTC")
+ALWAYS: dict[str, pa.DataType] = {
+    "__key": pa.binary(),
+    "__topic": pa.string(),
+    "__messageId": pa.binary(),
+    "__publishTime": _TIME,
+    "__eventTime": _TIME,
+    "__messageProperties": columns.PROPERTIES,
+}
+ON_DEMAND: dict[str, pa.DataType] = {
+    "__partition": pa.int32(),
+    "__ledgerId": pa.int64(),
+    "__entryId": pa.int64(),
+    "__batchIndex": pa.int32(),
+    "__sequenceId": pa.int64(),
+    "__producerName": pa.string(),
+    "__orderingKey": pa.binary(),
+    "__schemaVersion": pa.int64(),
+    "__index": pa.int64(),
+    "__brokerTime": _TIME,
+    "__replicatedFrom": pa.string(),
+    "__deliverAt": _TIME,
+    "__txnId": pa.string(),
+    "__encryption": columns.ENCRYPTION,
+}
+DESCRIBING = {name.lower(): (name, kind) for name, kind in (ALWAYS | ON_DEMAND).items()}
+"""Columns that describe a message, by lower-cased name."""
+FROM_ENTRIES = frozenset(
+    [
+        "__topic",
+        "__messageid",
+        "__publishtime",
+        "__partition",
+        "__ledgerid",
+        "__entryid",
+        "__batchindex",
+        "__producername",
+        "__schemaversion",
+        "__index",
+        "__brokertime",
+        "__replicatedfrom",
+        "__deliverat",
+        "__txnid",
+    ]
+)
+"""What is known of a message without its payload being decompressed."""
+
+
+def payload_type(schema: Schema | None) -> pa.DataType:
+    """Return the payload's columns as a struct, of the topic's newest schema.
+
+    Raises:
+        ConfigurationError: Spark has no type for it, or a field has the name of a describing column.
+    """
+    schema = schema or RAW
+    found = schema.arrow_type()
+    if not pa.types.is_struct(found):
+        return pa.struct({VALUE: found})
+    for place in range(found.num_fields):
+        name = found.field(place).name
+        if name.lower() in DESCRIBING:
+            raise ConfigurationError(
+                f"the topic's schema has a field '{name}', which is the name of a column that describes messages: read "
+                "the bytes with valueFormat=raw, or name other columns by .schema()"
+            )
+    return found
+
+
+def topic_schema(schema: Schema | None, *, include_metadata: bool) -> StructType:
+    """Return the columns of a topic. Raises as `payload_type`."""
+    payload = payload_type(schema)
+    fields = [payload.field(place) for place in range(payload.num_fields)]
+    describing = ALWAYS | ON_DEMAND if include_metadata else ALWAYS
+    return StructType(
+        [StructField(each.name, _spark_type(each)) for each in fields]
+        + [StructField(name, from_arrow_type(kind)) for name, kind in describing.items()]
+    )
+
+
+def _spark_type(column: pa.Field) -> DataType:
+    try:
+        return from_arrow_type(column.type, prefer_timestamp_ntz=True)
+    except Exception as error:  # pyspark's error types differ between its versions
+        raise ConfigurationError(
+            f"field '{column.name}' of the topic's schema is {column.type}, which Spark has no type for ({error}): "
+            "read the bytes with valueFormat=raw"
+        ) from None
+
+
+def check_describing(name: str, kind: pa.DataType) -> None:
+    """Raise ConfigurationError where a describing column was asked for with another type."""
+    wanted = DESCRIBING[name.lower()][1]
+    if kind != wanted and not (pa.types.is_map(kind) and pa.types.is_map(wanted)):
+        shown = from_arrow_type(wanted).simpleString()
+        raise ConfigurationError(f"column '{name}' is {shown}, but the schema says {kind}: correct it")
+
+
+def describing_column(name: str, messages: Messages, topic: str, partition: int) -> pa.Array:
+    """Return a column that describes messages, by its lower-cased name.
+
+    Raises:
+        ValueError: what is stored cannot be such a column.
+    """
+    count = len(messages)
+    if name == "__topic":
+        return pa.repeat(pa.scalar(topic), count)
+    if name == "__partition":
+        return pa.repeat(pa.scalar(partition if partition >= 0 else None, pa.int32()), count)
+    if name == "__messageid":
+        return columns.message_ids(messages, partition)
+    return _COLUMNS[name](messages)
+
+
+def _of_entry(number: int) -> Callable[[Messages], pa.Array]:
+    return lambda messages: text_array(columns.spans(messages, number, None), "metadata")
+
+
+def _batch_index(messages: Messages) -> pa.Array:
+    return pa.array(messages.batch_index.astype(np.int32), mask=messages.batch_index < 0)
+
+
+def _nullable(numbers: np.ndarray) -> pa.Array:
+    return pa.array(numbers, pa.int64(), mask=numbers < 0)
+
+
+def _entry_times(values: Callable[[Entries], np.ndarray], messages: Messages) -> pa.Array:
+    found = values(messages.entries)[messages.entry]
+    return columns.times(np.maximum(found, 0), found > 0)
+
+
+_COLUMNS: dict[str, Callable[[Messages], pa.Array]] = {
+    "__key": columns.keys,
+    "__publishtime": lambda messages: columns.times(columns.publish_times(messages)),
+    "__eventtime": columns.event_times,
+    "__messageproperties": columns.properties,
+    "__ledgerid": lambda messages: pa.array(messages.entries.ledger_ids[messages.entry]),
+    "__entryid": lambda messages: pa.array(messages.entries.entry_ids[messages.entry]),
+    "__batchindex": _batch_index,
+    "__sequenceid": lambda messages: pa.array(messages.sequence_ids),
+    "__producername": _of_entry(entry_fields.PRODUCER),
+    "__orderingkey": lambda messages: columns.spans(messages, entry_fields.ORDERING_KEY, single_fields.ORDERING_KEY),
+    "__schemaversion": lambda messages: _nullable(columns.schema_versions(messages)),
+    "__index": lambda messages: _nullable(messages.indexes),
+    "__brokertime": lambda messages: _entry_times(lambda entries: entries.broker_times, messages),
+    "__replicatedfrom": _of_entry(entry_fields.REPLICATED_FROM),
+    "__deliverat": lambda messages: _entry_times(
+        lambda entries: entries.metadata.value(entry_fields.DELIVER_AT), messages
+    ),
+    "__txnid": columns.transactions,
+    "__encryption": columns.encryptions,
+}

@@ -1,0 +1,421 @@
+"""From entries of topics to record batches for Spark, in tasks.
+
+An entry that is malformed does what `mode` says, and so does a message whose value is not of its schema. Where a run of
+entries fails, its halves are tried, down to the entry that is at fault.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructType
+
+from bkspark.entries import EntryBatch
+from bkspark.errors import ConfigurationError, MalformedPayload
+from bkspark.pulsar import entries as entry_fields
+from bkspark.pulsar import message_columns as columns
+from bkspark.pulsar.chunks import ChunkGatherer
+from bkspark.pulsar.entries import Entries, MalformedEntry, decode_entries
+from bkspark.pulsar.message_ids import MessageId
+from bkspark.pulsar.messages import Joined, Messages, messages_of, outlines_of
+from bkspark.pulsar.schemas import RAW, Schema
+from bkspark.pulsar.transactions import transaction_ids
+from bkspark.pulsar.values import MALFORMED, ValueDecoder, decoder_of, key_value_of
+from bkspark.spark.columns import arrow_schema, check_columns
+from bkspark.spark.formats.decoding import MalformedMode, check_nulls
+from bkspark.spark.options import SourceOptions
+from bkspark.spark.topic_columns import DESCRIBING, FROM_ENTRIES, VALUE, check_describing, describing_column
+from bkspark.spark.topic_options import AUTO, READ_COMMITTED
+from bkspark.spark.topics import TopicFacts
+
+CONTENT_BYTES_MAX = 64 << 20
+"""Limit of the payloads that are decompressed together; a single entry may have more."""
+
+LookBack = Callable[[str], Iterator[EntryBatch]]
+"""Returns the entries of a topic before those of a task, the nearest batch first."""
+
+
+class TopicRows:
+    """Makes record batches of the columns that Spark asked for.
+
+    Raises:
+        ConfigurationError: a column cannot be given.
+    """
+
+    def __init__(self, schema: StructType, options: SourceOptions) -> None:
+        check_columns(schema)
+        self._schema = arrow_schema(schema)
+        self._options = options
+        self._mode = MalformedMode(options.malformed_mode)
+        self._describing = {
+            i: each.name.lower() for i, each in enumerate(self._schema) if each.name.lower() in DESCRIBING
+        }
+        for i in self._describing:
+            check_describing(self._schema.field(i).name, self._schema.field(i).type)
+        self._corrupt = self._schema.get_field_index(options.corrupt_record)
+        if self._corrupt >= 0 and self._schema.field(self._corrupt).type not in (pa.binary(), pa.string()):
+            raise ConfigurationError(f"column '{options.corrupt_record}' must be a string or binary")
+        self._payload = [i for i in range(len(self._schema)) if i not in self._describing and i != self._corrupt]
+        self._is_outline = not self._payload and self._corrupt < 0 and set(self._describing.values()) <= FROM_ENTRIES
+
+    def for_topic(self, topic: str, facts: TopicFacts, look_back: LookBack) -> TopicDecoder:
+        return TopicDecoder(self, topic, facts, look_back)
+
+
+class TopicDecoder:
+    """Makes the rows of one topic or partition in one task, whose entries come in order."""
+
+    def __init__(self, rows: TopicRows, topic: str, facts: TopicFacts, look_back: LookBack) -> None:
+        self._rows = rows
+        self._schema = rows._schema
+        self._options = rows._options
+        self._mode = rows._mode
+        self._topic = topic
+        self._facts = facts
+        self._look_back = look_back
+        self._chunks = ChunkGatherer()
+        # The messages that have chunks before the task's first entry, once all of these entries were looked at: a
+        # topic of many messages without their heads is not looked through for each.
+        self._earlier: set[str] | None = None
+        self._newest = facts.schemas[max(facts.schemas)] if facts.schemas else RAW
+        self._decoders: dict[int, ValueDecoder] = {}
+
+    # ---- entries ----
+
+    def batches(self, batch: EntryBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of consecutive entries.
+
+        Raises:
+            MalformedPayload: an entry is not one of Pulsar's, or a value not of its schema (FAILFAST).
+            ConfigurationError: messages are encrypted, or of transactions that the plan knows nothing of.
+        """
+        is_compacted = batch.ledger_id == self._facts.compacted_ledger
+        try:
+            entries = decode_entries(batch, is_compacted=is_compacted)
+        except MalformedEntry as error:
+            yield from self._halves(batch, error, self.batches)
+            return
+        rows, raw = self._deliverable(entries)
+        joined: dict[int, Joined] = {}
+        is_chunk = (entries.is_chunk & ~raw)[rows]
+        if is_chunk.any():
+            yield from self._with_chunks(batch, entries, rows, raw)
+            return
+        yield from self._pieces(batch, entries, rows, raw, joined)
+
+    def _pieces(
+        self, batch: EntryBatch, entries: Entries, rows: np.ndarray, raw: np.ndarray, joined: Mapping[int, Joined]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some entries, decompressing CONTENT_BYTES_MAX at a time."""
+        if not len(rows):
+            return
+        sizes = np.minimum(entries.uncompressed_sizes[rows], 1 << 32)
+        piece = (np.cumsum(sizes) - sizes) // CONTENT_BYTES_MAX
+        bounds = [0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), len(rows)]
+        for first, end in itertools.pairwise(bounds):
+            yield from self._rows_of(batch, entries, rows[first:end], raw, joined)
+
+    def _rows_of(
+        self, batch: EntryBatch, entries: Entries, rows: np.ndarray, raw: np.ndarray, joined: Mapping[int, Joined]
+    ) -> Iterator[pa.RecordBatch]:
+        try:
+            if self._rows._is_outline and batch.ledger_id != self._facts.compacted_ledger and not raw.any():
+                messages = outlines_of(entries, rows)
+            else:
+                messages = messages_of(entries, rows, joined, is_raw=raw)
+            messages = self._in_bounds(messages)
+            described = {
+                i: describing_column(name, messages, self._topic, self._facts.partition)
+                for i, name in self._rows._describing.items()
+            }
+        except MALFORMED as error:
+            if len(rows) > 1:
+                middle = len(rows) // 2
+                yield from self._rows_of(batch, entries, rows[:middle], raw, joined)
+                yield from self._rows_of(batch, entries, rows[middle:], raw, joined)
+            else:
+                yield from self._malformed(batch, int(rows[0]), str(error))
+            return
+        if len(messages):
+            yield self._record_batch(messages, described, raw)
+
+    def _halves(
+        self, batch: EntryBatch, error: MalformedEntry, decode: Callable[[EntryBatch], Iterator[pa.RecordBatch]]
+    ) -> Iterator[pa.RecordBatch]:
+        if len(batch) == 1:
+            yield from self._malformed(batch, 0, str(error))
+            return
+        middle = len(batch) // 2
+        yield from decode(batch.slice(0, middle))
+        yield from decode(batch.slice(middle, len(batch)))
+
+    def _deliverable(self, entries: Entries) -> tuple[np.ndarray, np.ndarray]:
+        """Return the places of entries that may give rows, and which of all are taken as they are stored."""
+        wanted = ~entries.is_marker
+        raw = np.zeros(len(entries), bool)
+        is_encrypted = entries.is_encrypted & wanted
+        if is_encrypted.any():
+            raw = self._encrypted(entries, is_encrypted)
+            wanted &= ~is_encrypted | raw
+        if self._options.isolation == READ_COMMITTED:
+            has = np.flatnonzero(entries.has_transaction & wanted)
+            if len(has):
+                aborted = self._facts.aborted
+                if aborted is None:
+                    raise ConfigurationError(
+                        f"topic {self._topic} has transactions (entry {int(entries.ledger_ids[has[0]])}:"
+                        f"{int(entries.entry_ids[has[0]])}), of which the plan of the read knew nothing: name it by "
+                        "option 'topic', or set isolation=read_uncommitted"
+                    )
+                gone = [txn in aborted for txn in transaction_ids(entries, has)]
+                wanted[has[gone]] = False
+        return np.flatnonzero(wanted), raw
+
+    def _encrypted(self, entries: Entries, is_encrypted: np.ndarray) -> np.ndarray:
+        """Return which of the encrypted entries are taken as they are stored."""
+        if self._options.encrypted == "raw":
+            return is_encrypted
+        if self._options.encrypted == "skip":
+            return np.zeros(len(entries), bool)
+        row = int(np.argmax(is_encrypted))
+        facts = columns.encryptions(messages_of(entries, np.array([row]), {}, is_raw=is_encrypted)).to_pylist()[0]
+        raise ConfigurationError(
+            f"topic {self._topic}, message {int(entries.ledger_ids[row])}:{int(entries.entry_ids[row])}: messages are "
+            f"encrypted for keys {', '.join(facts['keys'])}, and no key is here: leave them out (encrypted=skip), or "
+            "read them as they are stored (encrypted=raw)"
+        )
+
+    # ---- chunks ----
+
+    def _with_chunks(
+        self, batch: EntryBatch, entries: Entries, rows: np.ndarray, raw: np.ndarray
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of entries of which some are chunks: the last chunk is where the message is."""
+        is_chunk = entries.is_chunk & ~raw
+        waiting: list[int] = []
+        joined: dict[int, Joined] = {}
+        for row in rows.tolist():
+            if is_chunk[row]:
+                try:
+                    uuid = self._chunks.take(entries, row)
+                    if uuid is None:
+                        continue
+                    whole = self._whole(uuid)
+                except ValueError as error:
+                    yield from self._pieces(batch, entries, np.array(waiting, np.int64), raw, joined)
+                    waiting, joined = [], {}
+                    yield from self._malformed(batch, row, str(error))
+                    continue
+                if whole is None:
+                    continue
+                joined[row] = whole
+            waiting.append(row)
+        yield from self._pieces(batch, entries, np.array(waiting, np.int64), raw, joined)
+
+    def _whole(self, uuid: str) -> Joined | None:
+        """Return a message whose last chunk is here, looking for the others before the task's first entry."""
+        if self._chunks.lacks(uuid) and (self._earlier is None or uuid in self._earlier):
+            seen: set[str] = set()
+            for batch in self._look_back(self._topic):
+                try:
+                    entries = decode_entries(batch)
+                except MalformedEntry:
+                    continue  # the task that reads it tells
+                for row in np.flatnonzero(entries.is_chunk)[::-1].tolist():
+                    seen.add(entries.text(entry_fields.UUID, row))
+                    self._chunks.take_earlier(entries, row, uuid)
+                if not self._chunks.lacks(uuid):
+                    break
+            else:
+                self._earlier = seen
+        return self._chunks.join(uuid)
+
+    # ---- rows ----
+
+    def _in_bounds(self, messages: Messages) -> Messages:
+        """Return the messages between the positions and times that the options name."""
+        facts = self._facts
+        for bound, is_first in ((facts.first, True), (facts.last, False)):
+            if isinstance(bound, MessageId):
+                entry_ids = messages.entries.entry_ids[messages.entry]
+                is_there = (entry_ids == bound.entry_id) & (
+                    messages.entries.ledger_ids[messages.entry] == bound.ledger_id
+                )
+                beyond = (
+                    messages.batch_index < bound.batch_index if is_first else messages.batch_index > bound.batch_index
+                )
+                messages = messages.select(~(is_there & beyond))
+        if facts.since_ms is not None:
+            messages = messages.select(columns.publish_times(messages) >= facts.since_ms)
+        if facts.until_ms is not None:
+            messages = messages.select(columns.publish_times(messages) < facts.until_ms)
+        return messages
+
+    def _record_batch(self, messages: Messages, described: Mapping[int, pa.Array], raw: np.ndarray) -> pa.RecordBatch:
+        found: dict[int, pa.Array] = dict(described)
+        kept = np.ones(len(messages), bool)
+        if self._rows._payload or self._rows._corrupt >= 0:
+            payload, corrupt = self._payload_columns(messages, raw)
+            if self._mode is MalformedMode.DROPMALFORMED:
+                kept = ~corrupt
+            found |= payload
+            if self._rows._corrupt >= 0:
+                held = columns.values(messages)
+                blank = pa.array(np.where(corrupt & (self._mode is MalformedMode.PERMISSIVE), False, True))
+                found[self._rows._corrupt] = self._corrupt_column(pc.if_else(blank, pa.scalar(None, pa.binary()), held))
+        if not len(self._schema):
+            return pa.record_batch({"rows": pa.nulls(len(messages))}).select([])
+        arrays = [check_nulls(found[i].cast(field.type), field) for i, field in enumerate(self._schema)]
+        made = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        return made if kept.all() else made.filter(pa.array(kept))
+
+    def _corrupt_column(self, held: pa.Array) -> pa.Array:
+        wanted = self._schema.field(self._rows._corrupt).type
+        if wanted == pa.binary():
+            return held
+        return pa.array(
+            [None if each is None else each.decode("utf-8", "replace") for each in held.to_pylist()], wanted
+        )
+
+    def _payload_columns(self, messages: Messages, raw: np.ndarray) -> tuple[dict[int, pa.Array], np.ndarray]:
+        """Return the payload's columns, and which messages are malformed."""
+        values = columns.values(messages)
+        corrupt = np.zeros(len(messages), bool)
+        is_raw = raw[messages.entry]
+        if self._options.value_format != AUTO or not self._facts.schemas or is_raw.all():
+            return self._cells(pa.StructArray.from_arrays([values], [VALUE]), messages), corrupt
+        versions = columns.schema_versions(messages)
+        keys = columns.keys(messages) if self._newest.kind == "KEY_VALUE" else None
+        parts: list[tuple[np.ndarray, pa.Array]] = []
+        for version in np.unique(versions).tolist():
+            rows = np.flatnonzero(versions == version)
+            at = pa.array(rows)
+            some_keys = None if keys is None else keys.take(at)
+            structs, is_wrong = self._decoded(version, values.take(at), some_keys, messages, rows)
+            corrupt[rows[is_wrong]] = True
+            parts.append((rows, structs))
+        if len(parts) == 1:
+            return self._cells(parts[0][1], messages), corrupt
+        order = np.empty(len(messages), np.int64)
+        order[np.concatenate([rows for rows, _ in parts])] = np.arange(len(messages))
+        whole = pa.concat_arrays([structs for _, structs in parts]).take(pa.array(order))
+        return self._cells(whole, messages), corrupt
+
+    def _cells(self, structs: pa.StructArray, messages: Messages) -> dict[int, pa.Array]:
+        by_name = {structs.type.field(i).name.lower(): i for i in range(structs.type.num_fields)}
+        found = {}
+        flat = structs.flatten()
+        for i in self._rows._payload:
+            field = self._schema.field(i)
+            place = by_name.get(field.name.lower())
+            if place is None:
+                names = ", ".join(structs.type.field(i).name for i in range(structs.type.num_fields))
+                raise ConfigurationError(
+                    f"column '{field.name}' is not in topic {self._topic}, whose payload has {names}: "
+                    "correct the schema"
+                )
+            try:
+                found[i] = flat[place].cast(field.type)
+            except pa.ArrowException as error:
+                raise ConfigurationError(
+                    f"column '{field.name}' of topic {self._topic} is {flat[place].type}, which cannot be "
+                    f"{field.type}: correct the schema ({error})"
+                ) from None
+        return found
+
+    def _decoded(
+        self, version: int, values: pa.Array, keys: pa.Array | None, messages: Messages, rows: np.ndarray
+    ) -> tuple[pa.StructArray, np.ndarray]:
+        """Return values of one version as structs, and which are malformed: null then."""
+        try:
+            return self._structs(version, values, keys), np.zeros(len(values), bool)
+        except ConfigurationError:
+            raise
+        except MALFORMED as error:
+            if len(values) == 1:
+                self._check_mode(messages, int(rows[0]), error)
+                return pa.nulls(1, self._struct_type()), np.ones(1, bool)
+        middle = len(values) // 2
+        halves = [
+            self._decoded(version, values[low:high], None if keys is None else keys[low:high], messages, rows[low:high])
+            for low, high in ((0, middle), (middle, len(values)))
+        ]
+        return pa.concat_arrays([half for half, _ in halves]), np.concatenate([wrong for _, wrong in halves])
+
+    def _struct_type(self) -> pa.DataType:
+        kind = self._newest.arrow_type()
+        return kind if pa.types.is_struct(kind) else pa.struct({VALUE: kind})
+
+    def _structs(self, version: int, values: pa.Array, keys: pa.Array | None) -> pa.StructArray:
+        schema = self._schema_of(version)
+        if schema.kind == "KEY_VALUE":
+            assert keys is not None
+            found = key_value_of(schema, self._newest, values, keys)
+        else:
+            if version not in self._decoders:
+                self._decoders[version] = decoder_of(schema, self._newest)
+            found = self._decoders[version](values)
+        if not pa.types.is_struct(found.type):
+            found = pa.StructArray.from_arrays([found], [VALUE])
+        wanted = self._struct_type()
+        return found if found.type == wanted else found.cast(wanted)
+
+    def _schema_of(self, version: int) -> Schema:
+        schema = RAW if version < 0 else self._facts.schemas.get(version)
+        if schema is None:
+            raise ValueError(f"it was written with version {version} of the topic's schema, which is not there")
+        if schema.kind != self._newest.kind:
+            what = "without a schema" if version < 0 else f"with a schema of {schema.kind}"
+            raise ValueError(
+                f"it was written {what}, but the topic's newest is {self._newest.kind}; use valueFormat=raw"
+            )
+        return schema
+
+    # ---- what is wrong ----
+
+    def _check_mode(self, messages: Messages, place: int, reason: object) -> None:
+        if self._mode is MalformedMode.FAILFAST:
+            row = int(messages.entry[place])
+            index = int(messages.batch_index[place])
+            self._fail(
+                int(messages.entries.ledger_ids[row]),
+                int(messages.entries.entry_ids[row]),
+                f":-1:{index}" if index >= 0 else "",
+                reason,
+            )
+
+    def _fail(self, ledger_id: int, entry_id: int, more: str, reason: object) -> None:
+        raise MalformedPayload(
+            f"topic {self._topic}, message {ledger_id}:{entry_id}{more}: malformed: {reason}; read what is good with "
+            "mode DROPMALFORMED or PERMISSIVE",
+            ledger_id=ledger_id,
+            entry_id=entry_id,
+        ) from None
+
+    def _malformed(self, batch: EntryBatch, row: int, reason: str) -> Iterator[pa.RecordBatch]:
+        """Yield what an entry that is malformed gives: a row of nulls with PERMISSIVE."""
+        entry_id = batch.first_entry + row
+        if self._mode is MalformedMode.FAILFAST:
+            self._fail(batch.ledger_id, entry_id, "", reason)
+        if self._mode is MalformedMode.DROPMALFORMED:
+            return
+        known = {
+            "__topic": self._topic,
+            "__partition": self._facts.partition if self._facts.partition >= 0 else None,
+            "__ledgerid": batch.ledger_id,
+            "__entryid": entry_id,
+            "__messageid": columns.message_id(batch.ledger_id, entry_id, self._facts.partition),
+        }
+        cells = [
+            pa.array([known.get(self._rows._describing.get(i, ""))], field.type) for i, field in enumerate(self._schema)
+        ]
+        if self._rows._corrupt >= 0:
+            cells[self._rows._corrupt] = self._corrupt_column(pa.array([batch[row]], pa.binary()))
+        if cells:
+            yield pa.RecordBatch.from_arrays(cells, schema=self._schema)
+        else:
+            yield pa.record_batch({"rows": pa.nulls(1)}).select([])

@@ -1,0 +1,277 @@
+"""The streaming source of Pulsar's topics: as that of logs, of partitions instead of logs.
+
+An offset has, for each topic and partition, the entry to read next:
+
+    {"topics": {"persistent://public/default/clicks": {"0": {"entry": 3, "ledger": 12}}}, "version": 1}
+
+The partition of a topic that has no partitions is "-1"; ledger -1: there was no ledger yet. The end of a ledger is
+written as the beginning of the next one as soon as that is listed, so that an offset does not name a ledger that may be
+trimmed. "batch" is there where a query began within a batch, and "since", beside the version, where it began at a time:
+messages published before are left out. Keys are in this order: Spark compares offsets as text.
+
+A partition that appears while a query runs is read from its beginning. A topic's end never goes back, though the last
+entry that is confirmed may: the bookies of some versions lose the explicit LAC of an idle topic when all are restarted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from bkspark.errors import ConfigurationError, NoSuchLog
+from bkspark.ids import ENTRY_ID_MAX, LEDGER_ID_MAX
+from bkspark.log.positions import Position
+from bkspark.pulsar.message_ids import MessageId
+from bkspark.pulsar.metadata import EntryPosition
+from bkspark.pulsar.names import TopicName
+from bkspark.pulsar.snapshots import SnapshotKeys
+from bkspark.pulsar.transactions import Transactions
+from bkspark.spark.following import CHECKPOINT, FollowingReader, tell_loss
+from bkspark.spark.option_values import shown
+from bkspark.spark.options import SourceOptions
+from bkspark.spark.plan import ReadPartition
+from bkspark.spark.ranges import Backlog, EntryRange, advance, amount
+from bkspark.spark.topic_options import READ_COMMITTED
+from bkspark.spark.topic_read import read_topics, with_schemas
+from bkspark.spark.topic_rows import TopicRows
+from bkspark.spark.topics import TopicFacts, TopicPlanner, TopicView
+from bkspark.spark.versions import ReadLimit
+
+_log = logging.getLogger(__name__)
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOffset:
+    """Where reading of one topic or partition goes on; `batch`: from this message of the entry's batch."""
+
+    log: str
+    position: Position
+    batch: int = 0
+
+    @property
+    def subject(self) -> str:
+        return f"topic {self.log}"
+
+    def to_json(self) -> dict[str, int]:
+        found = {"entry": self.position.entry_id, "ledger": self.position.ledger_id}
+        return {"batch": self.batch, **found} if self.batch else found
+
+    @classmethod
+    def from_json(cls, name: str, value: Any, source: str) -> TopicOffset:
+        fields = {"entry": ENTRY_ID_MAX, "ledger": LEDGER_ID_MAX, "batch": ENTRY_ID_MAX}
+        is_right = isinstance(value, Mapping) and {"entry", "ledger"} <= value.keys() <= fields.keys()
+        if not is_right or not all(type(each) is int and -1 <= each <= fields[key] for key, each in value.items()):
+            raise ConfigurationError(f"{source}: {shown(value)} is no position of topic {name}: use a new checkpoint")
+        ledger_id = value["ledger"]
+        return cls(name, Position(max(ledger_id, 0), ledger_id, value["entry"]), value.get("batch", 0))
+
+
+class ManyTopics:
+    """How the offsets of a stream of topics are written. `since_ms` is that of the offset read or made last."""
+
+    def __init__(self) -> None:
+        self.since_ms: int | None = None
+
+    def to_json(self, offsets: Mapping[str, TopicOffset]) -> dict[str, Any]:
+        topics: dict[str, dict[str, Any]] = {}
+        for name in sorted(offsets):
+            topic = TopicName.parse(name)
+            topics.setdefault(str(topic.whole), {})[str(topic.partition)] = offsets[name].to_json()
+        since = {} if self.since_ms is None else {"since": self.since_ms}
+        return {**since, "topics": topics, "version": VERSION}
+
+    def from_json(self, value: Any, source: str) -> dict[str, TopicOffset]:
+        """Return the offsets by topic or partition.
+
+        Raises:
+            ConfigurationError: it is no offset of a stream of topics.
+        """
+        if not isinstance(value, Mapping) or not isinstance(value.get("topics"), Mapping):
+            raise ConfigurationError(
+                f"{source} is {shown(value)}, no offset of a stream of topics: use a new checkpoint"
+            )
+        if value.get("version") != VERSION:
+            raise ConfigurationError(
+                f"{source} has version {value.get('version')!r}, this bkspark reads version {VERSION}"
+            )
+        since = value.get("since")
+        self.since_ms = since if type(since) is int else None
+        found = {}
+        for name, partitions in value["topics"].items():
+            if not isinstance(partitions, Mapping) or not all(key.removeprefix("-").isdecimal() for key in partitions):
+                raise ConfigurationError(f"{source}: {shown(partitions)} are no partitions of topic {name}")
+            for partition, position in partitions.items():
+                topic = TopicName.parse(name)
+                full = str(topic if int(partition) < 0 else topic.of_partition(int(partition)))
+                found[full] = TopicOffset.from_json(full, position, source)
+        return found
+
+
+class _LookedAtTopic:
+    """One topic or partition as a trigger finds it."""
+
+    def __init__(self, view: TopicView, options: SourceOptions) -> None:
+        self.view = view
+        self._options = options
+        self._batches: dict[Position, int] = {}
+
+    def offset(self, position: Position) -> TopicOffset:
+        return TopicOffset(str(self.view.name), position, self._batches.get(position, 0))
+
+    @property
+    def start(self) -> Position:
+        return self.view.start
+
+    async def wanted_start(self) -> Position:
+        position, first = await self.view.wanted_start()
+        position = self.view.normal(position)
+        if first is not None:
+            self._batches[position] = first.batch_index
+        return position
+
+    async def end(self) -> Position:
+        return self.view.normal(self.view.end)
+
+    async def begin(self, noted: TopicOffset) -> Position:
+        position = self.view.first_after(noted.position)
+        if position is None:
+            what = "trimmed, or deleted and created again,"
+            tell_loss(self._options, noted, what)
+            return self.view.start
+        if noted.batch and position == noted.position:
+            self._batches[position] = noted.batch
+        return position
+
+    def is_another_than(self, noted: TopicOffset) -> bool:
+        """False: Pulsar gives topics no ids. One that was created again has other ledgers, as one that was trimmed."""
+        return False
+
+    async def amount(self, begin: Position, end: Position) -> Backlog:
+        return amount(self.view.extents, begin, end) if begin < end else Backlog(0, 0)
+
+    async def advance(self, begin: Position, end: Position, entries_max: int | None, bytes_max: int | None) -> Position:
+        if end <= begin or entries_max == 0 or bytes_max == 0:
+            return begin
+        extents = [extent for extent in self.view.extents if extent.ordinal <= end.ordinal]
+        return min(end, self.view.normal(advance(extents, begin, entries_max, bytes_max)))
+
+    async def ranges(self, begin: Position, end: Position) -> list[EntryRange]:
+        return self.view.ranges(begin, end)
+
+
+class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _LookedAtTopic]):
+    """Follows topics, never past what is confirmed, nor past a transaction that is open."""
+
+    def __init__(self, schema: StructType, options: SourceOptions) -> None:
+        self._topics = ManyTopics()
+        super().__init__(schema, options)
+        self._noted: Mapping[str, TopicOffset] = {}
+        self._scans: dict[str, tuple[Position, Transactions]] = {}
+        self._warned: set[str] = set()
+        self._snapshots: SnapshotKeys | None = None
+
+    # ---- what differs from logs ----
+
+    def _new_form(self) -> ManyTopics:
+        return self._topics
+
+    def _check_schema(self, schema: StructType) -> None:
+        TopicRows(schema, self._options)
+
+    def _new_planner(self) -> TopicPlanner:
+        return TopicPlanner(self._options, is_stream=True)
+
+    async def _look(self, planner: TopicPlanner) -> dict[str, _LookedAtTopic]:
+        try:
+            topics = await planner.topics()
+        except NoSuchLog:
+            # A topic that was deleted under a running stream: what that means, its offsets say.
+            if not self._noted:
+                raise
+            topics = []
+        views = await planner.look(topics)
+        store = await planner.store()
+        if self._options.isolation == READ_COMMITTED:
+            self._snapshots = self._snapshots or planner.snapshot_keys()
+            for view in views.values():
+                if await self._snapshots.has(store, view.name):
+                    await self._scan(view)
+        await self._warn(planner, views)
+        return {name: _LookedAtTopic(view, self._options) for name, view in views.items()}
+
+    async def _scan(self, view: TopicView) -> None:
+        """Look at what is new for transactions: offsets never pass an open one, so what lies before does not count."""
+        name = str(view.name)
+        noted = self._noted.get(name)
+        start = None if noted is None else view.first_after(noted.position)
+        start = view.start if start is None else start
+        scanned, found = self._scans.get(name, (start, Transactions()))
+        if start < scanned and not self._scans.get(name):
+            scanned, found = start, Transactions()
+        resumed = view.first_after(scanned)
+        if resumed is None:
+            resumed, found = view.start, Transactions()
+        await view.scan_transactions(found, resumed)
+        found.forget_before(EntryPosition(start.ledger_id, start.entry_id))
+        self._scans[name] = (max(resumed, view.readable), found)
+
+    async def _warn(self, planner: TopicPlanner, views: Mapping[str, TopicView]) -> None:
+        """Warn once of a topic whose ledgers nothing keeps for this stream."""
+        store = await planner.store()
+        for name, view in views.items():
+            if name in self._warned:
+                continue
+            self._warned.add(name)
+            if not await store.is_kept(view.name):
+                _log.warning(
+                    "topic %s has no subscription, and its namespace has no retention: unless the brokers' defaults or "
+                    "a policy of the topic keep them, ledgers are deleted as soon as the next one is begun, read or "
+                    "not. Set a retention, or create a subscription",
+                    name,
+                )
+
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """Return where the next micro-batch ends; see `FollowingReader.latestOffset`."""
+        if start is not None:
+            self._noted = self._form.from_json(start, CHECKPOINT)
+        return super().latestOffset(start, limit)
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return where a query without checkpoint begins; see `FollowingReader.initialOffset`."""
+        moment = self._options.starting_timestamp
+        if moment is not None:
+            self._topics.since_ms = moment if moment >= 0 else self._new_planner().now_ms + moment
+        return super().initialOffset()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return the tasks between two offsets; see `FollowingReader.partitions`."""
+        self._noted = self._form.from_json(start, CHECKPOINT)
+        return super().partitions(start, end)
+
+    async def _planned(
+        self, planner: TopicPlanner, topics: Mapping[str, _LookedAtTopic], ranges: list[EntryRange]
+    ) -> list[ReadPartition]:
+        views = {name: topic.view for name, topic in topics.items()}
+        facts = {}
+        for name, view in views.items():
+            noted = self._noted.get(name)
+            first = None
+            if noted is not None and noted.batch:
+                first = MessageId(noted.position.ledger_id, noted.position.entry_id, noted.batch)
+            aborted = None if view.transactions is None else frozenset(view.transactions.aborted)
+            facts[name] = TopicFacts(view.name.partition, {}, aborted, first, None, self._topics.since_ms)
+        return list(await planner.partitions(ranges, views, await with_schemas(planner, views, facts)))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one partition."""
+        return read_topics(partition, self._schema, self._options)

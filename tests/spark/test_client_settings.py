@@ -1,0 +1,83 @@
+"""Options bookkeeper.* are settings of the client: checked on the driver, and used there and in tasks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql.types import StructType
+
+from bkspark import Options
+from bkspark.errors import ConfigurationError
+from bkspark.spark.client_settings import SETTINGS, client_settings
+from bkspark.spark.options import SourceOptions
+from bkspark.spark.read import BookKeeperReader
+
+if TYPE_CHECKING:
+    from bkspark.blocking import Client
+    from tests.cluster import Cluster
+
+URI = "zk://h:1/ledgers"
+
+
+def test_settings_have_the_names_and_units_of_apache() -> None:
+    found = client_settings(
+        {
+            "readTimeout": "7",
+            "addentrytimeout": "1m",
+            "speculativeReadTimeout": "250",
+            "clientConnectTimeoutMillis": "2s",
+            "localReads": "false",
+            "minNumRacksPerWriteQuorum": "1",
+        }
+    )
+    assert (found.net.read_timeout_s, found.net.speculative_read_s, found.net.connect_timeout_s) == (7.0, 0.25, 2.0)
+    assert found.writer.add_timeout_s == 60.0
+    assert not found.net.local_reads
+    assert found.placement.min_racks_per_write_quorum == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("readTimeout", "soon", r"option 'bookkeeper.readTimeout' is 'soon', which is not a time"),
+        ("readTimeout", "0", "read_timeout_s"),
+        ("readTimeout", "90h", "read_timeout_s"),
+        ("readTimeuot", "5", "did you mean 'bookkeeper.readTimeout'"),
+        ("zkLedgersRootPath", "/x", "settings of the client are bookkeeper.readTimeout"),
+        ("localReads", "maybe", "neither true nor false"),
+    ],
+)
+def test_wrong_settings_are_refused_by_name(name: str, value: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        SourceOptions.parse({"uri": URI, "log": "a", f"bookkeeper.{name}".lower(): value})
+
+
+def test_typed_options_take_a_mapping_of_settings() -> None:
+    options = Options(uri=URI, log="a", bookkeeper={"readTimeout": "3s", "localReads": "false"})
+    assert options["bookkeeper.readTimeout"] == "3s"
+    for use in (SourceOptions.for_batch_read, SourceOptions.for_stream_read, SourceOptions.for_batch_write):
+        assert use(SourceOptions.parse(options)).client is not None
+
+
+@pytest.mark.cluster
+def test_tasks_read_with_the_settings(cluster: Cluster, client: Client) -> None:
+    with client.log("client-settings").open_for_writing() as writer:
+        writer.append_many([bytes(1000)] * 3000)
+    given = {
+        "uri": cluster.uri,
+        "log": "client-settings",
+        "bookkeeper.readTimeout": "9",
+        "bookkeeper.localReads": "false",
+    }
+    reader = BookKeeperReader(StructType().add("value", "binary"), SourceOptions.parse(given))
+    (partition,) = reader.partitions()
+    assert partition.net.read_timeout_s == 9.0  # type: ignore[attr-defined]
+    assert sum(batch.num_rows for batch in reader.read(partition)) == 3000
+
+
+def test_the_page_lists_every_setting() -> None:
+    from tests.spark.test_docs import PAGE
+
+    for name in SETTINGS:
+        assert f"| `bookkeeper.{name}` |" in PAGE.read_text()

@@ -1,0 +1,89 @@
+"""The driver's check of a stream's columns against what its log remembers, without a Spark session."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+from bkspark.blocking import run
+from bkspark.errors import SchemaMismatch
+from bkspark.log.log import Log
+from bkspark.log.schemas import SchemaChange, StoredSchema
+from bkspark.spark.connection import connect
+from bkspark.spark.evolution import schema_text
+from bkspark.spark.options import SourceOptions
+from bkspark.spark.source import BookKeeperDataSource
+from bkspark.spark.versions import ReadAllAvailable
+
+if TYPE_CHECKING:
+    from bkspark.blocking import Client
+    from tests.cluster import Cluster
+
+pytestmark = pytest.mark.cluster
+
+ID = StructType().add("id", "integer")
+
+
+def entry(**columns: object) -> bytes:
+    batch = pa.record_batch({name: pa.array([value]) for name, value in columns.items()})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+class WrittenLog:
+    """A log whose columns and entries come as from Spark's writes."""
+
+    def __init__(self, cluster: Cluster, client: Client) -> None:
+        self.options = {"uri": cluster.uri, "log": f"log-{uuid.uuid4().hex[:12]}"}
+        self._client = client
+        client.log(self.options["log"]).create()
+        self._base: str | None = None
+
+    def write(self, columns: StructType, *entries: bytes) -> None:
+        stored = StoredSchema("arrow", schema_text(columns))
+        change = SchemaChange(stored, self._base)
+        log = Log(connect(SourceOptions.parse(self.options)).asynchronous, self.options["log"])
+        run(lambda: log.publish([], schema=change))
+        self._base = stored.name
+        with self._client.log(self.options["log"]).open_for_writing() as writer:
+            writer.append_many(list(entries))
+
+
+def test_added_columns_are_logged_with_their_position_and_left_out(
+    cluster: Cluster, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = WrittenLog(cluster, client)
+    log.write(ID, entry(id=1))
+    source = BookKeeperDataSource({**log.options, "startingOffsets": "earliest"})
+    schema = source.schema()
+    assert schema == ID
+    reader = source.streamReader(schema)
+    start = reader.initialOffset()
+    log.write(StructType([*ID, *StructType().add("late", "string")]), entry(id=2, late="x"))
+    end = reader.latestOffset(start, ReadAllAvailable())
+    with caplog.at_level(logging.WARNING):
+        partitions = reader.partitions(start, end)
+    assert "column 'late string' is new from" in caplog.text
+    assert '"ordinal":1' in caplog.text
+    assert [batch["id"].to_pylist() for each in partitions for batch in reader.read(each)] == [[1, 2]]
+
+
+def test_a_type_that_changed_ends_the_stream_with_the_position_and_the_remedy(cluster: Cluster, client: Client) -> None:
+    log = WrittenLog(cluster, client)
+    log.write(ID, entry(id=1))
+    source = BookKeeperDataSource({**log.options, "startingOffsets": "earliest"})
+    reader = source.streamReader(source.schema())
+    start = reader.initialOffset()
+    log.write(StructType().add("id", "long"), entry(id=1 << 40))
+    end = reader.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(SchemaMismatch, match=r'from \{"entry":0,.*"ordinal":1.*\} on.*start the query again'):
+        reader.partitions(start, end)
+    again = BookKeeperDataSource({**log.options, "startingOffsets": "earliest"})
+    assert again.schema() == StructType().add("id", "long")

@@ -1,0 +1,102 @@
+"""Spark starts its workers with PYSPARK_PYTHON or the PATH's python3: our code on the driver fixes or explains it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bkspark import interpreter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bkspark.blocking import Client
+    from tests.cluster import Cluster
+
+SESSION = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+"""
+READ = """
+spark.sparkContext.setLogLevel("OFF")
+rows = spark.read.format("bookkeeper").options(uri={uri!r}, log={log!r}).load()
+print("rows", rows.count())
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """The environment of a user who runs `path/to/python script.py`: the PATH's python3 has no packages."""
+    other = tmp_path / "bin" / "python3"
+    other.parent.mkdir()
+    other.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n')
+    other.chmod(0o755)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_"))}
+    return {**kept, "PATH": f"{other.parent}:/usr/bin:/bin", "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+def run(environment: dict[str, str], program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+
+
+@pytest.mark.spark
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_importing_bkspark_before_the_session_lets_workers_find_the_source(
+    cluster: Cluster, client: Client, environment: dict[str, str]
+) -> None:
+    with client.log("interpreter").open_for_writing() as writer:
+        writer.append_many([b"a", b"b"])
+    done = run(environment, "import bkspark\n" + SESSION + READ.format(uri=cluster.uri, log="interpreter"))
+    assert "rows 2" in done.stdout, done.stderr[-2000:]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_session_with_another_interpreter_is_refused_with_the_remedy(environment: dict[str, str]) -> None:
+    # A session that was made before bkspark was imported.
+    calls = (
+        "import bkspark, sys\n"
+        "for call in (lambda: bkspark.register(spark), bkspark.session):\n"
+        "    try: call()\n"
+        "    except Exception as error: print(type(error).__name__, error, file=sys.stdout)\n"
+    )
+    lines = run(environment, SESSION + calls).stdout.strip().splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        assert line.startswith("ConfigurationError Spark starts its Python workers with")
+        assert "which cannot import bkspark (ModuleNotFoundError: No module named 'pyspark')" in line
+        assert f"set PYSPARK_PYTHON={sys.executable} before the session is made" in line
+
+
+def test_the_interpreter_is_named_only_where_spark_would_start_another(environment: dict[str, str]) -> None:
+    assert interpreter.name_interpreter(environment)
+    assert environment["PYSPARK_PYTHON"] == sys.executable
+    own = os.path.dirname(sys.executable)
+    for kept in (
+        {"PATH": environment["PATH"], "PYSPARK_PYTHON": "/usr/bin/python3"},
+        {"PATH": environment["PATH"], "PYSPARK_GATEWAY_PORT": "1"},
+        {"PATH": f"{own}:/usr/bin"},
+    ):
+        before = dict(kept)
+        assert not interpreter.name_interpreter(kept)
+        assert kept == before
+
+
+def test_looking_for_sources_imports_little() -> None:
+    """A worker that looks for sources has ten seconds to start: it imports pyspark's classes and no more."""
+    program = (
+        "import sys, pyspark.sql.datasource as _; before = set(sys.modules); import pyspark_bookkeeper as found;"
+        "assert found.DefaultSource.name() == 'bookkeeper';"
+        "print(len(set(sys.modules) - before), [name for name in ('numpy', 'pyarrow', 'kazoo') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    count, _, heavy = done.stdout.strip().partition(" ")
+    assert int(count) <= 20
+    assert heavy == "[]"

@@ -1,0 +1,229 @@
+"""Streams of Pulsar's topics on real bookies: offsets, limits and losses, without a Spark session."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql.types import StructType
+
+from bkspark.blocking import Client
+from bkspark.errors import ConfigurationError, DataLoss
+from bkspark.pulsar import pulsar_formats_pb2 as formats
+from bkspark.spark.options import SourceOptions
+from bkspark.spark.topic_stream import TopicStreamReader
+from bkspark.spark.versions import ReadAllAvailable, ReadMaxRows
+from tests.cluster import Cluster
+from tests.pulsar.entries import PUBLISHED_MS, Message, batch, chunked, marker, single
+from tests.pulsar.stored import StoredTopic
+
+pytestmark = [pytest.mark.cluster, pytest.mark.admission_control]
+
+SCHEMA = StructType().add("value", "binary")
+
+
+@pytest.fixture
+def client(cluster: Cluster) -> Iterator[Client]:
+    with Client(cluster.uri) as client:
+        yield client
+
+
+@pytest.fixture
+def topic(client: Client) -> StoredTopic:
+    return StoredTopic(client, f"public/default/s-{uuid.uuid4().hex[:12]}")
+
+
+class Query:
+    """A streaming query: its micro-batches one by one, and its checkpoint."""
+
+    def __init__(self, cluster: Cluster, topic: StoredTopic, **options: object) -> None:
+        given = {"uri": cluster.uri, "topic": str(topic.name)} | {name: str(value) for name, value in options.items()}
+        if "topicsPattern" in given:
+            del given["topic"]
+        self._options = SourceOptions.parse(given)
+        self.reader = TopicStreamReader(SCHEMA, self._options)
+        self.offset = self.reader.initialOffset()
+
+    def restart(self) -> None:
+        self.reader = TopicStreamReader(SCHEMA, self._options)
+        self.offset = json.loads(json.dumps(self.offset))
+
+    def batch(self, limit: object = None) -> str:
+        """Run a micro-batch; return its values. Twice, as after a failure: it is the same."""
+        end = self.reader.latestOffset(self.offset, limit or self.reader.getDefaultReadLimit())
+        if end == self.offset:
+            return ""
+        found = [self._values(self.reader, end), self._values(TopicStreamReader(SCHEMA, self._options), end)]
+        assert found[0] == found[1]
+        self.offset = json.loads(json.dumps(end))
+        return b" ".join(found[0]).decode()
+
+    def _values(self, reader: TopicStreamReader, end: dict) -> list[bytes]:
+        parts = reader.partitions(self.offset, end)
+        return [value for part in parts for rows in reader.read(part) for value in rows["value"].to_pylist()]
+
+
+def numbered(*numbers: int) -> list[bytes]:
+    return [single(Message(b"%d" % number), number) for number in numbers]
+
+
+def test_stream_follows_the_open_ledger_its_successors_and_restarts(cluster: Cluster, topic: StoredTopic) -> None:
+    topic.ledger(numbered(0))
+    topic.ledger([], is_open=True)
+    query = Query(cluster, topic, startingOffsets="earliest")
+    assert query.batch() == "0"
+    for number in (1, 2, 3):
+        topic.writer.append(numbered(number)[0])
+    assert query.batch() == "1 2"
+    query.restart()
+    assert query.batch() == ""
+    topic.roll(numbered(4), is_open=False)
+    topic.ledger(numbered(5), is_open=False)
+    assert query.batch() == "3 4 5"
+    assert query.batch() == ""
+
+
+def test_stream_begins_at_the_end_unless_an_option_says_otherwise(cluster: Cluster, topic: StoredTopic) -> None:
+    topic.ledger(numbered(0, 1))
+    query = Query(cluster, topic)
+    topic.ledger(numbered(2))
+    assert query.batch() == "2"
+    assert Query(cluster, topic, startingOffsets="-2").batch() == "1 2"
+
+
+def test_start_within_a_batch_and_at_a_time_holds_over_a_restart(cluster: Cluster, topic: StoredTopic) -> None:
+    ledger = topic.ledger([batch([Message(b"0"), Message(b"1"), Message(b"2")]), *numbered(3)])
+    query = Query(cluster, topic, startingOffsets=f"{ledger}:0:-1:2")
+    query.restart()
+    assert query.batch() == "2 3"
+    query = Query(cluster, topic, startingTimestamp=PUBLISHED_MS + 3)
+    query.restart()
+    assert query.batch() == "3"
+    topic.ledger(numbered(1, 7))
+    assert query.batch() == "7"
+
+
+def test_limits_bound_micro_batches_and_all_is_read_once(cluster: Cluster, topic: StoredTopic) -> None:
+    topic.ledger(numbered(0, 1, 2))
+    topic.ledger(numbered(3, 4))
+    query = Query(cluster, topic, startingOffsets="earliest", maxEntriesPerTrigger=2)
+    assert isinstance(query.reader.getDefaultReadLimit(), ReadMaxRows)
+    assert [query.batch() for _ in range(4)] == ["0 1", "2 3", "4", ""]
+    query = Query(cluster, topic, startingOffsets="earliest", maxEntriesPerTrigger=2)
+    query.reader.prepareForTriggerAvailableNow()
+    topic.ledger(numbered(5))
+    assert [query.batch() for _ in range(4)] == ["0 1", "2 3", "4", ""]
+    assert query.batch(ReadAllAvailable()) == ""
+    query.restart()
+    assert query.batch(ReadAllAvailable()) == "5"
+
+
+def test_partitions_and_topics_that_appear_are_read_from_their_beginning(
+    cluster: Cluster, client: Client, topic: StoredTopic
+) -> None:
+    first = StoredTopic(client, f"{topic.name}-x-partition-0")
+    first.partitioned(1)
+    first.ledger(numbered(0))
+    query = Query(cluster, topic, topicsPattern=f"public/default/{topic.name.local}-.*", startingOffsets="earliest")
+    assert query.batch() == "0"
+    second = StoredTopic(client, f"{topic.name}-x-partition-1")
+    first.partitioned(2)
+    second.ledger(numbered(1))
+    other = StoredTopic(client, f"{topic.name}-y")
+    other.ledger(numbered(2))
+    assert [query.batch(), query.batch()] == ["", "1 2"]
+    assert sorted(query.offset["topics"]) == [f"{topic.name}-x", f"{topic.name}-y"]
+
+
+def test_trimmed_ledgers_that_were_read_are_no_loss_and_others_are(cluster: Cluster, topic: StoredTopic) -> None:
+    topic.ledger(numbered(0))
+    topic.ledger([], is_open=True)
+    query = Query(cluster, topic, startingOffsets="earliest")
+    assert query.batch() == "0"
+    topic.trim()
+    topic.writer.append(numbered(1)[0])
+    topic.roll(numbered(2), is_open=False)
+    assert query.batch() == "1 2"
+    topic.ledger(numbered(3))
+    topic.ledger(numbered(4))
+    topic.trim(3)
+    with pytest.raises(DataLoss, match="trimmed"):
+        query.batch()
+    allowed = Query(cluster, topic, failOnDataLoss="false")
+    allowed.offset = query.offset
+    assert allowed.batch() == "4"
+
+
+def test_empty_ledger_that_a_broker_drops_is_no_loss(cluster: Cluster, topic: StoredTopic) -> None:
+    topic.ledger(numbered(0))
+    empty = topic.ledger([], is_open=True)
+    query = Query(cluster, topic, startingOffsets="earliest")
+    assert query.batch() == "0"
+    assert query.offset["topics"][str(topic.name)]["-1"] == {"entry": 0, "ledger": empty}
+    topic.writer.close()
+    del topic.info.ledgerInfo[-1]
+    topic.ledger(numbered(1))
+    assert query.batch() == "1"
+
+
+def test_topic_deleted_under_a_stream_is_a_loss(cluster: Cluster, topic: StoredTopic) -> None:
+    topic.ledger(numbered(0))
+    query = Query(cluster, topic, startingOffsets="earliest")
+    assert query.batch() == "0"
+    topic.delete()
+    with pytest.raises(DataLoss, match=f"topic {topic.name} was deleted"):
+        query.batch()
+
+
+def test_stream_stops_before_an_open_transaction_and_leaves_aborted_ones_out(
+    cluster: Cluster, client: Client, topic: StoredTopic
+) -> None:
+    def of(number: int) -> bytes:
+        return single(Message(b"t%d" % number), txnid_most_bits=0, txnid_least_bits=number)
+
+    snapshots = StoredTopic(client, "public/default/__transaction_buffer_snapshot")
+    try:
+        snapshots.ledger([single(Message(b"", str(topic.name)))], is_open=True)
+        topic.ledger([*numbered(0), of(1), *numbered(1), of(2)])
+        query = Query(cluster, topic, startingOffsets="earliest", maxEntriesPerTrigger=2)
+        assert [query.batch(), query.batch()] == ["0", ""]
+        topic.ledger([marker(22, (0, 2))])
+        assert query.batch() == ""
+        query.restart()
+        topic.ledger([marker(21, (0, 1)), *numbered(2)])
+        assert [query.batch() for _ in range(5)] == ["t1 1", "", "2", "", ""]
+    finally:
+        snapshots.delete()
+
+
+def test_message_in_chunks_is_read_once_though_micro_batches_cut_it(cluster: Cluster, topic: StoredTopic) -> None:
+    topic.ledger([*numbered(0), *chunked(Message(b"abcdef"), 2, 1), *numbered(2)])
+    query = Query(cluster, topic, startingOffsets="earliest", maxEntriesPerTrigger=2)
+    assert [query.batch() for _ in range(3)] == ["0", "abcdef", "2"]
+
+
+def test_checkpoint_of_another_source_is_refused(cluster: Cluster, topic: StoredTopic) -> None:
+    topic.ledger(numbered(0))
+    query = Query(cluster, topic)
+    for offset in (
+        {"rows": 1},
+        {"topics": {}, "version": 2},
+        {"topics": {str(topic.name): {"0": {"entry": -5}}}, "version": 1},
+    ):
+        with pytest.raises(ConfigurationError):
+            query.reader.latestOffset(offset, ReadAllAvailable())
+
+
+def test_retention_or_a_subscription_is_asked_for_once(
+    cluster: Cluster, topic: StoredTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic.ledger(numbered(0))
+    query = Query(cluster, topic)
+    query.batch()
+    assert sum("has no subscription" in record.message for record in caplog.records) == 1
+    caplog.clear()
+    topic.subscription("s", formats.ManagedCursorInfo(cursorsLedgerId=-1, markDeleteLedgerId=0, markDeleteEntryId=-1))
+    Query(cluster, topic)
+    assert not any("has no subscription" in record.message for record in caplog.records)
