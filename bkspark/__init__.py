@@ -1,10 +1,15 @@
-"""bkspark: Apache BookKeeper for Spark and Python. `import bkspark` alone loads neither pyspark nor kazoo."""
+"""bkspark: Apache BookKeeper for Spark and Python. `import bkspark` alone loads neither pyspark nor kazoo.
+
+It sets PYSPARK_PYTHON to the running interpreter where Spark would start its workers with another one (`interpreter`).
+"""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from bkspark.extras import explain
+from bkspark.interpreter import name_interpreter
 from bkspark.version import VERSION
 
 if TYPE_CHECKING:
@@ -16,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["Options", "__version__", "lag", "register", "session"]
 
 __version__ = VERSION
+
+name_interpreter()
 
 _MODULES = {
     "Options": "bkspark.spark.typed_options",
@@ -29,5 +36,10 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'bkspark' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    try:
+        value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    except ModuleNotFoundError as missing:
+        if reason := explain(missing):
+            raise ModuleNotFoundError(f"bkspark.{name} needs Spark; {reason}", name=missing.name) from None
+        raise
     return value

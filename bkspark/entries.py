@@ -5,6 +5,8 @@ A batch is a run of consecutive entries of one ledger in one contiguous buffer:
     buffer   one bytes-like object, payloads back to back, no header or digest
     offsets  int64 array of n + 1 ascending positions; payload i is buffer[offsets[i]:offsets[i + 1]]
 
+Payloads are clear, unless `sealed_with` names the key that a ledger is encrypted with and the reader lacks.
+
 A single entry is a batch of one. There is no object per entry; `batch[i]` creates one on demand.
 """
 
@@ -28,7 +30,7 @@ ARROW_DATA_BYTES_MAX = (1 << 31) - 1
 class EntryBatch:
     """Consecutive entries [first_entry, first_entry + len) of one ledger, payloads in one buffer."""
 
-    __slots__ = ("buffer", "first_entry", "ledger_id", "offsets")
+    __slots__ = ("buffer", "first_entry", "ledger_id", "offsets", "sealed_with")
 
     def __init__(
         self,
@@ -36,6 +38,7 @@ class EntryBatch:
         offsets: np.ndarray,
         ledger_id: int = NO_ENTRY,
         first_entry: int = 0,
+        sealed_with: str | None = None,
     ) -> None:
         is_array = isinstance(offsets, np.ndarray)
         if not is_array or offsets.dtype != np.int64 or offsets.ndim != 1 or len(offsets) == 0:
@@ -44,6 +47,7 @@ class EntryBatch:
         self.offsets = offsets
         self.ledger_id = ledger_id
         self.first_entry = first_entry
+        self.sealed_with = sealed_with
 
     @classmethod
     def of(cls, payloads: Iterable[bytes | memoryview], ledger_id: int = NO_ENTRY, first_entry: int = 0) -> EntryBatch:
@@ -60,7 +64,7 @@ class EntryBatch:
         offsets = np.zeros(len(sizes) + 1, np.int64)
         np.cumsum(sizes, out=offsets[1:])
         data = b"".join(memoryview(part.buffer)[int(part.offsets[0]) : int(part.offsets[-1])] for part in parts)
-        return cls(data, offsets, ledger_id, first_entry)
+        return cls(data, offsets, ledger_id, first_entry, parts[0].sealed_with if parts else None)
 
     @classmethod
     def from_arrow(cls, array: pa.Array) -> EntryBatch:
@@ -111,7 +115,7 @@ class EntryBatch:
     @property
     def end_entry(self) -> int:
         """The entry id after the last one here."""
-        return self.first_entry + len(self)
+        return self.first_entry + len(self.offsets) - 1
 
     @property
     def last_entry(self) -> int:
@@ -140,7 +144,8 @@ class EntryBatch:
         """Return entries [start, end) by position in this batch, over the same buffer."""
         if not 0 <= start <= end <= len(self):
             raise IndexError(f"[{start}, {end}) of a batch of {len(self)}")
-        return EntryBatch(self.buffer, self.offsets[start : end + 1], self.ledger_id, self.first_entry + start)
+        offsets, first_entry = self.offsets[start : end + 1], self.first_entry + start
+        return EntryBatch(self.buffer, offsets, self.ledger_id, first_entry, self.sealed_with)
 
     def split(self, entries_max: int, bytes_max: int) -> Iterator[EntryBatch]:
         """Yield the batch in order as pieces of at most `entries_max` entries and `bytes_max` payload bytes.

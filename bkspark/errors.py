@@ -2,12 +2,14 @@
 
     BookKeeperError
       ConfigurationError            an option, key or URI is wrong: name, value, remedy
+        SchemaMismatch              rows, or a read, contradict the format or columns that a log has
       ProtocolError                 a peer sent bytes that are not the protocol
       MetadataError                 the metadata store failed or is away
         MetadataVersion             a compare-and-set lost against another write
         MetadataFormat              stored metadata cannot be decoded
         NoSuchNode / NodeExists     a path is missing / taken
         SessionExpired              our ephemeral nodes and authority are gone
+        MetadataAccessDenied        the metadata store refuses this client, or cannot be trusted
       NoSuchLedger                  no such ledger in the metadata store
       DuplicateEntryId              the caller gave an entry id twice
       LedgerExists                  the chosen ledger id is taken
@@ -18,9 +20,12 @@
       LedgerRecoveryFailed          not enough bookies answered; the ledger stays IN_RECOVERY
       UnauthorizedAccess            wrong ledger password
       DigestMismatch                bytes of an entry fail their check
+      DecryptionFailed              the key of an encrypted ledger is missing or wrong, or an entry was altered
       NoSuchEntry                   certainly absent
       NotEnoughBookies              fewer usable bookies than the ensemble needs
       BookieUnavailable             one bookie cannot be reached or answered with an error
+        TlsFailed                   TLS with it failed: no TLS there, certificate, host name, or time
+        AuthenticationFailed        authentication with it failed: user, password, ticket, settings, or time
       TooManyRequests               one bookie, or the client, takes no more for now
       RequestTimeout                no answer in time; the outcome is unknown
       ReadFailed                    every replica failed
@@ -59,6 +64,10 @@ class BookKeeperError(Exception):
         self.entry_id = entry_id
         self.bookie = bookie
 
+    def explain(self, cause: BookKeeperError) -> None:
+        """Append to the message what caused the error, for callers that only see this one."""
+        self.args = (f"{self.args[0]}; {cause}",)
+
     def __reduce__(self) -> tuple[object, ...]:
         # Spark carries task errors between processes; keyword-only facts need help to survive a pickle.
         return (_rebuild, (type(self), self.args[0], self.ledger_id, self.entry_id, self.bookie))
@@ -75,6 +84,12 @@ class ConfigurationError(BookKeeperError):
 
     code = -14
     remedy = "correct the argument, option, key or URI that the message names"
+
+
+class SchemaMismatch(ConfigurationError):
+    """Rows to write, or columns to read, contradict the payload format or the columns that a log has."""
+
+    remedy = "write what fits, allow the change (mergeSchema, overwriteSchema), or load again for the new columns"
 
 
 class ProtocolError(BookKeeperError):
@@ -124,6 +139,18 @@ class SessionExpired(MetadataError):
     """The metadata session ended: ephemeral nodes are gone and cached authority is void."""
 
     remedy = "try again: a new session follows by itself"
+
+
+class MetadataAccessDenied(MetadataError):
+    """The metadata store refuses this client: its login failed, or an access control list does not name it.
+
+    Also where the client refuses the store, because its certificate is not trusted.
+    """
+
+    remedy = (
+        "compare who this client is (saslJaasConfig, zookeeper.ssl.keyStore.location) with who may use the node: "
+        "`bkspark cluster acl check` shows that"
+    )
 
 
 class NoSuchLedger(BookKeeperError):
@@ -215,6 +242,13 @@ class DigestMismatch(BookKeeperError):
     remedy = "nothing, if another replica was read; else the entry is damaged everywhere: restore a bookie's disk"
 
 
+class DecryptionFailed(BookKeeperError):
+    """An encrypted ledger cannot be opened: its key is missing or another one, or an entry was altered."""
+
+    code = -24
+    remedy = "give the key file that has the key which the message names"
+
+
 class NoSuchEntry(BookKeeperError):
     """The entry is certainly not there."""
 
@@ -234,6 +268,26 @@ class BookieUnavailable(BookKeeperError):
 
     code = -8
     remedy = "start the bookie, or correct its registered address; others are asked meanwhile"
+
+
+class TlsFailed(BookieUnavailable):
+    """TLS with one bookie failed; no request was sent to it, and none is sent in clear."""
+
+    code = -24
+    remedy = (
+        "compare the TLS settings of both sides: whether the bookie has TLS, the trust stores, the names and dates in "
+        "the certificates; the message says what failed"
+    )
+
+
+class AuthenticationFailed(BookieUnavailable):
+    """Authentication with one bookie failed; no request was sent to it."""
+
+    code = -102
+    remedy = (
+        "compare both sides: the sections of their JAAS files, the user and its password or ticket, and "
+        "saslJaasClientAllowedIds of the bookie; the bookie's log says why it refuses a client"
+    )
 
 
 class TooManyRequests(BookKeeperError):

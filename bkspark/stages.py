@@ -8,7 +8,7 @@
     commit.published   the log lists the epoch; attempts that lost are not deleted, Spark has not recorded it
     commit.done        everything is done, but Spark has not recorded it
     source.planned     the partitions of a micro-batch are planned
-    source.read        a task has received entries of its partition that Spark does not have
+    source.read        a task of a micro-batch has received entries of its partition that Spark does not have
 
 The variable BKSPARK_STAGES names a function, `module:function`, that is called with the stage's name; without it
 nothing happens.
@@ -18,9 +18,12 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 VARIABLE = "BKSPARK_STAGES"
+
+_Item = TypeVar("_Item")
 
 
 def _listener() -> Callable[[str], None] | None:
@@ -39,3 +42,10 @@ def reach(stage: str) -> None:
     """Report that this process has reached a stage."""
     if _listen is not None:
         _listen(stage)
+
+
+def reached_by_each(stage: str, items: Iterable[_Item]) -> Iterator[_Item]:
+    """Yield the items, and report before each that this process has reached a stage."""
+    for item in items:
+        reach(stage)
+        yield item

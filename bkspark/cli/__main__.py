@@ -7,20 +7,18 @@ Command modules import what they need when they run, so that `bkspark --help` lo
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
 from collections.abc import Sequence
-from types import FrameType
-from typing import Any
+from typing import cast
 
-from bkspark.cli import bench, bookie, cluster, demo, dump, ledger, local, log
-from bkspark.cli.arguments import USAGE, Parser
+from bkspark.cli import bench, bookie, cluster, console, cookies, demo, dump, ledger, local, log, shell, top
+from bkspark.cli.arguments import USAGE, Commands, Parser
+from bkspark.cli.interruption import Interruption
 from bkspark.errors import BookKeeperError, ConfigurationError
+from bkspark.extras import explain
 from bkspark.version import VERSION
 
 FAILED = 1
-_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def build_parser() -> Parser:
@@ -28,14 +26,15 @@ def build_parser() -> Parser:
     parser = Parser(prog="bkspark", description="Apache BookKeeper for Spark and Python.")
     parser.add_argument("--version", action="version", version=f"bkspark {VERSION}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
-    for module in (demo, local, bookie, ledger, log, cluster, dump, bench):
+    for module in (demo, local, bookie, ledger, log, cluster, cookies, console, dump, bench, top):
         module.add_parser(commands)
+    shell.add_parser(cast(Commands, commands), main)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; `argv` excludes the program's name."""
-    with _Interruption() as interruption:
+    with Interruption() as interruption:
         try:
             arguments = build_parser().parse_args(argv)
             code = arguments.run(arguments)
@@ -55,6 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return FAILED
         except OSError as error:
             return _fail(_describe(error), FAILED)
+        except ModuleNotFoundError as missing:
+            if reason := explain(missing):
+                return _fail(reason, FAILED)
+            raise
         except Exception:
             # C code that the signal found in an import turns KeyboardInterrupt into an error of its own.
             if interruption.happened:
@@ -71,32 +74,6 @@ def _describe(error: OSError) -> str:
     names = " and ".join(repr(str(name)) for name in (error.filename, error.filename2) if name is not None)
     reason = error.strerror or str(error) or type(error).__name__
     return f"{names}: {reason}" if names else reason
-
-
-class _Interruption:
-    """While entered, the first ending signal raises KeyboardInterrupt and the later ones do nothing.
-
-    A second Ctrl-C must not interrupt the clean-up that the first one began; that is bounded in time everywhere.
-    """
-
-    def __init__(self) -> None:
-        self.happened = False
-        self._previous: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> _Interruption:
-        # Python lets only the main thread set handlers; a caller in another one keeps its own.
-        if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._interrupt) for number in _ENDING_SIGNALS}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if not self.happened:
-            self.happened = True
-            raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

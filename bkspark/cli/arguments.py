@@ -1,6 +1,8 @@
 """Options that many commands share, and a parser whose errors are one line.
 
-Environment variables replace missing options: BKSPARK_URI for --uri, BKSPARK_PASSWORD for --password.
+Environment variables replace missing options: BKSPARK_URI for --uri, BKSPARK_PASSWORD_FILE for --password-file,
+BKSPARK_PASSWORD for --password, BKSPARK_ENCRYPTION_KEY_FILE for --encryption-key-file, BKSPARK_CLIENT_CONFIG for
+--client-config.
 """
 
 from __future__ import annotations
@@ -8,11 +10,25 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import re
 import sys
-from typing import NoReturn, TypeAlias
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from bkspark.errors import ConfigurationError
 from bkspark.ids import DIGESTS
+from bkspark.secret_files import (
+    ENCRYPTION_KEY_FILE_VARIABLE,
+    PASSWORD_FILE_VARIABLE,
+    PASSWORD_VARIABLE,
+    password_from,
+    read_password,
+)
+
+if TYPE_CHECKING:
+    from bkspark.ledger.encryption import EncryptionOptions
+    from bkspark.metadata.zookeeper_options import ZooKeeperOptions
+    from bkspark.net.pool import NetOptions
 
 # Every command's parser is built to print any help; the imports above decide how fast that is.
 
@@ -24,6 +40,8 @@ ENTRY_BYTES_MAX = 5 * 1024 * 1024 - 1024
 """The largest entry accepted: Apache's default frame limit, less the room for header, ids and digest."""
 
 _INT64_MAX = (1 << 63) - 1
+_AGE = re.compile(r"([0-9]{1,9}) ?([smhd])")
+_AGE_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 """Where a command adds its parser: what `add_subparsers` returns. Only argparse's stub knows that it is generic."""
@@ -65,23 +83,88 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
-    """Add --uri and --json."""
+    """Add --uri, --client-config and --json."""
     parser.add_argument(
         "--uri",
         default=os.environ.get("BKSPARK_URI"),
         help="metadata URI of the cluster, such as zk://127.0.0.1:2181/ledgers (default: $BKSPARK_URI)",
     )
+    parser.add_argument(
+        "--client-config",
+        default=os.environ.get("BKSPARK_CLIENT_CONFIG"),
+        metavar="FILE",
+        help="a file with Apache's keys of a client that protect its connections (default: $BKSPARK_CLIENT_CONFIG)",
+    )
     add_json(parser)
 
 
 def add_credentials(parser: argparse.ArgumentParser) -> None:
-    """Add --password and --digest."""
+    """Add --password-file, --password, --encryption-key-file and --digest."""
+    add_password(parser, "ledger password")
     parser.add_argument(
-        "--password",
-        default=os.environ.get("BKSPARK_PASSWORD", ""),
-        help="ledger password (default: $BKSPARK_PASSWORD, else empty)",
+        "--encryption-key-file",
+        default=os.environ.get(ENCRYPTION_KEY_FILE_VARIABLE) or None,
+        metavar="FILE",
+        help="file with the keys that new ledgers are encrypted with and encrypted ones are read with "
+        f"(default: ${ENCRYPTION_KEY_FILE_VARIABLE}, else new ledgers are clear)",
     )
     parser.add_argument("--digest", choices=DIGESTS, default="crc32c", help="how entries are checked (default: crc32c)")
+
+
+def add_password(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add --password-file and --password."""
+    parser.add_argument(
+        "--password-file", metavar="FILE", help=f"file with the {what} (default: ${PASSWORD_FILE_VARIABLE})"
+    )
+    parser.add_argument(
+        "--password",
+        help=f"{what}, which users of this host see in the list of processes: prefer --password-file "
+        f"(default: ${PASSWORD_VARIABLE}, else empty)",
+    )
+
+
+def password_variables(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the environment variables that give a child process the same password; an empty one counts as not set.
+
+    Raises:
+        ConfigurationError: both options are given, or both variables are set.
+    """
+    password, path = arguments.password, arguments.password_file
+    if password is not None and path is not None:
+        raise ConfigurationError("--password and --password-file exclude each other: give one of them")
+    if password is None and path is None:
+        password, path = os.environ.get(PASSWORD_VARIABLE), os.environ.get(PASSWORD_FILE_VARIABLE)
+    return {PASSWORD_VARIABLE: password or "", PASSWORD_FILE_VARIABLE: path or ""}
+
+
+def secret_variables(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return `password_variables`, and the one that names the keys of encryption. Raises as that."""
+    return {**password_variables(arguments), ENCRYPTION_KEY_FILE_VARIABLE: arguments.encryption_key_file or ""}
+
+
+def ledger_password(arguments: argparse.Namespace) -> bytes:
+    """Return the password that options or the environment give.
+
+    Raises:
+        ConfigurationError: the file cannot be used, or two passwords are given.
+    """
+    if arguments.password_file is not None and arguments.password is None:
+        return read_password(arguments.password_file, f"--password-file {arguments.password_file}")
+    return password_from(password_variables(arguments))
+
+
+def client_encryption(arguments: argparse.Namespace) -> EncryptionOptions:
+    """Return how the client of a command encrypts ledgers; without keys it shows encrypted entries as they are stored.
+
+    Raises:
+        ConfigurationError: the file of --encryption-key-file cannot be used.
+    """
+    from bkspark.ledger.encryption import EncryptionOptions
+
+    path = arguments.encryption_key_file
+    options = EncryptionOptions(path, "--encryption-key-file", shows_sealed=path is None)
+    options.check_keys()
+    return options
 
 
 def add_quorums(parser: argparse.ArgumentParser) -> None:
@@ -127,6 +210,32 @@ def cluster_uri(arguments: argparse.Namespace) -> str:
     return arguments.uri
 
 
+def client_net(arguments: argparse.Namespace) -> NetOptions:
+    """Return how the client of a command connects to bookies.
+
+    Raises:
+        ConfigurationError: the file that --client-config names cannot be read, or a key of it is wrong.
+    """
+    from bkspark.net.pool import NetOptions
+    from bkspark.security.client_keys import read_client_sasl
+    from bkspark.tls.client_keys import read_client_file
+
+    path = getattr(arguments, "client_config", None)
+    return NetOptions(tls=read_client_file(path), sasl=read_client_sasl(path)) if path else NetOptions()
+
+
+def client_zookeeper(arguments: argparse.Namespace) -> ZooKeeperOptions:
+    """Return how a command connects to ZooKeeper.
+
+    Raises:
+        ConfigurationError: the file that --client-config names cannot be read, or a key of it is wrong.
+    """
+    from bkspark.metadata.zookeeper_options import read_zookeeper_file, zookeeper_options
+
+    path = getattr(arguments, "client_config", None)
+    return read_zookeeper_file(path) if path else zookeeper_options({})
+
+
 def positive(text: str) -> int:
     """An argparse type: a whole number of at least 1."""
     return _whole_number(text, 1)
@@ -162,6 +271,19 @@ def above_zero(text: str, what: str = "a number") -> float:
     return value
 
 
+def place_or_time(text: str) -> str | datetime:
+    """An argparse type: a time (an age such as 7d, or ISO 8601), or the text of a position as it is."""
+    age = _AGE.fullmatch(text.strip())
+    try:
+        if age is not None:
+            return datetime.now(UTC) - timedelta(seconds=int(age[1]) * _AGE_S[age[2]])
+        return datetime.fromisoformat(text)
+    except OverflowError:
+        raise argparse.ArgumentTypeError(f"{text!r} is before the year 1") from None
+    except ValueError:
+        return text
+
+
 def seconds(text: str) -> float:
     """An argparse type: a number above 0."""
     return above_zero(text, "a number of seconds")
@@ -173,6 +295,13 @@ def port(text: str) -> int:
     if value > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port of 1 to 65535")
     return value
+
+
+def add_environment(parser: argparse.ArgumentParser) -> None:
+    """Add --environment, which the server's package carries out."""
+    parser.add_argument(
+        "--environment", action="store_true", help="take keys from variables BK_KEY, too; they win over the file"
+    )
 
 
 def key_value(text: str) -> tuple[str, str]:

@@ -16,12 +16,17 @@ from bkspark.cli.arguments import (
     add_cluster,
     add_credentials,
     add_quorums,
+    client_encryption,
+    client_net,
+    client_zookeeper,
     cluster_uri,
     entry_size,
+    ledger_password,
     not_negative,
     positive,
     quorums,
     seconds,
+    secret_variables,
     value_size,
 )
 from bkspark.cli.cluster_process import BOOKIES, ClusterProcess
@@ -168,6 +173,8 @@ async def _with_client(
     """Return what `work` returns, given a client whose writers have room for the window."""
     from bkspark.client import Client
     from bkspark.core.writer_options import WriterOptions
+    from bkspark.metadata.zookeeper_options import ZooKeeperOptions
+    from bkspark.net.pool import NetOptions
 
     options = WriterOptions()
     options = replace(
@@ -175,8 +182,19 @@ async def _with_client(
         pending_entries_max=max(options.pending_entries_max, window),
         pending_bytes_max=max(options.pending_bytes_max, window * arguments.entry_size),
     )
-    password = arguments.password.encode()
-    async with Client(uri, digest=arguments.digest, password=password, writer=options) as client:
+    password = ledger_password(arguments)
+    # A throw-away cluster has no TLS.
+    net = client_net(arguments) if arguments.uri else NetOptions()
+    zookeeper = client_zookeeper(arguments) if arguments.uri else ZooKeeperOptions()
+    async with Client(
+        uri,
+        digest=arguments.digest,
+        password=password,
+        net=net,
+        writer=options,
+        zookeeper=zookeeper,
+        encryption=client_encryption(arguments),
+    ) as client:
         return await work(client)
 
 
@@ -214,4 +232,11 @@ def _spark_job(arguments: argparse.Namespace, uri: str, written: tuple[int, int,
         "write-quorum": write_quorum,
         "ack-quorum": ack_quorum,
     }
-    return SparkJob("bkspark.spark.bench", uri, options, password=arguments.password)
+    client_config = (arguments.client_config or "") if arguments.uri else ""
+    return SparkJob(
+        "bkspark.spark.bench",
+        uri,
+        options,
+        secret_variables=secret_variables(arguments),
+        client_config=client_config,
+    )

@@ -10,17 +10,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bkspark.cli.arguments import Commands, add_json, key_value
+from bkspark.cli.arguments import Commands, add_environment, add_json, key_value, positive
 from bkspark.cli.exec_process import exec_replacing_process
 from bkspark.errors import ConfigurationError
 
 
 def add_parser(commands: Commands) -> None:
     """Add `bkspark bookie`."""
-    parser = commands.add_parser("bookie", help="run one bookie", description="Run one bookie until SIGINT or SIGTERM.")
+    parser = commands.add_parser("bookie", help="run a bookie", description="Run a bookie until SIGINT or SIGTERM.")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a file of Apache's bk_server.conf syntax and keys")
+    add_environment(parser)
     parser.add_argument(
-        "--set", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="one key; wins over the file"
+        "--set", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="one key; wins over all others"
     )
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument(
@@ -41,6 +42,25 @@ def add_parser(commands: Commands) -> None:
         help="have the bookie that runs on the configured ledger directories drop deleted ledgers and compact its "
         "entry logs now, and wait for it",
     )
+    parser.add_argument(
+        "command",
+        nargs="?",
+        choices=("state", "read-only", "writable", "suspend", "resume", "set", "reload", "limbo", "restart"),
+        help="send this to the bookie that runs on the configured ledger directories instead",
+    )
+    parser.add_argument("words", nargs="*", metavar="WORD", help="more of the command, such as KEY=VALUE of set")
+    parser.add_argument(
+        "--instances",
+        type=positive,
+        metavar="N",
+        help="run N bookies of this host under one supervisor; ports rise by one, directories get instance-I, and "
+        "{instance} in a value becomes I",
+    )
+    parser.add_argument(
+        "--instance", type=positive, metavar="I", help="only bookie I of --instances, or a command about it"
+    )
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="log from this level on")
+    parser.add_argument("--log-format", choices=("text", "json"), help="how log lines look")
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -52,9 +72,14 @@ def run(arguments: argparse.Namespace) -> int:
     command = bookie_command(dict(arguments.set), json=arguments.json)
     if arguments.config is not None:
         command += ["--config", str(arguments.config)]
-    command += [option for option in ("--check", "--collect") if getattr(arguments, option[2:])]
+    command += [option for option in ("--environment", "--check", "--collect") if getattr(arguments, option[2:])]
     if arguments.rebuild_index is not None:
         command += ["--rebuild-index", *arguments.rebuild_index]
+    for name in ("instances", "instance", "log_level", "log_format"):
+        if getattr(arguments, name) is not None:
+            command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
+    if arguments.command is not None:
+        command += [arguments.command, *arguments.words]
     exec_replacing_process(command)
 
 

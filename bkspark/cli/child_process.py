@@ -9,21 +9,18 @@ for the parent. Its files, and its log, are for its user alone, whatever the par
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bkspark.cli import private_files
 from bkspark.errors import RequestTimeout
+from bkspark.parent_death import die_with_parent
 
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _READ_BYTES = 1 << 16
 _LOG_TAIL_BYTES = 1 << 16
 
@@ -54,7 +51,7 @@ class ChildProcess:
                 env={**os.environ, **(environment or {})},
                 process_group=0,
                 umask=0o077,
-                preexec_fn=_die_with(os.getpid()),
+                preexec_fn=die_with_parent(os.getpid()),
             )
 
     @property
@@ -144,17 +141,3 @@ class ChildProcess:
     def _close(self) -> None:
         if self._process.stdout is not None:
             self._process.stdout.close()
-
-
-def _die_with(parent_pid: int) -> Callable[[], None] | None:
-    if _LIBC is None:
-        return None
-    prctl = _LIBC.prctl
-
-    def die_with_parent() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        # The parent may have died before the call above; then no process is left to kill this one.
-        if os.getppid() != parent_pid:
-            os._exit(1)
-
-    return die_with_parent

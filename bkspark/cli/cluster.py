@@ -7,23 +7,22 @@ process is replaced by it.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from bkspark.cli.arguments import Commands, add_cluster, cluster_uri, key_value
+from bkspark.cli import acl, bookies, changes, cluster_metadata, health, plans, repairs, restart
+from bkspark.cli.arguments import Commands, add_cluster, add_environment, client_zookeeper, cluster_uri, key_value
+from bkspark.cli.bookie_http import add_http_token
+from bkspark.cli.changes import record
 from bkspark.cli.exec_process import exec_replacing_process
-from bkspark.cli.output import print_facts, print_json, print_table
+from bkspark.cli.output import print_json, print_table
 from bkspark.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from bkspark.metadata.tree import Tree
-    from bkspark.metadata.uri import MetadataUri
+    from bkspark.metadata.zookeeper_options import ZooKeeperOptions
 
-_Result = TypeVar("_Result")
 Run = Callable[[argparse.Namespace], int]
 
 
@@ -32,18 +31,36 @@ def add_parser(commands: Commands) -> None:
     group = commands.add_parser("cluster", help="make a cluster, look at its bookies, check and repair it")
     parsers = group.add_subparsers(metavar="COMMAND", required=True, dest="cluster_command")
     _add(parsers, "init", init, "make the metadata root of a new cluster; one that exists already stays as it is")
-    _add(parsers, "bookies", bookies, "list the bookies and how they are")
-    _add(parsers, "underreplicated", underreplicated, "list the ledgers that are known to lack copies")
+    description = "list the bookies: whether they answer, disks, rack, version, and why not"
+    add_http_token(_add(parsers, "bookies", bookies.bookies, description))
+    asking = _add(parsers, "health", health.health, "say whether the cluster is well, and why not; exit code 0 or 10")
+    health.add_arguments(asking)
+    plans.add_parsers(parsers)
+    changes.add_parser(parsers)
+    cluster_metadata.add_parsers(parsers)
+    acl.add_parsers(parsers)
+    description = "restart bookies one after the other, each when the cluster is healthy"
+    restart.add_arguments(_add(parsers, "restart", restart.restart, description))
+    description = "list the ledgers that are known to lack copies: why, who repairs them, what is left"
+    repairs.add_listing_arguments(_add(parsers, "underreplicated", repairs.underreplicated, description))
     _add_repair(parsers, "check", "read every copy of every entry and say what is missing")
     recovering = _add_repair(parsers, "recover", "copy all that a stopped bookie held to other bookies")
     retiring = _add_repair(parsers, "decommission", "recover a stopped bookie's data, then forget the bookie")
     for parser in (recovering, retiring):
         parser.add_argument("bookie", metavar="ID", help="the bookie, as `bkspark cluster bookies` lists it")
+    draining = _add_repair(parsers, "drain", "copy all that a running bookie holds to others, before it is stopped")
+    draining.add_argument("bookie", metavar="ID", help="the bookie, as `bkspark cluster bookies` lists it")
+    draining.add_argument("--rate", metavar="BYTES", help="copy that many bytes a second at most")
+    draining.add_argument("--close-open", action="store_true", help="close open ledgers whose writer does not leave")
+    draining.add_argument("--reason", help="why, for other operators and the audit log")
+    doing = draining.add_mutually_exclusive_group()
+    doing.add_argument(
+        "--plan", action="store_true", help="say what would be copied, and end; exit code 10: impossible"
+    )
+    doing.add_argument("--status", action="store_true", help="say how far it is, change its --rate, and end")
+    doing.add_argument("--cancel", action="store_true", help="cancel it: the bookie takes entries again; and end")
     running = _add_repair(parsers, "autorecovery", "find lost bookies and restore what they held, until Ctrl-C")
-    switch = running.add_mutually_exclusive_group()
-    switch.add_argument("--enable", action="store_true", help="let the cluster's autorecovery work again, and end")
-    switch.add_argument("--disable", action="store_true", help="stop all audits and repairs of the cluster, and end")
-    switch.add_argument("--status", action="store_true", help="say whether it may work and who audits, and end")
+    repairs.add_switches(running)
     running.set_defaults(run=autorecovery)
 
 
@@ -57,6 +74,7 @@ def _add(parsers: Commands, name: str, run: Run, description: str) -> argparse.A
 def _add_repair(parsers: Commands, name: str, description: str) -> argparse.ArgumentParser:
     parser = _add(parsers, name, repair, description)
     parser.add_argument("--config", type=Path, metavar="FILE", help="a file of Apache's bk_server.conf syntax and keys")
+    add_environment(parser)
     parser.add_argument(
         "--set",
         type=key_value,
@@ -76,12 +94,19 @@ def repair(arguments: argparse.Namespace) -> int:
     if arguments.config is not None and not arguments.config.is_file():
         raise ConfigurationError(f"--config {str(arguments.config)!r} is not a file; name a bk_server.conf")
     settings = dict(arguments.set)
-    if arguments.uri or (arguments.config is None and "metadataServiceUri" not in settings):
+    elsewhere = arguments.config is not None or arguments.environment
+    if arguments.uri or not (elsewhere or "metadataServiceUri" in settings):
         settings["metadataServiceUri"] = cluster_uri(arguments)
     bookie = [arguments.bookie] if "bookie" in arguments else []
     command = repair_command(arguments.cluster_command, *bookie, settings=settings, json=arguments.json)
-    if arguments.config is not None:
-        command[4:4] = ["--config", str(arguments.config)]
+    config = arguments.config or arguments.client_config
+    options = [] if config is None else ["--config", str(config)]
+    options += ["--environment"] if arguments.environment else []
+    if arguments.cluster_command == "drain":
+        options += [f"--{name}" for name in ("plan", "status", "cancel") if getattr(arguments, name)]
+        options += ["--close-open"] if arguments.close_open else []
+        options += [f"--{name}={value}" for name in ("rate", "reason") if (value := getattr(arguments, name))]
+    command[4:4] = options
     exec_replacing_process(command)
 
 
@@ -98,104 +123,9 @@ def repair_command(name: str, *bookie: str, settings: dict[str, str], json: bool
 
 
 def autorecovery(arguments: argparse.Namespace) -> int:
-    """Run autorecovery, or set or read the switch of all autorecovery processes of a cluster."""
-    import asyncio
-
-    if not (arguments.enable or arguments.disable or arguments.status):
-        return repair(arguments)
-    wanted = None if arguments.status else bool(arguments.enable)
-    is_enabled, auditor = asyncio.run(_with_metadata(cluster_uri(arguments), _switch, wanted))
-    facts = {"enabled": is_enabled, "auditor": auditor}
-    if arguments.json:
-        print_json(facts)
-    else:
-        print_facts(facts)
-    return 0
-
-
-async def _switch(metadata: _Metadata, enabled: bool | None) -> tuple[bool, str | None]:
-    from bkspark.metadata.election import AuditorElection
-    from bkspark.metadata.underreplication import UnderreplicationStore
-
-    store = UnderreplicationStore(metadata.tree, metadata.uri)
-    if enabled is not None:
-        await store.prepare()
-        await store.set_enabled(enabled)
-    return await store.is_enabled(), await AuditorElection(metadata.tree, metadata.uri, "").auditor()
-
-
-def bookies(arguments: argparse.Namespace) -> int:
-    """List every bookie that serves, and those that have a cookie and do not."""
-    import asyncio
-
-    found = asyncio.run(_bookies(cluster_uri(arguments)))
-    if arguments.json:
-        print_json({"bookies": found})
-    else:
-        print_table(["bookie", "state", "free", "total"], [tuple(bookie.values()) for bookie in found])
-    return 0
-
-
-async def _bookies(uri: str) -> list[dict[str, Any]]:
-    """Return every bookie; the serving ones are asked for their disk space concurrently."""
-    import asyncio
-
-    from bkspark.client import Client
-    from bkspark.errors import BookKeeperError
-
-    async with Client(uri) as client:
-        context = await client.context()
-
-        async def facts(bookie: str, state: str) -> dict[str, Any]:
-            free = total = None
-            if state != "down":
-                # A bookie that does not answer is listed nevertheless: the list contains what is registered.
-                with contextlib.suppress(BookKeeperError):
-                    space = await (await context.pool.v3_channel(bookie)).disk_space()
-                    free, total = space.free_bytes, space.total_bytes
-            return {"id": bookie, "state": state, "free_bytes": free, "total_bytes": total}
-
-        states = await context.registry.states()
-        return await asyncio.gather(*(facts(bookie, state) for bookie, state in states.items()))
-
-
-def underreplicated(arguments: argparse.Namespace) -> int:
-    """List the under-replicated ledgers that auditors found."""
-    import asyncio
-
-    found = asyncio.run(_with_metadata(cluster_uri(arguments), _underreplicated))
-    if arguments.json:
-        print_json({"ledgers": found})
-    else:
-        print_table(["ledger", "missing", "since ms", "locked"], [tuple(ledger.values()) for ledger in found])
-    return 0
-
-
-async def _underreplicated(metadata: _Metadata) -> list[dict[str, Any]]:
-    from bkspark.errors import MetadataFormat
-    from bkspark.metadata.ledgers import read_manager
-    from bkspark.metadata.underreplication import Underreplicated, UnderreplicationStore
-
-    await read_manager(metadata.tree, metadata.uri.root, metadata.uri.manager)
-    store = UnderreplicationStore(metadata.tree, metadata.uri)
-    locked = await store.locked()
-    listed: list[Underreplicated | None] = []
-    async for ledger_id in store.ids():
-        try:
-            listed.append(await store.find(ledger_id))
-        except MetadataFormat as error:
-            print(error, file=sys.stderr, flush=True)
-            listed.append(Underreplicated(ledger_id, (), 0, None))
-    return [
-        {
-            "ledger": each.ledger_id,
-            "missing": list(each.missing),
-            "since_ms": each.ctime_ms,
-            "locked": each.ledger_id in locked,
-        }
-        for each in listed
-        if each is not None
-    ]
+    """Run autorecovery, or set or read the switches of all autorecovery processes of a cluster."""
+    is_question = arguments.enable or arguments.disable or arguments.status or arguments.rate is not None
+    return repairs.switch(arguments) if is_question else repair(arguments)
 
 
 def init(arguments: argparse.Namespace) -> int:
@@ -203,7 +133,7 @@ def init(arguments: argparse.Namespace) -> int:
     import asyncio
 
     uri = cluster_uri(arguments)
-    created, instance_id = asyncio.run(initialize(uri))
+    created, instance_id = asyncio.run(initialize(uri, client_zookeeper(arguments), is_recorded=True))
     facts: dict[str, Any] = {"uri": uri, "created": created, "instance_id": instance_id}
     if arguments.json:
         print_json(facts)
@@ -212,39 +142,28 @@ def init(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def initialize(uri: str) -> tuple[bool, str | None]:
+async def initialize(
+    uri: str, zookeeper: ZooKeeperOptions | None = None, *, is_recorded: bool = False
+) -> tuple[bool, str | None]:
     """Make the cluster root at `uri` unless it is there; return (whether it was made, the cluster's instance id).
 
+    `is_recorded`: in the audit log of commands.
+
     Raises:
-        ConfigurationError: the URI is wrong.
+        ConfigurationError: the URI is wrong, or a file that the options name.
         MetadataError: ZooKeeper is unreachable, or the root holds something else.
     """
-    return await _with_metadata(uri, _initialize)
-
-
-async def _initialize(metadata: _Metadata) -> tuple[bool, str | None]:
     from bkspark.metadata.bookies import BookieRegistry
-
-    registry = BookieRegistry(metadata.tree, metadata.uri)
-    return await registry.initialize_cluster(), await registry.instance_id()
-
-
-@dataclass(frozen=True)
-class _Metadata:
-    """A cluster's metadata store, connected."""
-
-    tree: Tree
-    uri: MetadataUri
-
-
-async def _with_metadata(uri: str, act: Callable[..., Awaitable[_Result]], *arguments: object) -> _Result:
-    """Return the result of `act` on the cluster's metadata store, which is connected meanwhile."""
     from bkspark.metadata.uri import MetadataUri
     from bkspark.metadata.zookeeper import open_tree
 
     parsed = MetadataUri.parse(uri)
-    tree = await open_tree(parsed)
+    tree = await open_tree(parsed) if zookeeper is None else await open_tree(parsed, zookeeper)
     try:
-        return await act(_Metadata(tree, parsed), *arguments)
+        registry = BookieRegistry(tree, parsed)
+        created, instance_id = await registry.initialize_cluster(), await registry.instance_id()
+        if created and is_recorded:
+            await record(tree, parsed, f"make the metadata root of cluster {instance_id}")
+        return created, instance_id
     finally:
         await tree.close()

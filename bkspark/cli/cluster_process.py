@@ -33,6 +33,9 @@ from bkspark.errors import BookieUnavailable, ConfigurationError
 BOOKIES = 3
 """How many bookies a new cluster gets."""
 
+DISK_USAGE_THRESHOLD = "0.99"
+"""Share of a disk above which bookies of a local cluster take no writes; `--set diskUsageThreshold=…` overrides it."""
+
 BOOKIE_START_TIMEOUT_S = 60.0
 BOOKIE_STOP_TIMEOUT_S = 60.0
 
@@ -91,6 +94,8 @@ class BookieProcess:
             "journalDirectories": str(directory / "journal"),
             "ledgerDirectories": str(directory / "ledgers"),
             "metadataServiceUri": metadata_uri,
+            # The disk of a laptop or of a shared machine is often nearly full: with 0.95 no bookie would take writes.
+            "diskUsageThreshold": DISK_USAGE_THRESHOLD,
             **settings,
         }
         self._python_options = python_options
@@ -173,7 +178,12 @@ class ClusterProcess:
         *,
         zookeeper_port: int | None = None,
         settings: Mapping[str, str] | None = None,
+        zookeeper_settings: Mapping[str, str] | None = None,
+        zookeeper_jaas: Path | None = None,
     ) -> None:
+        """`zookeeper_settings`, `zookeeper_jaas`: see `ZooKeeperProcess`."""
+        self._zookeeper_settings = zookeeper_settings
+        self._zookeeper_jaas = zookeeper_jaas
         self._is_temporary = directory is None
         self.directory = directory.absolute() if directory is not None else Path()
         self._bookie_count = bookie_count
@@ -215,15 +225,22 @@ class ClusterProcess:
         """
         import asyncio
 
+        from bkspark.metadata.zookeeper_options import options_of
+
         if self._is_temporary:
             self.directory = Path(tempfile.mkdtemp(prefix="bkspark-"))
         was_empty = _make_directory(self.directory)
         try:
             self._acquire_lock()
             ports = self._choose_ports()
-            self.zookeeper = ZooKeeperProcess(self.directory / "zookeeper", port=ports.zookeeper)
+            self.zookeeper = ZooKeeperProcess(
+                self.directory / "zookeeper",
+                port=ports.zookeeper,
+                settings=self._zookeeper_settings,
+                jaas_file=self._zookeeper_jaas,
+            )
             self.zookeeper.start()
-            asyncio.run(initialize(self.uri))
+            asyncio.run(initialize(self.uri, options_of(self._settings)))
             for number, port in enumerate(ports.bookies, start=1):
                 directory = self.directory / f"bookie{number}"
                 self.bookies.append(BookieProcess(number, port, directory, self.uri, self._settings))

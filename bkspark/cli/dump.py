@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from bkspark.cli.arguments import Commands, add_json, key_value, not_negative
+from bkspark.cli.arguments import Commands, add_environment, add_json, key_value, not_negative
 
 _DESCRIPTION = """\
 Print a bookie's files and check every checksum in them, entry by entry. Takes no lock and changes nothing, so a running
@@ -27,7 +27,8 @@ _KINDS = {
     "entry-log": (
         "entry logs (*.log)",
         "Entries of an entry log. Each is checked against the digest that its writer sealed it with (CRC32C, CRC32,\n"
-        "or a MAC with the password in BKSPARK_PASSWORD); '-' where a ledger has another one, or none.",
+        "or a MAC with the password of BKSPARK_PASSWORD or BKSPARK_PASSWORD_FILE); '-' where a ledger has another\n"
+        "one, or none.",
     ),
     "index": (
         "index files of ledgers (*.idx)",
@@ -61,6 +62,7 @@ def add_parser(commands: Commands) -> None:
         each.add_argument("--ledger", type=not_negative, metavar="ID", help="only this ledger")
         each.add_argument("--entry", type=not_negative, metavar="ID", help="only this entry of every ledger shown")
         each.add_argument("--config", type=Path, metavar="FILE", help="take the directories from a bk_server.conf")
+        add_environment(each)
         each.add_argument(
             "--set",
             type=key_value,
@@ -79,6 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("ledger", "entry", "config"):
         value = getattr(arguments, name)
         command += [] if value is None else [f"--{name}", str(value)]
+    command += ["--environment"] if arguments.environment else []
     for key, value in arguments.set:
         command += ["--set", f"{key}={value}"]
     command += ["--json"] if arguments.json else []

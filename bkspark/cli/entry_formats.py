@@ -4,6 +4,9 @@
     length-prefixed  u32 big-endian length, then that many bytes; the only format for entries that hold newlines
     json             out only: one `{"entry": id, "value": base64}` a line
 
+Entries that are encrypted with a key that the client lacks are lines that say so, `{"entry": id, "value": base64 of the
+stored bytes, "encryptedWith": key id}`, and length-prefixed as they are stored.
+
 Parsing and formatting lines and length-prefixed entries makes no Python object per entry: separators are found, removed
 and inserted with arrays. Memory is bounded by the block size and the largest entry.
 """
@@ -107,7 +110,10 @@ def formatter(entry_format: str) -> Callable[[EntryBatch], bytes]:
 
 
 def format_lines(batch: EntryBatch) -> bytes:
-    """Return each payload followed by a newline."""
+    """Return each payload followed by a newline; of an encrypted entry a line that says so."""
+    if batch.sealed_with is not None:
+        sizes = np.diff(batch.offsets).tolist()
+        return "".join(f"(encrypted with key {batch.sealed_with!r}, {size} bytes)\n" for size in sizes).encode()
     ends = batch.offsets[1:] - batch.offsets[0]
     return _with_gaps(batch, gaps_at=ends, gap=np.array([_NEWLINE], np.uint8))
 
@@ -122,9 +128,15 @@ def format_length_prefixed(batch: EntryBatch) -> bytes:
 def format_json(batch: EntryBatch) -> bytes:
     """Return one JSON object a line for each entry, the payload in base64."""
     return b"".join(
-        json.dumps({"entry": batch.first_entry + i, "value": base64.b64encode(value).decode()}).encode() + b"\n"
+        json.dumps({"entry": batch.first_entry + i, **json_value(value, batch)}).encode() + b"\n"
         for i, value in enumerate(batch)
     )
+
+
+def json_value(value: bytes, batch: EntryBatch) -> dict[str, str]:
+    """Return the keys of a JSON object that show a payload of a batch."""
+    shown = {"value": base64.b64encode(value).decode()}
+    return shown if batch.sealed_with is None else {**shown, "encryptedWith": batch.sealed_with}
 
 
 def _with_gaps(batch: EntryBatch, gaps_at: np.ndarray, gap: np.ndarray) -> bytes:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from bkspark.cli import ledger_copies, ledger_listing, ledger_metadata
 from bkspark.cli.arguments import (
     INPUT_FORMATS,
     OUTPUT_FORMATS,
@@ -17,10 +18,15 @@ from bkspark.cli.arguments import (
     add_quorums,
     cluster_uri,
     key_value,
+    ledger_password,
     not_negative,
     quorums,
     seconds,
 )
+from bkspark.cli.changes import record_blocking
+from bkspark.cli.cluster import repair_command
+from bkspark.cli.connecting import connect
+from bkspark.cli.exec_process import exec_replacing_process
 from bkspark.cli.output import human_bytes, print_facts, print_json, print_table, progress
 from bkspark.errors import ConfigurationError
 from bkspark.ids import LEDGER_TYPES
@@ -41,7 +47,15 @@ def add_parser(commands: Commands) -> None:
     _add_writing(_add(ledgers, "write", write, "write a file's entries to a new ledger"))
     _add_reading(_add(ledgers, "read", read, "print a ledger's entries", takes_id=True))
     _add(ledgers, "show", show, "show what the metadata store knows of a ledger", takes_id=True)
-    _add(ledgers, "list", list_ledgers, "list the ids of all ledgers")
+    ledger_listing.add_arguments(_add(ledgers, "list", ledger_listing.list_ledgers, "list ledgers"))
+    description = "read every copy of a ledger and say which bookie has which; exit code 1 if one is missing"
+    _add(ledgers, "locate", ledger_copies.locate, description, takes_id=True)
+    _add_repairing(ledgers.add_parser("repair", help="find what a ledger lacks, and copy it to where it belongs"))
+    description = "write a ledger's metadata to a file, with its password"
+    ledger_metadata.add_file(_add(ledgers, "dump", ledger_metadata.dump, description, takes_id=True))
+    restoring = _add(ledgers, "restore", ledger_metadata.restore, "store the metadata of such a file", takes_id=True)
+    ledger_metadata.add_file(restoring)
+    restoring.add_argument("--update", action="store_true", help="replace the metadata of a ledger that exists")
     _add(ledgers, "recover", recover, "fence a ledger against its writer and close it", takes_id=True)
     _add(ledgers, "delete", delete, "delete a ledger", takes_id=True)
 
@@ -56,6 +70,12 @@ def _add(
     add_credentials(parser)
     parser.set_defaults(run=run)
     return parser
+
+
+def _add_repairing(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("ledger", type=not_negative, metavar="ID", help="ledger id")
+    add_cluster(parser)
+    parser.set_defaults(run=repair)
 
 
 def _add_creating(parser: argparse.ArgumentParser) -> None:
@@ -98,18 +118,10 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", type=not_negative, dest="last_entry", metavar="B", help="last entry, included")
     parser.add_argument("--format", choices=OUTPUT_FORMATS, help="default: lines; json with --json")
     parser.add_argument("--recover", action="store_true", help="fence the ledger and close it first")
+    parser.add_argument("--bookie", metavar="ID", help="read the copy of this bookie alone; what it lacks is left out")
     tail = parser.add_mutually_exclusive_group()
     tail.add_argument("--unconfirmed", action="store_true", help="read beyond the last confirmed entry; no promise")
     tail.add_argument("--follow", action="store_true", help="wait for more until the ledger is closed")
-
-
-def connect(arguments: argparse.Namespace, *, explicit_lac_interval_s: float | None = None) -> Client:
-    """Return a blocking client of the cluster and credentials that the arguments name."""
-    from bkspark.blocking import Client
-    from bkspark.core.writer_options import WriterOptions
-
-    writer = WriterOptions(explicit_lac_interval_s=explicit_lac_interval_s or 0.0)
-    return Client(cluster_uri(arguments), digest=arguments.digest, password=arguments.password.encode(), writer=writer)
 
 
 # ---- create and write ----
@@ -224,6 +236,10 @@ def read(arguments: argparse.Namespace) -> int:
     if arguments.last_entry is not None and arguments.last_entry < arguments.first_entry:
         raise ConfigurationError(f"--from {arguments.first_entry} lies after --to {arguments.last_entry}; swap them")
     with connect(arguments) as client:
+        if arguments.bookie is not None:
+            for batch in _copies(client, arguments):
+                sys.stdout.buffer.write(format_batch(batch))
+            return 0
         reader = client.open(arguments.ledger, recover=arguments.recover)
         batches = _followed(reader, arguments) if arguments.follow else _present(reader, arguments)
         for batch in batches:
@@ -244,6 +260,20 @@ def _present(reader: LedgerReader, arguments: argparse.Namespace) -> Iterator[En
             )
     end_entry = last + 1 if arguments.last_entry is None else min(arguments.last_entry, last) + 1
     return reader.batches(arguments.first_entry, end_entry, unconfirmed=arguments.unconfirmed)
+
+
+def _copies(client: Client, arguments: argparse.Namespace) -> Iterator[EntryBatch]:
+    """Return the entries of one bookie's copy."""
+    from bkspark.blocking import run
+
+    first, last = arguments.first_entry, arguments.last_entry
+
+    async def read_all() -> list[EntryBatch]:
+        password = ledger_password(arguments)
+        copies = ledger_copies.copies_at(client.asynchronous, arguments.ledger, arguments.bookie, first, last, password)
+        return [batch async for batch in copies]
+
+    return iter(run(read_all))
 
 
 def _followed(reader: LedgerReader, arguments: argparse.Namespace) -> Iterator[EntryBatch]:
@@ -301,21 +331,17 @@ def _described(ledger_id: int, metadata: LedgerMetadata, version: int, ctime_ms:
     }
 
 
-def list_ledgers(arguments: argparse.Namespace) -> int:
-    """Print every ledger id, in ascending order."""
-    with connect(arguments) as client:
-        ledger_ids = sorted(client.ledgers())
-    if arguments.json:
-        print_json({"ledgers": ledger_ids})
-    else:
-        sys.stdout.write("".join(f"{ledger_id}\n" for ledger_id in ledger_ids))
-    return 0
+def repair(arguments: argparse.Namespace) -> int:
+    """Replace this process by the one that checks and repairs; returns never."""
+    settings = {"metadataServiceUri": cluster_uri(arguments)}
+    exec_replacing_process(repair_command("repair", str(arguments.ledger), settings=settings, json=arguments.json))
 
 
 def recover(arguments: argparse.Namespace) -> int:
     """Fence a ledger, find its end and close it."""
     with connect(arguments) as client:
         metadata = client.recover(arguments.ledger)
+        record_blocking(client, f"close ledger {arguments.ledger} at entry {metadata.last_entry}")
     if arguments.json:
         print_json({"ledger": arguments.ledger, "last_entry": metadata.last_entry, "length": metadata.length})
     else:
@@ -327,6 +353,7 @@ def delete(arguments: argparse.Namespace) -> int:
     """Delete a ledger."""
     with connect(arguments) as client:
         client.delete(arguments.ledger)
+        record_blocking(client, f"delete ledger {arguments.ledger}")
     if arguments.json:
         print_json({"ledger": arguments.ledger})
     else:

@@ -27,6 +27,12 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--set", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="a key for every bookie"
     )
+    parser.add_argument(
+        "--zookeeper-set", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="a key for ZooKeeper"
+    )
+    parser.add_argument(
+        "--zookeeper-jaas", type=Path, metavar="FILE", help="a JAAS file; its section Server has ZooKeeper's users"
+    )
     parser.add_argument("--restart", action="store_true", help="start a bookie again when it dies")
     add_json(parser)
     parser.set_defaults(run=run)
@@ -35,7 +41,12 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the cluster until a signal ends it."""
     cluster = ClusterProcess(
-        arguments.bookies, arguments.dir, zookeeper_port=arguments.zk_port, settings=dict(arguments.set)
+        arguments.bookies,
+        arguments.dir,
+        zookeeper_port=arguments.zk_port,
+        settings=dict(arguments.set),
+        zookeeper_settings=dict(arguments.zookeeper_set),
+        zookeeper_jaas=arguments.zookeeper_jaas,
     )
     progress("starting ZooKeeper and bookies ...")
     with cluster:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import base64
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from bkspark.cli.arguments import (
@@ -18,10 +17,13 @@ from bkspark.cli.arguments import (
     add_credentials,
     add_quorums,
     key_value,
+    place_or_time,
     quorums,
     seconds,
 )
-from bkspark.cli.ledger import connect, opened
+from bkspark.cli.changes import record_blocking
+from bkspark.cli.connecting import connect
+from bkspark.cli.ledger import opened
 from bkspark.cli.output import human_bytes, print_json, print_table
 from bkspark.errors import ConfigurationError
 
@@ -42,12 +44,18 @@ def add_parser(commands: Commands) -> None:
     group = commands.add_parser("log", help="list, show, create, append to, read, truncate, delete, vacuum named logs")
     logs = group.add_subparsers(metavar="COMMAND", required=True, dest="log_command")
     _add(logs, "list", list_logs, "list the names of all logs", takes_name=False)
-    _add(logs, "show", show, "show a log's ledgers, and which versions (txnAppId) were published last")
+    _add(logs, "show", show, "show a log's ledgers, schemas, and which versions (txnAppId) were published last")
     _add(logs, "create", create, "create an empty log")
     _add_appending(_add(logs, "append", append, "append a file's entries to a log, made when it is not there"))
     _add_reading(_add(logs, "read", read, "print a log's entries"))
-    truncating = _add(logs, "truncate", truncate, "delete the ledgers before a position")
-    truncating.add_argument("--before", required=True, metavar="POSITION", help="the first entry that stays")
+    truncating = _add(logs, "truncate", truncate, "delete the ledgers before a position or a time")
+    truncating.add_argument(
+        "--before",
+        required=True,
+        type=place_or_time,
+        metavar="POSITION|TIME",
+        help="the first entry that stays; or an age (7d, 12h) or time (ISO 8601): ledgers closed before it go",
+    )
     _add(logs, "delete", delete, "delete a log and its ledgers")
     vacuuming = _add(logs, "vacuum", vacuum, "delete the ledgers that dead jobs left over")
     vacuuming.add_argument(
@@ -98,7 +106,7 @@ def list_logs(arguments: argparse.Namespace) -> int:
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Print a log's ledgers in order, and the last version of each name that published in it."""
+    """Print a log's ledgers in order, the last version of each name that published in it, and its schemas."""
     with connect(arguments) as client:
         facts = client.log(arguments.log).show()
     if arguments.json:
@@ -111,20 +119,36 @@ def show(arguments: argparse.Namespace) -> int:
         print("\nlast published version of each name (txnAppId, or the id of a query without one), latest last\n")
         rows = [[each["name"], each["version"], each["query"] or "-"] for each in facts["published"]]
         print_table(["name", "version", "query"], rows)
+    for each in facts["schemas"]:
+        print(f"\nschema {each['number']}, from ordinal {each['first_ordinal']} on, payload format {each['format']}\n")
+        fields = [
+            [column["name"], _type_shown(column["type"]), _null_shown(column)] for column in each["schema"]["fields"]
+        ]
+        print_table(["column", "type", "null"], fields)
     return 0
+
+
+def _type_shown(kind: object) -> str:
+    return kind if isinstance(kind, str) else json.dumps(kind, separators=(",", ":"))
+
+
+def _null_shown(column: Mapping[str, object]) -> str:
+    return "yes" if column["nullable"] else "no"
 
 
 def create(arguments: argparse.Namespace) -> int:
     """Create an empty log."""
     with connect(arguments) as client:
         client.log(arguments.log).create()
+        record_blocking(client, f"create log {arguments.log}")
     return _done(arguments, {}, "created")
 
 
 def truncate(arguments: argparse.Namespace) -> int:
-    """Let a log begin at a position."""
+    """Let a log begin at a position, or at a time."""
     with connect(arguments) as client:
         deleted = client.log(arguments.log).truncate(arguments.before)
+        record_blocking(client, f"truncate log {arguments.log} before {arguments.before}, {deleted} ledgers deleted")
     return _done(arguments, {"deleted": deleted}, f"truncated, {deleted} ledgers deleted")
 
 
@@ -132,6 +156,7 @@ def delete(arguments: argparse.Namespace) -> int:
     """Delete a log and its ledgers."""
     with connect(arguments) as client:
         client.log(arguments.log).delete()
+        record_blocking(client, f"delete log {arguments.log}")
     return _done(arguments, {}, "deleted")
 
 
@@ -139,6 +164,7 @@ def vacuum(arguments: argparse.Namespace) -> int:
     """Delete what dead jobs left."""
     with connect(arguments) as client:
         deleted = client.log(arguments.log).vacuum(older_than_s=arguments.older_than)
+        record_blocking(client, f"vacuum log {arguments.log}, {deleted} ledgers deleted")
     return _done(arguments, {"deleted": deleted}, f"vacuumed, {deleted} ledgers deleted")
 
 
@@ -228,13 +254,15 @@ def read(arguments: argparse.Namespace) -> int:
 
 def format_positions(batch: LogBatch) -> bytes:
     """Return one JSON object a line for each entry: its ledger, entry id, position, and the payload in base64."""
+    from bkspark.cli import entry_formats
+
     return b"".join(
         json.dumps(
             {
                 "ledger": batch.ledger_id,
                 "entry": position.entry_id,
                 "position": position.to_json(),
-                "value": base64.b64encode(value).decode(),
+                **entry_formats.json_value(value, batch),
             }
         ).encode()
         + b"\n"

@@ -14,15 +14,17 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 from bkspark.cli.child_process import ChildProcess
 from bkspark.cli.output import progress
 from bkspark.cli.zookeeper_process import find_java
 from bkspark.errors import BookKeeperError, ConfigurationError
+from bkspark.secret_files import ENCRYPTION_KEY_FILE_VARIABLE, PASSWORD_FILE_VARIABLE, PASSWORD_VARIABLE
 
 STOP_TIMEOUT_S = 20.0
+NO_SECRETS = MappingProxyType({PASSWORD_VARIABLE: "", PASSWORD_FILE_VARIABLE: "", ENCRYPTION_KEY_FILE_VARIABLE: ""})
 
 
 class SparkJob:
@@ -32,7 +34,7 @@ class SparkJob:
         module: a module of `bkspark.spark` whose main is `bkspark.spark.job.run`.
         uri: the cluster.
         options: passed on as `--name value`; None is left out.
-        password: of every ledger the job makes or reads.
+        secret_variables: for the password and the encryption of every ledger the job makes or reads.
         log_path: file for Spark's output; by default in the job's folder.
     """
 
@@ -42,14 +44,16 @@ class SparkJob:
         uri: str,
         options: Mapping[str, object],
         *,
-        password: str = "",
+        secret_variables: Mapping[str, str] = NO_SECRETS,
+        client_config: str = "",
         log_path: Path | None = None,
     ) -> None:
         self._java_home = str(Path(find_java()).resolve().parent.parent)
         self._module = module
         self._uri = uri
         self._options = options
-        self._password = password
+        self._secret_variables = secret_variables
+        self._client_config = client_config
         self._log_path = log_path
         self._folder = Path()
         self._process: ChildProcess | None = None
@@ -67,7 +71,8 @@ class SparkJob:
                 self._log_path or self._folder / "spark.log",
                 environment={
                     "BKSPARK_URI": self._uri,
-                    "BKSPARK_PASSWORD": self._password,
+                    **self._secret_variables,
+                    "BKSPARK_CLIENT_CONFIG": self._client_config,
                     "JAVA_HOME": self._java_home,
                     # Files of an interrupted job are removed with the folder, also the one that Python writes when it
                     # looks for a temporary directory.

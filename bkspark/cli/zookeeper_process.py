@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from bkspark.cli import private_files
@@ -35,6 +36,8 @@ admin.enableServer=false
 autopurge.snapRetainCount=3
 autopurge.purgeInterval=1
 """
+
+_SASL_PROVIDER = "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
 
 # ZooKeeper logs through slf4j to the log4j in pyspark's jars, which prints a warning without a configuration.
 _LOG_CONFIGURATION = """\
@@ -76,7 +79,9 @@ def find_jars() -> Path:
     spec = importlib.util.find_spec("pyspark")
     jars = Path(spec.origin).parent / "jars" if spec and spec.origin else None
     if jars is None or not any(jars.glob("zookeeper-[0-9]*.jar")):
-        raise ConfigurationError("ZooKeeper's server comes from pyspark's jars, which are missing: pip install pyspark")
+        raise ConfigurationError(
+            "ZooKeeper's server comes from pyspark's jars, which are missing: pip install 'bkspark[spark]'"
+        )
     return jars
 
 
@@ -85,11 +90,24 @@ class ZooKeeperProcess:
 
     Args:
         port: a free port of the caller's choice.
+        settings: further lines of the server's configuration; they win over ours.
+        jaas_file: the file whose section `Server` has the users that may log in.
     """
 
-    def __init__(self, directory: Path, *, port: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        port: int,
+        settings: Mapping[str, str] | None = None,
+        jaas_file: Path | None = None,
+    ) -> None:
         self.directory = directory
         self.port = port
+        self._settings = dict(settings or {})
+        self._jaas_file = jaas_file
+        if jaas_file is not None:
+            self._settings.setdefault("authProvider.sasl", _SASL_PROVIDER)
         self._child: ChildProcess | None = None
 
     @property
@@ -118,12 +136,16 @@ class ZooKeeperProcess:
         private_files.make_directory(self.directory)
         configuration = self.directory / "zoo.cfg"
         text = _CONFIGURATION.format(data=self.directory / "data", port=self.port, host=HOST)
+        # The last of several lines with one key counts.
+        text += "".join(f"{key}={value}\n" for key, value in self._settings.items())
         private_files.write_text(configuration, text)
         logging = self.directory / "log4j2.properties"
         private_files.write_text(logging, _LOG_CONFIGURATION)
         names = ["zookeeper*", "slf4j-api*", "log4j-*", "metrics-core*", "snappy-java*", "netty-*", "commons-*"]
         classpath = ":".join(str(jar) for name in names for jar in sorted(jars.glob(f"{name}.jar")))
         flags = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto"]
+        if self._jaas_file is not None:
+            flags.append(f"-Djava.security.auth.login.config={self._jaas_file}")
         self._child = ChildProcess(
             "ZooKeeper",
             [

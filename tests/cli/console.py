@@ -44,6 +44,11 @@ class Console:
         """Return the objects that a command prints with --json."""
         return [json.loads(line) for line in self.text(*command, "--json").splitlines()]
 
+    def records_of(self, code: int, *command: object) -> dict[str, Any]:
+        """Return the one object that a command prints with --json which ends with this exit code."""
+        found: dict[str, Any] = json.loads(self.fails(code, *command, "--json").out)
+        return found
+
     def fails(self, code: int, *command: object) -> CaptureResult[str]:
         """Return the output of a command that ends with this exit code."""
         assert main([str(word) for word in command]) == code

@@ -25,6 +25,7 @@ def command(uri: str, folder: Path, port: int, *more: str) -> list[str]:
         "journalDirectories": folder / "journal",
         "ledgerDirectories": folder / "ledgers",
         "metadataServiceUri": uri,
+        "diskUsageThreshold": "0.999",
     }
     options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     return [sys.executable, "-m", "bkspark.cli", "bookie", *options, *more]

@@ -42,7 +42,7 @@ def test_appended_lines_are_read_in_order_across_ledgers(console: Console, name,
 def test_show_lists_every_ledger_with_its_end(console: Console, name, lines):
     ledgers = [console.json("log", "append", name, lines)["last_position"]["ledger"] for _ in range(2)]
     shown = console.json("log", "show", name)
-    assert list(shown) == ["log", "ledgers", "published", "version"]
+    assert list(shown) == ["log", "ledgers", "published", "schemas", "version"]
     assert shown["ledgers"] == [
         {"ledger": ledger, "first_entry": 0, "last_entry": 2, "state": "CLOSED", "length": 8} for ledger in ledgers
     ]
@@ -88,6 +88,15 @@ def test_truncate_deletes_earlier_entries(console: Console, name, lines):
     assert console.text("log", "read", name) == "\nthree\n"
     assert console.json("log", "show", name)["ledgers"][0]["first_entry"] == 1
     assert_one_line(console.fails(1, "ledger", "show", records[0]["ledger"]), str(records[0]["ledger"]))
+
+
+def test_truncate_takes_a_time_and_deletes_the_ledgers_closed_before_it(console: Console, name, lines):
+    for _ in range(2):
+        console.json("log", "append", name, lines)
+    for earlier in ("1h", "2000-01-01", "2000-01-01T00:00:00Z"):
+        assert console.json("log", "truncate", name, "--before", earlier)["deleted"] == 0
+    assert console.json("log", "truncate", name, "--before", "2999-01-01T00:00:00+01:00")["deleted"] == 2
+    assert console.text("log", "read", name) == ""
 
 
 def test_created_log_is_empty_and_deleted_log_takes_its_ledgers_along(console: Console, name, lines):

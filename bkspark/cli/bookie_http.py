@@ -1,0 +1,135 @@
+"""Requests to the HTTP servers of bookies, ours or Apache's, whose addresses the registrations have."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from bkspark.cli.arguments import client_net
+
+if TYPE_CHECKING:
+    import ssl
+
+    from bkspark.metadata.registration import BookieAddress
+    from bkspark.tls.options import TlsOptions
+
+TIMEOUT_S = 5.0
+BYTES_MAX = 16 * 1024 * 1024
+ANY_HOSTS = ("", "0.0.0.0", "::")
+"""What a server registers that listens at all addresses: it is asked at the bookie's own."""
+TOKEN_OPTION = "--http-token-file"
+TOKEN_VARIABLE = "BKSPARK_HTTP_TOKEN_FILE"
+
+
+def add_http_token(parser: argparse.ArgumentParser) -> None:
+    """Add --http-token-file."""
+    parser.add_argument(
+        TOKEN_OPTION,
+        default=os.environ.get(TOKEN_VARIABLE),
+        metavar="FILE",
+        help=f"a file with the token for the bookies' HTTP (default: ${TOKEN_VARIABLE}, else none)",
+    )
+
+
+def http_access(arguments: argparse.Namespace) -> BookieHttpAccess:
+    """Return how a command asks the HTTP servers of bookies.
+
+    Raises:
+        ConfigurationError: the file of the token or of the client's TLS cannot be used.
+    """
+    return BookieHttpAccess(arguments.http_token_file, client_net(arguments).tls)
+
+
+class BookieHttpAccess:
+    """The token and the TLS of a client of bookies' HTTP servers.
+
+    A client with TLS sends its token inside TLS alone: what a registration says must not make it tell its token to
+    others.
+    """
+
+    def __init__(self, token_file: str | None, tls: TlsOptions | None) -> None:
+        """Raises ConfigurationError: the file of the token cannot be used."""
+        self._token = ""
+        self._tls = tls
+        self._context: ssl.SSLContext | None = None
+        if token_file:
+            from bkspark.security.access_file import read_token
+
+            self._token = read_token(token_file, TOKEN_OPTION)
+
+    def __repr__(self) -> str:
+        return "BookieHttpAccess()"
+
+    @property
+    def tls_context(self) -> ssl.SSLContext:
+        """The context for servers with TLS; without a client's TLS, one with the system's authorities.
+
+        Raises:
+            ConfigurationError: a file of the client's TLS cannot be used.
+        """
+        if self._context is None:
+            import ssl
+
+            from bkspark.tls.contexts import TlsContext
+
+            own = None if self._tls is None else TlsContext(self._tls, is_server=False).current()
+            self._context = own or ssl.create_default_context()
+        return self._context
+
+    def headers(self, url: str) -> dict[str, str]:
+        """Return the headers of a request that prove who asks."""
+        may_send = url.startswith("https:") or self._tls is None
+        return {"Authorization": f"Bearer {self._token}"} if self._token and may_send else {}
+
+    async def fetch(self, url: str) -> bytes | None:
+        """Return what a GET of a URL returns, None if it fails."""
+        import asyncio
+
+        return await asyncio.to_thread(self._fetch, url)
+
+    async def fetch_object(self, url: str) -> dict[str, Any] | None:
+        """Return the JSON object that a GET of a URL returns, None if it fails."""
+        body = await self.fetch(url)
+        try:
+            found = json.loads(body) if body is not None else None
+        except ValueError:
+            return None
+        return found if isinstance(found, dict) else None
+
+    def _fetch(self, url: str) -> bytes | None:
+        # Imported here: it takes 30 ms, and every command imports this module.
+        from urllib.error import URLError
+        from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
+
+        # No proxy and no redirect: another server must not see the token.
+        handlers: list[Any] = [ProxyHandler({}), _no_redirects()]
+        if url.startswith("https:"):
+            handlers.append(HTTPSHandler(context=self.tls_context))
+        try:
+            with build_opener(*handlers).open(Request(url, headers=self.headers(url)), timeout=TIMEOUT_S) as reply:
+                body: bytes = reply.read(BYTES_MAX + 1)
+        except (URLError, OSError, ValueError):
+            return None
+        return body if len(body) <= BYTES_MAX else None
+
+
+def _no_redirects() -> Any:
+    from urllib.request import HTTPRedirectHandler
+
+    class Stay(HTTPRedirectHandler):
+        def redirect_request(self, *arguments: object) -> None:
+            """Follow none."""
+
+    return Stay()
+
+
+def http_url(address: BookieAddress, path: str, http: tuple[str, int] | None = None) -> str:
+    """Return the URL of a path of a bookie's HTTP server. `http`: its host and port, where none is registered."""
+    where = address.http or http
+    assert where is not None, "the caller knows where the server is"
+    http_host, port = where
+    name = address.host if http_host in ANY_HOSTS else http_host
+    scheme = "https" if address.http_tls else "http"
+    return f"{scheme}://{f'[{name}]' if ':' in name else name}:{port}{path}"

@@ -1,0 +1,102 @@
+"""`bkspark cluster bookies`: all bookies, whether they answer, disks, racks, versions, and why they take no entries."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from bkspark.cli.arguments import client_net, client_zookeeper, cluster_uri
+from bkspark.cli.bookie_http import BookieHttpAccess, http_access, http_url
+from bkspark.cli.health import bookie_facts
+from bkspark.cli.output import human_bytes, print_json, print_table
+
+if TYPE_CHECKING:
+    from bkspark.client import Client
+
+
+def bookies(arguments: argparse.Namespace) -> int:
+    """List every bookie that is registered, and those that have a cookie and are not."""
+    import asyncio
+
+    found = asyncio.run(_bookies(arguments))
+    if arguments.json:
+        print_json({"bookies": found})
+        return 0
+    rows = [
+        (
+            each["id"],
+            each["state"],
+            each["reachable"],
+            _bytes(each["free_bytes"]),
+            _bytes(each["total_bytes"]),
+            each["used_percent"],
+            each["rack"],
+            each["version"],
+            each["problem"] or each["reason"] or None,
+        )
+        for each in found
+    ]
+    print_table(["bookie", "state", "answers", "free", "total", "used %", "rack", "version", "why"], rows)
+    _print_directories(found)
+    return 0
+
+
+def _print_directories(found: list[dict[str, Any]]) -> None:
+    rows = [
+        (each["id"], disk["kind"], disk["directory"], disk["used_percent"])
+        for each in found
+        for disk in each["directories"]
+    ]
+    if rows:
+        print()
+        print_table(["bookie", "kind", "directory", "used %"], rows)
+
+
+def _bytes(count: int | None) -> str | None:
+    return None if count is None else human_bytes(count)
+
+
+async def _bookies(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return every bookie; all that are registered are asked at the same time."""
+    import asyncio
+
+    from bkspark.client import Client
+
+    net, zookeeper, http = client_net(arguments), client_zookeeper(arguments), http_access(arguments)
+    async with Client(cluster_uri(arguments), net=net, zookeeper=zookeeper) as client:
+        registry = (await client.context()).registry
+        states, racks = await registry.states(), (await registry.racks()).racks
+        return await asyncio.gather(*(_bookie(client, bookie, state, racks, http) for bookie, state in states.items()))
+
+
+async def _bookie(
+    client: Client, bookie: str, state: str, racks: dict[str, str], http: BookieHttpAccess
+) -> dict[str, Any]:
+    from bkspark.core.placement import RACK_DEFAULT
+    from bkspark.metadata.registration import REASON, VERSION
+
+    facts = await bookie_facts(client, bookie, state)
+    address = await (await client.context()).registry.registration(bookie) if state != "down" else None
+    properties = {} if address is None else address.properties
+    directories: list[dict[str, Any]] = []
+    if address is not None and address.http is not None and facts.serves:
+        # Only our bookies have the path; Apache's have no way to ask for single directories.
+        found = await http.fetch_object(http_url(address, "/api/v2/bookie"))
+        directories = (found or {}).get("directories", [])
+    used = None
+    if facts.total_bytes and facts.free_bytes is not None:
+        used = round(100 * (1 - facts.free_bytes / facts.total_bytes), 1)
+    return {
+        "id": bookie,
+        "state": state,
+        "free_bytes": facts.free_bytes,
+        "total_bytes": facts.total_bytes,
+        "used_percent": used,
+        "reachable": facts.serves,
+        "problem": facts.problem,
+        "reason": properties.get(REASON, ""),
+        "version": properties.get(VERSION),
+        "rack": racks.get(bookie, RACK_DEFAULT),
+        "http": None if address is None or address.http is None else f"{address.http[0]}:{address.http[1]}",
+        "directories": directories,
+    }

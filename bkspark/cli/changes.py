@@ -1,0 +1,98 @@
+"""The audit log of commands: each change that one makes in the metadata store alone, and `bkspark cluster changes`.
+
+A change that a bookie makes for a command is in that bookie's log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import socket
+import time
+from typing import TYPE_CHECKING
+
+from bkspark.cli.arguments import Commands, add_cluster, client_net, client_zookeeper, cluster_uri, positive
+from bkspark.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from bkspark import blocking
+    from bkspark.client import Client
+    from bkspark.metadata.tree import Tree
+    from bkspark.metadata.uri import MetadataUri
+
+SHOWN = 100
+
+
+def add_parser(parsers: Commands) -> None:
+    """Add `bkspark cluster changes`."""
+    description = "list the last changes that commands made in the metadata store: who, when and what"
+    parser = parsers.add_parser("changes", help=description, description=f"{description[0].upper()}{description[1:]}.")
+    parser.add_argument("--limit", type=positive, default=SHOWN, metavar="N", help=f"how many (default: {SHOWN})")
+    add_cluster(parser)
+    parser.set_defaults(run=changes)
+
+
+def this_operator() -> str:
+    """Return who runs this command, for audit logs: user@host."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+async def record(tree: Tree, uri: MetadataUri, change: str) -> None:
+    """Record a change that this command has made. Raises MetadataError: the change is made, but has no record."""
+    from bkspark.errors import MetadataError
+    from bkspark.metadata.change_records import ChangeRecord, ChangeRecords
+
+    made = ChangeRecord(time.time_ns() // 1_000_000, f"command:{this_operator()}", change)
+    try:
+        await ChangeRecords(tree, uri).add(made)
+    except MetadataError as error:
+        raise MetadataError(f"done: {change}; but the audit log of commands has no record of it: {error}") from error
+
+
+async def record_by(client: Client, change: str) -> None:
+    """Record a change by the connection of a client. Raises MetadataError."""
+    await record(await client.tree(), client.uri, change)
+
+
+def record_blocking(client: blocking.Client, change: str) -> None:
+    """Record a change by the connection of a blocking client. Raises MetadataError."""
+    from bkspark.blocking import run
+
+    async def write() -> None:
+        await record_by(client.asynchronous, change)
+
+    run(write)
+
+
+def changes(arguments: argparse.Namespace) -> int:
+    """List the last changes, the latest first."""
+    import asyncio
+
+    found = asyncio.run(_latest(arguments))
+    if arguments.json:
+        print_json({"changes": found})
+    else:
+        print_table(["when", "by", "change"], [(_when(each["at_ms"]), each["who"], each["change"]) for each in found])
+    return 0
+
+
+async def _latest(arguments: argparse.Namespace) -> list[dict[str, object]]:
+    import dataclasses
+
+    from bkspark.client import Client
+    from bkspark.metadata.change_records import ChangeRecords
+
+    net, zookeeper = client_net(arguments), client_zookeeper(arguments)
+    async with Client(cluster_uri(arguments), net=net, zookeeper=zookeeper) as client:
+        found = await ChangeRecords(await client.tree(), client.uri).latest(arguments.limit)
+    return [dataclasses.asdict(each) for each in found]
+
+
+def _when(at_ms: object) -> str:
+    from datetime import UTC, datetime
+
+    return f"{datetime.fromtimestamp(int(str(at_ms)) / 1000, UTC):%Y-%m-%d %H:%M:%S}"

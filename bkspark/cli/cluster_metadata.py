@@ -1,0 +1,353 @@
+"""`bkspark cluster id`, `info`, `endpoints`, `audit`, `delay`, `sanity`, `format`, `remove` and `rename`."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from bkspark.cli.arguments import (
+    Commands,
+    add_cluster,
+    client_net,
+    client_zookeeper,
+    cluster_uri,
+    not_negative,
+    positive,
+    seconds,
+)
+from bkspark.cli.changes import record_by
+from bkspark.cli.output import print_facts, print_json, print_table, progress
+from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError, NoSuchLedger, NoSuchNode
+
+if TYPE_CHECKING:
+    from bkspark.client import Client
+    from bkspark.metadata.tree import Tree
+
+SANITY_ENTRIES = 10
+SANITY_S = 10.0
+LEDGERS_AT_ONCE = 64
+
+
+def add_parsers(parsers: Commands) -> None:
+    """Add the commands."""
+    for name, run, description in (
+        ("id", instance_id, "print the cluster's instance id"),
+        ("info", info, "count the bookies, and say who audits and whether ledgers lack copies"),
+        ("endpoints", endpoints, "show what a bookie's registration says"),
+        ("audit", audit, "ask the auditor to look for lost bookies now"),
+        ("delay", delay, "print or set how long a lost bookie may take to come back"),
+        ("sanity", sanity, "write a small ledger to one bookie alone, read it back and delete it"),
+        ("format", format_cluster, "delete all metadata of the cluster, and make it again, empty"),
+        ("remove", remove, "delete the cluster's metadata for good"),
+        ("rename", rename, "let the metadata of all ledgers name a bookie by another id"),
+    ):
+        parser = parsers.add_parser(name, help=description, description=f"{description[0].upper()}{description[1:]}.")
+        add_cluster(parser)
+        parser.set_defaults(run=run)
+        if name in ("endpoints", "sanity"):
+            parser.add_argument("bookie", metavar="ID", help="the bookie")
+        if name == "sanity":
+            parser.add_argument("--entries", type=positive, default=SANITY_ENTRIES, metavar="N", help="default: 10")
+            parser.add_argument("--timeout", type=seconds, default=SANITY_S, metavar="SECONDS", help="default: 10")
+        if name == "delay":
+            parser.add_argument("seconds", nargs="?", type=not_negative, metavar="SECONDS", help="set it")
+        if name in ("format", "remove"):
+            parser.add_argument("--instance", metavar="ID", help="the cluster's instance id, to confirm")
+            parser.add_argument("--force", action="store_true", help="without that, and while bookies run")
+        if name == "rename":
+            parser.add_argument("source", metavar="ID", help="the id that ledgers name")
+            parser.add_argument("target", metavar="NEW", help="the id that they name then")
+            parser.add_argument("--limit", type=positive, metavar="N", help="change N ledgers at most")
+
+
+async def _with_client(arguments: argparse.Namespace, act: Any) -> Any:
+    from bkspark.client import Client
+
+    net, zookeeper = client_net(arguments), client_zookeeper(arguments)
+
+    async with Client(cluster_uri(arguments), net=net, zookeeper=zookeeper) as client:
+        return await act(client)
+
+
+def _tell(arguments: argparse.Namespace, facts: dict[str, Any]) -> int:
+    if arguments.json:
+        print_json(facts)
+    else:
+        print_facts(facts)
+    return 0
+
+
+# ---- what is known ----
+
+
+def instance_id(arguments: argparse.Namespace) -> int:
+    """Print the instance id."""
+    import asyncio
+
+    async def read(client: Client) -> str | None:
+        found: str | None = await (await client.context()).registry.instance_id()
+        return found
+
+    found = asyncio.run(_with_client(arguments, read))
+    if found is None:
+        raise MetadataError("the cluster has no instance id")
+    return _tell(arguments, {"instance_id": found})
+
+
+def info(arguments: argparse.Namespace) -> int:
+    """Print the facts of Apache's `clusterinfo`, by the same names."""
+    import asyncio
+
+    async def read(client: Client) -> dict[str, Any]:
+        from bkspark.metadata.election import AuditorElection
+        from bkspark.metadata.underreplication import UnderreplicationStore
+
+        tree, registry = await client.tree(), (await client.context()).registry
+        store = UnderreplicationStore(tree, client.uri)
+        auditor = await AuditorElection(tree, client.uri, "").auditor()
+        states = list((await registry.states()).values())
+        lacking = [ledger_id async for ledger_id in store.ids()]
+        return {
+            "auditorElected": auditor is not None,
+            "auditorId": auditor or "",
+            "clusterUnderReplicated": bool(lacking),
+            "ledgerReplicationEnabled": await store.is_enabled(),
+            "totalBookiesCount": len(states),
+            "writableBookiesCount": states.count("available"),
+            "readonlyBookiesCount": states.count("readonly"),
+            "unavailableBookiesCount": states.count("down"),
+        }
+
+    return _tell(arguments, asyncio.run(_with_client(arguments, read)))
+
+
+def endpoints(arguments: argparse.Namespace) -> int:
+    """Print a bookie's registration."""
+    import asyncio
+
+    async def read(client: Client) -> Any:
+        found = await (await client.context()).registry.registration(arguments.bookie)
+        if found is None:
+            raise MetadataError(f"bookie {arguments.bookie} is not registered")
+        return found
+
+    address = asyncio.run(_with_client(arguments, read))
+    found = [{"id": "bookie", "protocol": "bookie-rpc", "host": address.host, "port": address.port}]
+    if address.http is not None:
+        found.append({"id": "httpserver", "protocol": "http", "host": address.http[0], "port": address.http[1]})
+    if arguments.json:
+        print_json({"bookie": arguments.bookie, "endpoints": found, "properties": address.properties})
+    else:
+        print_table(["endpoint", "protocol", "host", "port"], [tuple(each.values()) for each in found])
+        print_facts(address.properties)
+    return 0
+
+
+# ---- autorecovery ----
+
+
+def audit(arguments: argparse.Namespace) -> int:
+    """Ask for an audit, as Apache's `triggeraudit`: the delay is written again."""
+    import asyncio
+
+    async def ask(client: Client) -> int:
+        from bkspark.metadata.underreplication import UnderreplicationStore
+
+        store = UnderreplicationStore(await client.tree(), client.uri)
+        await store.prepare()
+        before = await store.lost_bookie_recovery_delay()
+        await store.set_lost_bookie_recovery_delay_s(before.seconds if before is not None else 0)
+        await record_by(client, "trigger an audit")
+        return before.seconds if before is not None else 0
+
+    return _tell(arguments, {"audit": "requested", "lost_bookie_delay_s": asyncio.run(_with_client(arguments, ask))})
+
+
+def delay(arguments: argparse.Namespace) -> int:
+    """Print or set the delay before the ledgers of a lost bookie are repaired."""
+    import asyncio
+
+    async def change(client: Client) -> int | None:
+        from bkspark.metadata.underreplication import UnderreplicationStore
+
+        store = UnderreplicationStore(await client.tree(), client.uri)
+        if arguments.seconds is not None:
+            await store.prepare()
+            await store.set_lost_bookie_recovery_delay_s(arguments.seconds)
+            await record_by(client, f"set lostBookieRecoveryDelay={arguments.seconds}")
+        found = await store.lost_bookie_recovery_delay()
+        return None if found is None else found.seconds
+
+    return _tell(arguments, {"lost_bookie_delay_s": asyncio.run(_with_client(arguments, change))})
+
+
+# ---- a bookie ----
+
+
+def sanity(arguments: argparse.Namespace) -> int:
+    """Check that one bookie takes and returns entries."""
+    import asyncio
+
+    async def check(client: Client) -> float:
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(arguments.timeout):
+                await _write_and_read(client, arguments.bookie, arguments.entries)
+        except TimeoutError:
+            raise BookKeeperError(
+                f"bookie {arguments.bookie} did not take and return entries within {arguments.timeout:g} s"
+            ) from None
+        return round(time.monotonic() - began, 3)
+
+    took_s = asyncio.run(_with_client(arguments, check))
+    return _tell(arguments, {"bookie": arguments.bookie, "passed": True, "seconds": took_s})
+
+
+async def _write_and_read(client: Client, bookie: str, entries: int) -> None:
+    """Write to a ledger on one bookie alone, read the entries back, and delete the ledger. Raises BookKeeperError."""
+    from bkspark.core.metadata import Fragment, LedgerMetadata
+    from bkspark.core.writer import WriterCore
+    from bkspark.core.writer_options import WriterOptions
+    from bkspark.ledger.writer import LedgerWriter
+
+    context = await client.context()
+    if bookie not in await context.registry.states():
+        raise ConfigurationError(f"there is no bookie {bookie}")
+    metadata = LedgerMetadata(1, 1, 1, (Fragment(0, (bookie,)),), ctime=time.time_ns() // 1_000_000)
+    ledger_id, stored = await context.ledgers.create(metadata)
+    try:
+        options = WriterOptions()
+        core = WriterCore(ledger_id, stored.metadata, stored.version, context.random, options)
+        written = [b"sanity %d" % number for number in range(entries)]
+        async with LedgerWriter(context, core, b"", options) as writer:
+            await writer.append_many(written)
+        reader = await client.open(ledger_id)
+        found = [bytes(each) async for batch in reader.batches() for each in batch]
+        if found != written:
+            raise BookKeeperError(f"bookie {bookie} returned other entries than were written")
+    finally:
+        await context.ledgers.delete(ledger_id)
+
+
+# ---- all metadata ----
+
+
+def format_cluster(arguments: argparse.Namespace) -> int:
+    """Delete all metadata and make an empty cluster."""
+    import asyncio
+
+    async def change(client: Client) -> str | None:
+        await _delete_all(client, arguments)
+        registry = (await client.context()).registry
+        await registry.initialize_cluster()
+        await record_by(client, "format the cluster: all metadata of before are deleted")
+        found: str | None = await registry.instance_id()
+        return found
+
+    return _tell(arguments, {"formatted": True, "instance_id": asyncio.run(_with_client(arguments, change))})
+
+
+def remove(arguments: argparse.Namespace) -> int:
+    """Delete all metadata."""
+    import asyncio
+
+    async def change(client: Client) -> None:
+        await _delete_all(client, arguments)
+
+    asyncio.run(_with_client(arguments, change))
+    return _tell(arguments, {"removed": True})
+
+
+async def _delete_all(client: Client, arguments: argparse.Namespace) -> None:
+    """Delete the cluster's root. Raises ConfigurationError: it is not confirmed, or bookies run."""
+    registry = (await client.context()).registry
+    found = await registry.instance_id()
+    if not arguments.force:
+        if arguments.instance is None or arguments.instance != found:
+            raise ConfigurationError(
+                f"all ledgers of {client.uri} would be lost: confirm with --instance {found}, or give --force"
+            )
+        running = [bookie for bookie, state in (await registry.states()).items() if state != "down"]
+        if running:
+            raise ConfigurationError(f"bookies run: {', '.join(running)}; stop them first, or give --force")
+    await _delete_below(await client.tree(), client.uri.root)
+
+
+async def _delete_below(tree: Tree, path: str) -> None:
+    try:
+        names = await tree.children(path)
+    except NoSuchNode:
+        return
+    for name in names:
+        await _delete_below(tree, f"{path}/{name}")
+    try:
+        await tree.delete(path)
+    except NoSuchNode:
+        return
+
+
+def rename(arguments: argparse.Namespace) -> int:
+    """Replace a bookie's id in the metadata of all ledgers."""
+    import asyncio
+
+    from bkspark.ids import check_bookie_id
+
+    try:
+        check_bookie_id(arguments.target)
+    except ValueError as error:
+        raise ConfigurationError(f"bookie {arguments.target!r}: {error}") from None
+
+    async def change(client: Client) -> tuple[int, int]:
+        context = await client.context()
+        group: list[int] = []
+        changed = left = 0
+        async for ledger_id in context.ledgers.ids():
+            group.append(ledger_id)
+            if len(group) == LEDGERS_AT_ONCE:
+                done = await _rename_in(client, group, arguments, changed)
+                changed, left, group = changed + done[0], left + done[1], []
+        done = await _rename_in(client, group, arguments, changed)
+        what = f"rename bookie {arguments.source} to {arguments.target} in {changed + done[0]} ledgers"
+        await record_by(client, what)
+        return changed + done[0], left + done[1]
+
+    changed, left = asyncio.run(_with_client(arguments, change))
+    facts = {"source": arguments.source, "target": arguments.target, "changed": changed, "left": left}
+    _tell(arguments, facts)
+    return 1 if left and arguments.limit is None else 0
+
+
+async def _rename_in(client: Client, ids: list[int], arguments: argparse.Namespace, before: int) -> tuple[int, int]:
+    """Return (ledgers that were changed, ledgers that were left)."""
+    ledgers = (await client.context()).ledgers
+    changed = left = 0
+    for ledger_id in ids:
+        try:
+            stored = await ledgers.read(ledger_id)
+            fragments = stored.metadata.fragments
+            if not any(arguments.source in fragment.bookies for fragment in fragments):
+                continue
+            if arguments.limit is not None and before + changed >= arguments.limit:
+                left += 1
+                continue
+            if any({arguments.source, arguments.target} <= set(fragment.bookies) for fragment in fragments):
+                progress(f"ledger {ledger_id} names both bookies in one fragment: it is left as it is")
+                left += 1
+                continue
+            renamed = tuple(
+                replace(
+                    fragment,
+                    bookies=tuple(arguments.target if each == arguments.source else each for each in fragment.bookies),
+                )
+                for fragment in fragments
+            )
+            await ledgers.write(ledger_id, replace(stored.metadata, fragments=renamed), stored.version)
+            changed += 1
+        except NoSuchLedger:
+            continue
+        except MetadataError as error:
+            progress(f"ledger {ledger_id} is left as it is: {error}")
+            left += 1
+    return changed, left

@@ -1,0 +1,195 @@
+"""`bkspark ledger locate` and `ledger read --bookie`: the copies of a ledger, bookie by bookie."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from bkspark.cli.arguments import ledger_password
+from bkspark.cli.connecting import connect
+from bkspark.cli.output import print_json, print_table
+from bkspark.errors import BookKeeperError, ConfigurationError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bkspark.core.metadata import LedgerMetadata
+    from bkspark.entries import EntryBatch
+    from bkspark.ledger import Cluster
+    from bkspark.ledger.context import ClientContext
+
+WINDOW_ENTRIES = 1 << 18
+MISSING_NAMED_MAX = 10
+INCOMPLETE = 1
+"""The exit code of `locate` if a copy is missing."""
+
+
+def locate(arguments: argparse.Namespace) -> int:
+    """Print which copies of each fragment are there; read every copy. Return 1 if one is missing or damaged."""
+    from bkspark.blocking import run
+
+    with connect(arguments) as client:
+        found = run(lambda: _located(client.asynchronous, arguments.ledger, ledger_password(arguments)))
+    is_complete = all(each["problem"] is None and not each["missing"] for each in found)
+    if arguments.json:
+        print_json({"ledger": arguments.ledger, "complete": is_complete, "copies": found})
+    else:
+        rows = [
+            (
+                each["first_entry"],
+                each["last_entry"],
+                each["bookie"],
+                each["state"],
+                each["expected"],
+                each["missing"],
+                each["problem"] or (f"entries {_some(each['missing_entries'])}" if each["missing"] else None),
+            )
+            for each in found
+        ]
+        print_table(["first", "last", "bookie", "state", "entries", "missing", "what"], rows)
+    return 0 if is_complete else INCOMPLETE
+
+
+def _some(entries: list[int]) -> str:
+    return ", ".join(map(str, entries)) + (", ..." if len(entries) == MISSING_NAMED_MAX else "")
+
+
+async def _located(client: Cluster, ledger_id: int, password: bytes) -> list[dict[str, Any]]:
+    """Return a record for each copy of each fragment."""
+    import asyncio
+
+    context = await client.context()
+    stored = await context.ledgers.read(ledger_id)
+    states = await context.registry.states()
+    metadata = stored.metadata
+    own = password if metadata.password is None else metadata.password
+    fragments = [(*each, False) for each in await _settled(context, ledger_id, metadata, own)]
+    copies = []
+    for fragment, end_entry, _ in fragments:
+        for slot, bookie in enumerate(fragment.bookies):
+            copies.append(_copy(context, ledger_id, metadata, own, fragment, end_entry, slot, states.get(bookie)))
+    return list(await asyncio.gather(*copies))
+
+
+async def _settled(context: ClientContext, ledger_id: int, metadata: LedgerMetadata, password: bytes) -> list[Any]:
+    """Return fragments with the entry after the last that is known to be confirmed."""
+    from bkspark.core.copies import settled_fragments
+    from bkspark.ledger.reader import last_entries
+    from bkspark.wire.digest import EntryDigest
+
+    found: list[Any] = list(settled_fragments(metadata))
+    if not metadata.is_closed:
+        digest = EntryDigest(metadata.digest, password, metadata.lac_bounds)
+        try:
+            confirmed = (await last_entries(context.pool, ledger_id, metadata, digest)).lac + 1
+        except BookKeeperError:
+            confirmed = 0
+        found.append((metadata.last_fragment, max(confirmed, metadata.last_fragment.first_entry)))
+    return found
+
+
+async def _copy(
+    context: ClientContext,
+    ledger_id: int,
+    metadata: LedgerMetadata,
+    password: bytes,
+    fragment: Any,
+    end_entry: int,
+    slot: int,
+    state: str | None,
+) -> dict[str, Any]:
+    bookie, expected, missing = fragment.bookies[slot], 0, 0
+    named: list[int] = []
+    problem = None
+    try:
+        async for ids, holes in _holes(context, ledger_id, metadata, password, fragment, end_entry, slot):
+            expected += len(ids)
+            missing += len(holes)
+            named += holes[: MISSING_NAMED_MAX - len(named)].tolist()
+    except BookKeeperError as error:
+        problem = str(error)
+    return {
+        "first_entry": fragment.first_entry,
+        "last_entry": end_entry - 1,
+        "bookie": bookie,
+        "state": state or "unknown",
+        "expected": expected,
+        "missing": missing,
+        "missing_entries": named,
+        "problem": problem,
+    }
+
+
+async def _holes(
+    context: ClientContext,
+    ledger_id: int,
+    metadata: LedgerMetadata,
+    password: bytes,
+    fragment: Any,
+    end_entry: int,
+    slot: int,
+) -> AsyncIterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield (entries that a slot must hold, those that are missing or damaged there), a window at a time."""
+    from bkspark.core.copies import stored_entries
+    from bkspark.ledger.stored import ReplicaReader
+
+    reader = ReplicaReader(context, ledger_id, metadata, password)
+    for first in range(fragment.first_entry, end_entry, WINDOW_ENTRIES):
+        window = replace(fragment, first_entry=first)
+        ids = stored_entries(window, min(first + WINDOW_ENTRIES, end_entry), slot, metadata.write_quorum)
+        yield ids, await reader.missing(fragment.bookies[slot], ids)
+
+
+async def copies_at(
+    client: Cluster, ledger_id: int, bookie: str, first: int, last: int | None, password: bytes
+) -> AsyncIterator[EntryBatch]:
+    """Yield the entries of a ledger that one bookie has, digests checked, from its copy alone.
+
+    Raises:
+        ConfigurationError: the ledger does not name the bookie.
+        BookKeeperError: the bookie cannot be reached.
+    """
+    from bkspark.core.last_confirmed import LastEntries
+    from bkspark.core.metadata import Fragment
+    from bkspark.ledger.reader import LedgerReader, LedgerTimes
+
+    context = await client.context()
+    stored = await context.ledgers.read(ledger_id)
+    metadata = stored.metadata
+    own = password if metadata.password is None else metadata.password
+    if not any(bookie in fragment.bookies for fragment in metadata.fragments):
+        raise ConfigurationError(
+            f"ledger {ledger_id} has no entry at bookie {bookie}; `ledger locate` shows its copies"
+        )
+    alone = replace(
+        metadata,
+        ensemble_size=1,
+        write_quorum=1,
+        ack_quorum=1,
+        fragments=(Fragment(0, (bookie,)),),
+    )
+    times, encryption = LedgerTimes.of(stored), client.encryption
+    reader = LedgerReader(context, ledger_id, alone, own, LastEntries(), times, encryption)
+    for fragment, end_entry in await _settled(context, ledger_id, metadata, own):
+        if bookie not in fragment.bookies:
+            continue
+        slot = fragment.bookies.index(bookie)
+        async for ids, holes in _holes(context, ledger_id, metadata, own, fragment, end_entry, slot):
+            held = [id for id in ids.tolist() if id >= first and (last is None or id <= last)]
+            gone = set(holes.tolist())
+            for begin, end in _runs([id for id in held if id not in gone]):
+                async for batch in reader.batches(begin, end, unconfirmed=not metadata.is_closed):
+                    yield batch
+
+
+def _runs(ids: list[int]) -> list[tuple[int, int]]:
+    """Return runs of ascending ids, each as (first, the one after the last)."""
+    runs: list[tuple[int, int]] = []
+    for each in ids:
+        if runs and runs[-1][1] == each:
+            runs[-1] = (runs[-1][0], each + 1)
+        else:
+            runs.append((each, each + 1))
+    return runs

@@ -1,0 +1,76 @@
+"""`bkspark ledger dump` and `ledger restore`: a ledger's metadata in a file, in the form in which they are stored."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from bkspark.cli.changes import record_blocking
+from bkspark.cli.connecting import connect
+from bkspark.cli.output import print_json
+from bkspark.errors import ConfigurationError
+
+FILE_BYTES_MAX = 1 << 20
+
+
+def dump(arguments: argparse.Namespace) -> int:
+    """Write a ledger's metadata to a file, password included: the file is readable by its owner alone."""
+    import os
+
+    from bkspark.blocking import run
+    from bkspark.metadata import encoding
+
+    with connect(arguments) as client:
+
+        async def read() -> Any:
+            return await (await client.asynchronous.context()).ledgers.read(arguments.ledger)
+
+        data = encoding.encode(run(read).metadata)
+    try:
+        descriptor = os.open(arguments.file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(data)
+    except OSError as error:
+        raise ConfigurationError(f"FILE {str(arguments.file)!r} cannot be written: {error.strerror}") from error
+    return _tell(arguments, f"the metadata of ledger {arguments.ledger} are in {arguments.file}")
+
+
+def restore(arguments: argparse.Namespace) -> int:
+    """Store the metadata in a file as those of a ledger that does not exist, or with --update of one that does."""
+    from bkspark.blocking import run
+    from bkspark.metadata import encoding
+
+    try:
+        with open(arguments.file, "rb") as file:
+            data = file.read(FILE_BYTES_MAX)
+    except OSError as error:
+        raise ConfigurationError(f"FILE {str(arguments.file)!r} cannot be read: {error.strerror}") from error
+    metadata = encoding.decode(data, arguments.ledger)
+    with connect(arguments) as client:
+
+        async def write() -> None:
+            ledgers = (await client.asynchronous.context()).ledgers
+            if arguments.update:
+                stored = await ledgers.read(arguments.ledger)
+                await ledgers.write(arguments.ledger, metadata, stored.version)
+            else:
+                await ledgers.create(metadata, ledger_id=arguments.ledger)
+
+        run(write)
+        how = "replace" if arguments.update else "store"
+        record_blocking(client, f"{how} the metadata of ledger {arguments.ledger} from {arguments.file}")
+    return _tell(arguments, f"ledger {arguments.ledger} has the metadata of {arguments.file}")
+
+
+def add_file(parser: argparse.ArgumentParser) -> None:
+    """Add the argument FILE."""
+    parser.add_argument("file", type=Path, metavar="FILE", help="the file")
+
+
+def _tell(arguments: argparse.Namespace, sentence: str) -> int:
+    if arguments.json:
+        print_json({"ledger": arguments.ledger, "file": str(arguments.file)})
+    else:
+        print(sentence)
+    return 0

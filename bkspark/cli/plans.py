@@ -1,0 +1,245 @@
+"""`bkspark cluster maintenance`, `quarantine` and `plans`: what an operator plans for a bookie.
+
+The plan is stored in the metadata store; the bookie and the auditor follow it (`bkspark.metadata.bookie_plans`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+from bkspark.cli.arguments import Commands, add_cluster, client_net, client_zookeeper, cluster_uri
+from bkspark.cli.changes import record_by, this_operator
+from bkspark.cli.health import DEGRADED, against_stopping, cluster_facts
+from bkspark.cli.output import print_json, print_table, progress
+from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError
+
+if TYPE_CHECKING:
+    from bkspark.client import Client
+    from bkspark.core.health import Reason
+    from bkspark.metadata.bookie_plans import BookiePlan, BookiePlans
+
+FOLLOWED_S_MAX = 20.0
+"""How long a bookie may take to follow a plan."""
+POLL_S = 0.1
+_DURATION = re.compile(r"(\d{1,9})([smhd]?)")
+_UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def add_parsers(parsers: Commands) -> None:
+    """Add the three commands."""
+    description = "let a bookie take no new entries, and do not replace its copies while it is stopped"
+    maintaining = _add(parsers, "maintenance", description)
+    maintaining.add_argument(
+        "--despite",
+        action="append",
+        default=[],
+        metavar="CODE",
+        help="a reason of `cluster health` to accept",
+    )
+    maintaining.set_defaults(run=maintenance)
+    description = "let no new ledger choose a bookie; writers that use it already may continue"
+    _add(parsers, "quarantine", description).set_defaults(run=quarantine)
+    listing = parsers.add_parser("plans", help="list what is planned for bookies", description="List all plans.")
+    add_cluster(listing)
+    listing.set_defaults(run=plans)
+
+
+def _add(parsers: Commands, name: str, description: str) -> argparse.ArgumentParser:
+    parser = parsers.add_parser(name, help=description, description=f"{description[0].upper()}{description[1:]}.")
+    parser.add_argument("bookie", metavar="ID", help="the bookie, as `bkspark cluster bookies` lists it")
+    parser.add_argument("--for", type=duration, dest="seconds", metavar="TIME", help="end it after 90s, 30m, 2h or 1d")
+    parser.add_argument("--reason", default="", help="why, for other operators and the audit log")
+    parser.add_argument("--end", action="store_true", help="end it now")
+    add_cluster(parser)
+    return parser
+
+
+def duration(text: str) -> int:
+    """An argparse type: seconds of a time such as 90s, 30m, 2h or 1d."""
+    match = _DURATION.fullmatch(text)
+    if match is None or not int(match[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 90s, 30m, 2h or 1d")
+    return int(match[1]) * _UNIT_S[match[2]]
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+async def plans_of(client: Client) -> BookiePlans:
+    """Return the plans of a client's cluster."""
+    from bkspark.metadata.bookie_plans import BookiePlans
+
+    return BookiePlans(await client.tree(), client.uri)
+
+
+# ---- commands ----
+
+
+def maintenance(arguments: argparse.Namespace) -> int:
+    """Begin or end the maintenance of a bookie; return 10 if stopping it would do harm."""
+    import asyncio
+
+    from bkspark.metadata.bookie_plans import MAINTENANCE
+
+    return asyncio.run(_plan(arguments, MAINTENANCE, arguments.despite))
+
+
+def quarantine(arguments: argparse.Namespace) -> int:
+    """Begin or end the quarantine of a bookie."""
+    import asyncio
+
+    from bkspark.metadata.bookie_plans import QUARANTINE
+
+    return asyncio.run(_plan(arguments, QUARANTINE, None))
+
+
+async def _plan(arguments: argparse.Namespace, kind: str, despite: list[str] | None) -> int:
+    from bkspark.client import Client
+
+    bookie = arguments.bookie
+    net, zookeeper = client_net(arguments), client_zookeeper(arguments)
+    async with Client(cluster_uri(arguments), net=net, zookeeper=zookeeper) as client:
+        stored = await plans_of(client)
+        if arguments.end:
+            await end_plan(stored, bookie, kind)
+            await record_by(client, f"end the {kind} of bookie {bookie}")
+            await until_mode(client, bookie, "available")
+            return _tell(arguments, {"bookie": bookie, "kind": kind, "ended": True}, f"{kind} of {bookie} is over")
+        await check_known(client, bookie)
+        await check_no_other(stored, bookie, kind)
+        if despite is not None and (against := await harm(client, bookie, despite)):
+            return refuse(arguments, bookie, against)
+        plan = new_plan(bookie, kind, arguments.reason, arguments.seconds or 0)
+        await stored.set(plan)
+        await record_by(client, f"{kind} of bookie {bookie}{f' ({plan.reason})' if plan.reason else ''}")
+        followed = await until_mode(client, bookie, "readonly")
+        facts = {"bookie": bookie, "kind": kind, "until_ms": plan.until_ms or None, "followed": followed}
+        sentence = (
+            f"{kind} of {bookie} began" if followed else f"{kind} of {bookie} is planned; the bookie is not running"
+        )
+        return _tell(arguments, facts, sentence)
+
+
+def new_plan(bookie: str, kind: str, reason: str, seconds: int, **facts: Any) -> BookiePlan:
+    """Return a plan of this operator that begins now; `seconds` 0: it does not end by itself."""
+    from bkspark.metadata.bookie_plans import BookiePlan
+
+    began = now_ms()
+    return BookiePlan(bookie, kind, this_operator(), began, began + seconds * 1000 if seconds else 0, reason, **facts)
+
+
+async def end_plan(stored: BookiePlans, bookie: str, kind: str) -> None:
+    """End a plan. Raises ConfigurationError: there is none, or it is of another kind."""
+    plan = await stored.find(bookie)
+    if plan is None or plan.kind != kind:
+        there = "there is no plan" if plan is None else f"the plan is {plan.kind}"
+        raise ConfigurationError(f"no {kind} of {bookie} to end: {there}; `bkspark cluster plans` lists all")
+    await stored.end(bookie)
+
+
+async def check_known(client: Client, bookie: str) -> None:
+    """Raise ConfigurationError unless a bookie is known."""
+    states = await (await client.context()).registry.states()
+    if bookie not in states:
+        raise ConfigurationError(f"there is no bookie {bookie}; known are {', '.join(states) or 'none'}")
+
+
+async def check_no_other(stored: BookiePlans, bookie: str, kind: str) -> None:
+    """Raise ConfigurationError if there is a plan of another kind, or one of another bookie that excludes it."""
+    plan = await stored.find(bookie)
+    if plan is not None and plan.kind != kind and not plan.is_over(now_ms()):
+        raise ConfigurationError(f"bookie {bookie} is in {plan.kind} by {plan.who}: end that first")
+
+
+async def harm(client: Client, bookie: str, despite: list[str]) -> list[Reason]:
+    """Return why a bookie may not be stopped, without reasons that the operator accepts."""
+    against, _ = await against_stopping(client, bookie, await cluster_facts(client))
+    return [reason for reason in against if reason.code not in despite]
+
+
+def refuse(arguments: argparse.Namespace, bookie: str, against: list[Reason]) -> int:
+    """Print why a bookie may not be stopped; return the exit code."""
+    if arguments.json:
+        print_json({"bookie": bookie, "refused": [{"code": each.code, "text": each.text} for each in against]})
+    else:
+        for each in against:
+            progress(f"bookie {bookie} may not be stopped: {each.code}: {each.text}")
+        progress("--despite CODE accepts a reason")
+    return DEGRADED
+
+
+async def until_mode(client: Client, bookie: str, state: str) -> bool:
+    """Wait until a running bookie is registered as available or readonly; return whether it is.
+
+    Raises:
+        BookKeeperError: it runs and does not follow.
+    """
+    import asyncio
+
+    registry = (await client.context()).registry
+    deadline = time.monotonic() + FOLLOWED_S_MAX
+    while (found := (await registry.states()).get(bookie)) != state:
+        if found in (None, "down"):
+            return False
+        if state == "available" and not await _is_free(client, bookie):
+            return False
+        if time.monotonic() > deadline:
+            raise BookKeeperError(
+                f"bookie {bookie} did not follow within {FOLLOWED_S_MAX:g} s, it is still registered as {found}; "
+                "Apache's bookies do not follow plans: use PUT /api/v1/bookie/state/readonly"
+            )
+        await asyncio.sleep(POLL_S)
+    return True
+
+
+async def _is_free(client: Client, bookie: str) -> bool:
+    """Whether a plan is the only reason that a bookie says for being read-only."""
+    reason = (await bookie_properties(client, bookie)).get("bkspark.reason", "")
+    return not reason or any(f"{kind} by " in reason for kind in ("maintenance", "drain", "quarantine"))
+
+
+async def bookie_properties(client: Client, bookie: str) -> dict[str, str]:
+    """Return the properties in a bookie's registration; none if it is not registered."""
+    try:
+        address = await (await client.context()).registry.registration(bookie)
+    except MetadataError:
+        return {}
+    return {} if address is None else address.properties
+
+
+def plans(arguments: argparse.Namespace) -> int:
+    """List all plans."""
+    import asyncio
+
+    found = asyncio.run(_all(arguments))
+    if arguments.json:
+        print_json({"plans": found})
+    else:
+        rows = [(each["bookie"], each["kind"], each["who"], _when(each["until_ms"]), each["reason"]) for each in found]
+        print_table(["bookie", "plan", "by", "until", "reason"], rows)
+    return 0
+
+
+async def _all(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    import dataclasses
+
+    from bkspark.client import Client
+
+    async with Client(cluster_uri(arguments), zookeeper=client_zookeeper(arguments)) as client:
+        return [dataclasses.asdict(plan) async for plan in (await plans_of(client)).all() if not plan.is_over(now_ms())]
+
+
+def _when(at_ms: int) -> str | None:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_ms / 1000)) if at_ms else None
+
+
+def _tell(arguments: argparse.Namespace, facts: dict[str, Any], sentence: str) -> int:
+    if arguments.json:
+        print_json(facts)
+    else:
+        print(sentence)
+    return 0

@@ -1,0 +1,199 @@
+"""`bkspark cluster restart`: restarts bookies one after the other, and waits for the cluster's health in between.
+
+A bookie is restarted only if the cluster is healthy without it: no entry loses its last copy that answers, and no open
+ledger becomes one that cannot be recovered (`bkspark.core.health`). It is in maintenance meanwhile, so that its copies
+are not replaced. Our bookies restart by themselves, in place; `--command` restarts others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import shlex
+import subprocess
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+from bkspark.cli.arguments import client_net, client_zookeeper, cluster_uri, seconds
+from bkspark.cli.changes import record_by
+from bkspark.cli.health import DEGRADED, cluster_facts
+from bkspark.cli.output import print_json, progress
+from bkspark.cli.plans import check_known, check_no_other, harm, new_plan, plans_of, until_mode
+from bkspark.errors import BookKeeperError, ConfigurationError
+
+if TYPE_CHECKING:
+    from bkspark.client import Client
+    from bkspark.core.health import Reason
+
+POLL_S = 0.5
+IGNORED = ("autorecovery_disabled", "no_auditor", "bookie_disk_full")
+"""Reasons of a degraded cluster that a restart does not make worse."""
+
+
+class Unhealthy(BookKeeperError):
+    """The cluster did not become healthy in time; nothing more was restarted."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("bookies", nargs="*", metavar="ID", help="these bookies, in this order (default: all)")
+    parser.add_argument(
+        "--command",
+        metavar="COMMAND",
+        help="restart a bookie by this command of this host, such as 'ssh {host} systemctl restart bookie'; {bookie}, "
+        "{host} and {port} are replaced (default: bookies of bkspark restart by themselves)",
+    )
+    parser.add_argument(
+        "--timeout", type=seconds, default=300.0, metavar="SECONDS", help="for each step (default: 300)"
+    )
+    parser.add_argument(
+        "--despite",
+        action="append",
+        default=[],
+        metavar="CODE",
+        help="a reason of `cluster health` to accept",
+    )
+
+
+def restart(arguments: argparse.Namespace) -> int:
+    """Restart bookies; return 10 if the cluster was not, or did not become, healthy enough."""
+    import asyncio
+
+    done: list[dict[str, Any]] = []
+    try:
+        asyncio.run(_restart(arguments, done))
+    except Unhealthy as error:
+        progress(f"bkspark: {error}")
+        if arguments.json:
+            print_json({"restarted": done, "error": str(error)})
+        return DEGRADED
+    if arguments.json:
+        print_json({"restarted": done})
+    else:
+        print(f"{len(done)} bookies were restarted")
+    return 0
+
+
+async def _restart(arguments: argparse.Namespace, done: list[dict[str, Any]]) -> None:
+    from bkspark.client import Client
+
+    net, zookeeper = client_net(arguments), client_zookeeper(arguments)
+
+    async with Client(cluster_uri(arguments), net=net, zookeeper=zookeeper) as client:
+        states = await (await client.context()).registry.states()
+        bookies = list(dict.fromkeys(arguments.bookies or states))
+        for bookie in bookies:
+            await check_known(client, bookie)
+            if states[bookie] == "down":
+                raise ConfigurationError(f"bookie {bookie} does not run: start it, or name others")
+        for number, bookie in enumerate(bookies, 1):
+            began = time.monotonic()
+            await restart_one(client, bookie, arguments, f"{number} of {len(bookies)}: bookie {bookie}")
+            done.append({"bookie": bookie, "seconds": round(time.monotonic() - began, 1)})
+
+
+async def restart_one(client: Client, bookie: str, arguments: argparse.Namespace, what: str) -> None:
+    """Restart one bookie when the cluster is healthy, and return when it is healthy again.
+
+    Raises:
+        Unhealthy: it is not in time.
+        BookKeeperError, ConfigurationError: the bookie cannot be restarted.
+    """
+    from bkspark.metadata.bookie_plans import MAINTENANCE
+
+    async def against() -> list[Reason]:
+        return [*await _unhealthy(client, arguments.despite), *await harm(client, bookie, arguments.despite)]
+
+    await _until_none(against, arguments.timeout, f"{what} is not restarted")
+    stored, registry = await plans_of(client), (await client.context()).registry
+    await check_no_other(stored, bookie, MAINTENANCE)
+    if await stored.find(bookie) is not None:
+        raise ConfigurationError(f"bookie {bookie} is in maintenance already: end that first")
+    session = await registry.session(bookie)
+    # The copies are replaced if this command dies in the middle and the bookie does not come back.
+    plan = new_plan(bookie, MAINTENANCE, "restart", int(arguments.timeout) + 60)
+    await stored.set(plan)
+    await record_by(client, f"restart bookie {bookie}")
+    try:
+        if arguments.command is None:
+            await until_mode(client, bookie, "readonly")
+            progress(f"{what}: restarts")
+            await stored.set(dataclasses.replace(plan, restart=uuid.uuid4().hex))
+        else:
+            progress(f"{what}: runs {arguments.command}")
+            await _run(client, bookie, arguments.command)
+        await _until_back(client, bookie, session, arguments.timeout, what)
+    except BaseException:
+        # A bookie that runs takes entries again; one that does not come back is lost from now on.
+        with contextlib.suppress(BookKeeperError):
+            await stored.end(bookie)
+        raise
+    await stored.end(bookie)
+    await until_mode(client, bookie, "available")
+
+    async def not_yet() -> list[Reason]:
+        return await _unhealthy(client, arguments.despite)
+
+    await _until_none(not_yet, arguments.timeout, f"{what} was restarted, and the cluster did not become healthy")
+    progress(f"{what}: is back, the cluster is healthy")
+
+
+async def _unhealthy(client: Client, despite: Collection[str]) -> list[Reason]:
+    from bkspark.core.health import reasons
+
+    return [reason for reason in reasons(await cluster_facts(client)) if reason.code not in (*IGNORED, *despite)]
+
+
+async def _until_none(ask: Callable[[], Awaitable[list[Reason]]], seconds_max: float, what: str) -> None:
+    """Return when there is no reason any more. Raises Unhealthy."""
+    import asyncio
+
+    deadline, said = time.monotonic() + seconds_max, ""
+    while found := await ask():
+        text = "; ".join(f"{each.code}: {each.text}" for each in found)
+        if time.monotonic() > deadline:
+            raise Unhealthy(f"{what}: {text}")
+        if text != said:
+            said = text
+            progress(f"waits: {text}")
+        await asyncio.sleep(POLL_S)
+
+
+async def _until_back(client: Client, bookie: str, before: int | None, seconds_max: float, what: str) -> None:
+    """Return when a bookie is registered by another session than before, and answers. Raises Unhealthy."""
+    import asyncio
+
+    from bkspark.cli.health import bookie_facts
+
+    registry = (await client.context()).registry
+    deadline = time.monotonic() + seconds_max
+    while True:
+        session = await registry.session(bookie)
+        if session not in (None, before) and (await bookie_facts(client, bookie, "readonly")).serves:
+            return
+        if time.monotonic() > deadline:
+            raise Unhealthy(f"{what} did not come back within {seconds_max:g} s: look at its log; the others run")
+        await asyncio.sleep(POLL_S)
+
+
+async def _run(client: Client, bookie: str, command: str) -> None:
+    """Run the command that restarts a bookie. Raises ConfigurationError, BookKeeperError."""
+    import asyncio
+
+    host, port = await (await client.context()).registry.resolve(bookie)
+    try:
+        words = [
+            word.replace("{bookie}", bookie).replace("{host}", host).replace("{port}", str(port))
+            for word in shlex.split(command)
+        ]
+    except ValueError as error:
+        raise ConfigurationError(f"--command {command!r} cannot be split into words: {error}") from None
+    try:
+        done = await asyncio.to_thread(subprocess.run, words, stdin=subprocess.DEVNULL, check=False)
+    except OSError as error:
+        raise ConfigurationError(f"--command {command!r} cannot be run: {error.strerror}") from None
+    if done.returncode:
+        raise BookKeeperError(f"{shlex.join(words)} ended with {done.returncode}: bookie {bookie} is not restarted")

@@ -1,0 +1,111 @@
+"""`bkspark shell VERB`: the verbs of Apache's `bookkeeper shell`, with its options and exit codes.
+
+    bkspark shell [-conf FILE] [--uri URI] [-ledgeridformat long|hex|uuid] [-entryformat string] VERB [OPTION]...
+
+Each verb runs the command of `bkspark` that is its equal (`shell_verbs`), and prints what that prints. The exit code is
+0, or 255 for all failures, as Apache's -1 looks to a shell. Verbs about a bookie's files take its directories from
+FILE, a bk_server.conf.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bkspark.cli.arguments import Commands
+from bkspark.cli.shell_language import Failure, Shell, ShellParser, Verb
+from bkspark.errors import BookKeeperError, ConfigurationError
+
+FAILED = 255
+"""Apache's -1, as a shell sees it."""
+HELP = "help"
+
+
+def add_parser(commands: Commands, main: Callable[[Sequence[str]], int]) -> None:
+    """Add `bkspark shell`; it reads its words itself, as they are Apache's. `main` runs a command line of `bkspark`."""
+    description = "run a verb of Apache's bookkeeper shell; `bkspark shell help` lists them"
+    parser = commands.add_parser("shell", help=description, description=description, add_help=False, prefix_chars="\0")
+    parser.add_argument("words", nargs="*")
+    parser.set_defaults(run=run, main=main)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run a verb; return 0, or 255 if it fails."""
+    try:
+        return FAILED if _run(arguments.words, arguments.main) else 0
+    except (Failure, ConfigurationError, BookKeeperError) as error:
+        print(f"bkspark: {' '.join(str(error).split())}", file=sys.stderr)
+        return FAILED
+
+
+def _run(words: Sequence[str], main: Callable[[Sequence[str]], int]) -> int:
+    from bkspark.cli.shell_verbs import VERBS
+
+    verbs = {verb.name: verb for verb in VERBS}
+    at = _verb_at(words)
+    shell = _shell(words[:at], main)
+    if at >= len(words) or words[at] in (HELP, "-help", "--help", "-h"):
+        print_help(list(VERBS))
+        return 0 if at < len(words) else 1
+    verb = verbs.get(words[at])
+    if verb is None:
+        raise Failure(f"there is no verb {words[at]!r}; `bkspark shell help` lists all")
+    parser = ShellParser(prog=f"bkspark shell {verb.name}", allow_abbrev=False, add_help=False)
+    for option in verb.options:
+        option.add_to(parser)
+    parser.add_argument("words", nargs="*")
+    options = parser.parse_intermixed_args(words[at + 1 :])
+    if options.words and not verb.words:
+        raise Failure(f"{parser.prog}: unknown argument {options.words[0]!r}")
+    if verb.words and not verb.words.startswith("[") and not options.words:
+        raise Failure(f"{parser.prog}: it takes {verb.words}")
+    return verb.run(shell, options)
+
+
+_WITH_VALUE = ("-conf", "--conf", "--uri", "-ledgeridformat", "--ledgeridformat", "-entryformat", "--entryformat")
+
+
+def _verb_at(words: Sequence[str]) -> int:
+    at = 0
+    while at < len(words) and words[at].startswith("-") and words[at] not in ("-help", "--help", "-h"):
+        at += 2 if words[at] in _WITH_VALUE else 1
+    return at
+
+
+def _shell(words: Sequence[str], main: Callable[[Sequence[str]], int]) -> Shell:
+    """Return what the options before the verb say. Raises Failure."""
+    parser = ShellParser(prog="bkspark shell", allow_abbrev=False, add_help=False)
+    parser.add_argument("-conf", "--conf", type=Path)
+    parser.add_argument("--uri")
+    parser.add_argument("-ledgeridformat", "--ledgeridformat", choices=("long", "hex", "uuid"), default="long")
+    parser.add_argument("-entryformat", "--entryformat", choices=("string",), default="string")
+    options = parser.parse_args(words)
+    values = {} if options.conf is None else _values(options.conf)
+    return Shell(main, options.uri, options.conf, options.ledgeridformat, values)
+
+
+def _values(path: Path) -> dict[str, str]:
+    """Return the keys of a configuration file that the shell itself needs. Raises Failure."""
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError as error:
+        raise Failure(f"-conf {path} cannot be read: {error.strerror}") from None
+    values = {}
+    for line in lines:
+        key, separator, value = line.strip().partition("=")
+        if separator and not key.startswith(("#", "!")):
+            values[key.strip()] = value.strip()
+    return values
+
+
+def print_help(verbs: Sequence[Verb]) -> None:
+    """Print all verbs with their options."""
+    print(__doc__.split("\n\n")[1])
+    width = max(len(verb.name) for verb in verbs)
+    with contextlib.suppress(BrokenPipeError):
+        for verb in verbs:
+            options = " ".join([*(f"[{option}]" for option in verb.options), verb.words]).strip()
+            print(f"  {verb.name.ljust(width)}  {options}")

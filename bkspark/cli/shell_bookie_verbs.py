@@ -1,0 +1,184 @@
+"""Verbs of Apache's `bookkeeper shell` about one bookie: its files, which they read and delete, and its cookie."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from bkspark.cli.shell_language import Failure, Options, Shell, confirmed, required
+
+# ---- the files of a bookie ----
+
+
+def _numbered(shell: Shell, word: str, suffix: str, *keys: str) -> str:
+    """Return the file of a number or a name: Apache's numbers are decimal, names of files hexadecimal."""
+    if Path(word).exists():
+        return word
+    for directory in shell.directories(*keys):
+        for path in directory.glob(f"*{suffix}"):
+            if path.name == word or (word.isdecimal() and _number_of(path) == int(word)):
+                return str(path)
+    raise Failure(f"there is no file {word} in {', '.join(map(str, shell.directories(*keys)))}")
+
+
+def _number_of(path: Path) -> int:
+    """Return the number in a file's name, -1 without one."""
+    try:
+        return int(path.stem, 16)
+    except ValueError:
+        return -1
+
+
+def ledger_index(shell: Shell, options: Options) -> int:
+    return shell.local("dump", "index", "--ledger", shell.ledger_id(options.words[0]))
+
+
+def read_log(shell: Shell, options: Options) -> int:
+    if options.startpos is not None or options.endpos is not None:
+        raise Failure("-startpos and -endpos are not offered: give -ledgerid and -entryid")
+    words: list[object] = []
+    if options.ledgerid not in (None, "-1"):
+        words += ["--ledger", shell.ledger_id(options.ledgerid)]
+    words += ["--entry", options.entryid] if options.entryid not in (None, "-1") else []
+    return shell.bkspark("dump", "entry-log", _numbered(shell, options.words[0], ".log", "ledgerDirectories"), *words)
+
+
+def read_log_metadata(shell: Shell, options: Options) -> int:
+    path = _numbered(shell, options.words[0], ".log", "ledgerDirectories")
+    for ledger_id, (count, size) in sorted(_ledgers_of(path).items()):
+        print(f"LedgerId: {ledger_id}  Entries: {count}  Size: {size}")
+    return 0
+
+
+def _ledgers_of(path: str) -> dict[int, tuple[int, int]]:
+    """Return (entries, bytes) of each ledger in an entry log. Raises Failure."""
+    command = [sys.executable, "-m", "bookie_service.admin.dump", "entry-log", "--json", "--", path]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    found: dict[int, tuple[int, int]] = {}
+    for line in done.stdout.splitlines():
+        record = json.loads(line)
+        if isinstance(record.get("ledger"), int) and isinstance(record.get("entry"), int):
+            count, size = found.get(record["ledger"], (0, 0))
+            found[record["ledger"]] = count + 1, size + int(record.get("length", 0))
+    if done.returncode and not found:
+        raise Failure(f"{path} cannot be read")
+    return found
+
+
+def active_ledgers(shell: Shell, options: Options) -> int:
+    path = _numbered(shell, required(options.logId, "logId"), ".log", "ledgerDirectories")
+    exist = set(shell.output("ledger", "list")["ledgers"])
+    for ledger_id in sorted(_ledgers_of(path).keys() & exist):
+        print(ledger_id)
+    return 0
+
+
+def read_journal(shell: Shell, options: Options) -> int:
+    path = _numbered(shell, options.words[0], ".txn", "journalDirectories", "journalDirectory")
+    return shell.bkspark("dump", "journal", path)
+
+
+def list_files(shell: Shell, options: Options) -> int:
+    is_any = options.journal or options.entrylog or options.index
+    for is_wanted, title, keys, suffix in (
+        (options.journal, "journal", ("journalDirectories", "journalDirectory"), ".txn"),
+        (options.entrylog, "entry log", ("ledgerDirectories",), ".log"),
+        (options.index, "index", ("indexDirectories", "ledgerDirectories"), ".idx"),
+    ):
+        if is_wanted or not is_any:
+            print(f"--------- {title} files ---------")
+            for path in sorted(_files(shell.directories(*keys), suffix)):
+                print(path)
+    return 0
+
+
+def _files(directories: Iterable[Path], suffix: str) -> Iterable[Path]:
+    for directory in directories:
+        yield from directory.rglob(f"*{suffix}")
+
+
+def regenerate_index(shell: Shell, options: Options) -> int:
+    ids = [shell.ledger_id(each) for each in required(options.ledgerIds, "ledgerIds").split(",")]
+    if options.dryRun:
+        return shell.local("bookie", "--check")
+    return shell.local("bookie", "--rebuild-index", *ids)
+
+
+def init_bookie(shell: Shell, options: Options) -> int:
+    if (shell.directories("ledgerDirectories")[0] / "VERSION").exists():
+        raise Failure("the bookie is initialised already")
+    print("the bookie initialises its directories at its first start: there is nothing to do now")
+    return 0
+
+
+def format_bookie(shell: Shell, options: Options) -> int:
+    if options.nonInteractive and not options.force:
+        raise Failure("with -nonInteractive a bookie is formatted only with -force")
+    keys = ("journalDirectories", "journalDirectory")
+    directories = [*shell.directories(*keys), *shell.directories("ledgerDirectories")]
+    if shell.values.get("indexDirectories"):
+        directories += shell.directories("indexDirectories")
+    with _locked(directories):
+        if not confirmed("Are you sure to delete all data of this bookie?", is_forced=options.force):
+            return 1
+        bookie = shell.local_bookie() if options.deleteCookie else None
+        for directory in filter(Path.exists, dict.fromkeys(directories)):
+            try:
+                shutil.rmtree(directory)
+            except OSError as error:
+                raise Failure(f"{error.filename} cannot be deleted: {error.strerror}") from None
+            print(f"deleted {directory}")
+    return shell.cluster("cookie", "delete", bookie) if bookie is not None else 0
+
+
+@contextlib.contextmanager
+def _locked(directories: Iterable[Path]) -> Iterator[None]:
+    """Hold the locks that a bookie holds while it runs. Raises Failure: a process has one of them."""
+    with contextlib.ExitStack() as locks:
+        for directory in dict.fromkeys(each.parent for each in directories if each.exists()):
+            try:
+                descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                locks.callback(os.close, descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Failure(f"the bookie runs: a process has locked {directory}; stop it first") from None
+            except OSError as error:
+                raise Failure(f"{directory} cannot be locked: {error.strerror}") from None
+        yield
+
+
+# ---- cookies ----
+
+
+def update_cookie(shell: Shell, options: Options) -> int:
+    if options.list:
+        return shell.cluster("cookie", "show", shell.local_bookie())
+    if options.delete:
+        return shell.cluster("cookie", "delete", shell.local_bookie())
+    raise Failure("-bookieId and -expandstorage are not offered: write the cookie with `bkspark cookie generate`, then "
+                  "store it with `bkspark cookie update`")  # fmt: skip
+
+
+def cookie(verb: str) -> Any:
+    def run(shell: Shell, options: Options) -> int:
+        file = [required(options.cookie_file, "cookie-file")] if verb in ("create", "update") else []
+        return shell.cluster("cookie", verb, options.words[0], *file)
+
+    return run
+
+
+def generate_cookie(shell: Shell, options: Options) -> int:
+    words = ["--journal-dirs", required(options.journal_dirs, "journal-dirs")]
+    words += ["--ledger-dirs", required(options.ledger_dirs, "ledger-dirs")]
+    words += ["--index-dirs", options.index_dirs] if options.index_dirs else []
+    words += ["--instance", options.instance_id] if options.instance_id else []
+    file = required(options.output_file, "output-file")
+    return shell.cluster("cookie", "generate", options.words[0], file, *words)

@@ -1,0 +1,176 @@
+"""What the verbs of `bkspark shell` are made of: options in Apache's way, and the shell that they run in."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from bkspark.metadata.zookeeper_options import ZooKeeperOptions
+
+Options = argparse.Namespace
+_INT64 = 1 << 64
+_REPLACING = (("bookie",), ("dump",), ("cluster", "recover"), ("cluster", "decommission"), ("ledger", "repair"))
+"""How commands begin that replace the process: they get one of their own."""
+
+
+class Failure(Exception):
+    """A verb fails; the message says why."""
+
+
+class ShellParser(argparse.ArgumentParser):
+    """A parser of Apache's options, whose errors are failures."""
+
+    def error(self, message: str) -> NoReturn:
+        raise Failure(f"{self.prog}: {' '.join(message.split())}")
+
+
+@dataclass(frozen=True, slots=True)
+class VerbOption:
+    """An option of a verb: its names without hyphens; `value`: what it takes, "" for a switch."""
+
+    names: tuple[str, ...]
+    value: str = ""
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        """Add it, each name with one hyphen, long ones with two as well."""
+        flags = [f"-{name}" for name in self.names] + [f"--{name}" for name in self.names if len(name) > 1]
+        name = max(self.names, key=len).replace("-", "_")
+        if self.value:
+            parser.add_argument(*flags, dest=name, metavar=self.value)
+        else:
+            parser.add_argument(*flags, dest=name, action="store_true")
+
+    def __str__(self) -> str:
+        return f"-{self.names[0]} {self.value}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A verb of Apache's shell. equal: our command, as people write it; words: arguments after the options."""
+
+    name: str
+    run: Callable[[Shell, argparse.Namespace], int]
+    equal: str
+    options: tuple[VerbOption, ...] = ()
+    words: str = ""
+    note: str = ""
+
+
+@dataclass(slots=True)
+class Shell:
+    """What the options before the verb say. main: runs a command line of `bkspark`, and returns its exit code."""
+
+    main: Callable[[Sequence[str]], int]
+    uri: str | None = None
+    configuration: Path | None = None
+    id_format: str = "long"
+    values: dict[str, str] = field(default_factory=dict)
+
+    def cluster(self, *words: object) -> int:
+        """Run a command of `bkspark` on the cluster; return its exit code."""
+        return self.bkspark(*words, "--uri", self.cluster_uri())
+
+    def bkspark(self, *words: object) -> int:
+        """Run a command of `bkspark`; return its exit code."""
+        texts = list(map(str, words))
+        if not any(texts[: len(each)] == list(each) for each in _REPLACING):
+            return self.main(texts)
+        sys.stdout.flush()
+        return subprocess.run([sys.executable, "-m", "bkspark.cli", *texts], check=False).returncode
+
+    def output(self, *words: object) -> dict[str, Any]:
+        """Return the JSON that a command on the cluster prints. Raises Failure: it failed."""
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            code = self.cluster(*words, "--json")
+        if code:
+            raise Failure(f"{' '.join(map(str, words))} failed")
+        found: dict[str, Any] = json.loads(printed.getvalue().splitlines()[-1])
+        return found
+
+    def local(self, *words: object) -> int:
+        """Run a command on the files of the configured bookie."""
+        return self.bkspark(*words, "--config", self.file())
+
+    def cluster_uri(self) -> str:
+        """Return the metadata URI: of the command line, the configuration, or BKSPARK_URI. Raises Failure."""
+        if self.uri:
+            return self.uri
+        if "metadataServiceUri" in self.values:
+            return self.values["metadataServiceUri"]
+        if "zkServers" in self.values:
+            servers = self.values["zkServers"].replace(",", ";")
+            return f"zk+null://{servers}{self.values.get('zkLedgersRootPath', '/ledgers')}"
+        if os.environ.get("BKSPARK_URI"):
+            return os.environ["BKSPARK_URI"]
+        raise Failure("no cluster is named: give -conf FILE or --uri, or set BKSPARK_URI")
+
+    def zookeeper(self) -> ZooKeeperOptions:
+        """Return how the commands that this runs connect to ZooKeeper. Raises ConfigurationError."""
+        from bkspark.metadata.zookeeper_options import read_zookeeper_file, zookeeper_options
+
+        path = os.environ.get("BKSPARK_CLIENT_CONFIG")
+        return read_zookeeper_file(path) if path else zookeeper_options({})
+
+    def file(self) -> Path:
+        """Return the configuration file. Raises Failure: none is given."""
+        if self.configuration is None:
+            raise Failure("this verb is about a bookie's files: give -conf FILE, its bk_server.conf, before the verb")
+        return self.configuration
+
+    def directories(self, *keys: str) -> list[Path]:
+        """Return the `current` directories that the first of these keys names. Raises Failure."""
+        self.file()
+        for key in keys:
+            if self.values.get(key):
+                return [Path(each.strip(), "current") for each in self.values[key].split(",") if each.strip()]
+        raise Failure(f"{self.file()} does not set {keys[0]}")
+
+    def local_bookie(self) -> str:
+        """Return the id of the configured bookie, from the cookie in its directories. Raises Failure."""
+        from bkspark.metadata import cookies
+
+        path = self.directories("ledgerDirectories")[0] / "VERSION"
+        try:
+            return cookies.decode(path.read_bytes(), str(path)).bookie_id
+        except OSError as error:
+            raise Failure(f"the bookie has no cookie at {path}: {error.strerror}") from None
+
+    def ledger_id(self, text: str) -> int:
+        """Return a ledger's id in the chosen format. Raises Failure."""
+        try:
+            if self.id_format == "uuid":
+                found = uuid.UUID(text).int % _INT64
+            else:
+                found = int(text, 16 if self.id_format == "hex" else 10)
+        except ValueError:
+            raise Failure(f"{text!r} is not the id of a ledger in format {self.id_format}") from None
+        if not 0 <= found < 1 << 63:
+            raise Failure(f"{text!r} is not the id of a ledger")
+        return found
+
+
+def confirmed(question: str, *, is_forced: bool) -> bool:
+    """Ask for Y or N on stdin, unless forced, as Apache's shell does."""
+    if is_forced:
+        return True
+    print(f"{question} (Y or N) ", end="", flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def required(value: str | None, name: str) -> str:
+    """Return the value of an option. Raises Failure: it is not given."""
+    if value is None:
+        raise Failure(f"-{name} is missing")
+    return value

@@ -1,0 +1,358 @@
+"""`bkspark top`: bookies, the busiest ledgers and repairs, live in a terminal; also of Apache's bookies.
+
+Bookies are asked for their metrics at the HTTP server that their registration names, or at `--metrics-port`. Which
+ledgers are busy follows from the last entries of open ledgers, read without fencing, as a reader does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from bkspark.cli.arguments import Commands, add_cluster, client_net, client_zookeeper, cluster_uri, port, seconds
+from bkspark.cli.bookie_http import BookieHttpAccess, add_http_token, http_access, http_url
+from bkspark.cli.output import print_json
+from bkspark.cli.top_screen import SORTS, BookieRow, LedgerRow, RepairRow, TopView, render
+from bkspark.errors import BookKeeperError, ConfigurationError
+
+if TYPE_CHECKING:
+    from bkspark.client import Client
+
+INTERVAL_S = 2.0
+OPEN_LEDGERS_MAX = 200
+"""Open ledgers that are looked at, the newest ones."""
+LEDGERS_AT_ONCE = 64
+KEYS_S = 0.1
+WIDTH, HEIGHT = 120, 40
+"""The size of what `--once` prints."""
+_SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)$")
+_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+
+_QUEUES = ("bookie_journal_JOURNAL_QUEUE_SIZE", "bookkeeper_server_ADD_ENTRY_IN_PROGRESS")
+_LISTED_S = 30.0
+"""How often all ledgers are listed."""
+
+Metrics = Mapping[str, list[tuple[dict[str, str], float]]]
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `bkspark top`."""
+    description = "show bookies, the busiest ledgers and repairs, live in a terminal"
+    parser = commands.add_parser("top", help=description, description=f"{description[0].upper()}{description[1:]}.")
+    add_cluster(parser)
+    add_http_token(parser)
+    parser.add_argument("--interval", type=seconds, default=INTERVAL_S, metavar="SECONDS", help="default: 2")
+    parser.add_argument("--sort", choices=SORTS, default="adds", help="what bookies are sorted by (default: adds)")
+    parser.add_argument("--once", action="store_true", help="print it once, after one interval, and end")
+    parser.add_argument(
+        "--metrics-port", type=port, metavar="N", help="port of /metrics of bookies whose registration names none"
+    )
+    parser.set_defaults(run=top)
+
+
+def top(arguments: argparse.Namespace) -> int:
+    """Show the screen until q is pressed, or print it once."""
+    import asyncio
+
+    if arguments.once or arguments.json:
+        return asyncio.run(_once(arguments))
+    if not sys.stdout.isatty():
+        raise ConfigurationError("bkspark top needs a terminal; --once prints it once")
+    import curses
+
+    def show(screen: Any) -> None:
+        asyncio.run(_live(screen, arguments))
+
+    try:
+        curses.wrapper(show)
+    except KeyboardInterrupt:
+        return 0
+    except curses.error as error:
+        raise ConfigurationError(f"the terminal cannot show it: {error}; --once prints it once") from None
+    return 0
+
+
+async def _once(arguments: argparse.Namespace) -> int:
+    import asyncio
+
+    from bkspark.client import Client
+
+    net, zookeeper = client_net(arguments), client_zookeeper(arguments)
+
+    async with Client(cluster_uri(arguments), net=net, zookeeper=zookeeper) as client:
+        watch = Watch(client, arguments)
+        await watch.look()
+        await asyncio.sleep(arguments.interval)
+        view = await watch.look()
+    if arguments.json:
+        print_json(asdict(view))
+        return 0
+    lines = render(view, WIDTH, max(HEIGHT, len(view.bookies) + 16), arguments.sort)[:-1]
+    print("\n".join(line.rstrip() for line in lines).rstrip())
+    return 0
+
+
+async def _live(screen: Any, arguments: argparse.Namespace) -> None:
+    import asyncio
+    import curses
+
+    from bkspark.client import Client
+
+    curses.curs_set(0)
+    screen.nodelay(True)
+    sort, offset = arguments.sort, 0
+    view = TopView(arguments.uri, "", problem="asking the cluster ...")
+    net, zookeeper = client_net(arguments), client_zookeeper(arguments)
+    async with Client(cluster_uri(arguments), net=net, zookeeper=zookeeper) as client:
+        watch = Watch(client, arguments)
+        looking = asyncio.ensure_future(watch.look_often(arguments.interval))
+        try:
+            while True:
+                if looking.done():
+                    looking.result()
+                view = watch.view or view
+                _draw(screen, view, sort, offset)
+                key = screen.getch()
+                if key in (ord("q"), ord("Q")):
+                    return
+                if key in (ord("s"), ord("S")):
+                    sort = SORTS[(SORTS.index(sort) + 1) % len(SORTS)]
+                elif key in (curses.KEY_DOWN, curses.KEY_UP):
+                    step = 1 if key == curses.KEY_DOWN else -1
+                    offset = max(0, min(len(view.bookies) - 1, offset + step))
+                elif key == -1:
+                    await asyncio.sleep(KEYS_S)
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+
+
+def _draw(screen: Any, view: TopView, sort: str, offset: int) -> None:
+    import contextlib
+    import curses
+
+    height, width = screen.getmaxyx()
+    screen.erase()
+    for number, line in enumerate(render(view, width, height, sort, offset)):
+        is_head = number == 0 or line.lstrip().startswith(("BOOKIE", "LEDGER", "REPAIRED"))
+        # A terminal that shrinks at this moment, and the last cell of the last line, cannot be written.
+        with contextlib.suppress(curses.error):
+            screen.addnstr(number, 0, line, width, curses.A_BOLD if is_head else curses.A_NORMAL)
+    screen.refresh()
+
+
+@dataclass(slots=True)
+class _Before:
+    """Counters at the last look."""
+
+    at_s: float
+    adds: float
+    bytes: float
+    reads: float
+
+
+@dataclass(slots=True)
+class Watch:
+    """Looks at a cluster again and again; rates are those since the last look."""
+
+    client: Client
+    arguments: argparse.Namespace
+    view: TopView | None = None
+    _http: BookieHttpAccess = field(init=False)
+    _before: dict[str, _Before] = field(default_factory=dict)
+    _ids: list[int] = field(default_factory=list)
+    _listed_at_s: float = float("-inf")
+
+    def __post_init__(self) -> None:
+        self._http = http_access(self.arguments)
+
+    _ledgers_before: dict[int, tuple[float, int, int]] = field(default_factory=dict)
+
+    async def look_often(self, interval_s: float) -> None:
+        """Look for ever. While the metadata store does not answer, the last view is shown, and says so."""
+        import asyncio
+        from dataclasses import replace
+
+        while True:
+            try:
+                await self.look()
+            except BookKeeperError as error:
+                last = self.view or TopView(str(self.client.uri), "")
+                self.view = replace(last, problem=" ".join(str(error).split()))
+            await asyncio.sleep(interval_s)
+
+    async def look(self) -> TopView:
+        """Look once. Raises BookKeeperError: the metadata store does not answer."""
+        import asyncio
+
+        from bkspark.metadata.repair_reports import RepairReports
+        from bkspark.metadata.underreplication import UnderreplicationStore
+
+        client, tree = self.client, await self.client.tree()
+        registry = (await client.context()).registry
+        states = await registry.states()
+        rows = await asyncio.gather(*(self._bookie(bookie, state) for bookie, state in states.items()))
+        store = UnderreplicationStore(tree, client.uri)
+        lacking = [ledger_id async for ledger_id in store.ids()]
+        repairs = [
+            RepairRow(each.ledger, report.worker, each.copied_bytes, max(0, each.bytes - each.copied_bytes))
+            for report in await RepairReports(tree, client.uri).all()
+            for each in report.repairs
+        ]
+        ledgers, unseen = await self._ledgers()
+        self.view = TopView(
+            str(client.uri),
+            time.strftime("%H:%M:%S"),
+            rows,
+            ledgers,
+            repairs,
+            len(lacking),
+            await store.is_enabled(),
+            unseen,
+        )
+        return self.view
+
+    # ---- bookies ----
+
+    async def _bookie(self, bookie: str, state: str) -> BookieRow:
+        from bkspark.metadata.registration import VERSION
+
+        if state == "down":
+            return BookieRow(bookie, state, problem="does not run")
+        address = await (await self.client.context()).registry.registration(bookie)
+        version = None if address is None else address.properties.get(VERSION)
+        where = None if address is None else address.http
+        if where is None and self.arguments.metrics_port is not None and address is not None:
+            where = (address.host, self.arguments.metrics_port)
+        if address is None or where is None:
+            return BookieRow(bookie, state, version=version, problem="no HTTP server is registered")
+        body = await self._http.fetch(http_url(address, "/metrics", where))
+        if body is None:
+            return BookieRow(bookie, state, version=version, problem="/metrics does not answer")
+        return self._row(bookie, state, version, parse(body.decode(errors="replace")))
+
+    def _row(self, bookie: str, state: str, version: str | None, metrics: Metrics) -> BookieRow:
+        now = _Before(
+            time.monotonic(),
+            _sum(metrics, "bookkeeper_server_ADD_ENTRY_count"),
+            _sum(metrics, "bookie_WRITE_BYTES"),
+            _sum(metrics, "bookkeeper_server_READ_ENTRY_count"),
+        )
+        before = self._before.get(bookie)
+        self._before[bookie] = now
+        rates: dict[str, float | None] = {"adds": None, "bytes": None, "reads": None}
+        if before is not None:
+            elapsed_s = max(now.at_s - before.at_s, 0.001)
+            # A bookie that was restarted counts from 0 again.
+            rates = {name: max(0.0, getattr(now, name) - getattr(before, name)) / elapsed_s for name in rates}
+        disks = [
+            value
+            for name, samples in metrics.items()
+            if name.startswith("bookie_ledger_dir_") and name.endswith("_usage")
+            for _, value in samples
+        ]
+        return BookieRow(
+            bookie,
+            state,
+            rates["adds"],
+            rates["bytes"],
+            rates["reads"],
+            _p99(metrics, "bookkeeper_server_ADD_ENTRY"),
+            _p99(metrics, "bookkeeper_server_READ_ENTRY"),
+            _p99(metrics, "bookie_journal_JOURNAL_SYNC"),
+            max(disks, default=None),
+            sum(_sum(metrics, name) for name in _QUEUES),
+            version,
+        )
+
+    # ---- ledgers ----
+
+    async def _ledgers(self) -> tuple[list[LedgerRow], int]:
+        """Return (open ledgers that grow or grew, how many ledgers were not looked at)."""
+        import asyncio
+
+        if time.monotonic() - self._listed_at_s > _LISTED_S:
+            self._ids = sorted([ledger_id async for ledger_id in self.client.ledgers()], reverse=True)
+            self._listed_at_s = time.monotonic()
+        ids = self._ids
+        found: list[LedgerRow | None] = []
+        for begin in range(0, min(len(ids), OPEN_LEDGERS_MAX), LEDGERS_AT_ONCE):
+            some = ids[begin : min(begin + LEDGERS_AT_ONCE, OPEN_LEDGERS_MAX)]
+            found += await asyncio.gather(*map(self._ledger, some))
+        self._ledgers_before = {id: self._ledgers_before[id] for id in ids if id in self._ledgers_before}
+        return [row for row in found if row is not None], max(0, len(ids) - OPEN_LEDGERS_MAX)
+
+    async def _ledger(self, ledger_id: int) -> LedgerRow | None:
+        from bkspark.ledger.reader import last_entries
+        from bkspark.log.formats import LOG_KEY
+        from bkspark.wire.digest import EntryDigest
+
+        context = await self.client.context()
+        try:
+            metadata = (await context.ledgers.read(ledger_id)).metadata
+            before = self._ledgers_before.get(ledger_id)
+            if metadata.is_closed:
+                if before is None:
+                    return None
+                last, length = metadata.last_entry, metadata.length
+            else:
+                digest = EntryDigest(metadata.digest, metadata.password or b"", metadata.lac_bounds)
+                found = await last_entries(context.pool, ledger_id, metadata, digest)
+                last, length = found.lap, found.length
+        except BookKeeperError:
+            return None
+        now_s = time.monotonic()
+        self._ledgers_before[ledger_id] = (now_s, last, length)
+        log = metadata.custom_metadata.get(LOG_KEY)
+        elapsed_s, entries, size = 1.0, 0, 0
+        if before is not None:
+            elapsed_s = max(now_s - before[0], 0.001)
+            entries, size = max(0, last - before[1]), max(0, length - before[2])
+        return LedgerRow(
+            ledger_id,
+            None if log is None else bytes(log).decode("utf-8", "backslashreplace"),
+            entries / elapsed_s,
+            size / elapsed_s,
+            last,
+            metadata.last_fragment.bookies,
+        )
+
+
+def parse(text: str) -> Metrics:
+    """Return the samples of Prometheus text by name; lines of another form are left out."""
+    found: dict[str, list[tuple[dict[str, str], float]]] = defaultdict(list)
+    for line in text.splitlines():
+        match = None if line.startswith("#") else _SAMPLE.match(line)
+        if match is None:
+            continue
+        try:
+            value = float(match[3])
+        except ValueError:
+            continue
+        found[match[1]].append((dict(_LABEL.findall(match[2] or "")), value))
+    return found
+
+
+def _succeeded(labels: Mapping[str, str]) -> bool:
+    return labels.get("success", "true") == "true"
+
+
+def _sum(metrics: Metrics, name: str) -> float:
+    """Return the sum over threads and journals, failures left out."""
+    return sum(value for labels, value in metrics.get(name, ()) if _succeeded(labels) and value == value)
+
+
+def _p99(metrics: Metrics, name: str) -> float | None:
+    """Return the largest 99th percentile of threads and journals, None if there was nothing to measure."""
+    found = [
+        value
+        for labels, value in metrics.get(name, ())
+        if _succeeded(labels) and labels.get("quantile") == "0.99" and value == value
+    ]
+    return max(found, default=None)

@@ -1,0 +1,214 @@
+"""The screen of `bkspark top` as lines of text: which columns fit, how rows are sorted. No terminal and no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bkspark.cli.output import human_bytes
+
+SORTS = ("adds", "bytes", "p99", "fsync", "disk", "queue", "name")
+LEDGERS_MIN = 3
+"""Rows that busiest ledgers get at least, with their title."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookieRow:
+    """A bookie: rates a second since the last look, times in ms; None: not known."""
+
+    id: str
+    state: str
+    adds: float | None = None
+    bytes: float | None = None
+    reads: float | None = None
+    add_p99: float | None = None
+    read_p99: float | None = None
+    fsync_p99: float | None = None
+    disk: float | None = None
+    queue: float | None = None
+    version: str | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """An open ledger, and the log that it belongs to: entries and bytes a second."""
+
+    ledger: int
+    log: str | None
+    entries: float
+    bytes: float
+    last_entry: int
+    bookies: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RepairRow:
+    """A ledger that is repaired now."""
+
+    ledger: int
+    worker: str
+    copied: int
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopView:
+    """What is known at one moment."""
+
+    cluster: str
+    time: str
+    bookies: Sequence[BookieRow] = ()
+    ledgers: Sequence[LedgerRow] = ()
+    repairs: Sequence[RepairRow] = ()
+    lacking: int = 0
+    is_repair_enabled: bool = True
+    unseen_ledgers: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of bookies. priority: those with the largest number are left out first."""
+
+    title: str
+    width: int
+    priority: int
+    cell: Callable[[BookieRow], str] = field(repr=False)
+
+
+def _number(value: float | None, digits: int = 0) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None or value != value else f"{value:.1f}" if value < 1000 else f"{value:.0f}"
+
+
+def _mib(value: float | None) -> str:
+    return "-" if value is None else f"{value / (1 << 20):.1f}"
+
+
+_COLUMNS = (
+    Column("BOOKIE", 21, 0, lambda row: row.id),
+    Column("STATE", 9, 0, lambda row: row.state),
+    Column("ADDS/S", 8, 0, lambda row: _number(row.adds)),
+    Column("MiB/S", 6, 0, lambda row: _mib(row.bytes)),
+    Column("P99 MS", 6, 0, lambda row: _ms(row.add_p99)),
+    Column("FSYNC", 6, 0, lambda row: _ms(row.fsync_p99)),
+    Column("DISK%", 5, 0, lambda row: _number(row.disk, 1)),
+    Column("QUEUE", 6, 0, lambda row: _number(row.queue)),
+    Column("READS/S", 8, 1, lambda row: _number(row.reads)),
+    Column("READ P99", 8, 2, lambda row: _ms(row.read_p99)),
+    Column("VERSION", 10, 3, lambda row: row.version or "-"),
+)
+_LEFT = ("BOOKIE", "STATE", "VERSION")
+
+
+def columns(width: int) -> list[Column]:
+    """Return the columns that fit: less important ones are left out in a narrow terminal."""
+    chosen = list(_COLUMNS)
+    while sum(each.width + 1 for each in chosen) > width and any(each.priority for each in chosen):
+        chosen.remove(max(chosen, key=lambda each: each.priority))
+    return chosen
+
+
+def ordered(rows: Sequence[BookieRow], sort: str) -> list[BookieRow]:
+    """Return rows, those with the largest value first; those without one last; by name where they are equal."""
+    by_name = sorted(rows, key=lambda row: row.id)
+    if sort == "name":
+        return by_name
+    name = {"p99": "add_p99", "fsync": "fsync_p99"}.get(sort, sort)
+
+    def value(row: BookieRow) -> float:
+        found: Any = getattr(row, name)
+        return -1.0 if found is None or found != found else float(found)
+
+    return sorted(by_name, key=value, reverse=True)
+
+
+def render(view: TopView, width: int, height: int, sort: str = "adds", offset: int = 0) -> list[str]:
+    """Return at most `height` lines of at most `width` characters.
+
+    Args:
+        offset: how many bookies are scrolled away.
+    """
+    repairs = _repairs(view)
+    ledgers = _ledgers(view, width)
+    heads = _heads(view, sort)
+    room = height - len(heads) - 1
+    # Half of what is left belongs to bookies, if there are that many; the rest to ledgers and repairs.
+    shown_repairs = repairs[: max(0, min(len(repairs), room // 4))]
+    bookies_max = max(1, room - 1 - len(shown_repairs) - min(len(ledgers), max(LEDGERS_MIN, room // 3)))
+    rows = ordered(view.bookies, sort)
+    offset = max(0, min(offset, len(rows) - bookies_max))
+    bookies = _bookies(rows[offset : offset + bookies_max], width)
+    hidden = len(rows) - len(rows[offset : offset + bookies_max])
+    if hidden:
+        heads[-1] = f"{heads[-1]}  ({hidden} more bookies: arrow keys)"
+    ledgers_max = max(0, room - len(bookies) - len(shown_repairs))
+    lines = [*heads, *bookies, *ledgers[:ledgers_max], *shown_repairs]
+    lines = lines[: height - 1]
+    lines += [""] * (height - 1 - len(lines))
+    lines.append("q quit   s sort   arrows scroll")
+    return [line[:width] for line in lines[:height]]
+
+
+def _heads(view: TopView, sort: str) -> list[str]:
+    states = [row.state for row in view.bookies]
+    counts = f"{len(states)} bookies, {states.count('available')} writable"
+    unwell = sum(bool(row.problem) for row in view.bookies)
+    counts += f", {unwell} without metrics" if unwell else ""
+    repair = f"{view.lacking} ledgers lack copies" if view.lacking else "no ledger is known to lack copies"
+    repair += "" if view.is_repair_enabled else "; autorecovery is disabled"
+    adds = sum(row.adds or 0.0 for row in view.bookies)
+    size = sum(row.bytes or 0.0 for row in view.bookies)
+    return [
+        f"bkspark top  {view.time}  {view.cluster}",
+        view.problem or f"{counts}; {_number(adds)} adds/s, {_mib(size)} MiB/s",
+        f"{repair}; sorted by {sort}",
+    ]
+
+
+def _bookies(rows: Sequence[BookieRow], width: int) -> list[str]:
+    chosen = columns(width)
+    lines = [" ".join(_cell(each, each.title) for each in chosen)]
+    for row in rows:
+        # A bookie without figures has its problem in their place.
+        shown = [each for each in chosen if not row.problem or each.title in ("BOOKIE", "STATE")]
+        lines.append(" ".join([*(_cell(each, each.cell(row)) for each in shown), row.problem]).rstrip())
+    return lines
+
+
+def _cell(column: Column, text: str) -> str:
+    text = text[: column.width]
+    return text.ljust(column.width) if column.title in _LEFT else text.rjust(column.width)
+
+
+def _ledgers(view: TopView, width: int) -> list[str]:
+    rows = sorted(view.ledgers, key=lambda row: (-row.entries, row.ledger))
+    busy = [row for row in rows if row.entries > 0]
+    if not busy:
+        return (
+            ["", "no open ledger grows"] if not view.unseen_ledgers else ["", "no open ledger that was looked at grows"]
+        )
+    lines = ["", f"{'LEDGER':>12} {'LOG':<24} {'ENTRIES/S':>10} {'MiB/S':>7} {'LAST':>12}  BOOKIES"]
+    for row in busy:
+        name = (row.log or "-")[:24]
+        lines.append(
+            f"{row.ledger:>12} {name:<24} {_number(row.entries):>10} {_mib(row.bytes):>7} {row.last_entry:>12}  "
+            f"{', '.join(row.bookies)}"
+        )
+    return lines
+
+
+def _repairs(view: TopView) -> list[str]:
+    if not view.repairs:
+        return []
+    lines = ["", f"{'REPAIRED':>12} {'BY':<24} {'COPIED':>10} {'LEFT':>10}"]
+    for row in view.repairs:
+        lines.append(
+            f"{row.ledger:>12} {row.worker[:24]:<24} {human_bytes(row.copied):>10} {human_bytes(row.left):>10}"
+        )
+    return lines

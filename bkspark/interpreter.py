@@ -1,0 +1,37 @@
+"""The interpreter that Spark starts its Python workers with.
+
+Spark does not use the driver's interpreter: it starts `PYSPARK_PYTHON`, else the `python3` of the PATH. Where that one
+lacks bkspark or pyspark, as without an activated environment, each use of the format ends in DATA_SOURCE_NOT_FOUND.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import MutableMapping
+from pathlib import Path
+
+VARIABLE = "PYSPARK_PYTHON"
+GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"
+"""Set by spark-submit, whose JVM runs already: what is set now comes too late for it."""
+WORKERS_DEFAULT = "python3"
+
+
+def is_own(program: str, path: str | None = None) -> bool:
+    """Whether a program is this interpreter's environment: found in the same folder. `path`: instead of PATH."""
+    found = shutil.which(program, path=path)
+    return found is not None and Path(found).absolute().parent == Path(sys.executable).absolute().parent
+
+
+def name_interpreter(environment: MutableMapping[str, str] = os.environ) -> bool:
+    """Let Spark sessions that this process makes later run workers with its own interpreter; return whether it did.
+
+    A set PYSPARK_PYTHON stays, and so does the `python3` of the PATH if it is of the same environment.
+    """
+    if environment.get(VARIABLE) or GATEWAY_VARIABLE in environment or not sys.executable:
+        return False
+    if is_own(WORKERS_DEFAULT, environment.get("PATH")):
+        return False
+    environment[VARIABLE] = sys.executable
+    return True

@@ -1,0 +1,93 @@
+"""Every command that changes the metadata store alone leaves a record of who, when and what."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from bkspark.blocking import Client
+from tests.cli.console import Console
+from tests.cluster import Cluster
+
+pytestmark = pytest.mark.cluster
+
+
+def recorded(console: Console) -> list[str]:
+    """Return the changes of all records, the latest last."""
+    return [each["change"] for each in reversed(console.json("cluster", "changes", "--limit", 1000)["changes"])]
+
+
+def test_commands_that_change_the_store_leave_who_when_and_what(
+    console: Console, cluster: Cluster, tmp_path: Path
+) -> None:
+    began_ms = time.time_ns() // 1_000_000
+    before = len(recorded(console))
+    with Client(cluster.uri) as client:
+        with client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
+            writer.append_many([b"a"])
+        with client.create(ensemble=1, write_quorum=1, ack_quorum=1) as restored:
+            restored.append_many([b"b"])
+    ledger, other, bookie = writer.ledger_id, restored.ledger_id, cluster.bookies[0].id
+    kept = tmp_path / "metadata"
+    console.text("ledger", "dump", other, kept)
+    console.text("ledger", "restore", other, kept, "--update")
+    console.text("ledger", "recover", other)
+    console.text("ledger", "delete", ledger)
+    console.text("log", "create", "audited")
+    console.text("log", "truncate", "audited", "--before", "30d")
+    console.text("log", "vacuum", "audited")
+    console.text("log", "delete", "audited")
+    console.text("cluster", "autorecovery", "--disable")
+    console.text("cluster", "autorecovery", "--enable")
+    console.text("cluster", "delay", 7)
+    console.text("cluster", "delay", 0)
+    console.text("cluster", "audit")
+    console.text("cluster", "quarantine", bookie, "--reason", "a look")
+    console.text("cluster", "quarantine", bookie, "--end")
+    console.text("cluster", "rename", "gone:1", "gone:2")
+    cookie = tmp_path / "cookie"
+    directories = ("--journal-dirs", "/j", "--ledger-dirs", "/l")
+    console.text("cookie", "generate", "gone:1", *directories, cookie)
+    console.text("cookie", "create", "gone:1", cookie)
+    console.text("cookie", "update", "gone:1", cookie)
+    console.text("cookie", "delete", "gone:1")
+    # The age is a time by now.
+    made = [re.sub(r"before \d{4}-\S+ \S+,", "before a time,", each) for each in recorded(console)[before:]]
+    assert made == [
+        f"replace the metadata of ledger {other} from {kept}",
+        f"close ledger {other} at entry 0",
+        f"delete ledger {ledger}",
+        "create log audited",
+        "truncate log audited before a time, 0 ledgers deleted",
+        "vacuum log audited, 0 ledgers deleted",
+        "delete log audited",
+        "disable autorecovery",
+        "enable autorecovery",
+        "set lostBookieRecoveryDelay=7",
+        "set lostBookieRecoveryDelay=0",
+        "trigger an audit",
+        f"quarantine of bookie {bookie} (a look)",
+        f"end the quarantine of bookie {bookie}",
+        "rename bookie gone:1 to gone:2 in 0 ledgers",
+        "create the cookie of bookie gone:1",
+        "replace the cookie of bookie gone:1",
+        "delete the cookie of bookie gone:1",
+    ]
+    latest = console.json("cluster", "changes", "--limit", 1)["changes"][0]
+    assert latest["who"] == f"command:{getpass.getuser()}@{socket.gethostname()}"
+    assert began_ms <= latest["at_ms"] <= time.time_ns() // 1_000_000
+    shown = console.text("cluster", "changes", "--limit", 1)
+    assert "delete the cookie of bookie gone:1" in shown
+
+
+def test_reading_leaves_no_record(console: Console, cluster: Cluster) -> None:
+    before = recorded(console)
+    for command in (("cluster", "bookies"), ("cluster", "delay"), ("log", "list")):
+        console.text(*command)
+    console.fails(1, "ledger", "delete", 1 << 40)
+    assert recorded(console) == before

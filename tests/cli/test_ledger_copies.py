@@ -1,0 +1,124 @@
+"""`bkspark ledger list --long`, `locate`, `read --bookie`, `repair`, `dump` and `restore`, on real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bkspark.blocking import Client
+from tests.cli.console import Console
+from tests.cluster import Cluster
+
+pytestmark = pytest.mark.cluster
+
+
+def repair(uri: str, ledger_id: int, code: int = 0) -> tuple[dict[str, Any], str]:
+    line = [sys.executable, "-m", "bkspark.cli", "ledger", "repair", str(ledger_id), "--uri", uri, "--json"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout) if done.stdout else {}, done.stderr
+
+
+def test_ledgers_are_listed_filtered_and_sorted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Cluster(tmp_path, bookies=3) as cluster, Client(cluster.uri) as client:
+        console = Console(cluster.uri, monkeypatch, capfd)
+        sizes = {}
+        for count in (5, 50, 20):
+            with client.create(ensemble=2, write_quorum=2, ack_quorum=2) as writer:
+                writer.append_many([b"x" * 100] * count)
+            sizes[writer.ledger_id] = count * 100
+        small, large, middle = sizes
+        opened = client.create(ensemble=1, write_quorum=1, ack_quorum=1)
+        opened.append(b"x")
+        log = client.log("events")
+        log.create()
+        with log.open_for_writing() as writing:
+            writing.append(b"y")
+
+        def listed(*options: object) -> list[int]:
+            return console.json("ledger", "list", *options)["ledgers"]
+
+        assert listed()[:3] == [small, large, middle]
+        assert listed("--sort", "size", "--limit", 2) == [large, middle]
+        assert listed("--open") == [opened.ledger_id]
+        assert listed("--after", large, "--limit", 1) == [middle]
+        assert listed("--older-than", "1d") == []
+        (of_log,) = listed("--log", "events")
+        (holder,) = opened.metadata.fragments[0].bookies
+        of_bookie = listed("--bookie", holder)
+        assert opened.ledger_id in of_bookie
+        for ledger_id in sizes:
+            assert (ledger_id in of_bookie) == (holder in client.metadata(ledger_id).fragments[0].bookies)
+        long = console.json("ledger", "list", "--long", "--sort", "age")["ledgers"]
+        facts = {each["ledger"]: each for each in long}
+        assert {id: facts[id]["length"] for id in sizes} == sizes
+        assert facts[of_log]["log"] == "events"
+        assert facts[opened.ledger_id]["state"] == "OPEN"
+        assert facts[small]["quorums"] == [2, 2, 2]
+        assert [each["age_s"] for each in long] == sorted((each["age_s"] for each in long), reverse=True)
+        text = console.text("ledger", "list", "--long", "--limit", 1)
+        assert text.splitlines()[0].split()[:3] == ["ledger", "state", "E/Qw/Qa"]
+        assert "is not a time such as" in console.fails(2, "ledger", "list", "--older-than", "old").err
+        opened.abandon()
+
+
+def test_copies_are_located_read_one_by_one_and_repaired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Cluster(tmp_path, bookies=4) as cluster:
+        console = Console(cluster.uri, monkeypatch, capfd)
+        with Client(cluster.uri) as client:
+            with client.create(ensemble=3, write_quorum=2, ack_quorum=2) as writer:
+                writer.append_many([b"entry %d" % number for number in range(9)])
+            ledger_id, ensemble = writer.ledger_id, writer.metadata.fragments[0].bookies
+        found = console.json("ledger", "locate", ledger_id)
+        assert found["complete"] is True
+        assert [(each["bookie"], each["expected"], each["missing"]) for each in found["copies"]] == [
+            (bookie, 6, 0) for bookie in ensemble
+        ]
+        # E = 3, Qw = 2: the bookie in slot 0 has entries e with e % 3 in (0, 2).
+        lines = console.text("ledger", "read", ledger_id, "--bookie", ensemble[0]).splitlines()
+        assert lines == [f"entry {number}" for number in range(9) if number % 3 != 1]
+        part = console.text("ledger", "read", ledger_id, "--bookie", ensemble[0], "--from", 2, "--to", 5)
+        assert part.splitlines() == ["entry 2", "entry 3", "entry 5"]
+        other = next(each for each in cluster.bookies if each.id not in ensemble)
+        assert "has no entry at bookie" in console.fails(2, "ledger", "read", ledger_id, "--bookie", other.id).err
+        assert repair(cluster.uri, ledger_id)[0] == {"ledger": ledger_id, "missing_copies": 0, "bookies": []}
+        assert "does not exist" in repair(cluster.uri, 10**6, code=1)[1]
+        lost = next(each for each in cluster.bookies if each.id == ensemble[1])
+        lost.stop()
+        assert console.fails(1, "ledger", "locate", ledger_id).out.count(ensemble[1]) >= 1
+        repaired, _ = repair(cluster.uri, ledger_id)
+        assert repaired == {"ledger": ledger_id, "missing_copies": 6, "bookies": [ensemble[1]]}
+        after = console.json("ledger", "locate", ledger_id)
+        assert after["complete"] is True
+        assert [each["bookie"] for each in after["copies"]] == [ensemble[0], other.id, ensemble[2]]
+
+
+def test_metadata_are_dumped_and_restored(cluster: Cluster, console: Console, tmp_path: Path) -> None:
+    with Client(cluster.uri, password=b"s3cret") as client:
+        with client.create() as writer:
+            writer.append(b"kept")
+        ledger_id, file = writer.ledger_id, tmp_path / "metadata"
+        before = client.metadata(ledger_id)
+        console.json("ledger", "dump", ledger_id, file)
+        assert stat.S_IMODE(os.stat(file).st_mode) == 0o600, "it has the password"
+        assert "exists already" in console.fails(1, "ledger", "restore", ledger_id, file).err
+        client.delete(ledger_id)
+        console.json("ledger", "restore", ledger_id, file)
+        assert client.metadata(ledger_id).fragments == before.fragments
+        assert client.open(ledger_id).read(0, 0)[0] == b"kept"
+        console.json("ledger", "restore", ledger_id, file, "--update")
+        file.write_bytes(b"?")
+        assert "header line is missing" in console.fails(1, "ledger", "restore", ledger_id, file, "--update").err
+        assert "cannot be read" in console.fails(2, "ledger", "restore", ledger_id, tmp_path / "none").err
+        client.delete(ledger_id)

@@ -1,0 +1,181 @@
+"""`bkspark shell`: every verb of Apache's shell, with its options and exit codes; on real processes."""
+
+from __future__ import annotations
+
+import io
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from bkspark.blocking import Client
+from bkspark.cli.__main__ import main
+from bkspark.cli.shell_verbs import VERBS, table
+from bkspark.cli.zookeeper_process import ZooKeeperProcess
+from tests.bookie.child import BookieChild, new_cluster
+from tests.cluster import Cluster
+
+ROOT = Path(__file__).parent.parent.parent
+APACHES = """
+initnewcluster metaformat nukeexistingcluster initbookie bookieformat whatisinstanceid listbookies bookieinfo
+clusterinfo endpointinfo listledgers ledgermetadata readledger deleteledger simpletest bookiesanity recover
+decommissionbookie autorecovery queryautorecoverystatus listunderreplicated whoisauditor lostbookierecoverydelay
+triggeraudit forceauditchecks ledger readlog readlogmetadata readjournal lastmark activeledgers listfilesondisc
+localconsistencycheck check-db-ledgers-index rebuild-db-ledger-locations-index rebuild-db-ledgers-index
+regenerate-interleaved-storage-index-file convert-to-db-storage convert-to-interleaved-storage updatecookie
+cookie_create cookie_get cookie_update cookie_delete cookie_generate updateledgers updateBookieInLedger help
+"""
+
+
+class Shell:
+    """Runs verbs in this process, with options before them that say of which cluster or bookie."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *before: str) -> None:
+        monkeypatch.delenv("BKSPARK_URI", raising=False)
+        self._monkeypatch = monkeypatch
+        self._capfd = capfd
+        self._before = before
+
+    def __call__(self, words: str, code: int = 0, answer: str = "") -> str:
+        self._monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
+        self._capfd.readouterr()
+        found = main(["shell", *self._before, *words.split()])
+        output = self._capfd.readouterr()
+        assert found == code, (words, output)
+        return output.out + output.err
+
+
+def test_table_has_all_verbs_of_apaches_shell_and_the_page_shows_it() -> None:
+    assert {verb.name for verb in VERBS} == set(APACHES.split())
+    assert table() in (ROOT / "docs" / "shell.md").read_text()
+
+
+def test_wrong_use_ends_with_255_and_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shell = Shell(monkeypatch, capfd)
+    for words, said in (
+        ("nonsense", "there is no verb 'nonsense'"),
+        ("listbookies --nonsense", "--nonsense"),
+        ("cookie_get", "it takes ID"),
+        ("whatisinstanceid surplus", "unknown argument 'surplus'"),
+        ("lastmark", "give -conf FILE"),
+        ("-conf /no/such/file lastmark", "cannot be read"),
+        ("-ledgeridformat octal lastmark", "octal"),
+        ("convert-to-db-storage", "not offered"),
+    ):
+        found = shell(words, 255)
+        assert said in found, (words, found)
+        assert found.count("\n") == 1, (words, found)
+    assert "listunderreplicated" in shell("help")
+
+
+@pytest.mark.cluster
+def test_verbs_that_apaches_shell_has_on_our_cluster_answer_alike(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The words are those of `tests/interop/test_every_call.py`, where Apache's shell runs them."""
+    shell, saved = Shell(monkeypatch, capfd, "--uri", cluster.uri), tmp_path / "metadata"
+    bookie = cluster.bookies[0].id
+    with Client(cluster.uri) as client:
+        with client.create() as writer:
+            writer.append_many([b"entry %d" % number for number in range(5)])
+        ledger = writer.ledger_id
+    for words, said in (
+        ("simpletest -ensemble 3 -writeQuorum 3 -ackQuorum 2 -numEntries 20", ""),
+        (f"ledgermetadata -ledgerid {ledger}", "CLOSED"),
+        ("listbookies -rw", bookie),
+        ("listbookies -ro", ""),
+        ("listbookies -a", bookie),
+        ("listledgers -meta", str(ledger)),
+        (f"listledgers -bookieid {bookie}", ""),
+        ("bookieinfo", bookie),
+        (f"endpointinfo -b {bookie}", "bookie-rpc"),
+        (f"readledger -ledgerid {ledger}", "entry 4"),
+        (f"readledger -l {ledger} -fe 1 -le 2 -b {bookie}", "entry 2"),
+        ("clusterinfo", "totalBookiesCount"),
+        ("queryautorecoverystatus", "No Ledger is being recovered"),
+        ("autorecovery", "enabled"),
+        ("listunderreplicated -c", "count: 0"),
+        ("listunderreplicated -pmr -prw", ""),
+        (f"recover -dryrun -force -ledger {ledger} {bookie}", ""),
+        (f"recover -query -force {bookie}", str(ledger)),
+        (f"ledgermetadata -ledgerid {ledger} -dumptofile {saved}", ""),
+        (f"deleteledger -ledgerid {ledger} -force", ""),
+        (f"ledgermetadata -ledgerid {ledger} -restorefromfile {saved}", ""),
+        (f"ledgermetadata -ledgerid {ledger} -restorefromfile {saved} -update", ""),
+        (f"-ledgeridformat hex ledgermetadata -ledgerid {ledger:x}", "CLOSED"),
+        ("whatisinstanceid", "-"),
+        ("lostbookierecoverydelay -set 7", "7"),
+        ("lostbookierecoverydelay -get", "7"),
+        ("triggeraudit", "requested"),
+        ("forceauditchecks -calc", "requested"),
+        (f"cookie_get {bookie}", bookie),
+        (f"cookie_generate -i x -j /j -l /a,/b -o {tmp_path / 'cookie'} b:1", ""),
+        (f"cookie_create -cf {tmp_path / 'cookie'} b:1", ""),
+        ("cookie_get b:1", "/a, /b"),
+        (f"cookie_update -cookie-file {tmp_path / 'cookie'} b:1", ""),
+        ("cookie_delete b:1", ""),
+    ):
+        assert said in shell(words), words
+    assert "exists already" in shell(f"ledgermetadata -ledgerid {ledger} -restorefromfile {saved}", 255)
+    assert "no cookie" in shell("cookie_get b:1", 255)
+    assert "one and only one" in shell("listbookies", 255)
+    assert "No auditor elected" in shell("whoisauditor", 255)
+    assert "runs: stop it first" in shell(f"cookie_delete {bookie}", 255)
+    shell(f"deleteledger -l {ledger}", 255, answer="n\n")
+    shell(f"deleteledger -l {ledger}", answer="y\n")
+    shell(f"deleteledger -l {ledger} -f", 255)
+    shell("initnewcluster", 255)
+
+
+@pytest.mark.cluster
+def test_verbs_about_a_bookies_files(
+    zookeeper: ZooKeeperProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    uri = new_cluster(zookeeper.connect_string, uuid.uuid4().hex)
+    # Longer than the address of a Unix socket, as paths of CI systems are.
+    folder = tmp_path / ("bookie" * 20)
+    child = BookieChild(folder, uri)
+    file = tmp_path / "bk_server.conf"
+    file.write_text("".join(f"{key}={value}\n" for key, value in child.settings.items()))
+    shell = Shell(monkeypatch, capfd, "-conf", str(file))
+    shell("initbookie")
+    with child.running(file), Client(uri) as client:
+        with client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
+            writer.append_many([b"x" * 100] * 7)
+        assert "passed" in shell("bookiesanity -e 5 -t 30")
+        assert "the bookie runs" in shell("bookieformat -f", 255)
+    assert "initialised already" in shell("initbookie", 255)
+    log = next((folder / "ledgers" / "current").glob("*.log"))
+    journal = next((folder / "journal" / "current").glob("*.txn"))
+    number = int(log.stem, 16)
+    for words, said in (
+        ("lastmark", ""),
+        (f"ledger {writer.ledger_id}", ""),
+        (f"readlog {number}", ""),
+        (f"readlog -l {writer.ledger_id} -e 3 {log}", ""),
+        (f"readlogmetadata {number}", f"LedgerId: {writer.ledger_id}  Entries: 7"),
+        (f"readjournal {int(journal.stem, 16)}", ""),
+        (f"activeledgers -l {number}", str(writer.ledger_id)),
+        ("listfilesondisc -log", log.name),
+        ("listfilesondisc", journal.name),
+        ("localconsistencycheck", ""),
+        ("check-db-ledgers-index -v", ""),
+        (f"regenerate-interleaved-storage-index-file -ledgerIds {writer.ledger_id}", ""),
+        ("rebuild-db-ledgers-index", ""),
+        ("updatecookie -list", child.id),
+        (f"updateBookieInLedger -sb {child.id} -db 127.0.0.1:1", "changed  1"),
+    ):
+        assert said in shell(words), words
+    assert f"deleted {log.parent}" in shell("bookieformat -f -d")
+    assert not log.exists()
+    assert "formatted" in shell("metaformat -n -f")
+    assert "confirm with --instance" in shell("nukeexistingcluster -p /ledgers -i wrong", 255)
+    shell("nukeexistingcluster -p /ledgers -f")
+    shell("whatisinstanceid", 255)
+    shell("initnewcluster")

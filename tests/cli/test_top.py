@@ -1,0 +1,181 @@
+"""`bkspark top`: its screen as text, and the command in a real terminal (tmux), narrow and wide."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bkspark.blocking import Client
+from bkspark.cli.top import parse
+from bkspark.cli.top_screen import SORTS, BookieRow, LedgerRow, RepairRow, TopView, columns, ordered, render
+from tests.cli.console import Console
+from tests.cluster import Cluster
+from tests.polling import wait_until
+
+HTTP = {
+    "httpServerEnabled": "true",
+    "httpServerPort": "0",
+    "httpServerHost": "127.0.0.1",
+    "prometheusStatsLatencyRolloverSeconds": "1",
+}
+
+
+def bookie(number: int, **facts: object) -> BookieRow:
+    return BookieRow(f"10.0.0.{number}:3181", "available", **facts)  # type: ignore[arg-type]
+
+
+BUSY = bookie(1, adds=1234.5, bytes=3e6, add_p99=2.5, fsync_p99=1.25, disk=40.0, queue=7.0, reads=9.0, version="0.1")
+SLOW = bookie(2, adds=10.0, bytes=1e3, add_p99=900.0, fsync_p99=800.0, disk=91.0, queue=70.0)
+DEAD = BookieRow("10.0.0.3:3181", "down", problem="does not run")
+VIEW = TopView(
+    "zk://h:2181/ledgers",
+    "12:00:00",
+    (SLOW, DEAD, BUSY),
+    (LedgerRow(17, "events", 500.0, 1e6, 999, ("10.0.0.1:3181",)), LedgerRow(18, None, 0.0, 0.0, 3, ())),
+    (RepairRow(5, "10.0.0.1:3181", 1 << 20, 1 << 21),),
+    4,
+    False,
+)
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 60), (40, 10), (20, 5), (1, 1)])
+def test_screen_fits_any_terminal(width: int, height: int) -> None:
+    lines = render(VIEW, width, height)
+    assert len(lines) <= height
+    assert all(len(line) <= width for line in lines)
+
+
+def test_narrow_screen_has_what_matters_and_a_wide_one_has_more() -> None:
+    narrow = "\n".join(render(VIEW, 80, 24))
+    for text in (
+        "ADDS/S",
+        "MiB/S",
+        "P99 MS",
+        "FSYNC",
+        "DISK%",
+        "QUEUE",
+        "1,234",
+        "40.0",
+        "does not run",
+        "events",
+        "500",
+    ):
+        assert text in narrow, text
+    assert "4 ledgers lack copies; autorecovery is disabled" in narrow
+    assert "1.0 MiB" in narrow
+    assert "READS/S" not in narrow
+    assert {"READS/S", "READ P99", "VERSION"} <= {each.title for each in columns(200)}
+    assert " 18 " not in narrow, "a ledger that does not grow is not busy"
+
+
+def test_bookies_are_sorted_and_scrolled() -> None:
+    assert [row.id[7] for row in ordered(VIEW.bookies, "adds")] == ["1", "2", "3"]
+    for sort in ("p99", "fsync", "disk", "queue"):
+        assert [row.id[7] for row in ordered(VIEW.bookies, sort)] == ["2", "1", "3"], sort
+    assert [row.id[7] for row in ordered(VIEW.bookies, "name")] == ["1", "2", "3"]
+    many = TopView("c", "t", [bookie(number, adds=float(-number)) for number in range(60)])
+    first = "\n".join(render(many, 80, 24))
+    assert "10.0.0.0:3181" in first
+    assert "more bookies: arrow keys" in first
+    last = "\n".join(render(many, 80, 24, offset=1000))
+    assert "10.0.0.59:3181" in last
+    assert "10.0.0.0:3181" not in last
+    assert set(SORTS) == {"adds", "bytes", "p99", "fsync", "disk", "queue", "name"}
+
+
+def test_metrics_of_both_kinds_of_bookies_are_read() -> None:
+    """The forms are those of Apache's exposition: NaN, spaces between labels, exponents, lines without labels."""
+    found = parse(
+        '# TYPE x summary\nx{success="true",quantile="0.99", thread="0",threadPool="P"} 10.708\n'
+        'x{success="false",quantile="0.99", thread="0"} NaN\nbookie_WRITE_BYTES 1.5E7\njvm_x{} 3\nnonsense\nbad x\n'
+    )
+    assert found["x"][0] == ({"success": "true", "quantile": "0.99", "thread": "0", "threadPool": "P"}, 10.708)
+    assert found["bookie_WRITE_BYTES"] == [({}, 1.5e7)]
+    assert found["jvm_x"] == [({}, 3.0)]
+    assert set(found) == {"x", "bookie_WRITE_BYTES", "jvm_x"}
+
+
+class Terminal:
+    """A tmux server of its own with one window, in which a command runs."""
+
+    def __init__(self, directory: Path, width: int, height: int, command: str) -> None:
+        self._socket = str(directory / "tmux")
+        self("new-session", "-d", "-s", "top", "-x", str(width), "-y", str(height), command)
+
+    def __call__(self, *words: str) -> str:
+        # Curses takes LINES and COLUMNS for the size of the window, whatever that is: a test runner may set them.
+        inherited = {name: value for name, value in os.environ.items() if name not in ("LINES", "COLUMNS")}
+        environment = {**inherited, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
+        line = ["tmux", "-f", "/dev/null", "-S", self._socket, *words]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=60, env=environment, check=False)
+        return done.stdout
+
+    def screen(self) -> str:
+        return self("capture-pane", "-p", "-t", "top")
+
+    def end(self) -> None:
+        self("kill-server")
+
+
+@pytest.fixture
+def busy(tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster on which a log is written all the time."""
+    with Cluster(tmp_path, bookies=3, settings=HTTP) as cluster, Client(cluster.uri) as client:
+        stopping = threading.Event()
+        log = client.log("events")
+        log.create()
+
+        def write() -> None:
+            with log.open_for_writing() as writer:
+                while not stopping.wait(0.01):
+                    writer.append_many([b"x" * 1000] * 20)
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            yield cluster
+        finally:
+            stopping.set()
+            thread.join(60)
+
+
+@pytest.mark.cluster
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+def test_top_is_live_in_a_terminal_and_prints_once(
+    busy: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = f"{sys.executable} -m bkspark.cli top --uri {busy.uri} --interval 0.5"
+    terminal = Terminal(tmp_path, 80, 24, command)
+    try:
+        wait_until(lambda: "events" in terminal.screen(), "the busiest log", 60)
+        screen = terminal.screen()
+        assert len(screen.splitlines()) <= 24
+        assert all(each.id in screen for each in busy.bookies)
+        assert "sorted by adds" in screen
+        assert "3 bookies, 3 writable" in screen
+        terminal("send-keys", "-t", "top", "s")
+        wait_until(lambda: "sorted by bytes" in terminal.screen(), "another order")
+        terminal("resize-window", "-t", "top", "-x", "160", "-y", "50")
+        wait_until(lambda: "READS/S" in terminal.screen(), "more columns")
+        busy.bookies[0].kill()
+        wait_until(lambda: "/metrics does not answer" in terminal.screen(), "a bookie that was killed")
+        terminal("send-keys", "-t", "top", "q")
+        wait_until(lambda: not terminal("list-sessions"), "the command to end")
+    finally:
+        terminal.end()
+    console = Console(busy.uri, monkeypatch, capfd)
+    text = console.text("top", "--once", "--interval", "0.5", "--sort", "name")
+    assert "sorted by name" in text
+    view = console.json("top", "--interval", "0.5")
+    writing = [each for each in view["bookies"] if each["adds"]]
+    assert writing
+    assert all(each["bytes"] > 0 and each["disk"] > 0 for each in writing)
+    assert any(each["log"] == "events" for each in view["ledgers"])
+    assert "needs a terminal" in console.fails(2, "top").err
