@@ -1,6 +1,6 @@
 """The entry point of a bookie: answers to signals before anything else is imported.
 
-    python -m bookie_service [--config FILE] [--set key=value]... [--json] [--check | --collect]
+    python -m bookie_service [--config FILE] [--set key=value]... [--json] [--check | --collect | COMMAND]
 
 See `process`.
 """
@@ -11,8 +11,20 @@ import sys
 
 from bookie_service.admin.shutdown import ShutdownSignals
 
-_COMMANDS = ("--ch", "--coll")
-"""How --check and --collect begin: these commands run no bookie. Arguments are not parsed yet."""
+_COMMANDS = (
+    "--ch",
+    "--coll",
+    "state",
+    "read-only",
+    "writable",
+    "suspend",
+    "resume",
+    "set",
+    "reload",
+    "limbo",
+    "restart",
+)
+"""How --check and --collect begin, and other commands that run no bookie. Arguments are not parsed yet."""
 
 if __name__ == "__main__":
     signals = ShutdownSignals(is_command=any(argument.startswith(_COMMANDS) for argument in sys.argv[1:]))

@@ -8,29 +8,35 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import functools
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Protocol
 
 from bkspark.errors import DiskFull
+from bkspark.security.authorization import READ
+from bkspark.security.principal import Principal
 from bkspark.wire.local_reads import socket_name
 from bookie_service.cluster.limbo_check import LedgerShareView, LimboCheck
+from bookie_service.engine.authorization import Authorization
 from bookie_service.engine.bookie import Bookie
 from bookie_service.engine.disk_watch import DiskWatch
 from bookie_service.engine.turns import Turns
-from bookie_service.gc.garbage_collector import GarbageCollector, GarbageView, PassReport
-from bookie_service.network.connection import Connection
+from bookie_service.gc.garbage_collector import CollectionOptions, GarbageCollector, GarbageView, PassReport
+from bookie_service.metrics.families import Registry
+from bookie_service.metrics.requests import RequestTimes
+from bookie_service.network.authentication import ListenerAuthentication
+from bookie_service.network.connection import Acceptor
 from bookie_service.network.connections import Connections
 from bookie_service.network.event_loop import turn_began
 from bookie_service.network.listener import Listener
 from bookie_service.network.local_reads import LocalReadServer
-from bookie_service.network.log_limit import no_digits
 from bookie_service.network.memory_budget import MemoryBudget
+from bookie_service.network.tls_handshakes import ListenerTls
 from bookie_service.settings.service_options import ServiceOptions
+from bookie_service.settings.users import user_name
 from bookie_service.storage import layout
 from bookie_service.storage.io.fetching import FetchThreads
 from bookie_service.storage.io.files import LocalFiles, is_out_of_space
@@ -51,11 +57,17 @@ class BookieMetadataView(GarbageView, LedgerShareView, Protocol):
 class BookieService:
     """Serves from `start` to `stop`, or until `failed` is done. For one event loop."""
 
-    def __init__(self, files: LocalFiles, options: ServiceOptions) -> None:
+    def __init__(self, files: LocalFiles, options: ServiceOptions, authorization: Authorization | None = None) -> None:
+        """`authorization`: None: every request is allowed."""
+        self._authorization = authorization
+        self._local_principals: dict[int, Principal] = {}
         self._files = files
         self._options = options
-        self._connections = Connections(options.connections, lambda: self.cluster_addresses())
+        self._connections = Connections(options.connections, lambda: self.cluster_addresses(), self._on_failure)
         self._loop = asyncio.get_running_loop()
+        self.registry = Registry()
+        """The metrics of this process."""
+        self.times = RequestTimes(time.monotonic_ns if options.statistics else None, self.registry.histograms)
         self._disks = DiskWatch(
             files,
             list(map(layout.current, options.ledger_directories)),
@@ -66,9 +78,13 @@ class BookieService:
         self._collector: GarbageCollector | None = None
         self._limbo_check: LimboCheck | None = None
         self._flushed: list[asyncio.Future[None]] = []
+        self._tls = None if options.tls is None else ListenerTls(options.tls)
+        self._authentication = (
+            None if options.authentication is None else ListenerAuthentication(options.authentication)
+        )
         self._memory_budget = MemoryBudget(self._loop, options.received_bytes_max, options.reply_bytes_max)
         # asyncio calls due timers after the callbacks of ready sockets.
-        call_last = functools.partial(self._loop.call_later, 0)
+        call_last = partial(self._loop.call_later, 0)
         self._turns = Turns(call_last, time.monotonic, loop_turn_began=turn_began(self._loop))
         self._fetches = FetchThreads(files, options.fetch_threads, self._post, self._on_failure)
         self._listener: Listener | None = None
@@ -114,16 +130,29 @@ class BookieService:
             self._fetches,
             options.bookie,
             self._turns,
+            self.times,
+            self._authorization,
         )
         if self._storage.stuck is not None:
             # Handled as a lack of space while serving: reads continue, and the flush is retried.
             self._bookie.on_checkpoint_stuck()
             self._checkpoints.submit(Checkpoint(self._storage.stuck, []))
         self._bookie.look_at_disks()
-        self._listener = Listener(listener, self._connect, self._on_failure, partial(self._turns.begin, self))
+        acceptor = Acceptor(
+            self._bookie,
+            self._memory_budget,
+            self._turns,
+            options.connection,
+            self._connections,
+            self._tls,
+            self._authentication,
+            self._authorization,
+        )
+        self._listener = Listener(listener, acceptor.accept, self._on_failure, partial(self._turns.begin, self))
         self._listener.start()
         self._served = listener.getsockname()
         self._timers = [
+            Repeating(self._loop, options.statistics_window_s, self._roll),
             Repeating(self._loop, _WATCH_INTERVAL_S, self._watch_connections),
             Repeating(self._loop, options.checkpoint_interval_s, partial(self._call, self._bookie.checkpoint)),
             Repeating(self._loop, options.disks.interval_s, partial(self._call, self._look_at_disks)),
@@ -136,8 +165,9 @@ class BookieService:
             held = await asyncio.to_thread(storage.store.index.ledger_ids)
             await asyncio.to_thread(limbo.begin, {*held.tolist(), *await suspects()})
             logger.warning(
-                "entries may have been lost: the last run was not stopped in order and its journal is not complete. %d "
-                "ledgers are in limbo: of what is missing in them nothing certain is answered",
+                "entries or fences may have been lost: the last run was not stopped in order and its journal is not "
+                "complete, or a file is damaged. %d ledgers are in limbo: nothing certain is answered of what is "
+                "missing in them",
                 len(limbo),
             )
         elif len(limbo):
@@ -150,6 +180,68 @@ class BookieService:
     def is_read_only(self) -> bool:
         """True when ordinary adds are refused."""
         return self._disks.is_read_only
+
+    @property
+    def options(self) -> ServiceOptions:
+        """The options that it was started with."""
+        return self._options
+
+    @property
+    def disks(self) -> DiskWatch:
+        """How full the disks are, and whether adds are accepted."""
+        return self._disks
+
+    @property
+    def bookie(self) -> Bookie:
+        """The requests that are being served."""
+        return self._bookie
+
+    @property
+    def storage(self) -> Storage:
+        """What is stored."""
+        return self._storage
+
+    @property
+    def journals(self) -> Sequence[JournalThread]:
+        return self._journals
+
+    @property
+    def collector(self) -> GarbageCollector | None:
+        """Garbage collection, once it runs."""
+        return self._collector
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    @property
+    def waiting_fetches(self) -> int:
+        """How many reads wait for a fetch thread."""
+        return self._fetches.waiting
+
+    def set_read_only(self, reason: str) -> None:
+        """Refuse ordinary adds for an operator's reason; "": accept them if the disks allow it.
+
+        Raises:
+            OSError: a disk cannot be checked.
+        """
+        self._disks.set_read_only(reason)
+        self._bookie.look_at_disks()
+
+    def set_planned(self, reason: str) -> None:
+        """`set_read_only`, for a plan in the metadata store. Raises OSError."""
+        self._disks.set_planned(reason)
+        self._bookie.look_at_disks()
+
+    async def collect_minor(self) -> PassReport:
+        """Collect garbage now, with a minor compaction. Raises as `collect_garbage`."""
+        assert self._collector is not None, "start_collecting comes first"
+        return await self._collector.collect(major=False)
+
+    def set_collection(self, options: CollectionOptions) -> None:
+        """Collect garbage with other thresholds and rates from now on."""
+        if self._collector is not None:
+            self._collector.set_options(options)
 
     def start_collecting(self, metadata_view: BookieMetadataView) -> None:
         """Begin to collect garbage, and to release ledgers from limbo; only these query the metadata store."""
@@ -172,11 +264,14 @@ class BookieService:
 
     def start_local_reads(self, bookie_id: str) -> None:
         """Serve clients on this host that read entry logs themselves, if this is enabled and possible here."""
-        if not self._options.local_reads:
+        options = self._options
+        is_closed = options.authentication is not None or (options.tls is not None and options.tls.required)
+        if not options.local_reads or is_closed:
+            # A descriptor of an entry log would bypass certificates and authentication.
             return
         try:
             self._local_reads = LocalReadServer(
-                self._storage.store, bookie_id, self._served, self._options.local_readers
+                self._storage.store, bookie_id, self._served, self._options.local_readers, self._may_read_locally
             )
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
@@ -188,6 +283,15 @@ class BookieService:
                 )
             else:
                 logger.info("clients on this host read over the network only: %s", error)
+
+    def _may_read_locally(self, user_id: int) -> bool:
+        """Whether authorization lets a user of this host read every ledger: an entry log has entries of any."""
+        if self._authorization is None:
+            return True
+        principal = self._local_principals.get(user_id)
+        if principal is None:
+            principal = self._local_principals[user_id] = Principal(user_name(user_id), "local")
+        return self._authorization.may(principal, "local reads", READ)
 
     async def collect_garbage(self) -> PassReport:
         """Collect garbage now, with a major compaction; return the report.
@@ -358,38 +462,16 @@ class BookieService:
                     "start it again"
                 )
             )
-        if self._collector is not None and self._disks.is_read_only:
+        if self._collector is not None and self._disks.verdict.refusal:
             self._collector.hurry()
         self.on_mode_change()
 
-    def _connect(self, accepted: socket.socket, address: str) -> None:
-        now = self._loop.time()
-        refusal = self._connections.make_room(address, now)
-        if refusal:
-            logger.warning("refused a connection from %s: %s", address, refusal, extra={"kind": no_digits(refusal)})
-            accepted.close()
-            return
-        connection = Connection(
-            accepted, address, self._bookie, self._memory_budget, self._turns, self._options.connection, self
-        )
-        self._connections.add(connection, now)
+    def _roll(self) -> None:
+        self.times.fold()
+        self.registry.roll()
 
     def _watch_connections(self) -> None:
         self._connections.watch(self._loop.time())
-
-    # ---- called by connections ----
-
-    def note_request(self, member: Connection) -> None:
-        """Record that a connection has sent its first request."""
-        self._connections.note_request(member)
-
-    def discard(self, member: Connection) -> None:
-        """Remove a closed connection."""
-        self._connections.discard(member)
-
-    def fail(self, error: BaseException) -> None:
-        """End the service: an error may have left its state half changed."""
-        self._on_failure(error)
 
 
 class Repeating:

@@ -9,8 +9,8 @@ The check holds the directory locks, so that no bookie can start meanwhile, and 
 * every mark is readable, and the journal file where replay begins exists;
 * the journals can be replayed from there, and every ledger in them has a master key;
 * the configured storage is the one that wrote the index;
-* no index file is missing or shorter than it was; every header is readable, and every index position points to a
-  whole entry of that id;
+* no index file is missing or shorter than it was, and the headers of ledgers without entries are whole; every header
+  is readable, and every index position points to a whole entry of that id;
 * entry logs are whole; a log without a ledgers map must be whole up to the last entry that an index points to;
 * every entry of a ledger in the entry logs has a position in the index, or is still in the journal.
 
@@ -33,6 +33,7 @@ import numpy as np
 from bkspark.errors import ConfigurationError, MetadataFormat, StorageDamaged
 from bkspark.metadata import cookies
 from bkspark.metadata.cookies import Cookie
+from bkspark.secret_files import password_from
 from bookie_service.admin.inspection import places
 from bookie_service.admin.inspection.digests import DigestVerifier
 from bookie_service.admin.inspection.entry_log import read_entry_log
@@ -58,11 +59,12 @@ from bookie_service.formats.entry_log import OFFSET_BITS, OFFSET_MASK
 from bookie_service.formats.index import POSITION_BYTES, STORED_ENTRY_ID_MAX, Layout
 from bookie_service.settings.arguments import describe, fail
 from bookie_service.settings.configuration import Configuration
-from bookie_service.storage import layout
+from bookie_service.storage import layout, ledger_id_sets
 from bookie_service.storage.index.index import IndexPaths, IndexReader
 from bookie_service.storage.index.index_file import IndexFile
 from bookie_service.storage.index.index_pages import IndexPages
 from bookie_service.storage.index.key_value_index import open_view
+from bookie_service.storage.index.ledger_headers import LedgerHeaders
 from bookie_service.storage.index.manifest import IndexManifest
 from bookie_service.storage.io.files import ReadOnlyFiles
 from bookie_service.storage.io.framed_entries import rows_by_ledger
@@ -174,7 +176,8 @@ class BookieCheck:
         self._known = IndexManifest(files, self._ledgers)
         self._paths = IndexPaths(self._ledgers, self._known.moved())
         pages = IndexPages(_PAGE_BYTES, _PAGES_BYTES)
-        self._index: IndexView = IndexReader(files, self._paths, pages, _FILES_OPEN_MAX)
+        self._fileless = LedgerHeaders(files, self._ledgers, self._known.headers)
+        self._index: IndexView = IndexReader(files, self._paths, pages, self._fileless, _FILES_OPEN_MAX)
         self._index_place: str | None = None
         """The key-value store that holds the index, None when files do."""
         self._closing = contextlib.ExitStack()
@@ -269,9 +272,12 @@ class BookieCheck:
 
     def _check_indexes(self) -> None:
         lookup = LogLookup(self._files, self._ledgers)
+        self._report.ledgers += len(ledger_id_sets.without(self._fileless.ledger_ids(), self._known.all()[0]))
         for path in places.files_of(self._files, self._ledgers, "index", None):
             if places.is_key_value_index(path):
                 findings = self._key_value_index(path, lookup)
+            elif places.is_ledger_headers(path):
+                continue
             elif not self._paths.counts(path):
                 self._report.notes.append(f"{path}: left where a disk was full or failed, the ledger's index moved")
                 continue
@@ -295,6 +301,9 @@ class BookieCheck:
         if known.damaged_at is not None:
             place = f"{known.path} offset {known.damaged_at}"
             self._report.notes.append(f"{place}: torn or damaged; the next start writes it again")
+        if self._fileless.damage:
+            reason = f"{self._fileless.damage}; if the bookie starts, all its ledgers are in limbo"
+            self._report.add(Damage(self._fileless.path, None, None, reason))
         for ledger_id, least_bytes in zip(*(column.tolist() for column in known.all())):
             path = self._paths.path(ledger_id)
             size = self._files.file_size(path)
@@ -328,7 +337,8 @@ class BookieCheck:
         """Report unreadable headers, unless replay writes them again: then a crash interrupted their writing."""
         for ledger_id, damages in self._slot_damage.items():
             for damage in damages:
-                if ledger_id in self._journal.changed:
+                is_left = self._fileless.has(ledger_id) and not self._known.least_bytes(ledger_id)
+                if is_left or ledger_id in self._journal.changed:
                     self._report.notes.append(f"{damage.place}: replay writes this header again")
                 else:
                     self._report.add(damage)
@@ -382,14 +392,15 @@ class BookieCheck:
 
     def _need_keys(self, path: str, offset: int | None, ledger_ids: list[int]) -> None:
         for ledger_id in ledger_ids:
-            if ledger_id not in self._indexed and ledger_id not in self._journal.keyed:
+            known = (self._indexed, self._journal.keyed)
+            if not any(ledger_id in some for some in known) and not self._fileless.has(ledger_id):
                 reason = f"the master key of ledger {ledger_id} is neither in the journal before this nor in the index"
                 self._report.add(Damage(path, offset, None, reason, ledger_id))
 
     # ---- entry logs ----
 
     def _check_entry_logs(self) -> None:
-        verifier = DigestVerifier(os.environ.get("BKSPARK_PASSWORD", "").encode())
+        verifier = DigestVerifier(password_from(os.environ))
         for path in places.files_of(self._files, self._ledgers, "entry-log", None):
             self._report.entry_logs += 1
             end = self._indexed_to.get(log_format.parse_file_name(os.path.basename(path)) or 0, 0)
@@ -423,7 +434,8 @@ class BookieCheck:
         rest = len(self._unverified) - _NAMED_MAX
         self._report.notes.append(
             f"ledgers {named}{f' and {rest} more' if rest > 0 else ''}: their entries have no digest, or a MAC with a "
-            "password that is not in BKSPARK_PASSWORD; only a client that has it can tell whether they are damaged"
+            "password other than that of BKSPARK_PASSWORD or BKSPARK_PASSWORD_FILE; only a client that has it can tell "
+            "whether they are damaged"
         )
 
     def _check_indexed(self, run: FoundEntries) -> None:

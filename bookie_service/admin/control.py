@@ -1,43 +1,47 @@
 """The control socket of a running bookie: an operator requests an action and receives its result.
 
 It is `control` in the `current` directory of the first ledger directory, open to the bookie's own user alone. A
-connection carries one request, a JSON object on one line, and one answer likewise. There is one request,
-{"do": "collect"}: the bookie collects garbage, and the answer has the fields of `PassReport` and `seconds`. An answer
-with `error` says why the request failed.
+connection carries one request, a JSON object on one line, and one answer likewise: `live_commands` has the requests.
+`do` names the command. An answer has `seconds`; one with `error` says why the request failed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import json
 import os
 import socket
+import struct
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bkspark.errors import BookKeeperError
+from bkspark.errors import BookKeeperError, ConfigurationError
+from bkspark.security.principal import Principal
 from bkspark.tasks import start_kept
-from bookie_service.gc.garbage_collector import PassReport
-from bookie_service.settings.arguments import describe, fail
+from bookie_service.settings.arguments import describe
+from bookie_service.settings.users import user_name
 from bookie_service.storage import layout
 
 NAME = "control"
-COLLECT = "collect"
-_LINE_BYTES_MAX = 4096
+_LINE_BYTES_MAX = 64 * 1024
 _REQUEST_S_MAX = 10.0
 CONNECTIONS_MAX = 16
-_PROGRAM = "bookie"
+_CREDENTIALS = struct.Struct("3i")
 
-Collect = Callable[[], Awaitable[PassReport]]
+Permits = Callable[[Principal, str], bool]
+Do = Callable[[Mapping[str, Any], str], Awaitable[dict[str, Any]]]
+"""Carries out a request for a peer, and returns the answer."""
 
 
 @contextlib.asynccontextmanager
-async def serving(ledger_directories: Sequence[str], collect: Collect) -> AsyncIterator[None]:
-    """Answer requests while inside. The directories must be locked: a socket that exists already belongs to a dead
-    process.
+async def serving(
+    ledger_directories: Sequence[str], do: Do, permits: Permits = lambda principal, where: True
+) -> AsyncIterator[None]:
+    """Let `do(request, who)` answer requests while inside, of those that `permits(principal, where)` lets in.
+
+    The directories must be locked: a socket that exists already belongs to a dead process.
 
     Raises:
         OSError: the socket could not be made.
@@ -50,7 +54,7 @@ async def serving(ledger_directories: Sequence[str], collect: Collect) -> AsyncI
         if len(tasks) >= CONNECTIONS_MAX:
             writer.transport.abort()
             return
-        start_kept(_answer(reader, writer, collect), tasks)
+        start_kept(_answer(reader, writer, do, permits), tasks)
 
     server = await asyncio.start_unix_server(accept, sock=listener, limit=_LINE_BYTES_MAX)
     try:
@@ -89,10 +93,14 @@ def _short_path(directory: str) -> Iterator[str]:
         os.close(fd)
 
 
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, collect: Collect) -> None:
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, do: Do, permits: Permits) -> None:
     try:
-        request = await asyncio.wait_for(reader.readline(), _REQUEST_S_MAX)
-        answer = await _done(request, collect)
+        line = await asyncio.wait_for(reader.readline(), _REQUEST_S_MAX)
+        user, pid = _peer(writer)
+        if permits(Principal(user, "local"), f"control (pid {pid})"):
+            answer = await _done(line, f"control:{user} (pid {pid})", do)
+        else:
+            answer = {"error": f"no rule of authorizationRulesFile gives local:{user} the right admin"}
         writer.write(json.dumps(answer).encode() + b"\n")
         await writer.drain()
     except (OSError, TimeoutError, ValueError):
@@ -101,23 +109,32 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, co
         writer.close()
 
 
-async def _done(line: bytes, collect: Collect) -> dict[str, Any]:
+def _peer(writer: asyncio.StreamWriter) -> tuple[str, int]:
+    """Return which user and process are at the other end, as the kernel says."""
+    peer: socket.socket = writer.get_extra_info("socket")
+    pid, user_id, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return user_name(user_id), pid
+
+
+async def _done(line: bytes, who: str, do: Do) -> dict[str, Any]:
     """Carry out a request and return the answer."""
     try:
         request = json.loads(line)
     except ValueError:
         request = None
-    if request != {"do": COLLECT}:
+    if not isinstance(request, dict) or not isinstance(request.get("do"), str):
         return {"error": f"not a request: {line[:100]!r}"}
     began = time.monotonic()
     try:
-        report = await collect()
-    except BookKeeperError as error:
+        answer = await do(request, who)
+    except (BookKeeperError, ConfigurationError) as error:
         return {"error": str(error)}
-    return {**dataclasses.asdict(report), "seconds": round(time.monotonic() - began, 3)}
+    except OSError as error:
+        return {"error": describe(error)}
+    return {**answer, "seconds": round(time.monotonic() - began, 3)}
 
 
-def ask(ledger_directories: Sequence[str], request: str) -> dict[str, Any]:
+def ask(ledger_directories: Sequence[str], request: Mapping[str, Any]) -> dict[str, Any]:
     """Ask the bookie that runs on these directories, and wait for its answer.
 
     Raises:
@@ -132,7 +149,7 @@ def ask(ledger_directories: Sequence[str], request: str) -> dict[str, Any]:
                 peer.connect(path)
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
             raise BookKeeperError(no_bookie) from None
-        peer.sendall(json.dumps({"do": request}).encode() + b"\n")
+        peer.sendall(json.dumps(request).encode() + b"\n")
         with peer.makefile("rb") as answers:
             line = answers.readline()
     if not line:
@@ -141,17 +158,3 @@ def ask(ledger_directories: Sequence[str], request: str) -> dict[str, Any]:
     if "error" in answer:
         raise BookKeeperError(answer["error"])
     return answer
-
-
-def run_collect(ledger_directories: Sequence[str], as_json: bool) -> int:
-    """Have the bookie that runs on these directories collect garbage, and print the result; return the exit code."""
-    try:
-        answer = ask(ledger_directories, COLLECT)
-    except (BookKeeperError, OSError) as error:
-        return fail(_PROGRAM, describe(error), 1)
-    if as_json:
-        print(json.dumps(answer))
-    else:
-        report = PassReport(**{field.name: answer[field.name] for field in dataclasses.fields(PassReport)})
-        print(f"{report} ({answer['seconds']:.1f} s)")
-    return 0

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from bkspark.errors import ConfigurationError
+from bkspark.secret_files import password_from
 from bookie_service.admin.inspection import output, places
 from bookie_service.admin.inspection.digests import DigestVerifier
 from bookie_service.admin.inspection.entry_log import read_entry_log
@@ -26,11 +27,20 @@ from bookie_service.admin.inspection.garbage import read_garbage_file
 from bookie_service.admin.inspection.index import LogLookup, read_index
 from bookie_service.admin.inspection.journal import read_journal
 from bookie_service.admin.inspection.key_value_index import read_key_value_index
+from bookie_service.admin.inspection.ledger_headers import read_ledger_headers
 from bookie_service.admin.inspection.marks import highest_mark, read_mark_file
 from bookie_service.admin.inspection.output import Counts, Selection
 from bookie_service.admin.inspection.places import BookieFiles
 from bookie_service.formats.marks import JournalPosition
-from bookie_service.settings.arguments import ServerParser, add_configuration, describe, fail, identifier
+from bookie_service.settings.arguments import (
+    ServerParser,
+    add_configuration,
+    describe,
+    fail,
+    identifier,
+    run_with_extras,
+    settings,
+)
 from bookie_service.settings.configuration import load
 from bookie_service.storage import layout
 from bookie_service.storage.io.files import ReadOnlyFiles
@@ -40,6 +50,10 @@ _PROGRAM = "bkspark dump"
 
 def main(argv: Sequence[str]) -> int:
     """Print what the arguments name; return the exit code."""
+    return run_with_extras(_PROGRAM, lambda: _main(argv))
+
+
+def _main(argv: Sequence[str]) -> int:
     try:
         arguments = _parser().parse_intermixed_args(argv)
         files = ReadOnlyFiles()
@@ -87,16 +101,20 @@ def _sources(files: ReadOnlyFiles, arguments: argparse.Namespace) -> list[Source
     """
     if not arguments.paths:
         return _configured(files, arguments)
-    if arguments.config is not None or arguments.set:
+    if _is_configured(arguments):
         raise ConfigurationError("name either files or a configuration, not both")
     paths = map(os.path.abspath, arguments.paths)
     return [source for path in paths for source in _named(files, path, arguments.kind, arguments.ledger)]
 
 
+def _is_configured(arguments: argparse.Namespace) -> bool:
+    return arguments.config is not None or arguments.environment or bool(arguments.set)
+
+
 def _configured(files: ReadOnlyFiles, arguments: argparse.Namespace) -> list[Source]:
-    if arguments.config is None and not arguments.set:
+    if not _is_configured(arguments):
         raise ConfigurationError("name a file, a directory of a bookie, or its configuration with --config or --set")
-    service = load(arguments.config, arguments.set).service
+    service = load(arguments.config, settings(arguments)).service
     bookie = BookieFiles(
         tuple(map(layout.current, service.journal_directories)), tuple(map(layout.current, service.ledger_directories))
     )
@@ -115,7 +133,7 @@ def _named(files: ReadOnlyFiles, path: str, kind: str, ledger_id: int | None) ->
         if not places.KINDS[kind](os.path.basename(path)):
             raise ConfigurationError(f"{path} is not named like a file of kind {kind}; see bkspark dump --help")
         directory = os.path.dirname(path)
-        if kind == "index":
+        if kind == "index" and not places.is_ledger_headers(path):
             # <current>/<hex>/<hex>/<hex ledger id>.idx
             directory = os.path.dirname(os.path.dirname(directory))
         return [Source(directory, [path], places.bookie_of(files, directory, [directory]))]
@@ -145,7 +163,7 @@ class Dump:
 
     def each_file(self) -> Iterator[tuple[str, Iterator[Finding]]]:
         """Yield (path, what the file holds) of every file."""
-        verifier = DigestVerifier(os.environ.get("BKSPARK_PASSWORD", "").encode())
+        verifier = DigestVerifier(password_from(os.environ))
         for source in self.sources:
             lookup = LogLookup(self.files, source.bookie.ledgers) if self.kind == "index" else None
             for path in source.paths:
@@ -158,6 +176,8 @@ class Dump:
     ) -> Iterator[Finding]:
         if lookup is not None and places.is_key_value_index(path):
             return read_key_value_index(self.files, path, lookup, self.selection.ledger_id, self.selection.entry_id)
+        if lookup is not None and places.is_ledger_headers(path):
+            return read_ledger_headers(self.files, path, source.bookie.ledgers)
         if lookup is not None:
             return read_index(self.files, path, lookup, self.selection.entry_id)
         if self.kind == "journal":

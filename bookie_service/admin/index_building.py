@@ -25,6 +25,7 @@ from bookie_service.storage.index.index import IndexPaths, IndexReader, LedgerUp
 from bookie_service.storage.index.index_file import IndexFile
 from bookie_service.storage.index.index_pages import IndexPages
 from bookie_service.storage.index.key_value_index import KeyValueIndex
+from bookie_service.storage.index.ledger_headers import LedgerHeaders
 from bookie_service.storage.index.manifest import IndexManifest, IndexManifestWriter
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.key_values import KeyValueOptions
@@ -92,7 +93,9 @@ class PerLedgerIndexBuilder:
         removed."""
         self._files = files
         self._directories = directories
-        self._paths = IndexPaths(directories, IndexManifest(files, directories).moved())
+        known = IndexManifest(files, directories)
+        self._paths = IndexPaths(directories, known.moved())
+        self._fileless = LedgerHeaders(files, directories, known.headers)
         self._built: set[int] = set()
         for path in self._paths.leftovers(files, SUFFIX):
             files.remove(path)
@@ -115,9 +118,8 @@ class PerLedgerIndexBuilder:
 
     def finish(self, ledger_ids: Sequence[int], header_of: HeaderOf) -> int:
         logs = _Logs(self._files, self._directories)
-        old = IndexReader(
-            self._files, self._paths, IndexPages(_PAGE_BYTES, _PAGE_BYTES), _FILES_OPEN_MAX, keeps_pages=False
-        )
+        pages = IndexPages(_PAGE_BYTES, _PAGE_BYTES)
+        old = IndexReader(self._files, self._paths, pages, self._fileless, _FILES_OPEN_MAX, keeps_pages=False)
         entries = 0
         try:
             for ledger_id in sorted({*ledger_ids, *self._built}):

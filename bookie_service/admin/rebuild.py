@@ -43,6 +43,7 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from bkspark.errors import BookKeeperError, ConfigurationError, StorageDamaged
+from bkspark.secret_files import password_from
 from bkspark.wire.layout import MASTER_KEY_BYTES
 from bookie_service.admin.check import locked
 from bookie_service.admin.index_building import IndexBuilder, KeyValueIndexBuilder, PerLedgerIndexBuilder
@@ -61,6 +62,7 @@ from bookie_service.storage import layout
 from bookie_service.storage.index.index import IndexPaths, IndexReader
 from bookie_service.storage.index.index_pages import IndexPages
 from bookie_service.storage.index.key_value_index import open_view
+from bookie_service.storage.index.ledger_headers import LedgerHeaders
 from bookie_service.storage.index.manifest import IndexManifest
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.framed_entries import rows_by_ledger
@@ -220,10 +222,16 @@ class Rebuild:
                 f"{known.path} is missing or damaged, so it is unknown which index files there were: those that are "
                 f"lost are found by --rebuild-index {ALL} only"
             )
+        fileless = LedgerHeaders(self._files, self._ledgers, known.headers)
+        if fileless.damage:
+            self._report.notes.append(
+                f"{fileless.damage}. Fences of ledgers without entries may be lost: the next start puts every ledger "
+                "into limbo"
+            )
         for ledger_id, least_bytes in zip(*(column.tolist() for column in known.all())):
             if (self._files.file_size(paths.path(ledger_id)) or 0) < least_bytes:
                 found.add(ledger_id)
-        reader = IndexReader(self._files, paths, IndexPages(_PAGE_BYTES, _PAGE_BYTES), _FILES_OPEN_MAX)
+        reader = IndexReader(self._files, paths, IndexPages(_PAGE_BYTES, _PAGE_BYTES), fileless, _FILES_OPEN_MAX)
         try:
             return found | set(_without_header(reader, paths.ledgers(self._files)))
         finally:
@@ -280,9 +288,9 @@ class Rebuild:
 
     def _read_logs(self, chosen: frozenset[int] | None, builder: IndexBuilder) -> None:
         wanted = None if chosen is None else np.array(sorted(chosen), np.int64)
-        verifier = DigestVerifier(os.environ.get("BKSPARK_PASSWORD", "").encode())
+        verifier = DigestVerifier(password_from(os.environ))
         paths = sorted(places.files_of(self._files, self._ledgers, "entry-log", None), key=_log_id)
-        told_s = time.monotonic()
+        reported_s = time.monotonic()
         for path in paths:
             for finding in read_entry_log(self._files, path, verifier):
                 if isinstance(finding, FoundEntries):
@@ -290,8 +298,8 @@ class Rebuild:
                     if self._positions_held > _POSITIONS_HELD_MAX:
                         self._write(builder)
             self._report.entry_logs += 1
-            if time.monotonic() - told_s >= _PROGRESS_S:
-                told_s = time.monotonic()
+            if time.monotonic() - reported_s >= _PROGRESS_S:
+                reported_s = time.monotonic()
                 self._progress(f"{self._report.entry_logs} of {len(paths)} entry logs read")
         self._write(builder)
 
@@ -327,7 +335,12 @@ class Rebuild:
         if chosen is not None and not self._is_db:
             noted = IndexManifest(self._files, self._ledgers)
             paths = IndexPaths(self._ledgers, noted.moved())
-            traced |= {each for each in chosen if noted.least_bytes(each) or self._files.exists(paths.path(each))}
+            fileless = LedgerHeaders(self._files, self._ledgers, noted.headers)
+            traced |= {
+                each
+                for each in chosen
+                if noted.least_bytes(each) or fileless.has(each) or self._files.exists(paths.path(each))
+            }
         tombstones = Tombstones(self._files, self._ledgers)
 
         def header_of(ledger_id: int, old: LedgerHeader | None) -> LedgerHeader:

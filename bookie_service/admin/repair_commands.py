@@ -8,21 +8,44 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import json
-import logging
 import os
+import socket
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from bkspark.errors import BookKeeperError, ConfigurationError
 from bkspark.ledger import Cluster
+from bkspark.net.pool import NetOptions
+from bkspark.security.roles import Role
+from bookie_service.admin import drain_command, log_output
+from bookie_service.admin.command_audit import commanded
+from bookie_service.admin.http.api_v2 import ApiV2
+from bookie_service.admin.http.cluster_v1 import ClusterApi
+from bookie_service.admin.http.face import http_serving
+from bookie_service.admin.http.routing import Routes, heartbeat
+from bookie_service.admin.service_manager import ServiceManager
 from bookie_service.admin.shutdown import SIGNALS, ShutdownSignals
+from bookie_service.metrics.families import Registry
+from bookie_service.operation.long_operations import LongOperations
+from bookie_service.operation.process_metrics import process_families
 from bookie_service.replication.autorecovery import AutoRecovery, RepairedCluster
-from bookie_service.replication.operations import check_cluster, decommission, move_away, this_process
-from bookie_service.settings.arguments import ServerParser, add_configuration, describe, fail
+from bookie_service.replication.cluster_commands import ClusterCommands
+from bookie_service.replication.operations import check_cluster, decommission, move_away, repair_ledger, this_process
+from bookie_service.replication.recovery_metrics import recovery_families
+from bookie_service.settings.arguments import (
+    ServerParser,
+    add_configuration,
+    describe,
+    fail,
+    identifier,
+    run_with_extras,
+    settings,
+)
 from bookie_service.settings.configuration import Configuration, load
 
 PROGRAM = "bkspark cluster"
@@ -33,11 +56,15 @@ NICENESS = 10
 
 def main(argv: Sequence[str], signals: ShutdownSignals) -> int:
     """Run one command until it is done or `signals` stops it; return the exit code."""
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
-    logging.getLogger("bkspark.kazoo").setLevel(logging.ERROR)
+    return run_with_extras(PROGRAM, lambda: _main(argv, signals))
+
+
+def _main(argv: Sequence[str], signals: ShutdownSignals) -> int:
+    log_output.log_to_stderr()
     try:
         arguments = _parser().parse_args(argv)
-        configuration = load(arguments.config, arguments.set)
+        configuration = load(arguments.config, settings(arguments))
+        log_output.use(configuration.log_level, configuration.log_format)
         return asyncio.run(_COMMANDS[arguments.command](arguments, configuration, signals))
     except ConfigurationError as error:
         return fail(PROGRAM, error, 2)
@@ -52,6 +79,10 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name)
         if name in ("decommission", "recover"):
             command.add_argument("bookie", metavar="ID")
+        if name == "repair":
+            command.add_argument("ledger", type=identifier, metavar="LEDGER")
+        if name == "drain":
+            drain_command.add_arguments(command)
         add_configuration(command)
         command.add_argument("--json", action="store_true", help="print JSON for programs on stdout")
     return parser
@@ -61,17 +92,40 @@ async def _autorecovery(arguments: argparse.Namespace, configuration: Configurat
     """Repair until a signal comes."""
     os.nice(NICENESS)
     _take_signals(signals)
-    stopping = asyncio.Event()
-    recovery = AutoRecovery.of_cluster(str(configuration.metadata_uri), this_process(), configuration.auto_recovery)
+    stopping, held, manager = asyncio.Event(), contextlib.AsyncExitStack(), ServiceManager()
+    uri, who = str(configuration.metadata_uri), this_process()
+    recovery = AutoRecovery.of_cluster(uri, who, configuration.auto_recovery)
+    commands = ClusterCommands(uri, who, configuration.auto_recovery)
+    operations, registry = LongOperations(), Registry()
+    registry.add(functools.partial(recovery_families, recovery, ""))
+    registry.add(process_families)
+
+    def add_api(routes: Routes) -> None:
+        routes.add("GET PUT POST DELETE", "/heartbeat", heartbeat, role=Role.NONE)
+        ClusterApi(commands, operations).add_to(routes)
+        ApiV2(commands, operations).add_to(routes)
+
     try:
         await recovery.start()
+        await held.enter_async_context(
+            http_serving(configuration.http, registry, _at_once, add_api, (socket.gethostname(),))
+        )
         signals.stop_by(stopping.set)
         facts = {"id": this_process(), "pid": os.getpid()}
         _tell(arguments, facts, f"autorecovery of {configuration.metadata_uri} runs (pid {os.getpid()})")
+        manager.ready("repairing")
         await stopping.wait()
+        manager.stopping("a signal asked for it")
     finally:
+        await held.aclose()
+        await operations.close()
+        await commands.close()
         await recovery.stop()
     return 0
+
+
+async def _at_once() -> None:
+    """Prepare a scrape: there is nothing to prepare."""
 
 
 async def _once(
@@ -82,7 +136,8 @@ async def _once(
 ) -> int:
     """Carry out an operator's command; a signal ends it in order, so that locks are released at once."""
     _take_signals(signals)
-    async with Cluster(str(configuration.metadata_uri)) as cluster:
+    net = NetOptions(tls=configuration.auto_recovery.tls, sasl=configuration.auto_recovery.sasl)
+    async with Cluster(str(configuration.metadata_uri), net=net, zookeeper=configuration.zookeeper) as cluster:
         doing = asyncio.ensure_future(command(await RepairedCluster.of(cluster), arguments, configuration))
         signals.stop_by(doing.cancel)
         await asyncio.wait([doing])
@@ -113,13 +168,25 @@ async def _check(cluster: RepairedCluster, arguments: argparse.Namespace, config
 
 
 async def _decommission(cluster: RepairedCluster, arguments: argparse.Namespace, configuration: Configuration) -> int:
+    await commanded(cluster, f"decommission bookie {arguments.bookie}", bookie=arguments.bookie)
     moved = await decommission(cluster, arguments.bookie, configuration.auto_recovery, _progress)
     facts = {"bookie": arguments.bookie, "ledgers": moved, "decommissioned": True}
     _tell(arguments, facts, f"bookie {arguments.bookie} is decommissioned, {moved} ledgers were moved")
     return 0
 
 
+async def _repair(cluster: RepairedCluster, arguments: argparse.Namespace, configuration: Configuration) -> int:
+    await commanded(cluster, f"repair ledger {arguments.ledger}", ledger_id=arguments.ledger)
+    found = await repair_ledger(cluster, arguments.ledger, configuration.auto_recovery)
+    facts = {"ledger": arguments.ledger, "missing_copies": found.copies, "bookies": list(found.bookies)}
+    bookies = ", ".join(found.bookies)
+    what = f"lacked {found.copies} copies at {bookies}, and is repaired" if found.copies else "lacks nothing"
+    _tell(arguments, facts, f"ledger {arguments.ledger} {what}")
+    return 0
+
+
 async def _recover(cluster: RepairedCluster, arguments: argparse.Namespace, configuration: Configuration) -> int:
+    await commanded(cluster, f"recover bookie {arguments.bookie}", bookie=arguments.bookie)
     moved = await move_away(cluster, arguments.bookie, configuration.auto_recovery, _progress)
     facts = {"bookie": arguments.bookie, "ledgers": moved}
     _tell(arguments, facts, f"no ledger needs bookie {arguments.bookie} any more, {moved} were moved")
@@ -131,7 +198,9 @@ _COMMANDS: dict[str, _Command] = {
     "autorecovery": _autorecovery,
     "check": functools.partial(_once, _check),
     "decommission": functools.partial(_once, _decommission),
+    "drain": functools.partial(_once, drain_command.drain),
     "recover": functools.partial(_once, _recover),
+    "repair": functools.partial(_once, _repair),
 }
 
 

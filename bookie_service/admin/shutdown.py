@@ -29,6 +29,8 @@ class ShutdownSignals:
         """Handle the signals from now on."""
         for number in SIGNALS:
             signal.signal(number, lambda *_: self.request())
+        # A closed terminal must not end a bookie. Once it serves, the signal lets it read its configuration again.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         # The process that this one replaced blocked them meanwhile.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 

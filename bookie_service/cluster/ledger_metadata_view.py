@@ -19,6 +19,8 @@ from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.underreplication import UnderreplicationStore
 from bkspark.metadata.uri import MetadataUri
+from bkspark.security.authorization import LedgerFacts
+from bkspark.wire.digest import master_key
 from bookie_service.cluster.ledger_shares import HeldShare, LedgerShare, is_elsewhere
 
 _READS_AT_ONCE = 64
@@ -116,6 +118,25 @@ class LedgerMetadataView:
             ),
             metadata.is_closed,
         )
+
+    async def facts(self, ledger_id: int) -> LedgerFacts | None:
+        """Return what authorization rules may ask about a ledger; None: it does not exist, for certain.
+
+        Raises:
+            BookKeeperError: the store failed, or the stored metadata cannot be read: nothing is known.
+        """
+        if ledger_id < 0:
+            return None
+        try:
+            try:
+                metadata = (await self._ledgers.read(ledger_id)).metadata
+            except NoSuchLedger:
+                # The server that answered may lag behind.
+                metadata = (await self._ledgers.read_caught_up(ledger_id)).metadata
+        except NoSuchLedger:
+            return None
+        password = metadata.password
+        return LedgerFacts.of(ledger_id, metadata.custom_metadata, None if password is None else master_key(password))
 
     async def _is_deleted_for_certain(self, ledger_id: int) -> bool:
         await self.catch_up()

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 _OPEN_FILES_MAX = 16
 _LEDGERS_AT_ONCE = 10_000
 """Ledgers that leave limbo together: the whole list is written each time."""
-_TOLD_MAX = 10
+_LOGGED_MAX = 10
 """Ledgers that get their own line in the log."""
 
 
@@ -91,10 +91,10 @@ class LimboCheck:
             # Each of them is also noticed when it is used.
             logger.error("it is unknown which index files are lost: %s", error)
             return
-        for ledger_id in new[:_TOLD_MAX]:
+        for ledger_id in new[:_LOGGED_MAX]:
             logger.error("ledger %d is in limbo: %s", ledger_id, self._store.index.lost(ledger_id))
-        if len(new) > _TOLD_MAX:
-            logger.error("%d more ledgers are in limbo, for their index files are lost or cut", len(new) - _TOLD_MAX)
+        if len(new) > _LOGGED_MAX:
+            logger.error("%d more ledgers are in limbo, for their index files are lost or cut", len(new) - _LOGGED_MAX)
 
     async def look(self) -> None:
         """Check all ledgers in limbo once.

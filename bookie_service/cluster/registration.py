@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 
 from bkspark.errors import MetadataError, NodeExists
 from bkspark.metadata.bookies import BookieRegistry
-from bkspark.metadata.registration import BookieAddress
+from bkspark.metadata.registration import REASON, BookieAddress
 
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
+SETTLE_S = 10.0
 
 
 class Registration:
@@ -32,6 +34,8 @@ class Registration:
         self._read_only = read_only
         self._again: asyncio.Task[None] | None = None
         self._is_due = False
+        self.is_registered = False
+        """Whether the store knows the bookie, in its present mode or the other."""
         self.lost: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     async def enter(self) -> None:
@@ -43,11 +47,19 @@ class Registration:
         await self._register(take_over=True)
         self._registry.on_session_expired(self._on_session_expired)
 
-    def change(self, *, read_only: bool) -> None:
-        """Register as read-only, or as writable, as soon as the store takes it."""
-        if read_only != self._read_only:
-            self._read_only = read_only
+    def change(self, *, read_only: bool, reason: str = "") -> None:
+        """Register as read-only, with the reason for it, or as writable, as soon as the store takes it."""
+        address = replace(self._address, properties={**self._address.properties, REASON: reason})
+        if not reason:
+            del address.properties[REASON]
+        if (read_only, address) != (self._read_only, self._address):
+            self._read_only, self._address = read_only, address
             self._register_soon()
+
+    async def settled(self) -> None:
+        """Return when the store knows the bookie's present mode, or after `SETTLE_S`."""
+        if self._again is not None and not self._again.done():
+            await asyncio.wait([self._again], timeout=SETTLE_S)
 
     async def leave(self) -> None:
         """Remove the registration, if the store can be reached; it goes with the session in any case."""
@@ -63,8 +75,10 @@ class Registration:
 
     async def _register(self, *, take_over: bool) -> None:
         await self._registry.register(self._bookie_id, self._address, read_only=self._read_only, take_over=take_over)
+        self.is_registered = True
 
     def _on_session_expired(self) -> None:
+        self.is_registered = False
         logger.warning("the metadata session expired; bookie %s registers again", self._bookie_id)
         self._register_soon()
 
@@ -80,6 +94,8 @@ class Registration:
             try:
                 await self._register(take_over=False)
                 await self._registry.unregister(self._bookie_id, read_only=not read_only)
+                mode = "read-only" if read_only else "writable"
+                logger.info("registered again, as %s", mode, extra={"attributes": {"mode": mode}})
             except NodeExists as error:
                 self.lost.set_result(error)
                 return

@@ -1,4 +1,4 @@
-"""The bookie: rules, journal and store on one event loop. A reply is sent only after what it promises is durable.
+"""The bookie: rules, journal and store on one event loop. A response is sent only after what it confirms is durable.
 
 Requests come as runs of one connection's receive buffer, replies go as buffers. For a run of adds:
 
@@ -18,31 +18,33 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from hmac import compare_digest
 
 import numpy as np
 
 from bkspark.errors import StorageDamaged
 from bkspark.ids import NO_ENTRY
-from bkspark.options import COUNT_MAX, YEARS_S, bounded, check
+from bkspark.wire.flags import RECOVERY_ADD
 from bkspark.wire.framing import LENGTH_BYTES
 from bkspark.wire.single_add import SingleAdd
 from bkspark.wire.status import EOK, Status
 from bookie_service.engine import rules
 from bookie_service.engine.add_batch import AddBatch
+from bookie_service.engine.authorization import Authorization, always_allowed
+from bookie_service.engine.bookie_environment import BookieClient, BookieOptions, ReadThreads
 from bookie_service.engine.deferrals import Deferrals
 from bookie_service.engine.disk_watch import DiskWatch
-from bookie_service.engine.entry_lists import EntryLists, StepReport
-from bookie_service.engine.long_polls import LongPolls, PollClient
-from bookie_service.engine.reads import ReadClient, Reading, ReadOptions, Reads, View, failed
+from bookie_service.engine.entry_lists import EntryLists
+from bookie_service.engine.forces import Forces, WaitingForce
+from bookie_service.engine.long_polls import LongPolls
+from bookie_service.engine.reads import ReadClient, Reading, Reads, View, failed
 from bookie_service.engine.responses import Parts
-from bookie_service.engine.shares import ShareLimits
 from bookie_service.engine.turns import Turns
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats.index import STORED_ENTRY_ID_MAX, UNKNOWN_KEY
 from bookie_service.formats.journal import RecordKind
-from bookie_service.storage.io.byte_source import Fetched, FileRange
+from bookie_service.metrics.requests import SINGLES_MAX, RequestTimes
 from bookie_service.storage.io.framed_entries import rows_by_ledger
 from bookie_service.storage.journal.checkpoint import Checkpoint, CheckpointThread
 from bookie_service.storage.journal.journal import Record
@@ -51,53 +53,6 @@ from bookie_service.storage.ledgers.interface import Ledger, LedgerStorage
 from bookie_service.storage.ledgers.write_cache import INDEX_BYTES_PER_ENTRY
 
 logger = logging.getLogger(__name__)
-
-LONG_POLLS = ShareLimits.of(10_000)
-ENTRY_LISTS = ShareLimits.of(4096)
-"""Apache's auditor asks for 500 lists at once on one connection."""
-FORCES_MAX = 10_000
-"""Limit of forces that wait for a flush; more are refused with ETOOMANYREQUESTS."""
-
-
-class ReadThreads(Protocol):
-    """Threads for work that must not block the event loop."""
-
-    def fetch(self, place: FileRange, on_fetched: Callable[[Fetched], None]) -> None:
-        """Read a place and call back with the result, on the event loop."""
-
-    def run(self, task: Callable[[], StepReport], on_done: Callable[[StepReport], None]) -> None:
-        """Call on_done(task()), the task on a thread."""
-
-
-class BookieClient(PollClient, Protocol):
-    """The part of a connection that the bookie uses."""
-
-    def resume(self) -> None:
-        """Continue with the requests that the bookie did not take."""
-
-
-@dataclass(frozen=True, slots=True)
-class BookieOptions:
-    """Limits of one bookie process; bytes and counts.
-
-    adds_in_flight_max: adds not yet durable before connections must wait; 0: only the write cache limits them.
-    long_polls, long_poll_s_max: how many reads may wait for a LAC, and for how long; above, ETOOMANYREQUESTS.
-    entry_lists: how many lists of entries may wait to be made, one after the other; above, ETOOMANYREQUESTS.
-    serial_writer_after: after this many consecutive single adds from one client, its adds are journaled without waiting
-        for others.
-    journals_entries: False answers adds from memory; a crash loses those that no checkpoint moved to the entry log.
-    """
-
-    serial_writer_after: int = bounded(8, 0, COUNT_MAX)
-    journals_entries: bool = True
-    adds_in_flight_max: int = bounded(0, 0, COUNT_MAX)
-    long_polls: ShareLimits = LONG_POLLS
-    long_poll_s_max: float = bounded(300.0, 0.001, YEARS_S, "seconds")
-    entry_lists: ShareLimits = ENTRY_LISTS
-    reads: ReadOptions = field(default_factory=ReadOptions)
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +64,9 @@ class _WaitingReply:
     parts: Parts
     adds: int = 0
     read: Reading | None = None
+    received_ns: int = 0
+    given_ns: int = 0
+    """When the requests were received, and when the record was given to the journal."""
 
 
 class Bookie:
@@ -123,8 +81,17 @@ class Bookie:
         threads: ReadThreads,
         options: BookieOptions,
         turns: Turns,
+        times: RequestTimes | None = None,
+        authorization: Authorization | None = None,
     ) -> None:
+        """`authorization`: with it the first key of a ledger must be that of its metadata."""
         self._store = store
+        self._authorization = authorization
+        self.times = times or RequestTimes()
+        """Records how long requests take."""
+        self._journal_times = [self.times.add_journal() for _ in journals]
+        self.added_bytes = 0
+        """Bytes of entries that were taken since the start."""
         self._turns = turns
         self._disks = disks
         self._journals = journals
@@ -134,9 +101,7 @@ class Bookie:
         self._deferred: list[deque[_WaitingReply]] = [deque() for _ in journals]
         """Replies to adds that need only be written, not synced."""
         self._deferrals = Deferrals(len(journals))
-        # Forces that wait for a flush to begin, and those that the present one carries out.
-        self._forces: list[_WaitingForce] = []
-        self._forces_flushing: list[_WaitingForce] = []
+        self._forces = Forces(self._deferrals)
         self._durable = [0] * len(journals)
         self._adds_in_flight = 0
         self._unlooked_bytes = self._room_bytes = 0
@@ -148,9 +113,15 @@ class Bookie:
         self._single_adds = 0
         self._blocked: dict[BookieClient, None] = {}
         view = View(store, disks.known_space, options.reads)
-        self.reads = Reads(view, threads.fetch, turns, self._resume_blocked)
-        self.long_polls = LongPolls(options.long_polls, options.long_poll_s_max, view.lac_at_hand, self.reads, turns)
-        self.entry_lists = EntryLists(options.entry_lists, threads.run)
+        self.view = view
+        self.reads = Reads(view, threads.fetch, turns, self._resume_blocked, self.times)
+        status_of = always_allowed if authorization is None else authorization.status_of
+        self.long_polls = LongPolls(
+            options.long_polls, options.long_poll_s_max, view.lac_at_hand, self.reads, turns, status_of
+        )
+        self.entry_lists = EntryLists(options.entry_lists, threads.run, status_of=status_of)
+        if authorization is not None:
+            authorization.on_change = self.long_polls.review
 
     # ---- adds ----
 
@@ -166,6 +137,7 @@ class Bookie:
             count = self._count_with_room(run)
         if not count and self._disks.is_stuck:
             # No room comes until the operator frees disk space: waiting would look like a hang.
+            self.times.note_refused_adds(len(run))
             client.send((run.encode_responses(Status.EREADONLY),))
             return len(run)
         if not count or 0 < self._options.adds_in_flight_max <= self._adds_in_flight:
@@ -181,39 +153,58 @@ class Bookie:
                 self._add_to_journal(index, client, octets, run.take(np.flatnonzero(journal_of == index)))
         return count
 
-    def add_single(self, client: BookieClient, octets: np.ndarray, add: SingleAdd) -> bool:
-        """Take an add that came alone, if its ledger is known and nothing bars it.
+    def takes_single(self, add: SingleAdd) -> bool:
+        """Whether there is room for an add that came alone, its ledger is known, and nothing bars it."""
+        return self._ledger_of(add) is not None
+
+    def add_single(self, client: BookieClient, octets: np.ndarray, add: SingleAdd, *, is_alone: bool = True) -> bool:
+        """Take an add that came alone, or with few other requests, if `takes_single`.
 
         False: nothing was done, and the add must be submitted as a run.
         """
         ledger = self._ledger_of(add)
-        if ledger is None or self._store.active.room < LENGTH_BYTES + add.size + INDEX_BYTES_PER_ENTRY:
+        if ledger is None:
             return False
         item = self._store.add_single(ledger, add.entry_id, octets, add.entry_at, add.size)
         if add.ledger_id in self.long_polls.by_ledger:
             self.long_polls.touch(add.ledger_id)
         records = [Record(RecordKind.ENTRIES, 1, (item,), len(item))]
         replies = (add.acknowledgement(add.ledger_id, add.entry_id),)
-        if client is not self._last_adder:
+        if not is_alone:
+            self._last_adder, self._single_adds = None, 0
+        elif client is not self._last_adder:
             self._last_adder, self._single_adds = client, 0
-        self._single_adds += 1
+        self._single_adds += is_alone
         # If one client adds alone, no other client would share the sync: it is done at once.
-        is_serial = self._single_adds > self._options.serial_writer_after
+        # Apache's recovery reads the next entry while it adds this one: the read would wait for the sync.
+        is_serial = self._single_adds > self._options.serial_writer_after and not add.is_recovery
+        times = self.times
+        received_ns, given_ns = times.received_ns, times.clock_ns()
         if sequence := self._journals[0].commit(records) if is_serial else 0:
+            group = self._journals[0].group_times.pop()
             self.on_durable(0, sequence)
             client.send(replies)
+            if times.is_on:
+                journal_times = self._journal_times[0]
+                journal_times.singles += (received_ns, given_ns, *group[1:], times.clock_ns())
+                if len(journal_times.singles) >= SINGLES_MAX:
+                    journal_times.fold()
         else:
             self._adds_in_flight += 1
-            self._send_when_durable(0, self._journals[0].submit(records), client, replies, 1)
+            sequence = self._journals[0].submit(records, on_thread=add.is_recovery)
+            self._waiting[0].append(_WaitingReply(sequence, client, replies, 1, None, received_ns, given_ns))
+        self.added_bytes += add.size
         self._unlooked_bytes += len(item)
         if self._unlooked_bytes > self._room_bytes:
             self.look_at_disks()
         return True
 
     def _ledger_of(self, add: SingleAdd) -> Ledger | None:
-        """Return the ledger of an add that nothing bars; `rules.add_statuses` has the rules."""
+        """Return the ledger of an add that nothing bars, and that has room; `rules.add_statuses` has the rules."""
         limbo = self._store.limbo
         if not self._takes_single_adds or self._disks.is_read_only:
+            return None
+        if self._store.active.room < LENGTH_BYTES + add.size + INDEX_BYTES_PER_ENTRY:
             return None
         if len(limbo.ledger_ids) and add.ledger_id in limbo:
             return None
@@ -221,7 +212,9 @@ class Bookie:
             ledger = self._store.ledger(add.ledger_id)
         except (StorageDamaged, OSError):
             return None
-        if ledger is None or ledger.fenced or ledger.master_key != add.master_key or add.master_key == UNKNOWN_KEY:
+        if ledger is None or add.master_key == UNKNOWN_KEY or not compare_digest(ledger.master_key, add.master_key):
+            return None
+        if ledger.fenced and not add.is_recovery:
             return None
         return ledger if NO_ENTRY <= add.lac < add.entry_id <= STORED_ENTRY_ID_MAX else None
 
@@ -237,7 +230,9 @@ class Bookie:
         ledgers: dict[int, Ledger] = {}
         new_keys: list[tuple[int, bytes]] = []
         groups = rows_by_ledger(run.ledger_ids)
-        judged = [self._judge(octets, ledger_id, run.take(rows), ledgers, new_keys) for ledger_id, rows in groups]
+        judged = [
+            self._judge(client, octets, ledger_id, run.take(rows), ledgers, new_keys) for ledger_id, rows in groups
+        ]
         all_accepted = all(isinstance(status, int) and status == EOK for status in judged)
         statuses: int | np.ndarray = EOK
         if not all_accepted:
@@ -247,6 +242,7 @@ class Bookie:
         asked, taken = run, None
         if not all_accepted:
             accepted = np.asarray(statuses) == EOK
+            self.times.note_refused_adds(len(accepted) - int(np.count_nonzero(accepted)))
             if not accepted.any():
                 client.send((asked.encode_responses(statuses),))
                 return
@@ -273,9 +269,12 @@ class Bookie:
             records.append(Record(RecordKind.ENTRIES, len(run), (body,), len(body)))
             self._adds_in_flight += len(asked)
             is_deferred = taken is not None and not new_keys
-            sequence = self._journals[index].submit(records, deferred=is_deferred)
+            # As `add_single`: a recovery's next read does not wait for the sync.
+            is_recovery = bool(run.flags.item(0) & RECOVERY_ADD)
+            sequence = self._journals[index].submit(records, deferred=is_deferred, on_thread=is_recovery)
             waiting = self._deferred if is_deferred else self._waiting
-            waiting[index].append(_WaitingReply(sequence, client, replies, len(asked)))
+            received_ns, given_ns = self.times.received_ns, self.times.clock_ns()
+            waiting[index].append(_WaitingReply(sequence, client, replies, len(asked), None, received_ns, given_ns))
             if taken is not None:
                 self._deferrals.journaled(index, sequence, taken)
         else:
@@ -284,12 +283,14 @@ class Bookie:
             if taken is not None:
                 self._deferrals.bypassed(taken)
             client.send(replies)
+        self.added_bytes += len(body) - LENGTH_BYTES * len(run)
         self._unlooked_bytes += len(body)
         if self._unlooked_bytes > self._room_bytes:
             self.look_at_disks()
 
     def _judge(
         self,
+        client: BookieClient,
         octets: np.ndarray,
         ledger_id: int,
         run: AddBatch,
@@ -303,7 +304,7 @@ class Bookie:
             return failed(error)
         was_fenced = ledger is None and ledger_id in self._store.tombstones
         is_known = ledger is not None and ledger.master_key != UNKNOWN_KEY
-        key = ledger.master_key if ledger is not None and is_known else run.first_key(octets)
+        key = self._key_of(client, ledger_id, ledger) or run.first_key(octets)
         statuses = rules.add_statuses(
             ledger_id,
             run.entry_ids,
@@ -326,12 +327,9 @@ class Bookie:
 
     # ---- reads ----
 
-    def takes_reads(self, client: BookieClient) -> bool:
-        """Return whether reads may be submitted now; False: too many are in flight, wait for `client.resume`."""
-        if self.reads.is_full:
-            self._blocked[client] = None
-            return False
-        return True
+    def resume_later(self, client: BookieClient) -> None:
+        """Call `client.resume` when there is room again: too many reads are in flight now."""
+        self._blocked[client] = None
 
     def fence_and_read(self, client: BookieClient, ledger_id: int, master_key: bytes, reading: Reading) -> int | None:
         """Fence a ledger, which is created if unknown; read and answer once the fence is durable.
@@ -339,7 +337,7 @@ class Bookie:
         Returns:
             None; 0: nothing was done, as there is no room for an unknown ledger: wait for `client.resume`.
         """
-        fence = self._fence(ledger_id, master_key)
+        fence = self._fence(client, ledger_id, master_key)
         if fence is None:
             self._blocked[client] = None
             return 0
@@ -364,16 +362,22 @@ class Bookie:
         if fence.sequence <= self._durable[fence.journal_index]:
             self.reads.enqueue(reading)
         else:
-            reply = _WaitingReply(fence.sequence, reading.client, (), read=reading)
+            reply = _WaitingReply(fence.sequence, reading.client, (), read=reading, received_ns=self.times.received_ns)
             self._waiting[fence.journal_index].append(reply)
 
-    def _fence(self, ledger_id: int, key: bytes) -> _Fence | None:
+    def _key_of(self, client: BookieClient, ledger_id: int, ledger: Ledger | None) -> bytes | None:
+        """Return the master key that requests must carry; None: the first key that comes is believed."""
+        if ledger is not None and ledger.master_key != UNKNOWN_KEY:
+            return ledger.master_key
+        return None if self._authorization is None else self._authorization.expected_key(client, ledger_id)
+
+    def _fence(self, client: BookieClient, ledger_id: int, key: bytes) -> _Fence | None:
         """Fence a ledger, unless the fence is refused; None: there is no room for an unknown ledger now."""
         try:
             ledger = self._store.ledger(ledger_id)
         except (StorageDamaged, OSError) as error:
             return _Fence(failed(error))
-        status: Status | None = rules.fence_status(ledger_id, None if ledger is None else ledger.master_key, key)
+        status: Status | None = rules.fence_status(ledger_id, self._key_of(client, ledger_id, ledger), key)
         if status == Status.EOK and ledger is None:
             status = self._room_for_ledger()
         if status != Status.EOK:
@@ -418,7 +422,7 @@ class Bookie:
             return None
         status: Status | None = rules.explicit_lac_status(
             ledger_id,
-            None if ledger is None else ledger.master_key,
+            self._key_of(client, ledger_id, ledger),
             master_key,
             packet,
             read_only=self._disks.is_read_only,
@@ -452,14 +456,12 @@ class Bookie:
     def force(self, client: BookieClient, ledger_id: int, encode: Callable[[Status], Parts]) -> None:
         """Send encode(EOK) once everything that was taken for the ledger before is durable; the ledger may be
         unknown."""
-        is_unflushed = self._deferrals.is_unflushed(ledger_id)
-        if not is_unflushed and not self._deferrals.is_flushing(ledger_id):
+        if not self._forces.must_wait(ledger_id):
             self._force_journal(client, ledger_id, encode(Status.EOK))
-        elif len(self._forces) + len(self._forces_flushing) >= FORCES_MAX:
+        elif self._forces.is_full:
             client.send(encode(Status.ETOOMANYREQUESTS))
         else:
-            waiting = self._forces if is_unflushed else self._forces_flushing
-            waiting.append(_WaitingForce(client, ledger_id, encode(Status.EOK)))
+            self._forces.add(WaitingForce(client, ledger_id, encode(Status.EOK)))
             self._flush_forced()
 
     def _force_journal(self, client: BookieClient, ledger_id: int, parts: Parts) -> None:
@@ -468,7 +470,7 @@ class Bookie:
 
     def _flush_forced(self) -> None:
         """Begin a flush for the forces that wait for one, unless a flush runs; its end calls this again."""
-        if self._forces:
+        if self._forces.need_flush:
             self.checkpoint()
 
     def _send_when_durable(self, index: int, sequence: int, client: BookieClient, parts: Parts, adds: int) -> None:
@@ -480,7 +482,7 @@ class Bookie:
         self._durable[journal_index] = max(self._durable[journal_index], sequence)
         if self._deferrals.waiting[journal_index]:
             self._deferrals.on_durable(journal_index, sequence)
-        reads = self._send_up_to(sequence, self._waiting[journal_index], self._deferred[journal_index])
+        reads = self._send_up_to(journal_index, sequence, self._waiting[journal_index], self._deferred[journal_index])
         if reads:
             turn = self._turns.begin(self)
             for read in reads:
@@ -494,23 +496,31 @@ class Bookie:
 
     def on_written(self, journal_index: int, sequence: int) -> None:
         """Answer deferred adds up to `sequence`: they were written to the operating system, which suffices."""
-        self._send_up_to(sequence, self._deferred[journal_index])
+        self._send_up_to(journal_index, sequence, self._deferred[journal_index])
         self._resume_blocked()
 
-    def _send_up_to(self, sequence: int, *queues: deque[_WaitingReply]) -> list[Reading]:
+    def _send_up_to(self, journal_index: int, sequence: int, *queues: deque[_WaitingReply]) -> list[Reading]:
         """Send the replies that waited for records up to `sequence`; return the reads that waited for them."""
         replies: dict[ReadClient, list[bytes | memoryview]] = {}
         reads = []
+        batches: list[int] = []
         for waiting in queues:
             while waiting and waiting[0].sequence <= sequence:
                 reply = waiting.popleft()
                 self._adds_in_flight -= reply.adds
                 if reply.read is not None:
+                    reply.read.received_ns = reply.received_ns
                     reads.append(reply.read)
                 else:
                     replies.setdefault(reply.client, []).extend(reply.parts)
+                    if reply.adds:
+                        batches += (reply.adds, reply.received_ns, reply.given_ns)
         for client, parts in replies.items():
             client.send(parts)
+        if batches and self.times.is_on:
+            times = self._journal_times[journal_index]
+            times.note_groups(self._journals[journal_index].group_times, sequence)
+            times.note_answers(batches, self.times.clock_ns())
         return reads
 
     def checkpoint(self, *, advances_checkpoint: bool = True) -> bool:
@@ -523,7 +533,7 @@ class Bookie:
             return False
         if flush.advances_checkpoint:
             self._deferrals.on_flush_begun()
-            self._forces_flushing, self._forces = self._forces, []
+            self._forces.on_flush_begun()
         self._checkpoints.submit(Checkpoint(flush, [journal.take_mark() for journal in self._journals]))
         return True
 
@@ -532,14 +542,25 @@ class Bookie:
         self._store.end_flush(checkpoint.flush)
         if checkpoint.flush.advances_checkpoint:
             self._deferrals.on_flush_done()
-            forced, self._forces_flushing = self._forces_flushing, []
-            for force in forced:
+            for force in self._forces.on_flush_done():
                 self._force_journal(force.client, force.ledger_id, force.parts)
         self._flush_forced()
         if self._disks.is_stuck:
             self._disks.is_stuck = False
             self.look_at_disks()
         self._resume_blocked()
+
+    # ---- what is going on ----
+
+    @property
+    def adds_in_flight(self) -> int:
+        """Adds that are not answered yet."""
+        return self._adds_in_flight
+
+    @property
+    def blocked_clients(self) -> int:
+        """Clients whose requests wait for room."""
+        return len(self._blocked)
 
     # ---- disks ----
 
@@ -564,15 +585,6 @@ class Bookie:
 def _newest(octets: np.ndarray, ledger_id: int, run: AddBatch) -> tuple[int, np.ndarray, int]:
     """Return (ledger id, entry ids, LAC in the newest entry) of one ledger's adds."""
     return ledger_id, run.entry_ids, run.lac_of(octets, -1)
-
-
-@dataclass(frozen=True, slots=True)
-class _WaitingForce:
-    """A force of a ledger that has entries only in the write cache."""
-
-    client: BookieClient
-    ledger_id: int
-    parts: Parts
 
 
 @dataclass(frozen=True, slots=True)

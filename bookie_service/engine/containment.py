@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from bkspark.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class Disconnectable(Protocol):
@@ -34,17 +32,9 @@ def refuse_after(error: Exception, client: Disconnectable, refuse: Callable[[], 
         client.give_up("a request of it failed, and cannot be refused")
 
 
-def decoded(client: Disconnectable, decode: Callable[[], T]) -> T | None:
-    """Return decode(); None if it failed unexpectedly: the error is logged, and the connection is closed.
-
-    Raises:
-        ProtocolError: as `decode`.
-    """
-    try:
-        return decode()
-    except ProtocolError:
-        raise
-    except Exception:
-        logger.exception("bytes of a peer cannot be decoded: this is a defect of the bookie")
-        client.give_up("what it sent cannot be decoded")
-        return None
+def end_undecodable(client: Disconnectable, error: Exception) -> None:
+    """Log an unexpected error of decoding, and close the connection. Raises `error` if it is a ProtocolError."""
+    if isinstance(error, ProtocolError):
+        raise error
+    logger.error("bytes of a peer cannot be decoded: this is a defect of the bookie", exc_info=error)
+    client.give_up("what it sent cannot be decoded")

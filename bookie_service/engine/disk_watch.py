@@ -61,11 +61,45 @@ class DiskWatch:
         self._space: FileSystemSpace | None = None
         self._space_until = 0.0
         self.verdict = DiskDecision()
+        self._operators_reason = ""
+        self._plans_reason = ""
+        self.usage: dict[str, float] = {}
+        """How full each directory was at the last check, in percent."""
         self.is_read_only = self._is_forced
         """Whether ordinary adds are refused. Changed by `look` alone."""
         self.is_stuck = False
         """A flush found no space and waits for it."""
         self.on_change: Callable[[], None] = lambda: None
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether the configuration makes the bookie read-only for good (forceReadOnlyBookie)."""
+        return self._is_forced
+
+    @property
+    def ledger_directories(self) -> Sequence[str]:
+        """The `current` directories of the ledger directories."""
+        return self._ledgers
+
+    @property
+    def reason(self) -> str:
+        """Why ordinary adds are refused, "" if they are not."""
+        if self._is_forced:
+            return "forceReadOnlyBookie is true"
+        return self._operators_reason or self._plans_reason or self.verdict.refusal
+
+    @property
+    def is_set_read_only(self) -> bool:
+        """Whether an operator made the bookie read-only."""
+        return bool(self._operators_reason)
+
+    def set_read_only(self, reason: str) -> None:
+        """Refuse ordinary adds for an operator's reason from the next `look` on; "": the disks alone decide again."""
+        self._operators_reason = reason
+
+    def set_planned(self, reason: str) -> None:
+        """`set_read_only`, for a plan in the metadata store, which comes and goes independently."""
+        self._plans_reason = reason
 
     @property
     def takes_recovery_adds(self) -> bool:
@@ -126,7 +160,8 @@ class DiskWatch:
             self.is_stuck,
         )
         self.verdict = decide(self._limits, before, facts)
-        self.is_read_only = self._is_forced or bool(self.verdict.refusal)
+        self.usage = {path: 100 * space.used_share for path, space in [*facts.ledgers.items(), *facts.journals.items()]}
+        self.is_read_only = bool(self.reason)
         for path in sorted(self.verdict.warned - before.warned - before.full):
             logger.warning("directory %s is nearly full: %.1f %% used", path, _percent(facts, path))
         for path in sorted(self.verdict.full - before.full):
@@ -135,7 +170,7 @@ class DiskWatch:
             logger.warning("directory %s has space again: %.1f %% used", path, _percent(facts, path))
         if self.is_read_only != was_read_only:
             if self.is_read_only:
-                logger.warning("the bookie is read-only: %s; free space there", self.verdict.refusal)
+                logger.warning("the bookie is read-only: %s", self.reason)
             else:
                 logger.warning("the bookie takes adds again")
             self.on_change()

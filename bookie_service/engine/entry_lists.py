@@ -15,6 +15,7 @@ from typing import Protocol
 
 from bkspark.errors import StorageDamaged
 from bkspark.wire.status import Status
+from bookie_service.engine.authorization import StatusOf, always_allowed
 from bookie_service.engine.containment import refuse_after
 from bookie_service.engine.reads import ReadClient, failed
 from bookie_service.engine.shares import Peer, ShareLimits, Shares
@@ -38,6 +39,7 @@ class Listing(Protocol):
     """A list to be built."""
 
     client: ListClient
+    ledger_id: int
 
     def begin(self) -> Iterator[None] | None:
         """Read what is in memory; return an iterator that builds the list in small steps, or None: it is refused.
@@ -64,7 +66,15 @@ class StepReport:
 class EntryLists:
     """All lists of a bookie that are being built or wait."""
 
-    def __init__(self, limits: ShareLimits, apart: Apart, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        limits: ShareLimits,
+        apart: Apart,
+        clock: Callable[[], float] = time.monotonic,
+        status_of: StatusOf = always_allowed,
+    ) -> None:
+        """`status_of(connection, ledger)` says whether a list that waited may still be built: EOK."""
+        self._status_of = status_of
         self._places = Shares(limits)
         self._apart = apart
         self._clock = clock
@@ -112,7 +122,12 @@ class EntryLists:
         if listings:
             self._waiting[client] = listings
         try:
-            steps = listing.begin()
+            status = self._status_of(client, listing.ledger_id)
+            if status == Status.EOK:
+                steps = listing.begin()
+            else:
+                listing.refuse(status)
+                steps = None
         except Exception as unexpected:
             refuse_after(unexpected, client, lambda: listing.refuse(Status.EIO))
             steps = None

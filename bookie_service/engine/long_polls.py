@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bkspark.ids import NO_ENTRY
+from bkspark.wire.status import Status
+from bookie_service.engine.authorization import StatusOf, always_allowed
 from bookie_service.engine.reads import ReadClient, Reading, Reads
 from bookie_service.engine.shares import Peer, ShareLimits, Shares
 from bookie_service.engine.turns import Turn, Turns
@@ -64,8 +66,13 @@ class LongPolls:
         lac_of: Callable[[int], int],
         reads: Reads,
         turns: Turns,
+        status_of: StatusOf = always_allowed,
     ) -> None:
-        """`seconds_max`: no poll waits for longer; `lac_of(ledger id)` returns the LAC known of a ledger."""
+        """`seconds_max`: no poll waits for longer; `lac_of(ledger id)` returns the LAC known of a ledger.
+
+        `status_of(connection, ledger)` says whether a poll that waited may still be answered: EOK.
+        """
+        self._status_of = status_of
         self._places = Shares(limits)
         self._seconds_max = seconds_max
         self._lac_of = lac_of
@@ -77,6 +84,8 @@ class LongPolls:
         self._touched: dict[int, bool] = {}
         """Ledgers that changed since their polls were last checked, and whether they were fenced."""
         self._due: deque[tuple[_Waiter, int | None]] = deque()
+        self._unreviewed: deque[_Waiter] = deque()
+        """Polls that have waited since before the rules changed."""
         self._is_queued = False
 
     def __len__(self) -> int:
@@ -107,6 +116,12 @@ class LongPolls:
         for waiter in list(self._by_client.get(client, ())):
             self._remove(waiter)
 
+    def review(self) -> None:
+        """Refuse, soon, the polls that may wait no longer, because authorization has other rules."""
+        self._unreviewed = deque(waiter for waiters in self.by_ledger.values() for waiter in waiters)
+        if self._unreviewed:
+            self._queue()
+
     def _queue(self) -> None:
         if not self._is_queued:
             self._is_queued = True
@@ -118,8 +133,13 @@ class LongPolls:
         while not turn.is_over:
             if self._due:
                 waiter, lac = self._due.popleft()
-                if waiter in self._by_client.get(waiter.poll.client, ()):
+                if self._is_waiting(waiter):
                     self._wake(waiter, lac, turn)
+            elif self._unreviewed:
+                waiter = self._unreviewed.popleft()
+                if self._is_waiting(waiter):
+                    self._refuse_unless_allowed(waiter)
+                turn.spend()
             elif self._touched:
                 self._find_due(*self._touched.popitem())
                 turn.spend()
@@ -141,16 +161,29 @@ class LongPolls:
             elif is_fenced:
                 self._due.append((waiter, None))
 
+    def _is_waiting(self, waiter: _Waiter) -> bool:
+        return waiter in self._by_client.get(waiter.poll.client, ())
+
+    def _refuse_unless_allowed(self, waiter: _Waiter) -> bool:
+        """Return whether a poll may still be answered; otherwise it is refused."""
+        status = self._status_of(waiter.poll.client, waiter.poll.ledger_id)
+        if status != Status.EOK:
+            self._remove(waiter)
+            waiter.poll.wake(None)
+            waiter.poll.refuse(status)
+        return status == Status.EOK
+
     def _time_is_over(self, waiter: _Waiter) -> None:
-        if waiter in self._by_client.get(waiter.poll.client, ()):
+        if self._is_waiting(waiter) and self._refuse_unless_allowed(waiter):
             self._remove(waiter)
             waiter.poll.wake(None)
             self._reads.later(waiter.poll)
 
     def _wake(self, waiter: _Waiter, lac: int | None, turn: Turn) -> None:
-        self._remove(waiter)
-        waiter.poll.wake(lac)
-        self._reads.enqueue(waiter.poll, turn)
+        if self._refuse_unless_allowed(waiter):
+            self._remove(waiter)
+            waiter.poll.wake(lac)
+            self._reads.enqueue(waiter.poll, turn)
         turn.spend()
 
     def _remove(self, waiter: _Waiter) -> None:

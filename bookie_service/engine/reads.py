@@ -3,7 +3,7 @@
 A `Reading` is a request, or a run of them, that changes nothing. It sees the bookie through a `View`, which cannot
 change it, and only `Reads` runs it. So an error in a reading leaves the bookie unchanged: the request is answered EIO,
 the error is logged with its traceback, and everything else continues. Requests that change something are run by
-`request_stream.Runs`, outside of this; an unexpected error of theirs ends the process.
+`RequestStream`, not here; an unexpected error of theirs ends the process.
 
 Readings are answered at once as far as they need no disk, and later, through fetch threads, where they do. If the next
 entry is not in memory, the rest of a reading is copied out of the connection's buffer and waits for the entry, and the
@@ -22,7 +22,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -36,10 +36,11 @@ from bookie_service.engine import rules
 from bookie_service.engine.containment import Disconnectable, refuse_after
 from bookie_service.engine.responses import Parts
 from bookie_service.engine.turns import Turn, Turns
+from bookie_service.metrics.requests import READ_ENTRY, ROWS_MAX, RequestTimes
 from bookie_service.storage.disks import FileSystemSpace
 from bookie_service.storage.io.byte_source import CachedSource, Fetched, FileRange, NotCached
 from bookie_service.storage.io.framed_entries import FramedEntries
-from bookie_service.storage.ledgers.interface import Ledger, LedgerStorage
+from bookie_service.storage.ledgers.interface import Ledger, LedgerStorage, LookResult
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +99,11 @@ class View:
         self.waiting_entries = store.waiting_entries
         self.index_view = store.index.view
         self.space = space
+        self.reads = self.entries_read = self.bytes_read = self.misses = 0
+        """How often readings looked for entries, how many they found, with how many bytes (each entry's length before
+        it included), and how often one was not in memory, since the start."""
         self._read = store.read
+        self._read_each = store.read_each
         self._in_limbo = store.limbo.__contains__
         self._source = CachedSource(options.batch_bytes_max + options.replies_bytes_max)
 
@@ -112,8 +117,35 @@ class View:
         """
         if ledger is None or first_entry <= NO_ENTRY:
             return []
+        self.reads += 1
         self._source.begin(fetched)
-        return self._read(ledger, first_entry, count_max, bytes_max, self._source)
+        try:
+            found = self._read(ledger, first_entry, count_max, bytes_max, self._source)
+        except NotCached:
+            self.misses += 1
+            raise
+        for entries in found:
+            self.entries_read += len(entries.sizes)
+            self.bytes_read += len(entries.buffer)
+        return found
+
+    def read_each(self, ledger: Ledger, entry_ids: np.ndarray, bytes_max: int, fetched: Fetched | None) -> LookResult:
+        """Return entries as `LedgerStorage.read_each` does, lent, without waiting for the disk.
+
+        Raises:
+            NotCached: no entry is in memory or in `fetched`.
+        """
+        self.reads += 1
+        self._source.begin(fetched)
+        try:
+            found = self._read_each(ledger, entry_ids, bytes_max, self._source)
+        except NotCached:
+            self.misses += 1
+            raise
+        for _, entries in found.pieces:
+            self.entries_read += len(entries)
+            self.bytes_read += int(entries.sizes.sum()) + LENGTH_BYTES * len(entries)
+        return found
 
     def known_lac(self, ledger: Ledger, fetched: Fetched | None = None) -> int:
         """Return the highest LAC that entries held, as far as they can be read, and the explicit LAC name.
@@ -123,7 +155,9 @@ class View:
         """
         if ledger.lac_entry != ledger.last_entry:
             try:
-                pieces = self.read(ledger, ledger.last_entry, 1, 0, fetched)
+                self._source.begin(fetched)
+                is_stored = ledger.last_entry > NO_ENTRY
+                pieces = self._read(ledger, ledger.last_entry, 1, 0, self._source) if is_stored else []
             except (StorageDamaged, OSError):
                 # A read of that entry is answered EIO; other reads get a lower LAC. This is recorded, so that no read
                 # tries again: if nothing stays in the page cache, a read would fetch this entry and its own by turns.
@@ -164,6 +198,16 @@ class Reading(ABC):
     """A request, or a run of them, that changes nothing."""
 
     client: ReadClient
+    operation: ClassVar[int] = -1
+    """Its number in `metrics.requests.OPERATIONS`; -1: its times are not recorded."""
+    needed: ClassVar[int]
+    """The rights that it needs on the ledger of each of its requests (`bkspark.security.authorization`)."""
+    received_ns: int = 0
+    """When it was received, once it waits."""
+
+    def ledgers(self) -> int | np.ndarray | None:
+        """Return the ledger of all requests that are not answered, or that of each; None: they name no ledger."""
+        return None
 
     @abstractmethod
     def __len__(self) -> int:
@@ -222,13 +266,26 @@ def answer_in_pieces(reading: Reading, turn: Turn, answer_some: Callable[[Pieces
 class Reads:
     """Runs all readings of one bookie. For the event loop. No method raises what a reading raises."""
 
-    def __init__(self, view: View, fetch: Fetch, turns: Turns, on_room: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        view: View,
+        fetch: Fetch,
+        turns: Turns,
+        on_room: Callable[[], None],
+        times: RequestTimes | None = None,
+    ) -> None:
         """`on_room()` is called when readings that were refused for `is_full` may be offered again."""
+        self._times = times or RequestTimes()
         self._view = view
         self._fetch = fetch
         self._turns = turns
         self._on_room = on_room
         self._waiting = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for the disk or for their peer."""
+        return self._waiting
 
     @property
     def is_full(self) -> bool:
@@ -237,32 +294,48 @@ class Reads:
 
     def answer(self, reading: Reading, turn: Turn) -> bool:
         """Answer a reading, now or later; False: the turn is over or the peer takes no replies now; offer it again."""
-        place = self._proceed(reading, None, turn)
+        place, left = self._proceed(reading, None, turn)
         if place is not None:
             self._answer_later(reading, place)
-        return not len(reading) or place is not None
+        return not left or place is not None
 
     def enqueue(self, reading: Reading, turn: Turn | None = None) -> None:
         """Answer all of a reading, now or later."""
         turn = turn or self._turns.begin(reading.client)
-        place = self._proceed(reading, None, turn) if reading.client.is_taking else None
-        if len(reading):
+        place, left = self._proceed(reading, None, turn) if reading.client.is_taking else (None, len(reading))
+        if left:
             self._answer_later(reading, place)
 
     def later(self, reading: Reading) -> None:
         """Answer all of a reading, but in a later call: for callers that are in the middle of a change."""
         self._turns.go_on(reading.client, lambda turn: self.enqueue(reading, turn))
 
-    def _proceed(self, reading: Reading, fetched: Fetched | None, turn: Turn) -> FileRange | None:
-        """Let a reading proceed. If a request fails, it is answered EIO, and the reading continues after it."""
+    def _proceed(self, reading: Reading, fetched: Fetched | None, turn: Turn) -> tuple[FileRange | None, int]:
+        """Let a reading proceed, and record the times of what was answered; return as `proceed`, and what is left.
+
+        If a request fails, it is answered EIO, and the reading continues after it.
+        """
+        times, view, place = self._times, self._view, None
+        before, found, began = len(reading), view.entries_read, times.clock_ns()
         while True:
             try:
-                return reading.proceed(self._view, fetched, turn)
+                place = reading.proceed(view, fetched, turn)
+                break
             except Exception as error:
                 refuse_after(error, reading.client, lambda: reading.refuse_next(Status.EIO))
                 turn.spend()
                 if not len(reading) or not reading.client.is_open or turn.is_over:
-                    return None
+                    break
+        operation, left = reading.operation, len(reading)
+        if times.is_on and operation >= 0 and left < before:
+            answered = before - left
+            failed = max(0, answered - (view.entries_read - found)) if operation == READ_ENTRY else 0
+            received = reading.received_ns or times.received_ns or began
+            rows = times.reads.rows
+            rows += (operation, answered - failed, failed, received, began, times.clock_ns())
+            if len(rows) >= ROWS_MAX:
+                times.reads.fold()
+        return place, left
 
     def _answer_later(self, reading: Reading, place: FileRange | None) -> None:
         """Let as many requests wait as there is room for; refuse the others."""
@@ -270,6 +343,7 @@ class Reads:
         if len(reading) > room:
             reading.refuse_behind(room, Status.ETOOMANYREQUESTS)
         if room:
+            reading.received_ns = reading.received_ns or self._times.received_ns
             reading.keep(min(room, len(reading)))
             self._waiting += len(reading)
             self._wait(reading, place)
@@ -277,7 +351,14 @@ class Reads:
     def _wait(self, reading: Reading, place: FileRange | None) -> None:
         """Continue when a place is fetched; None: when the peer takes replies, in the next turn of the connection."""
         if place is not None:
-            self._fetch(place, lambda fetched: self._go_on(reading, fetched, self._turns.begin(reading.client)))
+            began = self._times.clock_ns()
+
+            def on_fetched(fetched: Fetched) -> None:
+                if self._times.is_on:
+                    self._times.reads.note_fetch(self._times.clock_ns() - began)
+                self._go_on(reading, fetched, self._turns.begin(reading.client))
+
+            self._fetch(place, on_fetched)
         elif reading.client.is_taking:
             self._turns.go_on(reading.client, lambda turn: self._go_on(reading, None, turn))
         else:
@@ -288,15 +369,16 @@ class Reads:
         if not reading.client.is_open:
             self._release(before)
             return
-        place = None
+        place, left = None, before
         # Nothing is sent to a peer that takes no replies; the bytes are fetched again later, as they would only wait in
         # memory.
         if reading.client.is_taking:
-            place = self._proceed(reading, fetched, turn)
-        after = len(reading) if reading.client.is_open else 0
-        if after:
+            place, left = self._proceed(reading, fetched, turn)
+        if not reading.client.is_open:
+            left = 0
+        if left:
             self._wait(reading, place)
-        self._release(before - after)
+        self._release(before - left)
 
     def _release(self, count: int) -> None:
         was_full = self.is_full

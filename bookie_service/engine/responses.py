@@ -7,6 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
+from bkspark.wire.placed_entries import PlacedEntries
+
 Parts = Sequence[bytes | memoryview]
 """Bytes that are sent back to back."""
 
@@ -18,13 +20,11 @@ class ReadResponseEncoder(Protocol):
     def wants_lac(self) -> bool:
         """Whether `found` takes the LAC that the bookie knows."""
 
-    def found(
-        self, row: int, ledger_id: int, first_entry: int, items: bytes | memoryview, sizes: np.ndarray, lac: int | None
-    ) -> bytes | memoryview:
-        """Return the responses to the reads from `row` on, which asked for `first_entry`, first_entry + 1, ...
+    def found(self, row: int, ledger_id: int, entries: PlacedEntries, lac: int | None) -> bytes | memoryview:
+        """Return the responses to the reads from `row` on, one for each entry, in this order.
 
         Args:
-            items: `i32 length, entry` each; item i has sizes[i] bytes.
+            entries: with the ids that were asked for.
             lac: None: it is not known, or not wanted.
         """
 
@@ -33,6 +33,9 @@ class ReadResponseEncoder(Protocol):
 
     def take(self, rows: slice) -> ReadResponseEncoder:
         """Return the encoder for some of the reads."""
+
+    def arrange(self, row: int, order: np.ndarray) -> None:
+        """Put the reads from `row` on into another order: order[i] says which of them is the i-th."""
 
 
 class AddResponseEncoder(Protocol):

@@ -1,32 +1,39 @@
-"""Reads of single entries that came together: consecutive entries are read together, and answered as arrays."""
+"""Reads of single entries that came together: those of one ledger are read together, and answered as arrays.
+
+Responses need no order. So the requests are sorted by ledger, and those that one look cannot answer follow the others.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
 from bkspark.errors import StorageDamaged
+from bkspark.security.authorization import READ
 from bkspark.wire.flags import LAST_ENTRY
 from bkspark.wire.status import Status
 from bookie_service.engine.reads import Pieces, ReadClient, Reading, View, answer_in_pieces, failed
 from bookie_service.engine.responses import ReadResponseEncoder
 from bookie_service.engine.turns import Turn
+from bookie_service.metrics.requests import READ_ENTRY
 from bookie_service.storage.io.byte_source import Fetched, FileRange
 
 _ROWS_PER_LOOK = 8192
-"""Requests that are divided into runs at once: dividing all of them in each turn would cost more than the turn."""
+"""Requests that are divided by ledgers at once: dividing all of them in each turn would cost more than the turn."""
 _LEDGERS_PER_LOOK = 8
 """Ledgers that are looked up at once; absent ones are answered together, at the price of a few."""
-_RUNS_PER_CHECK = 4
-"""Runs that are read before the next check whether the turn is over."""
 _ABSENT_COST = 1 / 16
 """The cost of an answer for an absent ledger, in requests."""
 
 
 @dataclass(slots=True)
 class SingleReads(Reading):
-    """Single reads that came together, from `row` on."""
+    """Single reads that came together, from `row` on. The arrays are its own: it changes their order."""
+
+    operation: ClassVar[int] = READ_ENTRY
+    needed: ClassVar[int] = READ
 
     client: ReadClient
     encoder: ReadResponseEncoder
@@ -34,8 +41,10 @@ class SingleReads(Reading):
     entry_ids: np.ndarray
     row: int = 0
     _ends: list[int] = field(default_factory=list)
-    """Ends of runs of consecutive entries, for some requests from `row` on; `_run` is the next run."""
+    """Ends of runs of one ledger, for some requests from `row` on; `_run` is the next run."""
     _run: int = 0
+    _odd_end: int = 0
+    """Up to here requests are read alone."""
     _absent: list[bool] = field(default_factory=list)
     """Whether the ledger is absent, for some runs from `_absent_from` on."""
     _absent_from: int = 0
@@ -45,10 +54,14 @@ class SingleReads(Reading):
     def __len__(self) -> int:
         return len(self.entry_ids) - self.row
 
+    def ledgers(self) -> np.ndarray:
+        return self.ledger_ids[self.row :]
+
     def keep(self, count: int) -> None:
         rows = slice(self.row, self.row + count)
         self.ledger_ids, self.entry_ids = self.ledger_ids[rows].copy(), self.entry_ids[rows].copy()
         self.encoder = self.encoder.take(rows)
+        self._odd_end = max(0, self._odd_end - self.row)
         self.row = 0
         self._ends = []
 
@@ -91,31 +104,42 @@ class SingleReads(Reading):
         while len(self) and room > 0 and not turn.is_over:
             absent = self._count_absent(view) if self._was_absent else 0
             if absent:
-                self._answer_absent(self._ends[self._run + absent - 1] - self.row, parts)
+                self._answer_missing(self._ends[self._run + absent - 1] - self.row, Status.ENOLEDGER, parts)
                 turn.spend(absent * _ABSENT_COST)
                 continue
-            end = len(self.entry_ids)
-            for _ in range(_RUNS_PER_CHECK):
-                reply, count = self._read_run(view, self._run_end() - self.row, room, fetched)
-                parts.append(reply)
-                room -= len(reply)
-                self.row += count
-                turn.spend()
-                if self.row == end or room <= 0 or self._was_absent:
-                    break
+            if len(self) == 1 or self.row < self._odd_end or self._run_end() == self.row + 1:
+                parts.append(self._read_one(view, fetched))
+                self.row += 1
+                room -= len(parts[-1])
+            else:
+                room -= self._answer_run(view, self._run_end(), room, fetched, parts)
+            turn.spend()
 
     def _run_end(self) -> int:
-        """Return the end of the run of consecutive entries that the next request is in."""
+        """Return the end of the run of one ledger that the next request is in."""
         ends = self._ends
         if not ends or self.row >= ends[-1]:
-            rows = slice(self.row, self.row + _ROWS_PER_LOOK)
-            ledger_ids, entry_ids = self.ledger_ids[rows], self.entry_ids[rows]
-            breaks = np.flatnonzero((np.diff(ledger_ids) != 0) | (np.diff(entry_ids) != 1) | (entry_ids[:-1] < 0))
-            ends = self._ends = [*(breaks + self.row + 1).tolist(), self.row + len(ledger_ids)]
+            ends = self._ends = self._divide(slice(self.row, self.row + _ROWS_PER_LOOK))
             self._run, self._absent = 0, []
         while ends[self._run] <= self.row:
             self._run += 1
         return ends[self._run]
+
+    def _divide(self, rows: slice) -> list[int]:
+        """Sort some requests by ledger; return where each one ends."""
+        ledger_ids = self.ledger_ids[rows]
+        breaks = np.flatnonzero(ledger_ids[1:] != ledger_ids[:-1])
+        if len(breaks) > 1 and self.row >= self._odd_end:
+            self._arrange(np.argsort(ledger_ids, kind="stable"))
+            breaks = np.flatnonzero(ledger_ids[1:] != ledger_ids[:-1])
+        return [*(breaks + self.row + 1).tolist(), self.row + len(ledger_ids)]
+
+    def _arrange(self, order: np.ndarray) -> None:
+        """Put the next requests into another order."""
+        rows = slice(self.row, self.row + len(order))
+        for ids in (self.ledger_ids, self.entry_ids):
+            ids[rows] = ids[rows][order]
+        self.encoder.arrange(self.row, order)
 
     def _count_absent(self, view: View) -> int:
         """Return how many runs from the next one on belong to absent ledgers."""
@@ -130,37 +154,60 @@ class SingleReads(Reading):
             count += 1
         return count
 
-    def _answer_absent(self, count: int, parts: Pieces) -> None:
-        """Answer the next `count` requests, whose ledgers are absent."""
-        parts.append(self._refusal(self.row, self.row + count, Status.ENOLEDGER))
-        self.row += count
-
-    def _read_run(
-        self, view: View, count_max: int, bytes_max: int, fetched: Fetched | None
-    ) -> tuple[bytes | memoryview, int]:
-        """Return (responses to the next reads of consecutive entries, how many), at least one.
+    def _answer_run(self, view: View, end: int, bytes_max: int, fetched: Fetched | None, parts: Pieces) -> int:
+        """Answer requests of one ledger, up to `end`, as far as one look finds entries; return the responses' bytes.
 
         Raises:
-            NotCached: the first entry, or other data of the answer, is not in memory.
+            NotCached: nothing that they need is in memory.
         """
-        row = self.row
-        ledger_id, first_entry = self.ledger_ids.item(row), self.entry_ids.item(row)
+        ledger_id = self.ledger_ids.item(self.row)
         try:
             ledger = view.ledger(ledger_id)
-            stored_id = first_entry
-            if ledger is not None and first_entry == LAST_ENTRY:
+            self._was_absent = ledger is None
+            if ledger is None:
+                return self._answer_missing(end - self.row, view.absence(ledger_id, None), parts)
+            lac = view.known_lac(ledger, fetched) if self.encoder.wants_lac else None
+            found = view.read_each(ledger, self.entry_ids[self.row : end], bytes_max, fetched)
+        except (StorageDamaged, OSError) as error:
+            return self._answer_missing(end - self.row, failed(error), parts)
+        order = found.order(end - self.row)
+        if order is not None:
+            self._arrange(order)
+        sent = 0
+        for _, entries in found.pieces:
+            parts.append(self.encoder.found(self.row, ledger_id, entries, lac))
+            self.row += len(entries)
+            sent += len(parts[-1])
+        sent += self._answer_missing(len(found.missing), view.absence(ledger_id, ledger), parts)
+        self._odd_end = self.row + len(found.odd)
+        return sent
+
+    def _answer_missing(self, count: int, status: int, parts: Pieces) -> int:
+        """Answer the next `count` requests, for which there is no entry; return the responses' bytes."""
+        refusal = self._refusal(self.row, self.row + count, status)
+        if refusal:
+            parts.append(refusal)
+        self.row += count
+        return len(refusal)
+
+    def _read_one(self, view: View, fetched: Fetched | None) -> bytes | memoryview:
+        """Return the response to the next request.
+
+        Raises:
+            NotCached: the entry, or other data of the response, is not in memory.
+        """
+        row = self.row
+        ledger_id, entry_id = self.ledger_ids.item(row), self.entry_ids.item(row)
+        try:
+            ledger = view.ledger(ledger_id)
+            stored_id = entry_id
+            if ledger is not None and entry_id == LAST_ENTRY:
                 stored_id = view.last_entry(ledger)
             lac = view.known_lac(ledger, fetched) if ledger is not None and self.encoder.wants_lac else None
-            pieces = view.read(ledger, stored_id, count_max, bytes_max, fetched)
+            pieces = view.read(ledger, stored_id, 1, 0, fetched)
         except (StorageDamaged, OSError) as error:
-            return self._refusal(row, row + 1, failed(error)), 1
+            return self._refusal(row, row + 1, failed(error))
         self._was_absent = ledger is None
         if not pieces:
-            return self._refusal(row, row + 1, view.absence(ledger_id, ledger)), 1
-        replies = []
-        for items in pieces:
-            past = items.first_entry - stored_id
-            replies.append(
-                self.encoder.found(row + past, ledger_id, first_entry + past, items.buffer, items.sizes, lac)
-            )
-        return b"".join(replies) if len(replies) > 1 else replies[0], sum(map(len, pieces))
+            return self._refusal(row, row + 1, view.absence(ledger_id, ledger))
+        return self.encoder.found(row, ledger_id, pieces[0].placed(entry_id), lac)

@@ -4,9 +4,13 @@ A connection that receives requests begins a turn. The turn is over after a numb
 remaining requests wait in a queue. Each turn of the event loop takes a little from it, after the sockets that are
 ready. So a client that sends one request waits for little more than one turn of the queue, however much other clients
 have sent. If very many sockets become ready at once, those that come late in a turn of the event loop wait in the queue
-as well (`is_crowded`).
+as well. So do new connections and those whose readings need whole turns, while another one is served as its requests
+come (`must_queue`): several of them would otherwise have a turn each before the loop polls again.
 
 A run of requests that is served as arrays counts as one request: it costs little more.
+
+Work that peers cause before they are known, handshakes, has a queue of its own, by the peers' addresses: each turn of
+the event loop takes one step from it, after the other queue.
 
 Short turns cost throughput: each ends with its own send. Turns are long unless another connection is served as its
 requests come: only such a client notices how long others' turns are.
@@ -106,6 +110,7 @@ class Turns:
         self._loop_turn_began = loop_turn_began or clock
         self._limits = limits or TurnLimits()
         self._waiting: OrderedDict[Hashable, deque[GoOn]] = OrderedDict()
+        self._handshakes: OrderedDict[Hashable, deque[GoOn]] = OrderedDict()
         self._is_called = False
         self._prompt: Hashable = None
         """The owner that was noted last."""
@@ -115,7 +120,7 @@ class Turns:
     def begin(self, owner: Hashable) -> Turn:
         """Return a new turn of an owner."""
         now, limits = self._clock(), self._limits
-        if now < (self._prompts_until if owner is self._prompt else self._prompt_until):
+        if self._is_shared(owner, now):
             return Turn(self._clock, limits.requests, now + limits.seconds, limits.frames)
         return Turn(self._clock, limits.long_requests, now + limits.long_seconds, limits.long_frames)
 
@@ -126,14 +131,32 @@ class Turns:
             self._prompts_until, self._prompt = self._prompt_until, owner
         self._prompt_until = now + self._limits.shared_seconds
 
-    @property
-    def is_crowded(self) -> bool:
-        """True when the present turn of the event loop has taken long: new requests should wait in the queue."""
-        return self._clock() - self._loop_turn_began() > self._limits.crowded_seconds
+    def must_queue(self, owner: Hashable, *, is_demanding: bool) -> bool:
+        """Return whether an owner's new requests should wait in the queue.
+
+        They should when the present turn of the event loop has taken long. Those of a demanding owner also should when
+        turns are short.
+        """
+        now = self._clock()
+        if now - self._loop_turn_began() > self._limits.crowded_seconds:
+            return True
+        return is_demanding and self._is_shared(owner, now)
+
+    def _is_shared(self, owner: Hashable, now: float) -> bool:
+        """Return whether another owner is served as its requests come."""
+        return now < (self._prompts_until if owner is self._prompt else self._prompt_until)
 
     def go_on(self, owner: Hashable, callback: GoOn) -> None:
         """Queue `callback(turn)` after the others that wait. Owners take turns, however much each of them queues."""
         self._waiting.setdefault(owner, deque()).append(callback)
+        self._call()
+
+    def go_on_with_handshake(self, address: Hashable, callback: GoOn) -> None:
+        """Queue `callback(turn)`, a step of a handshake, after those of its peer's address that wait.
+
+        Addresses take turns, and each turn of the event loop has one step.
+        """
+        self._handshakes.setdefault(address, deque()).append(callback)
         self._call()
 
     def _call(self) -> None:
@@ -146,13 +169,18 @@ class Turns:
         self._is_called = False
         end = self._clock() + self._limits.queue_seconds
         for _ in range(len(self._waiting)):
-            owner, callbacks = self._waiting.popitem(last=False)
-            callback = callbacks.popleft()
-            if callbacks:
-                self._waiting[owner] = callbacks
-            if self._waiting:
-                # Before the callback: it may raise.
-                self._call()
-            callback(self.begin(owner))
+            self._run_first(self._waiting)
             if self._clock() >= end:
                 break
+        if self._handshakes:
+            self._run_first(self._handshakes)
+
+    def _run_first(self, queue: OrderedDict[Hashable, deque[GoOn]]) -> None:
+        owner, callbacks = queue.popitem(last=False)
+        callback = callbacks.popleft()
+        if callbacks:
+            queue[owner] = callbacks
+        if self._waiting or self._handshakes:
+            # Before the callback: it may raise.
+            self._call()
+        callback(self.begin(owner))

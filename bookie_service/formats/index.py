@@ -110,6 +110,18 @@ class LedgerHeader:
     """The packet, b"" for none."""
 
 
+def merged(first: LedgerHeader, second: LedgerHeader) -> LedgerHeader:
+    """Return what two headers of one ledger together say: a fence, a known key and the higher explicit LAC stay."""
+    lacs = [each.explicit_lac for each in (first, second) if each.explicit_lac]
+    return LedgerHeader(
+        first.ledger_id,
+        max(first.generation, second.generation),
+        first.fenced or second.fenced,
+        second.master_key if first.master_key == UNKNOWN_KEY else first.master_key,
+        max(lacs, key=lambda packet: decode_lac(packet)[1], default=b""),
+    )
+
+
 def relative_path(ledger_id: int) -> tuple[str, str, str]:
     """Return (directory, directory, file) below `current/`."""
     return f"{ledger_id >> 8 & 0xFF:x}", f"{ledger_id & 0xFF:x}", f"{ledger_id:x}.idx"
@@ -156,7 +168,7 @@ def whole_slots(data: bytes, ledger_id: int) -> dict[int, LedgerHeader]:
     """Return the whole headers in data[0:HEAD_BYTES] by their offsets. Raises ValueError as `decode_header`."""
     found = {}
     for at in _SLOTS_AT:
-        slot = _decode_slot(data[at : at + SLOT_BYTES], ledger_id)
+        slot = _decode_slot(data[at : at + SLOT_BYTES], ledger_id) if data.startswith(_MAGIC, at) else None
         if slot is not None and at in LAYOUTS[slot[0]].slots_at:
             found[at] = slot[1]
     return found
@@ -175,12 +187,12 @@ def layout_of(data: bytes) -> Layout | None:
 
 
 def _decode_slot(data: bytes, ledger_id: int) -> tuple[int, LedgerHeader] | None:
-    """Return (version, header) of a slot, None when it is not whole."""
+    """Return (version, header) of a slot that begins with the magic, None when it is not whole."""
     if len(data) < _HEADER.size + _CRC.size:
         return None
     head = data[: _HEADER.size]
-    magic, version, found_id, generation, bits, key, packet_bytes, packet = _HEADER.unpack(head)
-    if magic != _MAGIC or _CRC.unpack_from(data, _HEADER.size)[0] != crc32c(head) or found_id != ledger_id:
+    _, version, found_id, generation, bits, key, packet_bytes, packet = _HEADER.unpack(head)
+    if _CRC.unpack_from(data, _HEADER.size)[0] != crc32c(head) or found_id != ledger_id:
         return None
     if version not in LAYOUTS:
         readable = " and ".join(map(str, LAYOUTS))

@@ -1,11 +1,11 @@
-"""Which index files must exist, the least length of each, and which are in another directory. Version 2, big endian.
+"""Which index files must exist, the least length of each, and which are in another directory. Version 3, big endian.
 
 One file `indexFiles` in a ledger directory, mostly the first one (`io.placed_file`), so that a lost index file is
 distinguished from one that never existed:
 
     offset  size  field
     0       4     magic "BKSF"
-    4       4     i32 version, 2
+    4       4     i32 version, 3, or 2 where no row has a negative id
     8       8     i64 generation: if there are several such files, the highest counts
     16      4     u32 CRC32C of these
 
@@ -18,6 +18,11 @@ followed by any number of records, each appended and synced by itself:
 The lower 56 bits of size and place are the least size of the ledger's index file in bytes; 0: it may be gone. The upper
 8 bits are its place: 0 in the ledger directory number id mod their count, as usual; n in directory number n - 1,
 because the disk of the usual one was full or failed. Version 1 has no generation, which counts as 0, and no places.
+
+A row with the negative id -g is about the file of headers of ledgers without entries (`formats.ledger_headers`):
+there is one of generation g or later, and one of generation g has at least this size. The last such row counts. A
+bookie that does not know that file would deny the ledgers and the fences in it. It reads versions 1 and 2 only, and
+refuses version 3.
 
 The last row of a ledger counts. A row is written after the index file is durable and before the marks move past its
 contents; a row of 0 is durable before the file is removed. So a crash leaves no row that is not true. It may leave a
@@ -34,12 +39,14 @@ from typing import Any
 import numpy as np
 from crc32c import crc32c
 
-VERSION = 2
+VERSION = 3
+_VERSION_WITHOUT_HEADERS = 2
 FILE_NAME = "indexFiles"
 ROWS_PER_RECORD_MAX = 1 << 16
 
 _MAGIC = b"BKSF"
-_HEADS = {1: struct.Struct(">4si"), 2: struct.Struct(">4siq")}
+_HEAD = struct.Struct(">4siq")
+_HEADS = {1: struct.Struct(">4si"), _VERSION_WITHOUT_HEADERS: _HEAD, VERSION: _HEAD}
 _START = struct.Struct(">4si")
 _CRC = struct.Struct(">I")
 _COUNT = struct.Struct(">i")
@@ -48,12 +55,13 @@ PLACES_MAX = 127
 """Directories from this number on take no index file from another one."""
 PLACE_BITS = 56
 """Number of lower bits of a row that are the size."""
-_SIZE_MASK = (1 << PLACE_BITS) - 1
+SIZE_MASK = (1 << PLACE_BITS) - 1
 
 
-def encode_head(generation: int) -> bytes:
-    """Return the head of a file."""
-    head = _HEADS[VERSION].pack(_MAGIC, VERSION, generation)
+def encode_head(generation: int, *, names_headers: bool = False) -> bytes:
+    """Return the head of a file; `names_headers`: it has a row with a negative id."""
+    version = version_of(names_headers=names_headers)
+    head = _HEADS[version].pack(_MAGIC, version, generation)
     return head + _CRC.pack(crc32c(head))
 
 
@@ -64,12 +72,7 @@ def with_place(size: int, place: int | None) -> int:
 
 def sizes_of(rows: np.ndarray) -> np.ndarray:
     """Return the bytes that each such number names."""
-    return rows & _SIZE_MASK
-
-
-def size_of(row: int) -> int:
-    """Return the bytes that such a number names."""
-    return row & _SIZE_MASK
+    return rows & SIZE_MASK
 
 
 def places_of(rows: np.ndarray) -> np.ndarray:
@@ -123,6 +126,27 @@ def version(data: bytes) -> int:
     return 0 if head is None else int(head[1])
 
 
+def version_of(*, names_headers: bool) -> int:
+    """Return the version of new files, which have a row with a negative id or not."""
+    return VERSION if names_headers else _VERSION_WITHOUT_HEADERS
+
+
+def may_append(version: int, *, names_headers: bool) -> bool:
+    """Return whether a file of a version may get rows; `names_headers`: with a negative id among them."""
+    return version == VERSION or (version == _VERSION_WITHOUT_HEADERS and not names_headers)
+
+
+def headers_row(generation: int) -> int:
+    """Return the id of the row about the file of headers."""
+    return -generation
+
+
+def headers_of(ledger_ids: np.ndarray, rows: np.ndarray) -> tuple[int, int] | None:
+    """Return (generation, least bytes) of the file of headers; None when no row is about it."""
+    found = np.flatnonzero(ledger_ids < 0)
+    return (-ledger_ids.item(found[-1]), rows.item(found[-1]) & SIZE_MASK) if len(found) else None
+
+
 def _head(data: bytes) -> tuple[Any, ...] | None:
     """Return (magic, version, ...); None when it fails its checksum."""
     if len(data) < _START.size:
@@ -136,7 +160,7 @@ def _head(data: bytes) -> tuple[Any, ...] | None:
         if magic != _MAGIC:
             return None
         if found not in _HEADS:
-            readable = " and ".join(map(str, _HEADS))
+            readable = ", ".join(map(str, _HEADS))
             raise ValueError(f"version {found}, this bookie reads {readable}: run the bookie that wrote it")
         return layout.unpack_from(data) if layout is _HEADS[found] else None
     return None

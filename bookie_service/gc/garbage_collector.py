@@ -22,7 +22,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar, TypeVarTuple
 
 import numpy as np
@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 _TURN_S = 0.001
 """How long ledgers are dropped before the event loop serves requests again."""
+
+SUSPENDED = "garbage collection is suspended; resume it first"
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -128,6 +130,47 @@ class PassReport:
         )
 
 
+@dataclass(slots=True)
+class CollectionStatus:
+    """What the collector does and did since the start, and what an operator suspended.
+
+    compacting: "minor" or "major" while logs are rewritten, otherwise "".
+    minor_at_ms, major_at_ms: when such a compaction last ended, by the wall clock; 0: never since the start.
+    deleted_bytes: freed by removing whole logs; compacted_bytes: by rewriting them.
+    logs, log_bytes, live_bytes, usage_counts: of the rotated logs, as the last pass found them; `usage_counts[i]` has
+        the logs whose live share is at most (i + 1) / 10.
+    """
+
+    is_forced: bool = False
+    compacting: str = ""
+    minor_at_ms: int = 0
+    major_at_ms: int = 0
+    minor_count: int = 0
+    major_count: int = 0
+    passes: int = 0
+    failed_removals: int = 0
+    deleted_ledgers: int = 0
+    deleted_bytes: int = 0
+    compacted_bytes: int = 0
+    logs: int = 0
+    log_bytes: int = 0
+    live_bytes: int = 0
+    ledgers: int = 0
+    usage_counts: tuple[int, ...] = (0,) * 10
+    last_report: PassReport = field(default_factory=PassReport)
+    is_suspended: bool = False
+    is_minor_suspended: bool = False
+    is_major_suspended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A caller of `collect` that waits for the report of its pass."""
+
+    report: asyncio.Future[PassReport]
+    is_major: bool
+
+
 class _Stopped(Exception):
     """The collector was asked to stop."""
 
@@ -162,7 +205,8 @@ class GarbageCollector:
         self._thread = ThreadPoolExecutor(1, "collector")
         self._stopping = threading.Event()
         self._asked = asyncio.Event()
-        self._waiting: list[asyncio.Future[PassReport]] = []
+        self._waiting: list[_Request] = []
+        self.status = CollectionStatus()
         self._task: asyncio.Task[None] | None = None
         self._minor_at = self._major_at = self._overreplicated_at = time.monotonic()
         self._proofs = DeletionProofs(
@@ -181,16 +225,29 @@ class GarbageCollector:
     def start(self) -> None:
         self._task = asyncio.ensure_future(self._run())
 
-    async def collect(self) -> PassReport:
-        """Request a whole pass with a major compaction, now or right after the current one.
+    @property
+    def options(self) -> CollectionOptions:
+        """The options in force."""
+        return self._options
+
+    def set_options(self, options: CollectionOptions) -> None:
+        """Use other thresholds, intervals and rates from now on, also in the current pass."""
+        self._options = replace(
+            options, interval_s=self._options.interval_s, deleted_share_max=self._options.deleted_share_max
+        )
+
+    async def collect(self, *, major: bool = True) -> PassReport:
+        """Request a whole pass with a major compaction, or a minor one, now or right after the current one.
 
         Raises:
-            BookKeeperError: the collector ended before it.
+            BookKeeperError: the collector ended before it, or an operator suspended collection.
         """
-        waiter: asyncio.Future[PassReport] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
+        if self.status.is_suspended:
+            raise BookKeeperError(SUSPENDED)
+        request = _Request(asyncio.get_running_loop().create_future(), major)
+        self._waiting.append(request)
         self._asked.set()
-        return await waiter
+        return await request.report
 
     def hurry(self) -> None:
         """Request an ordinary pass now: space is needed."""
@@ -211,7 +268,7 @@ class GarbageCollector:
         await asyncio.to_thread(self._thread.shutdown)
 
     async def _run(self) -> None:
-        waiting: list[asyncio.Future[PassReport]] = []
+        waiting: list[_Request] = []
         try:
             while True:
                 with contextlib.suppress(TimeoutError):
@@ -221,28 +278,34 @@ class GarbageCollector:
                     return
                 self._asked.clear()
                 waiting, self._waiting = self._waiting, []
-                report = await self.run_pass(is_forced=bool(waiting))
+                if self.status.is_suspended:
+                    _fail(waiting, SUSPENDED)
+                    continue
+                report = await self.run_pass(bool(waiting), is_major=any(request.is_major for request in waiting))
+                self._note(report)
                 if waiting or report != PassReport():
                     logger.info("garbage collection: %s", report)
-                for waiter in waiting:
-                    if not waiter.done():
-                        waiter.set_result(report)
+                for request in waiting:
+                    if not request.report.done():
+                        request.report.set_result(report)
         except _Stopped:
             return
         except Exception as error:
             self._on_failure(error)
         finally:
-            for waiter in waiting + self._waiting:
-                if not waiter.done():
-                    waiter.set_exception(BookKeeperError("the bookie stopped before garbage was collected"))
+            _fail(waiting + self._waiting, "the bookie stopped before garbage was collected")
 
-    async def run_pass(self, is_forced: bool) -> PassReport:
-        """Do one pass. A forced pass flushes first, checks everything, and does a major compaction.
+    async def run_pass(self, is_forced: bool, *, is_major: bool = True) -> PassReport:
+        """Do one pass. A forced pass flushes first, checks everything, and compacts.
+
+        Args:
+            is_major: whether a forced pass does a major compaction; otherwise a minor one.
 
         Raises:
             OSError: an index file or a log could not be changed; durable data is whole, but the process must end.
         """
         report = self._report = PassReport()
+        self.status.is_forced = is_forced
         # Entries that a full disk cannot take wait in memory and in the journal; garbage is deleted all the while.
         is_flushed = is_forced and self._room() is not DiskRoom.FULL
         if is_flushed:
@@ -255,8 +318,15 @@ class GarbageCollector:
             self._keep(report, f"ledgers are not dropped, because it is unknown which are deleted: {error}")
         if is_flushed:
             await self._apart(self._store.seal_logs)
-        await self._collect_logs(self._level(is_forced), report)
+        await self._collect_logs(self._level(is_forced, is_major), report)
         return report
+
+    def _note(self, report: PassReport) -> None:
+        status = self.status
+        status.is_forced = False
+        status.passes += 1
+        status.deleted_ledgers += report.dropped_ledgers
+        status.last_report = report
 
     # ---- ledgers ----
 
@@ -297,7 +367,7 @@ class GarbageCollector:
         async for ledger_id in _in_turns(ledger_ids):
             dropped += self._store.drop([ledger_id])
         report.dropped_ledgers += len(dropped)
-        await self._apart(self._store.index.sync_removed, dropped)
+        await self._apart(self._store.sync_dropped, dropped)
         await self._apart(self._store.limbo.end, dropped)
 
     def _held(self) -> np.ndarray:
@@ -305,11 +375,15 @@ class GarbageCollector:
 
     # ---- logs ----
 
-    def _level(self, is_forced: bool) -> CompactionLevel:
+    def _level(self, is_forced: bool, is_major: bool) -> CompactionLevel:
         """Return the compaction of this pass, and record its time."""
         options, now, room = self._options, time.monotonic(), self._room()
-        minor, major, when_full = options.minor, options.major, options.compact_when_full
-        if is_forced or (when_full and room is DiskRoom.FULL):
+        status, when_full = self.status, options.compact_when_full
+        minor = gc_policy.OFF if status.is_minor_suspended else options.minor
+        major = gc_policy.OFF if status.is_major_suspended else options.major
+        if is_forced and not is_major:
+            due = gc_policy.forced_level(minor, gc_policy.OFF, without_interval=options.force_without_interval)
+        elif is_forced or (when_full and room is DiskRoom.FULL):
             due = gc_policy.forced_level(minor, major, without_interval=options.force_without_interval)
         else:
             due = gc_policy.due_level(minor, major, now - self._minor_at, now - self._major_at)
@@ -334,10 +408,33 @@ class GarbageCollector:
         for log_id in gc_policy.dead_logs(usages):
             await self._remove(log_id)
             report.removed_logs += 1
-        report.freed_bytes += sum(each.log_bytes for each in usages if not each.live_bytes)
+        deleted_bytes = sum(each.log_bytes for each in usages if not each.live_bytes)
+        report.freed_bytes += deleted_bytes
+        status = self.status
+        status.deleted_bytes += deleted_bytes
+        status.logs, status.ledgers = len(usages), len(held)
+        status.log_bytes, status.live_bytes = sum(u.log_bytes for u in usages), sum(u.live_bytes for u in usages)
+        status.usage_counts = tuple(sum(u.share * 10 <= tenth for u in usages) for tenth in range(1, 11))
         await self._compact_logs(level, usages, report)
 
     async def _compact_logs(self, level: CompactionLevel, usages: Sequence[LogUsage], report: PassReport) -> None:
+        """Rewrite the logs with few live bytes, and count the compaction."""
+        if level.threshold <= 0:
+            return
+        status, freed = self.status, report.freed_bytes
+        is_major = level == self._options.major
+        status.compacting = "major" if is_major else "minor"
+        try:
+            await self._rewrite_logs(level, usages, report)
+        finally:
+            status.compacting = ""
+            status.compacted_bytes += report.freed_bytes - freed
+        if is_major:
+            status.major_count, status.major_at_ms = status.major_count + 1, _now_s() * 1000
+        else:
+            status.minor_count, status.minor_at_ms = status.minor_count + 1, _now_s() * 1000
+
+    async def _rewrite_logs(self, level: CompactionLevel, usages: Sequence[LogUsage], report: PassReport) -> None:
         garbage = {each.log_id: each.log_bytes - each.live_bytes for each in usages}
         began = time.monotonic()
         for log_id in gc_policy.logs_to_compact(usages, level.threshold):
@@ -407,13 +504,17 @@ class GarbageCollector:
 
     def _pace(self) -> Callable[[int, int], None]:
         """Return a function that waits after each piece of work as the limits require, and ends the work on a stop."""
-        options = self._options
-        rate = options.bytes_per_s if options.limit_by_bytes else options.entries_per_s
         began = time.monotonic()
         done = 0
+        paced_by = self._options
 
         def pace(entries: int, size: int) -> None:
-            nonlocal done
+            nonlocal done, began, paced_by
+            options = self._options
+            if options is not paced_by:
+                # An operator changed the rate: what was done before does not count against it.
+                done, began, paced_by = 0, time.monotonic(), options
+            rate = options.bytes_per_s if options.limit_by_bytes else options.entries_per_s
             done += size if options.limit_by_bytes else entries
             if self._stopping.wait(pause_s(done, rate, time.monotonic() - began)):
                 raise _Stopped
@@ -460,6 +561,12 @@ async def _in_turns(ledger_ids: Sequence[int]) -> AsyncIterator[int]:
         if time.monotonic() - began > _TURN_S:
             await asyncio.sleep(0)
             began = time.monotonic()
+
+
+def _fail(requests: Sequence[_Request], reason: str) -> None:
+    for request in requests:
+        if not request.report.done():
+            request.report.set_exception(BookKeeperError(reason))
 
 
 def _now_s() -> int:

@@ -20,17 +20,26 @@ from typing import Protocol
 
 from bkspark.errors import ProtocolError
 from bkspark.options import YEARS_S, bounded, check
-from bkspark.wire import v2, v3
-from bkspark.wire.framing import FRAME_BYTES_MAX, scan_frames
+from bkspark.security.principal import ANONYMOUS, Principal, principal_of_certificate
+from bkspark.wire import v2, v3, v3_single_add
+from bkspark.wire.framing import FRAME_BYTES_MAX, count_leading, scan_frames
+from bookie_service.engine.authorization import Authorization
 from bookie_service.engine.bookie import Bookie
-from bookie_service.engine.containment import decoded
+from bookie_service.engine.containment import end_undecodable
 from bookie_service.engine.responses import Parts
 from bookie_service.engine.turns import Turn, Turns
+from bookie_service.network.authentication import ListenerAuthentication
+from bookie_service.network.changes import add_needs
+from bookie_service.network.connections import Connections
+from bookie_service.network.gate import BYTES_MAX, Gate
+from bookie_service.network.gated_requests import GatedRequests
 from bookie_service.network.log_limit import no_digits, place_of
 from bookie_service.network.memory_budget import WINDOW_BYTES, MemoryBudget
 from bookie_service.network.receive_buffer import ReceiveBuffer
 from bookie_service.network.request_stream import RequestStream
 from bookie_service.network.send_buffer import SendBuffer
+from bookie_service.network.tls_handshakes import ListenerTls
+from bookie_service.network.tls_socket import TlsSocket
 from bookie_service.network.v2_requests import V2RequestStream
 from bookie_service.network.v3_requests import V3RequestStream
 
@@ -92,11 +101,35 @@ class Connection:
         turns: Turns,
         options: ConnectionOptions,
         events: ConnectionEvents,
+        tls: ListenerTls | None = None,
+        authentication: ListenerAuthentication | None = None,
+        authorization: Authorization | None = None,
     ) -> None:
-        """`address`: of the peer's machine."""
+        """`address`: of the peer's machine; `tls`: what a peer gets that asks for TLS; `authentication`: None: none.
+
+        `authorization` decides which requests are served; None: all of them.
+        """
         self._socket = connected
+        self._transport: socket.socket | TlsSocket = connected
+        """Where bytes of requests come from: the socket, or the TLS over it."""
+        self._tls = tls
+        self._tls_socket: TlsSocket | None = None
+        self._secure_until = math.inf
+        """When TLS must be complete."""
+        self._authentication = authentication
+        needs_tls = tls is not None and tls.options.required
+        self._gate = Gate(authentication, needs_tls=needs_tls) if needs_tls or authentication is not None else None
+        """What the peer must prove before its requests are served; None: nothing more."""
+        self._authenticate_until = math.inf
+        """When the peer must be authenticated."""
+        self._is_called = False
+        """Whether `_receive_held` is called soon."""
         self.address = address
         """The machine of the peer. Constant."""
+        self.principal: Principal = ANONYMOUS
+        """The identity that the peer has proved. It is set before a request is served that follows the proof."""
+        self._authorization = authorization
+        self._rights = None if authorization is None else authorization.enter(self)
         self._bookie = bookie
         self._memory_budget = memory_budget
         self._turns = turns
@@ -105,11 +138,11 @@ class Connection:
         self._receive_buffer = ReceiveBuffer(memory_budget, self)
         self._send_buffer = SendBuffer(connected, memory_budget, self)
         self._scanned = 0
-        """Up to where the inbox was divided into frames."""
+        """Up to where the receive buffer was divided into frames."""
         self._is_scanned = True
         """Whether no whole frame follows that point."""
-        self._waiting: list[RequestStream] = []
-        """Requests in the inbox that are not all served yet."""
+        self._waiting: list[RequestStream | GatedRequests] = []
+        """Requests in the receive buffer that are not all served yet."""
         self._is_costly = False
         """Whether the last received requests had readings that took more than a turn."""
         self._has_turn = False
@@ -122,13 +155,22 @@ class Connection:
         """False while too many replies wait for the peer."""
         self._has_ended = False
         self._has_sent_request = False
+        self._takes_singles = False
+        """Whether a receive buffer may hold one add that is served at once: the gate is open."""
+        self._received_ns = 0
+        """When bytes arrived last."""
         self._receptions = self._seen = 0
         """How often bytes arrived, and this number at the last check."""
         self._idle_since = memory_budget.loop.time()
         self._progress_at = 0.0
         self._frame_since = math.inf
-        """Since when the peer could have sent the rest of the frame that the inbox begins with."""
+        """Since when the peer could have sent the rest of the frame that the receive buffer begins with."""
         self._wait_to_send: list[Callable[[], None]] = []
+        if tls is not None and tls.options.required:
+            self._secure_until = self._idle_since + tls.options.handshake_s
+        if authentication is not None:
+            self._authenticate_until = self._idle_since + authentication.options.timeout_s
+            authentication.waiting.add(self)
         connected.setblocking(False)
         # Without it, a reply after an unacknowledged one waits for the peer's delayed acknowledgement: 40 ms.
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(options.no_delay))
@@ -148,8 +190,12 @@ class Connection:
             self._events.fail(error)
 
     def _receive(self) -> None:
-        if self._turns.is_crowded:
-            # Very many are ready at once: this one queues after those that wait, and sockets are polled in between.
+        if self._tls_socket is not None and not self._tls_socket.is_secured:
+            self._step_later()
+            return
+        is_new = not self._has_sent_request
+        if self._turns.must_queue(self, is_demanding=is_new or self._is_costly):
+            # Others come first: this one queues after those that wait, and sockets are polled in between.
             self._pause()
             self._take_turn_later()
         else:
@@ -162,7 +208,7 @@ class Connection:
             self._pause()
             return
         try:
-            received = self._socket.recv_into(space)
+            received = self._transport.recv_into(space)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -173,13 +219,17 @@ class Connection:
             return
         self._receive_buffer.end += received
         self._receptions += 1
+        times = self._bookie.times
+        self._received_ns = times.received_ns = times.clock_ns()
         self._is_scanned = self._is_costly = False
-        if self._is_v2 and self.is_taking and self._receive_buffer.end == received and self._add_single():
+        if self._takes_singles and self.is_taking and self._receive_buffer.end == received and self._add_single():
             self._receive_buffer.end = 0
         else:
             self._go_on(self._turns.begin(self))
         if not self._waiting:
             self._turns.note(self)
+        if self._tls_socket is not None:
+            self._receive_held_later(self._tls_socket)
 
     def _end(self) -> None:
         """The peer sends no more: send the outstanding replies, then close."""
@@ -271,6 +321,13 @@ class Connection:
                 f"a frame that it began is unfinished after {self._options.frame_s_max:g} s (frameTimeoutMs), "
                 f"{self._receive_buffer.end} bytes of it came"
             )
+        elif now > self._secure_until and self._tls is not None:
+            self.give_up(
+                f"its TLS handshake is not complete after {self._tls.options.handshake_s:g} s (tlsHandshakeTimeoutMs)"
+            )
+        elif now > self._authenticate_until and self._authentication is not None:
+            timeout_s = self._authentication.options.timeout_s
+            self.give_up(f"it is not authenticated after {timeout_s:g} s (authenticationTimeoutMs)")
 
     def idle_s(self, now: float) -> float:
         """Return for how long nothing arrived and no reply was due, as far as noticed; 0 while a reply is due."""
@@ -296,9 +353,15 @@ class Connection:
         self._waiting = []
         self._memory_budget.forget(self)
         self._bookie.forget(self)
+        if self._authorization is not None:
+            self._authorization.forget(self)
+        if self._tls is not None:
+            self._tls.owing.discard(self)
+        if self._authentication is not None:
+            self._authentication.waiting.discard(self)
         self._receive_buffer.clear()
         self._send_buffer.clear()
-        self._socket.close()
+        self._transport.close()
         self._call_waiting()
         self._events.discard(self)
 
@@ -312,22 +375,118 @@ class Connection:
         if not self._is_reading and not self._has_ended:
             self._is_reading = True
             self._memory_budget.loop.add_reader(self._socket, self._guarded, self._receive)
+            if self._tls_socket is not None:
+                self._receive_held_later(self._tls_socket)
 
     def _pause(self) -> None:
         if self._is_reading:
             self._is_reading = False
             self._memory_budget.loop.remove_reader(self._socket)
 
+    # ---- TLS ----
+
+    def start_tls(self, answer: bytes, end: int) -> None:
+        """Answer START_TLS in clear and begin TLS with what follows byte `end` of the receive buffer.
+
+        Raises:
+            ProtocolError: requests before it are not answered, or what follows is not the beginning of TLS.
+        """
+        assert self._tls is not None
+        self.send((answer,))
+        if self._bookie.owes(self) or self._send_buffer.size:
+            raise ProtocolError("it asks for TLS while earlier requests are unanswered")
+        if not self.is_open:
+            return
+        inbox, loop = self._receive_buffer, self._memory_budget.loop
+        self._secure_until = min(self._secure_until, loop.time() + self._tls.options.handshake_s)
+        rest = inbox.octets[end : inbox.end].tobytes()
+        self._tls_socket = TlsSocket(self._socket, self._tls.context, rest, loop, self._on_secured)
+        self._transport = self._tls_socket
+        self._send_buffer = SendBuffer(self._tls_socket, self._memory_budget, self)
+        del self._waiting[1:]
+        self._scanned, self._is_scanned = inbox.end, True
+        self._tls.owing.add(self)
+        self._receive_held_later(self._tls_socket)
+
+    def _step_later(self) -> None:
+        """Take a step of the handshake after requests of other connections: it costs processor time."""
+        assert self._tls is not None
+        self._pause()
+        self._tls.owing.discard(self)
+        if not self._has_turn:
+            self._has_turn = True
+            self._turns.go_on_with_handshake(self.address, self._take_step)
+
+    def _take_step(self, turn: Turn) -> None:
+        assert self._tls is not None
+        assert self._tls_socket is not None
+        self._take_turn(turn)
+        if self.is_open and not self._tls_socket.is_secured:
+            self._tls.owing.add(self)
+
+    def _on_secured(self) -> None:
+        assert self._tls_socket is not None
+        self._secure_until = math.inf
+        certificate = self._tls_socket.certificate()
+        if self.principal == ANONYMOUS:
+            self.principal = principal_of_certificate(certificate)
+        if self._gate is None:
+            return
+        if self._gate.opens_with_tls(certificate):
+            self._open_gate()
+        elif self._authentication is not None:
+            self._authenticate_until = self._memory_budget.loop.time() + self._authentication.options.timeout_s
+
+    def _receive_held_later(self, tls_socket: TlsSocket) -> None:
+        """Receive what TLS holds already, in a later call: the selector does not see it."""
+        if self._is_reading and tls_socket.holds_received and not self._is_called:
+            self._is_called = True
+            self._memory_budget.loop.call_soon(self._guarded, self._receive_held)
+
+    def _receive_held(self) -> None:
+        self._is_called = False
+        if self._is_reading:
+            self._receive()
+
+    # ---- authentication ----
+
+    def begin_tls(self, answer: bytes, end: int) -> bool:
+        """Begin TLS before the gate is open, as `start_tls`; False: there is no TLS to begin, or it has begun."""
+        if self._tls is None or self._tls_socket is not None:
+            return False
+        self.start_tls(answer, end)
+        return True
+
+    def admit(self, principal: Principal, end: int) -> None:
+        """Serve the requests from byte `end` of the receive buffer on: the peer has proved its identity."""
+        self.principal = principal
+        del self._waiting[1:]
+        self._scanned, self._is_scanned = end, False
+        self._open_gate()
+
+    def _open_gate(self) -> None:
+        self._gate = None
+        self._authenticate_until = math.inf
+        if self._authentication is not None:
+            self._authentication.waiting.discard(self)
+
     # ---- requests ----
 
     def _add_single(self) -> bool:
-        """Serve the inbox if it holds exactly one add and the add is accepted; then the inbox is empty."""
+        """Serve the receive buffer if it holds exactly one add and the add is accepted; then it is empty."""
         octets = self._receive_buffer.octets
-        add = v2.decode_single_add(octets.data, self._receive_buffer.end, self._options.frame_bytes_max)
-        return add is not None and self._bookie.add_single(self, octets, add)
+        decode = v2.decode_single_add if self._is_v2 else v3_single_add.decode_single_add
+        add = decode(octets.data, self._receive_buffer.end, self._options.frame_bytes_max)
+        if add is None:
+            return False
+        rights = self._rights
+        if rights is not None and not rights.allows(add.ledger_id, add_needs(is_recovery=add.is_recovery)):
+            return False
+        return self._bookie.add_single(self, octets, add)
 
     def _go_on(self, turn: Turn) -> None:
-        """Serve the requests in the inbox, as far as possible; read on only when all are served."""
+        """Serve the requests in the receive buffer, as far as possible; read on only when all are served."""
+        self._bookie.times.received_ns = self._received_ns
         while self._serve(turn):
             if self._is_scanned:
                 self._keep_rest()
@@ -361,25 +520,40 @@ class Connection:
         self._read_on()
 
     def _scan(self, frames_max: int) -> None:
-        """Find more requests in the inbox: in V3 until the first V2 frame, then in V2."""
-        self._waiting = decoded(self, lambda: self._runs(frames_max)) or []
+        """Find more requests in the receive buffer: in V3 until the first V2 frame, then in V2."""
+        self._waiting = []
+        try:
+            self._waiting = self._runs(frames_max)
+        except Exception as error:
+            end_undecodable(self, error)
 
-    def _runs(self, frames_max: int) -> list[RequestStream]:
+    def _runs(self, frames_max: int) -> list[RequestStream | GatedRequests]:
         inbox = self._receive_buffer
         table = scan_frames(inbox.octets.data, inbox.end, self._options.frame_bytes_max, self._scanned, frames_max)
-        count = len(table)
+        count = len(table.starts)
         if count and not self._has_sent_request:
             self._has_sent_request = True
             self._events.note_request(self)
+        if self._rights is not None:
+            self._rights.begin_requests()
         self._scanned = table.consumed
         self._is_scanned = count < frames_max
-        v3_frames = 0 if self._is_v2 else v3.count_frames(inbox.octets, table)
+        if self._gate is not None:
+            if not count and inbox.end - self._scanned > BYTES_MAX:
+                raise ProtocolError(
+                    f"it began a frame of more than {BYTES_MAX} bytes before it was {self._gate.missing}"
+                )
+            return [GatedRequests(self, self._gate, table)] if count else []
+        self._takes_singles = bool(count) or self._takes_singles
+        start_tls = self.start_tls if self._tls is not None and self._tls_socket is None else None
+        v3_frames = 0 if self._is_v2 else count_leading(inbox.octets, table, v3.FIRST_BYTE)
         self._is_v2 = self._is_v2 or v3_frames < count
-        runs: list[RequestStream] = []
+        runs: list[RequestStream | GatedRequests] = []
         if v3_frames:
-            runs.append(V3RequestStream(self._bookie, self, table.take(slice(0, v3_frames))))
+            runs.append(V3RequestStream(self._bookie, self, table.take(slice(0, v3_frames)), start_tls, self._rights))
         if self._is_v2:
-            runs.append(V2RequestStream(self._bookie, self, inbox.octets, table.take(slice(v3_frames, None))))
+            rest = table.take(slice(v3_frames, None)) if v3_frames else table
+            runs.append(V2RequestStream(self._bookie, self, inbox.octets, rest, self._rights))
         return runs
 
     def _peer(self) -> str:
@@ -388,3 +562,36 @@ class Connection:
         except OSError:
             return "a peer that is gone"
         return f"{host}:{port}"
+
+
+class Acceptor:
+    """Makes connections of accepted sockets while there is room for them. For one event loop."""
+
+    def __init__(
+        self,
+        bookie: Bookie,
+        memory_budget: MemoryBudget,
+        turns: Turns,
+        options: ConnectionOptions,
+        connections: Connections,
+        tls: ListenerTls | None = None,
+        authentication: ListenerAuthentication | None = None,
+        authorization: Authorization | None = None,
+    ) -> None:
+        """`connections`: those there are, which get the events of new ones; `tls`: what those get that ask for it.
+
+        `authentication`: what they must pass. `authorization`: decides which of their requests are served.
+        """
+        self._parts = bookie, memory_budget, turns, options, connections, tls, authentication, authorization
+        self._connections = connections
+        self._loop = memory_budget.loop
+
+    def accept(self, accepted: socket.socket, address: str) -> None:
+        """Add a connection to a peer on the machine with this address, or close its socket if there is no room."""
+        now = self._loop.time()
+        refusal = self._connections.make_room(address, now)
+        if refusal:
+            logger.warning("refused a connection from %s: %s", address, refusal, extra={"kind": no_digits(refusal)})
+            accepted.close()
+        else:
+            self._connections.add(Connection(accepted, address, *self._parts), now)

@@ -103,10 +103,20 @@ class _Group:
 class Connections:
     """All connections of a bookie. For the event loop."""
 
-    def __init__(self, limits: ConnectionLimits, bookies: Callable[[], Collection[str]]) -> None:
-        """`bookies()` returns the addresses of the cluster's bookies."""
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        bookies: Callable[[], Collection[str]],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """`bookies()` returns the addresses of the cluster's bookies.
+
+        `on_failure` receives the first error of a connection that its peer did not cause.
+        """
         self._limits = limits
+        self._share, self._for_clients = limits.share, limits.for_clients
         self._bookies = bookies
+        self._on_failure = on_failure
         self._opened: dict[Member, float] = {}
         self._by_address: Counter[str] = Counter()
         self._silent = _Group()
@@ -142,11 +152,17 @@ class Connections:
         if not self._by_address[member.address]:
             del self._by_address[member.address]
 
+    def fail(self, error: BaseException) -> None:
+        """End the service: an error that no peer caused may have left its state half changed."""
+        self._on_failure(error)
+
     def make_room(self, address: str, now: float) -> str:
         """Make room for a connection from an address; return "", or why there is no room."""
-        if self._by_address[address] >= self._limits.share and not self._close_one(address, now):
-            return f"its address has {self._limits.share} already (maxConnectionsPerAddress)"
-        places = self._limits.all if address in self._bookies() else self._limits.for_clients
+        if self._by_address[address] >= self._share and not self._close_one(address, now):
+            return f"its address has {self._share} already (maxConnectionsPerAddress)"
+        if len(self._opened) < self._for_clients:
+            return ""
+        places = self._limits.all if address in self._bookies() else self._for_clients
         if len(self._opened) >= places and not self._close_one(None, now):
             return f"there are {places} already (maxConnections)"
         return ""

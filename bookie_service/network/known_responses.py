@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import ClassVar
 
+from bkspark.security.authorization import ANY_RIGHT, NOTHING
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
 from bkspark.wire.status import Status
 from bookie_service.engine.reads import ReadClient, Reading, View
 from bookie_service.engine.turns import Turn
+from bookie_service.metrics.requests import GET_BOOKIE_INFO
 from bookie_service.network import v3_responses
 from bookie_service.storage.io.byte_source import Fetched, FileRange
 
@@ -19,6 +22,8 @@ logger = logging.getLogger(__name__)
 @dataclass(slots=True)
 class KnownResponse(Reading):
     """Requests with responses that are known already."""
+
+    needed: ClassVar[int] = NOTHING
 
     client: ReadClient
     responses: bytes
@@ -41,6 +46,9 @@ class KnownResponse(Reading):
 @dataclass(slots=True)
 class SpaceRead(Reading):
     """GET_BOOKIE_INFO: the space of the ledger directories."""
+
+    operation: ClassVar[int] = GET_BOOKIE_INFO
+    needed: ClassVar[int] = ANY_RIGHT
 
     client: ReadClient
     request: protocol.Request

@@ -53,9 +53,6 @@ class Listener:
     def _accept(self) -> None:
         turn = self._begin_turn()
         for _ in range(_ACCEPTED_PER_TURN):
-            if turn.is_over:
-                return
-            turn.spend()
             try:
                 accepted, address = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionError):
@@ -69,7 +66,10 @@ class Listener:
                 logger.warning("no connection can be accepted now: %s", error.strerror)
                 self._timer = self._loop.call_later(_PAUSE_S, self._accept_again)
                 return
+            turn.spend()
             self._on_accepted(accepted, address[0] if address else "")
+            if turn.is_over:
+                return
 
     def _accept_again(self) -> None:
         self._loop.add_reader(self._socket, self._accept)

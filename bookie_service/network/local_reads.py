@@ -17,7 +17,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from bkspark.errors import ProtocolError, StorageDamaged
 from bkspark.wire.local_reads import (
@@ -50,9 +50,10 @@ class LocalReadServer:
         bookie_id: str,
         served: tuple[str, int],
         readers: Collection[int] = (),
+        is_allowed: Callable[[int], bool] = lambda user_id: True,
     ) -> None:
         """`served`: the address at which the bookie listens. `readers`: users who may read, besides the bookie's own
-        and root.
+        and root. `is_allowed(user)`: asked at each request; if not, the connection is closed.
 
         Raises:
             OSError: the socket cannot be created here, or another process has it.
@@ -64,7 +65,9 @@ class LocalReadServer:
         self._address = socket.inet_aton(served[0])
         self._files = ReadOnlyFiles()
         self._loop = asyncio.get_running_loop()
-        self._peers: set[socket.socket] = set()
+        self._peers: dict[socket.socket, int] = {}
+        """Connections, with their users."""
+        self._is_allowed = is_allowed
         self._readers = frozenset({0, os.geteuid(), *readers})
         self._has_refused = False
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -87,27 +90,29 @@ class LocalReadServer:
             self._drop(peer)
 
     def _accept(self, peer: socket.socket, _: str) -> None:
-        if len(self._peers) >= CONNECTIONS_MAX or not self._may_read(peer):
+        user_id = self._user_of(peer)
+        if len(self._peers) >= CONNECTIONS_MAX or user_id is None:
             peer.close()
             return
         peer.setblocking(False)
         # A reply must fit, whatever the host's default is; otherwise the connection ends.
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * REPLY_BYTES_MAX)
-        self._peers.add(peer)
+        self._peers[peer] = user_id
         self._loop.add_reader(peer, self._take, peer)
 
-    def _may_read(self, peer: socket.socket) -> bool:
+    def _user_of(self, peer: socket.socket) -> int | None:
+        """Return the user of a connection; None: this user may not read."""
         _, uid, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
         if uid in self._readers:
-            return True
+            return uid if self._is_allowed(uid) else None
         if not self._has_refused:
             # Once: a client that connects again and again must not fill the log.
             self._has_refused = True
             logger.info("user %d, and others who are not in permittedLocalReadUsers, read over the network", uid)
-        return False
+        return None
 
     def _drop(self, peer: socket.socket) -> None:
-        self._peers.discard(peer)
+        self._peers.pop(peer, None)
         self._loop.remove_reader(peer)
         peer.close()
 
@@ -115,7 +120,7 @@ class LocalReadServer:
         try:
             for _ in range(_REQUESTS_PER_TURN):
                 message = peer.recv(REQUEST_BYTES_MAX)
-                if not message:
+                if not message or not self._is_allowed(self._peers[peer]):
                     self._drop(peer)
                     return
                 self._answer(peer, LocalRead.decode(message))

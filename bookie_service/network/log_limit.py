@@ -131,8 +131,10 @@ def _lines_of(record: logging.LogRecord) -> float:
 
 def place_of(error: BaseException) -> Hashable:
     """Return the place in the code where an error was raised, as a `kind`."""
-    frames = traceback.extract_tb(error.__traceback__, limit=-1)
-    return (type(error).__name__, *((frame.filename, frame.lineno) for frame in frames))
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return (type(error).__name__, at and (at.tb_frame.f_code.co_filename, at.tb_lineno))
 
 
 def no_digits(text: str) -> str:

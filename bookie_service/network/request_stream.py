@@ -8,22 +8,20 @@ changed, and passes through: it ends the process.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
-from bookie_service.engine.bookie import Bookie, BookieClient
-from bookie_service.engine.containment import decoded
+from bkspark.wire.single_add import SingleAdd
+from bookie_service.engine.authorization import ALLOWED, ConnectionRights, Verdict
+from bookie_service.engine.bookie import Bookie
+from bookie_service.engine.bookie_environment import BookieClient
+from bookie_service.engine.containment import end_undecodable
 from bookie_service.engine.reads import Reading
 from bookie_service.engine.turns import ENDLESS, Turn
+from bookie_service.network.changes import LoneAdd, StateChange, add_needs
 
-
-@dataclass(frozen=True, slots=True)
-class StateChange:
-    """Requests that change state; `perform()` returns how many were taken, None: all, 0: wait for `resume`."""
-
-    perform: Callable[[], int | None]
+FEW = 4
+"""As many requests or fewer are served one by one, in numbers: arrays of a few cost more."""
 
 
 Step = Reading | StateChange
@@ -32,9 +30,13 @@ Step = Reading | StateChange
 class RequestStream(ABC):
     """The requests of one protocol in a receive buffer."""
 
-    def __init__(self, bookie: Bookie, client: BookieClient, count: int) -> None:
+    def __init__(
+        self, bookie: Bookie, client: BookieClient, count: int, rights: ConnectionRights | None = None
+    ) -> None:
+        """`rights` judge each request; None: everything is allowed."""
         self._bookie = bookie
         self._client = client
+        self._rights = rights
         self._count = count
         self._row = 0
         """Number of requests that were accepted."""
@@ -53,6 +55,13 @@ class RequestStream(ABC):
         Raises:
             ProtocolError: the next frame is not a request, or is not served.
         """
+
+    def _add_single(self, octets: np.ndarray, add: SingleAdd) -> StateChange | None:
+        """Return the step of an add that is one of few; None: it must be submitted as a run."""
+        rights = self._rights
+        if rights is not None and not rights.allows(add.ledger_id, add_needs(is_recovery=add.is_recovery)):
+            return None
+        return LoneAdd(self._bookie, self._client, octets, add) if self._bookie.takes_single(add) else None
 
     def serve(self, octets: np.ndarray, turn: Turn = ENDLESS) -> bool:
         """Pass requests on, as far as the turn, the bookie and the peer allow; False: call again, see `Connection`.
@@ -73,18 +82,33 @@ class RequestStream(ABC):
         return True
 
     def _begin(self, octets: np.ndarray, turn: Turn) -> bool:
-        """Perform a change, or store a reading to be answered; False: there is no room for it now."""
-        found = decoded(self._client, lambda: self._next(octets))
-        if found is None:
+        """Perform a change, or store a reading to be answered; False: there is no room for it now, or it must wait."""
+        verdict = ALLOWED
+        try:
+            step, count = self._next(octets)
+            if self._rights is not None and step.needed:
+                asked = count
+                verdict, count = self._rights.judge(step.needed, step.ledgers(), asked)
+                if count < asked and verdict is not Verdict.WAIT:
+                    step.keep(count)
+        except Exception as error:
+            end_undecodable(self._client, error)
             return False
-        step, count = found
+        if verdict is not ALLOWED:
+            if verdict is Verdict.WAIT:
+                return False
+            step.refuse(verdict.status)
+            self._row += count
+            turn.spend()
+            return True
         if isinstance(step, StateChange):
             taken = step.perform()
             count = count if taken is None else taken
-        elif self._bookie.takes_reads(self._client):
-            self._reading = step
-        else:
+        elif self._bookie.reads.is_full:
+            self._bookie.resume_later(self._client)
             return False
+        else:
+            self._reading = step
         self._row += count
         turn.spend()
         return count > 0

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from bkspark.wire import v2, v3, v3_reads
+from bkspark.wire.placed_entries import PlacedEntries
+from bkspark.wire.v3_single_add import number
+from bkspark.wire.v3_single_read import encode_single_read_response
 
 
 def txn_id_array(txn_id: int) -> np.ndarray:
@@ -32,16 +35,17 @@ class V2Responses:
     ) -> bytes:
         return v2.encode_replies(v2.ADD, statuses, ledger_ids, entry_ids)
 
-    def found(
-        self, row: int, ledger_id: int, first_entry: int, items: bytes | memoryview, sizes: np.ndarray, lac: int | None
-    ) -> bytes | memoryview:
-        return v2.encode_read_replies(ledger_id, first_entry, items, sizes)
+    def found(self, row: int, ledger_id: int, entries: PlacedEntries, lac: int | None) -> bytes | memoryview:
+        return v2.encode_read_replies(ledger_id, entries)
 
     def not_found(self, row: int, status: int, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> bytes:
         return v2.encode_replies(v2.READ, v2.code_of(status), ledger_ids, entry_ids)
 
     def take(self, rows: slice | np.ndarray) -> V2Responses:
         return self
+
+    def arrange(self, row: int, order: np.ndarray) -> None:
+        """Does nothing: an answer names its request by the ids."""
 
 
 V2_RESPONSES = V2Responses()
@@ -64,11 +68,8 @@ class V3Responses:
         codes = np.broadcast_to(v3.codes_of(statuses), self.txn_ids.shape)
         return v3.encode_add_responses(self.txn_ids, codes, ledger_ids, entry_ids, last_synced)
 
-    def found(
-        self, row: int, ledger_id: int, first_entry: int, items: bytes | memoryview, sizes: np.ndarray, lac: int | None
-    ) -> bytes | memoryview:
-        txn_ids = self.txn_ids[row : row + len(sizes)]
-        return v3_reads.encode_read_responses(txn_ids, ledger_id, first_entry, items, sizes, lac)
+    def found(self, row: int, ledger_id: int, entries: PlacedEntries, lac: int | None) -> bytes | memoryview:
+        return v3_reads.encode_read_responses(self.txn_ids[row : row + len(entries)], ledger_id, entries, lac)
 
     def not_found(self, row: int, status: int, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> bytes:
         txn_ids = self.txn_ids[row : row + len(entry_ids)]
@@ -77,3 +78,30 @@ class V3Responses:
     def take(self, rows: slice | np.ndarray) -> V3Responses:
         # A copy: the selected rows may wait, and outlive the rest.
         return V3Responses(self.txn_ids[rows].copy(), self.wants_lac)
+
+    def arrange(self, row: int, order: np.ndarray) -> None:
+        rows = slice(row, row + len(order))
+        self.txn_ids[rows] = self.txn_ids[rows][order]
+
+
+@dataclass(frozen=True, slots=True)
+class V3SingleRead:
+    """The response to one read in V3; `txn_id`: as in the request."""
+
+    txn_id: bytes
+    wants_lac: bool
+
+    def found(self, row: int, ledger_id: int, entries: PlacedEntries, lac: int | None) -> bytes:
+        start = entries.starts.item(0)
+        entry = entries.octets[start : start + entries.sizes.item(0)]
+        return encode_single_read_response(self.txn_id, ledger_id, entries.entry_ids.item(0), entry, lac)
+
+    def not_found(self, row: int, status: int, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> bytes:
+        txn_ids = txn_id_array(number(self.txn_id))
+        return v3_reads.encode_read_failures(txn_ids, v3.code_of(status), ledger_ids, entry_ids)
+
+    def take(self, rows: slice | np.ndarray) -> V3SingleRead:
+        return self
+
+    def arrange(self, row: int, order: np.ndarray) -> None:
+        """Does nothing: there is one request."""

@@ -12,6 +12,7 @@ from collections import deque
 
 from bookie_service.engine.responses import Parts
 from bookie_service.network.memory_budget import LARGE_REPLY_BYTES, MemoryBudget, Receiver
+from bookie_service.network.tls_socket import TlsSocket
 from bookie_service.storage.io.files import BUFFERS_PER_CALL_MAX
 
 
@@ -20,7 +21,7 @@ class SendBuffer:
 
     __slots__ = ("_memory_budget", "_owner", "_pending", "_sent_of_first", "_socket", "size")
 
-    def __init__(self, connected: socket.socket, memory_budget: MemoryBudget, owner: Receiver) -> None:
+    def __init__(self, connected: socket.socket | TlsSocket, memory_budget: MemoryBudget, owner: Receiver) -> None:
         self._socket = connected
         self._memory_budget = memory_budget
         self._owner = owner

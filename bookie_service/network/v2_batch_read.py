@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from bkspark.errors import StorageDamaged
+from bkspark.security.authorization import READ
 from bkspark.wire import v2
 from bkspark.wire.status import Status
 from bookie_service.engine.reads import ReadClient, Reading, View, failed
 from bookie_service.engine.turns import Turn
 from bookie_service.formats.journal import BODY_BYTES_MAX
+from bookie_service.metrics.requests import READ_ENTRY
 from bookie_service.storage.io.byte_source import Fetched, FileRange, NotCached
 from bookie_service.storage.io.framed_entries import FramedEntries
 
@@ -17,6 +20,9 @@ from bookie_service.storage.io.framed_entries import FramedEntries
 @dataclass(slots=True)
 class BatchRead(Reading):
     """One batch read."""
+
+    operation: ClassVar[int] = READ_ENTRY
+    needed: ClassVar[int] = READ
 
     client: ReadClient
     ledger_id: int
@@ -28,6 +34,9 @@ class BatchRead(Reading):
 
     def __len__(self) -> int:
         return 0 if self.is_answered else 1
+
+    def ledgers(self) -> int:
+        return self.ledger_id
 
     def refuse(self, status: int) -> None:
         self.is_answered = True

@@ -13,13 +13,17 @@ import numpy as np
 
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
-from bkspark.wire.framing import FrameTable, gather_octets
+from bkspark.wire.flags import RECOVERY_ADD
+from bkspark.wire.framing import LENGTH_BYTES, FrameTable, gather_octets
 from bkspark.wire.layout import MASTER_KEY_BYTES
-from bookie_service.engine.bookie import Bookie, BookieClient
+from bookie_service.engine.authorization import ConnectionRights
+from bookie_service.engine.bookie import Bookie
+from bookie_service.engine.bookie_environment import BookieClient
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.network.add_decoders import v2_add_batch
+from bookie_service.network.changes import Adds, FencingRead, StateChange
 from bookie_service.network.known_responses import KnownResponse
-from bookie_service.network.request_stream import RequestStream, StateChange, Step
+from bookie_service.network.request_stream import FEW, RequestStream, Step
 from bookie_service.network.response_encoders import V2_RESPONSES
 from bookie_service.network.v2_batch_read import BatchRead
 
@@ -32,22 +36,35 @@ _AUTHS_PER_STEP = 256
 class V2RequestStream(RequestStream):
     """The V2 requests of a receive buffer; see `RequestStream`."""
 
-    def __init__(self, bookie: Bookie, client: BookieClient, octets: np.ndarray, table: FrameTable) -> None:
+    def __init__(
+        self,
+        bookie: Bookie,
+        client: BookieClient,
+        octets: np.ndarray,
+        table: FrameTable,
+        rights: ConnectionRights | None = None,
+    ) -> None:
         """Raises ProtocolError: one of the frames is not a V2 request that is served."""
         self._requests = requests = v2.decode_requests(octets.data, table)
-        super().__init__(bookie, client, len(requests))
-        self._ends = [len(requests)]
-        if len(requests) > 1:
+        count = len(table.starts)
+        super().__init__(bookie, client, count, rights)
+        self._ends = [count]
+        if count > 1:
             breaks = np.flatnonzero(requests.opcodes[1:] != requests.opcodes[:-1]) + 1
-            self._ends = [*breaks.tolist(), len(requests)]
+            self._ends = [*breaks.tolist(), count]
 
     def _next(self, octets: np.ndarray) -> tuple[Step, int]:
         requests, row = self._requests, self._row
         end = self._ends[bisect.bisect_right(self._ends, row)]
         opcode = requests.opcodes.item(row)
         if opcode == v2.ADD:
+            step = self._next_single(octets) if end - row <= FEW else None
+            if step is not None:
+                return step, 1
+            if self._rights is not None:
+                end = row + self._count_of_one_kind(end)
             run = v2_add_batch(requests, row, end)
-            return StateChange(lambda: self._bookie.add(self._client, octets, run)), len(run)
+            return Adds(self._bookie, self._client, octets, run), len(run)
         if opcode == v2.READ:
             return self._read(octets, end)
         if opcode == v2.BATCH_READ:
@@ -56,6 +73,19 @@ class V2RequestStream(RequestStream):
         answers = v2.encode_auth_reply(NO_AUTHENTICATION.SerializeToString()) * count
         return KnownResponse(self._client, answers), count
 
+    def _count_of_one_kind(self, end: int) -> int:
+        """Return how many of the next adds, up to `end`, need the same rights."""
+        flags = self._requests.flags
+        if not flags[self._row : end].any():
+            return end - self._row
+        kind = flags.item(self._row) & RECOVERY_ADD
+        return _count_while(self._row, end, lambda rows: (flags[rows] & RECOVERY_ADD) == kind)
+
+    def _next_single(self, octets: np.ndarray) -> StateChange | None:
+        begin, end = self._requests.starts.item(self._row) - LENGTH_BYTES, self._requests.ends.item(self._row)
+        add = v2.decode_single_add(octets.data[begin:end], end - begin, end - begin)
+        return None if add is None else self._add_single(octets, add._replace(entry_at=begin + add.entry_at))
+
     def _read(self, octets: np.ndarray, end: int) -> tuple[Step, int]:
         requests, row = self._requests, self._row
         if requests.flags.item(row) & v2.DO_FENCING:
@@ -63,7 +93,7 @@ class V2RequestStream(RequestStream):
             fencing = self._single_reads(row + count)
             fencing.keep(count)
             ledger_id, key = requests.ledger_ids.item(row), self._key(octets, v2.READ_BYTES)
-            return StateChange(lambda: self._bookie.fence_and_read(self._client, ledger_id, key, fencing)), count
+            return FencingRead(self._bookie, self._client, ledger_id, key, fencing), count
         reads = self._single_reads(row + self._count_plain(end))
         return reads, len(reads)
 
@@ -79,6 +109,8 @@ class V2RequestStream(RequestStream):
     def _count_alike(self, octets: np.ndarray, end: int) -> int:
         """Return how many of the next reads, up to `end`, fence the same ledger with the same master key."""
         requests, first = self._requests, self._row
+        if end - first == 1:
+            return 1
 
         def alike(rows: slice) -> np.ndarray:
             same = (requests.words[rows] == requests.words[first]) & (
@@ -99,7 +131,7 @@ class V2RequestStream(RequestStream):
         request = BatchRead(self._client, ledger_id, first_entry, *limits)
         if requests.flags.item(row) & v2.DO_FENCING:
             key = self._key(octets, v2.BATCH_READ_BYTES)
-            return StateChange(lambda: self._bookie.fence_and_read(self._client, ledger_id, key, request))
+            return FencingRead(self._bookie, self._client, ledger_id, key, request)
         return request
 
     def _key(self, octets: np.ndarray, offset: int) -> bytes:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from bkspark.errors import StorageDamaged
+from bkspark.security.authorization import READ
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
 from bkspark.wire.entry_lists import GROUP_BYTES, HEAD_BYTES, EntryRuns, encode_entry_list, list_of_groups
@@ -19,6 +20,7 @@ from bkspark.wire.status import Status
 from bookie_service.engine.entry_lists import EntryLists, ListClient
 from bookie_service.engine.reads import Reading, View, failed
 from bookie_service.engine.turns import Turn
+from bookie_service.metrics.requests import LIST_ENTRIES
 from bookie_service.network.v3_responses import response
 from bookie_service.storage.io.byte_source import Fetched, FileRange
 from bookie_service.storage.ledgers.interface import Ledger
@@ -37,19 +39,25 @@ _OPEN_FILES = 1
 class EntryList(Reading):
     """One such request until it is answered."""
 
+    operation = LIST_ENTRIES
+    needed = READ
+
     client: ListClient
 
     def __init__(self, lists: EntryLists, client: ListClient, request: protocol.Request) -> None:
         self.client = client
         self._lists = lists
         self._request = request
-        self._ledger_id = request.getListOfEntriesOfLedgerRequest.ledgerId
+        self.ledger_id = request.getListOfEntriesOfLedgerRequest.ledgerId
         self._is_begun = False
         self._view: View
         self._frame = b""
 
     def __len__(self) -> int:
         return 0 if self._is_begun else 1
+
+    def ledgers(self) -> int:
+        return self.ledger_id
 
     def refuse(self, status: int) -> None:
         self._is_begun = True
@@ -66,13 +74,13 @@ class EntryList(Reading):
     def _held(self) -> Ledger | None:
         """Return the ledger; None if the request was refused because its entries cannot be listed."""
         try:
-            ledger = self._view.ledger(self._ledger_id)
+            ledger = self._view.ledger(self.ledger_id)
         except (StorageDamaged, OSError) as error:
             self.refuse(failed(error))
             return None
-        if ledger is None or self._view.is_in_limbo(self._ledger_id):
+        if ledger is None or self._view.is_in_limbo(self.ledger_id):
             # An entry that is not in the list counts as missing, which is unknown for a ledger in limbo.
-            self.refuse(self._view.absence(self._ledger_id, None))
+            self.refuse(self._view.absence(self.ledger_id, None))
             return None
         return ledger
 
@@ -89,7 +97,7 @@ class EntryList(Reading):
         groups = _Groups()
         index = self._view.index_view(_OPEN_FILES)
         try:
-            for first, positions in index.extents(self._ledger_id):
+            for first, positions in index.extents(self.ledger_id):
                 before, waiting = _split(waiting, first + len(positions))
                 groups.add(_union(before, EntryRuns.of(first + np.flatnonzero(positions))))
                 yield
@@ -98,7 +106,7 @@ class EntryList(Reading):
         groups.add(waiting)
         data = groups.encoded()
         if data is None:
-            logger.error("the list of ledger %d's entries would not fit into a frame", self._ledger_id)
+            logger.error("the list of ledger %d's entries would not fit into a frame", self.ledger_id)
             self._frame = response(self._request, v3.StatusCode.EIO)
         else:
             self._frame = response(self._request, v3.StatusCode.EOK, {"availabilityOfEntriesOfLedger": data})

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from bkspark.errors import StorageDamaged
+from bkspark.security.authorization import READ
 from bkspark.wire import v3, v3_lacs
 from bkspark.wire.framing import LENGTH_BYTES
 from bkspark.wire.status import Status
 from bookie_service.engine.reads import Pieces, ReadClient, Reading, View, answer_in_pieces, failed
 from bookie_service.engine.turns import Turn
+from bookie_service.metrics.requests import READ_LAC
 from bookie_service.storage.io.byte_source import Fetched, FileRange
 from bookie_service.storage.ledgers.interface import Ledger
 
@@ -24,6 +27,9 @@ _ABSENT_COST = 1 / 16
 class LacReads(Reading):
     """READ_LAC requests that came together, from `row` on; `txn_ids` and `ledger_ids`: int64, one each."""
 
+    operation: ClassVar[int] = READ_LAC
+    needed: ClassVar[int] = READ
+
     client: ReadClient
     txn_ids: np.ndarray
     ledger_ids: np.ndarray
@@ -31,6 +37,9 @@ class LacReads(Reading):
 
     def __len__(self) -> int:
         return len(self.ledger_ids) - self.row
+
+    def ledgers(self) -> np.ndarray:
+        return self.ledger_ids[self.row :]
 
     def keep(self, count: int) -> None:
         rows = slice(self.row, self.row + count)

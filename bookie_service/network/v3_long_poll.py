@@ -13,10 +13,11 @@ import numpy as np
 
 from bkspark.errors import StorageDamaged
 from bkspark.ids import NO_ENTRY
+from bkspark.security.authorization import READ
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
 from bkspark.wire.flags import LAST_ENTRY
-from bkspark.wire.framing import LENGTH_BYTES
+from bkspark.wire.placed_entries import PlacedEntries
 from bkspark.wire.status import Status
 from bookie_service.engine.long_polls import LongPolls, Poll, PollClient
 from bookie_service.engine.reads import Reading, View, failed, ids_of
@@ -30,6 +31,8 @@ from bookie_service.storage.io.byte_source import Fetched, FileRange, NotCached
 
 class LongPollRead(Poll):
     """One such read, from its arrival until it is answered."""
+
+    needed = READ
 
     def __init__(self, polls: LongPolls, client: PollClient, request: protocol.Request) -> None:
         self.client = client
@@ -50,6 +53,9 @@ class LongPollRead(Poll):
 
     def __len__(self) -> int:
         return 0 if self._is_answered or self._is_waiting else 1
+
+    def ledgers(self) -> int:
+        return self.ledger_id
 
     def refuse(self, status: int) -> None:
         self._is_answered = True
@@ -108,11 +114,11 @@ class LongPollRead(Poll):
             found["lacUpdateTimestamp"] = time.time_ns() // 1_000_000
         if self._lac > self.previous_lac:
             entry = ids_of(self.ledger_id, self.previous_lac + 1)
-            return SingleReads(self.client, _PiggybackAnswers(self._request, found), *entry)
+            return SingleReads(self.client, _PiggybackResponses(self._request, found), *entry)
         return KnownResponse(self.client, response(self._request, v3.StatusCode.EOK, found))
 
 
-class _PiggybackAnswers:
+class _PiggybackResponses:
     """The response of a long poll whose LAC has advanced; see `ReadResponseEncoder`."""
 
     wants_lac = False
@@ -121,12 +127,11 @@ class _PiggybackAnswers:
         self._request = request
         self._found = found
 
-    def found(
-        self, row: int, ledger_id: int, first_entry: int, items: bytes | memoryview, sizes: np.ndarray, lac: int | None
-    ) -> bytes:
+    def found(self, row: int, ledger_id: int, entries: PlacedEntries, lac: int | None) -> bytes:
         """Return the response with the entry."""
-        entry = bytes(memoryview(items)[LENGTH_BYTES : sizes.item(0)])
-        return response(self._request, v3.StatusCode.EOK, {**self._found, "entryId": first_entry, "body": entry})
+        start, size, entry_id = entries.starts.item(), entries.sizes.item(), entries.entry_ids.item()
+        entry = bytes(entries.octets[start : start + size])
+        return response(self._request, v3.StatusCode.EOK, {**self._found, "entryId": entry_id, "body": entry})
 
     def not_found(self, row: int, status: int, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> bytes:
         """Return the response without the entry: in a striped ledger the entry may be on other bookies."""
@@ -134,6 +139,9 @@ class _PiggybackAnswers:
             return response(self._request, v3.StatusCode.EOK, self._found)
         return response(self._request, v3.code_of(status))
 
-    def take(self, rows: slice) -> _PiggybackAnswers:
+    def take(self, rows: slice) -> _PiggybackResponses:
         """Return itself: there is only one read."""
         return self
+
+    def arrange(self, row: int, order: np.ndarray) -> None:
+        """Does nothing: there is only one read."""

@@ -9,6 +9,7 @@ in Apache's bookies.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -17,29 +18,51 @@ from bkspark.wire import v3, v3_adds, v3_lacs, v3_reads
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, gather_i64
 from bkspark.wire.layout import ENTRY_BYTES_MIN, ENTRY_ID_AT, MASTER_KEY_BYTES
 from bkspark.wire.status import Status
-from bookie_service.engine.bookie import Bookie, BookieClient
+from bkspark.wire.v3_single_add import decode_single_add
+from bkspark.wire.v3_single_read import SINGLE_READ_BYTES_MAX, decode_single_read
+from bookie_service.engine.authorization import ConnectionRights
+from bookie_service.engine.bookie import Bookie
+from bookie_service.engine.bookie_environment import BookieClient
 from bookie_service.engine.reads import ids_of
+from bookie_service.engine.responses import Parts
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.network import v3_responses
 from bookie_service.network.add_decoders import v3_add_batch
+from bookie_service.network.changes import Adds, ConnectionChange, FencingRead, LedgerChange
 from bookie_service.network.known_responses import KnownResponse, SpaceRead
-from bookie_service.network.request_stream import RequestStream, StateChange, Step
-from bookie_service.network.response_encoders import V3Responses, txn_id_array
+from bookie_service.network.request_stream import FEW, RequestStream, Step
+from bookie_service.network.response_encoders import V3Responses, V3SingleRead, txn_id_array
 from bookie_service.network.v2_requests import NO_AUTHENTICATION
 from bookie_service.network.v3_entry_list import EntryList
 from bookie_service.network.v3_lac_reads import LacReads
 from bookie_service.network.v3_long_poll import LongPollRead
 from bookie_service.network.v3_responses import response
 
+_OPERATION_AT = 5
+"""Where the operation of a request is, if its header has the usual form."""
+
 
 class V3RequestStream(RequestStream):
     """The V3 requests of a receive buffer; see `RequestStream`."""
 
-    def __init__(self, bookie: Bookie, client: BookieClient, table: FrameTable) -> None:
-        super().__init__(bookie, client, len(table))
+    def __init__(
+        self,
+        bookie: Bookie,
+        client: BookieClient,
+        table: FrameTable,
+        start_tls: Callable[[bytes, int], None] | None = None,
+        rights: ConnectionRights | None = None,
+    ) -> None:
+        """`start_tls(answer, end)` begins TLS after a request that ends at `end`; None: there is no TLS to begin."""
+        super().__init__(bookie, client, len(table), rights)
         self._table = table
+        self._start_tls = start_tls
 
     def _next(self, octets: np.ndarray) -> tuple[Step, int]:
+        if self._count - self._row <= FEW:
+            step = self._next_single(octets)
+            if step is not None:
+                return step, 1
         adds = v3_adds.decode_adds(octets, self._table, self._row)
         if adds is not None:
             return self._add(octets, adds)
@@ -52,6 +75,24 @@ class V3RequestStream(RequestStream):
         start, end = self._table.starts.item(self._row), self._table.ends.item(self._row)
         return self._single(v3.decode_request(octets[start:end].tobytes())), 1
 
+    def _next_single(self, octets: np.ndarray) -> Step | None:
+        """Return the next request as a step, if it is an add or a read in the form that peers use."""
+        start, end = self._table.starts.item(self._row), self._table.ends.item(self._row)
+        operation = octets.item(start + _OPERATION_AT) if end - start > _OPERATION_AT else -1
+        if operation == protocol.ADD_ENTRY:
+            begin = start - LENGTH_BYTES
+            add = decode_single_add(octets.data[begin:end], end - begin, end - begin)
+            return None if add is None else self._add_single(octets, add._replace(entry_at=begin + add.entry_at))
+        # Each read is answered by itself: more than two are worth a run.
+        if operation == protocol.READ_ENTRY and self._count - self._row <= 2 and end - start <= SINGLE_READ_BYTES_MAX:
+            read = decode_single_read(octets[start:end].tobytes())
+            if read is not None:
+                answer = V3SingleRead(read.txn_id, wants_lac=read.fencing_key is None)
+                reads = SingleReads(self._client, answer, *ids_of(read.ledger_id, read.entry_id))
+                key = read.fencing_key
+                return reads if key is None else self._fence(read.ledger_id, key, reads)
+        return None
+
     def _add(self, octets: np.ndarray, adds: v3_adds.AddRequests) -> tuple[Step, int]:
         run = v3_add_batch(adds)
         is_right = adds.body_ends - adds.body_starts >= ENTRY_BYTES_MIN
@@ -62,7 +103,7 @@ class V3RequestStream(RequestStream):
         if not is_right[0]:
             return KnownResponse(self._client, run.take(slice(0, 1)).encode_responses(Status.EBADREQ)), 1
         right = run if is_right.all() else run.take(slice(0, int(np.argmin(is_right))))
-        return StateChange(lambda: self._bookie.add(self._client, octets, right)), len(right)
+        return Adds(self._bookie, self._client, octets, right), len(right)
 
     def _read_run(self, reads: v3_reads.ReadRequests) -> tuple[Step, int]:
         is_fencing = reads.fencing_key is not None
@@ -74,8 +115,8 @@ class V3RequestStream(RequestStream):
         run.keep(len(run))
         return self._fence(reads.ledger_ids.item(0), reads.fencing_key, run), len(reads)
 
-    def _fence(self, ledger_id: int, key: bytes, reads: SingleReads) -> StateChange:
-        return StateChange(lambda: self._bookie.fence_and_read(self._client, ledger_id, key, reads))
+    def _fence(self, ledger_id: int, key: bytes, reads: SingleReads) -> FencingRead:
+        return FencingRead(self._bookie, self._client, ledger_id, key, reads)
 
     # ---- one at a time ----
 
@@ -85,8 +126,10 @@ class V3RequestStream(RequestStream):
             return self._refusal(request, v3.StatusCode.EBADVERSION)
         if operation == protocol.AUTH:
             return KnownResponse(self._client, response(request, v3.StatusCode.EOK, authResponse=NO_AUTHENTICATION))
+        if operation == protocol.START_TLS and self._start_tls is not None and request.HasField("startTLSRequest"):
+            return self._begin_tls(request, self._start_tls)
         if not v3_responses.has_message(request):
-            # START_TLS too: there is no TLS.
+            # START_TLS too, if there is no TLS or the connection has it already.
             return self._refusal(request, v3.StatusCode.EBADREQ)
         # Operations with a message are in this table.
         steps: dict[int, Callable[[protocol.Request], Step]] = {
@@ -99,6 +142,16 @@ class V3RequestStream(RequestStream):
             protocol.GET_LIST_OF_ENTRIES_OF_LEDGER: self._list_entries,
         }
         return steps[operation](request)
+
+    def _begin_tls(self, request: protocol.Request, start_tls: Callable[[bytes, int], None]) -> Step:
+        end = self._table.ends.item(self._row)
+
+        def begin() -> None:
+            # What follows is no request any more.
+            self._count = self._row + 1
+            start_tls(v3_responses.started_tls(request), end)
+
+        return ConnectionChange(begin)
 
     def _refusal(self, request: protocol.Request, status: v3.StatusCode) -> KnownResponse:
         return KnownResponse(self._client, response(request, status))
@@ -151,20 +204,15 @@ class V3RequestStream(RequestStream):
     def _write_lac(self, request: protocol.Request) -> Step:
         given = request.writeLacRequest
 
-        def write() -> int | None:
-            return self._bookie.write_lac(
-                self._client,
-                given.ledgerId,
-                given.masterKey,
-                given.body,
-                lambda status: (v3_responses.refusal(request, status),),
-            )
+        def write(encode: Callable[[Status], Parts]) -> int | None:
+            return self._bookie.write_lac(self._client, given.ledgerId, given.masterKey, given.body, encode)
 
-        return StateChange(write)
+        return LedgerChange(self._client, given.ledgerId, write, partial(v3_responses.refusal, request))
 
     def _force(self, request: protocol.Request) -> Step:
         ledger_id = request.forceLedgerRequest.ledgerId
 
-        return StateChange(
-            lambda: self._bookie.force(self._client, ledger_id, lambda status: (v3_responses.refusal(request, status),))
-        )
+        def force(encode: Callable[[Status], Parts]) -> None:
+            self._bookie.force(self._client, ledger_id, encode)
+
+        return LedgerChange(self._client, ledger_id, force, partial(v3_responses.refusal, request))

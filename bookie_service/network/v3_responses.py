@@ -54,6 +54,11 @@ def response(request: protocol.Request, status: int, found: Mapping[str, Any] | 
     return v3.encode_message(response)
 
 
+def started_tls(request: protocol.Request) -> bytes:
+    """Return the frame that answers START_TLS: from its end on, both sides speak TLS."""
+    return response(request, v3.StatusCode.EOK, startTLSResponse=protocol.StartTLSResponse())
+
+
 def refusal(request: protocol.Request, status: int) -> bytes:
     """Return the frame that answers a request with a status (also EOK) and nothing else."""
     return response(request, v3.code_of(status))

@@ -15,9 +15,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import BookKeeperError, MetadataFormat, SessionExpired
 from bkspark.ledger.context import ClientContext
+from bkspark.metadata.bookie_plans import MAINTENANCE, BookiePlans
 from bkspark.metadata.election import AuditorElection
 from bkspark.metadata.tree import Callback, Tree
 from bkspark.metadata.underreplication import RecoveryDelay, UnderreplicationStore
+from bookie_service.metrics.histograms import Histograms
 from bookie_service.replication.containment import UnexpectedErrors
 from bookie_service.replication.ledger_check import LedgerCheck
 from bookie_service.replication.listing import read_all
@@ -39,6 +41,7 @@ class Auditor:
         tree: Tree,
         store: UnderreplicationStore,
         election: AuditorElection,
+        plans: BookiePlans,
         options: AuditOptions,
         unexpected: UnexpectedErrors,
     ) -> None:
@@ -46,6 +49,7 @@ class Auditor:
         self._tree = tree
         self._store = store
         self._election = election
+        self._plans = plans
         self._options = options
         self._wake = asyncio.Event()
         self._lost = LostBookies()
@@ -54,6 +58,8 @@ class Auditor:
         self._bookies_due_s = 0.0
         self._checking: asyncio.Task[None] | None = None
         self._complaint = ""
+        self.found = Histograms()
+        """How many ledgers each audit listed."""
         self._unexpected = unexpected
 
     async def run(self) -> None:
@@ -78,8 +84,10 @@ class Auditor:
     async def _watching(self) -> AsyncIterator[None]:
         await self._election.stand()
         ends: list[Callback] = []
+        await self._plans.prepare()
         try:
             for watch in (
+                self._plans.watch_all,
                 self._election.watch,
                 self._store.watch_enabled,
                 self._store.watch_lost_bookie_recovery_delay,
@@ -132,16 +140,27 @@ class Auditor:
             self._lost.forget_audits()
         delay_s = await self._recovery_delay_s()
         known, registered = await self._bookies()
-        verdict = self._lost.look(known, registered, now_s, delay_s)
+        maintained, ends_s = await self._maintained()
+        verdict = self._lost.look(known - maintained, registered, now_s, delay_s)
         if verdict.audit or is_due:
             # A due check also finds bookies that ledgers name and that have neither cookie nor registration.
             listed = await self.audit(verdict.audit, self._is_still_elected)
+            self.found.record(0, listed)
             self._lost.on_audited(verdict.audit)
             self._bookies_due_s = now_s + interval_s
             if verdict.audit or listed:
                 lost = ", ".join(sorted(verdict.audit)) or "without a cookie"
                 logger.warning("lost bookies %s: %d ledgers listed", lost, listed)
-        return verdict.look_after_s
+        waits = [wait_s for wait_s in (verdict.look_after_s, ends_s) if wait_s is not None]
+        return min(waits, default=None)
+
+    async def _maintained(self) -> tuple[frozenset[str], float | None]:
+        """Return the bookies in maintenance, and in how many seconds the first of these ends."""
+        now_ms = _now_ms()
+        plans = [each async for each in self._plans.all() if each.kind == MAINTENANCE and not each.is_over(now_ms)]
+        ends = [each.until_ms for each in plans if each.until_ms]
+        wait_s = max(0.1, (min(ends) - now_ms) / 1000) if ends else None
+        return frozenset(each.bookie for each in plans), wait_s
 
     async def _recovery_delay_s(self) -> float:
         """Return how long to wait for one lost bookie.

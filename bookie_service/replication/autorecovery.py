@@ -10,10 +10,13 @@ from dataclasses import dataclass
 
 from bkspark.ledger import Cluster
 from bkspark.ledger.context import ClientContext
+from bkspark.metadata.bookie_plans import BookiePlans
 from bkspark.metadata.election import AuditorElection
+from bkspark.metadata.repair_reports import RepairReports
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.underreplication import UnderreplicationStore
 from bkspark.metadata.uri import MetadataUri
+from bkspark.net.pool import NetOptions
 from bookie_service.replication.auditor import Auditor
 from bookie_service.replication.containment import UnexpectedErrors
 from bookie_service.replication.options import AutoRecoveryOptions
@@ -40,10 +43,15 @@ class RepairedCluster:
 
     def auditor(self, who: str, options: AutoRecoveryOptions) -> Auditor:
         election = AuditorElection(self.tree, self.uri, who)
-        return Auditor(self.context, self.tree, self.store, election, options.audit, self.unexpected)
+        return Auditor(self.context, self.tree, self.store, election, self.plans(), options.audit, self.unexpected)
+
+    def plans(self) -> BookiePlans:
+        """Return what operators plan for bookies."""
+        return BookiePlans(self.tree, self.uri)
 
     def worker(self, who: str, options: AutoRecoveryOptions) -> ReplicationWorker:
-        return ReplicationWorker(self.context, self.tree, self.store, who, options.repair, self.unexpected)
+        reports = RepairReports(self.tree, self.uri)
+        return ReplicationWorker(self.context, self.tree, self.store, who, options.repair, self.unexpected, reports)
 
 
 class AutoRecovery:
@@ -57,19 +65,30 @@ class AutoRecovery:
         self._who = who
         self._options = options
         self._tasks: list[asyncio.Task[None]] = []
+        self.auditor: Auditor | None = None
+        self.worker: ReplicationWorker | None = None
+        """Both from `start` on."""
         self.defect: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         """Receives the first unexpected error; it was logged, and work continues."""
 
     @classmethod
     def of_cluster(cls, uri: str, who: str, options: AutoRecoveryOptions) -> AutoRecovery:
         """Return one for the cluster at a metadata URI."""
-        return cls(Cluster(uri), who, options)
+        net = NetOptions(tls=options.tls, sasl=options.sasl)
+        return cls(Cluster(uri, net=net, zookeeper=options.zookeeper), who, options)
 
     async def start(self) -> None:
         """Begin. Raises MetadataError: there is no cluster, or its store cannot be reached."""
         cluster = await RepairedCluster.of(self._cluster, UnexpectedErrors(self._note_defect))
-        for part in (cluster.auditor(self._who, self._options), cluster.worker(self._who, self._options)):
+        self.auditor = cluster.auditor(self._who, self._options)
+        self.worker = cluster.worker(self._who, self._options)
+        for part in (self.auditor, self.worker):
             self._tasks.append(asyncio.ensure_future(part.run()))
+
+    def set_options(self, options: AutoRecoveryOptions) -> None:
+        """Repair with other rates and pauses from now on."""
+        if self.worker is not None:
+            self.worker.set_options(options.repair)
 
     def _note_defect(self, error: Exception) -> None:
         if not self.defect.done():

@@ -9,7 +9,6 @@ flight are bounded: `READ_AHEAD` reads of a piece each, and as many pieces that 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Iterator
 
 import numpy as np
@@ -21,17 +20,19 @@ from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError
 from bkspark.ledger.context import ClientContext
 from bkspark.ledger.range_reader import RangeReader
+from bkspark.ledger.replica_reads import SINGLES_MAX, read_ahead
 from bkspark.ledger.stored import (
     PIECES_IN_FLIGHT_MAX,
-    READ_ENTRIES_MAX,
-    SINGLE_READS_AT_ONCE,
     ReplicaWriter,
 )
 from bkspark.wire import v2
 from bkspark.wire.digest import RawEntryDigest, master_key
+from bookie_service.metrics.histograms import Histograms
 from bookie_service.replication.repair import CopyEntries, SlotCopy
 
 READ_AHEAD = 4
+READ_ENTRIES_MAX = 4096
+"""Entries of one batch read, at most."""
 PIECES_MAX = READ_AHEAD + PIECES_IN_FLIGHT_MAX
 """Number of pieces that a copier holds."""
 
@@ -52,16 +53,16 @@ class ByteRate:
     """Permits `bytes_per_s` on average, and at most one second's bytes at once; 0 or less: no limit."""
 
     def __init__(self, bytes_per_s: int) -> None:
-        self._bytes_per_s = bytes_per_s
+        self.bytes_per_s = bytes_per_s
         self._free_at_s = 0.0
 
     async def wait(self, size: int) -> None:
         """Return when `size` more bytes may be sent."""
-        if self._bytes_per_s <= 0:
+        if self.bytes_per_s <= 0:
             return
         now_s = asyncio.get_running_loop().time()
         begin_s = max(self._free_at_s, now_s - 1.0)
-        self._free_at_s = begin_s + size / self._bytes_per_s
+        self._free_at_s = begin_s + size / self.bytes_per_s
         if self._free_at_s > now_s:
             await asyncio.sleep(self._free_at_s - now_s)
 
@@ -77,7 +78,10 @@ class FragmentCopier:
         password: bytes,
         rate: ByteRate,
         piece_bytes: int,
+        sizes: Histograms | None = None,
     ) -> None:
+        """`sizes` counts the entries that are copied, by their size."""
+        self._sizes = sizes or Histograms()
         self._context = context
         self._ledger_id = ledger_id
         self._metadata = metadata
@@ -116,40 +120,28 @@ class FragmentCopier:
         frames, bounds = v2.encode_stored_adds(batch, self._master_key, v2.RECOVERY_ADD)
         await self._rate.wait(len(frames))
         self.copied_bytes += len(frames)
+        self._sizes.record(0, len(frames) // len(ids), len(ids))
         for copy, writer in zip(todo.copies, writers):
             wanted = _wanted(copy, ids)
             if copy.slot in slots and wanted.any():
                 await _of_target(writer.bookie, writer.send(ids, wanted, frames, bounds))
 
-    async def _batches(self, todo: CopyEntries, lost: frozenset[str]) -> AsyncIterator[_Read]:
+    def _batches(self, todo: CopyEntries, lost: frozenset[str]) -> AsyncIterator[_Read]:
         """Yield every needed entry, whole, in ascending order of spans; reads run ahead of the caller."""
         reader = RangeReader(self._context.pool, self._ledger_id, self._metadata, self._digest, None)
         is_striped = self._metadata.write_quorum < len(todo.fragment.bookies)
-        pace = AdaptiveReadSize(self._piece_bytes, SINGLE_READS_AT_ONCE if is_striped else READ_ENTRIES_MAX)
-        waiting = self._reads(todo, lost, pace)
-        ahead: deque[tuple[GroupRead, asyncio.Task[_Read]]] = deque()
+        pace = AdaptiveReadSize(self._piece_bytes, SINGLES_MAX if is_striped else READ_ENTRIES_MAX)
 
         async def read(group: GroupRead) -> _Read:
             ids = group.missing
             batch = await reader.read_some(group, pace.bytes_max)
             return ids[: len(batch)], batch
 
-        try:
-            while True:
-                while len(ahead) < READ_AHEAD and (group := next(waiting, None)) is not None:
-                    ahead.append((group, asyncio.ensure_future(read(group))))
-                if not ahead:
-                    return
-                group, task = ahead.popleft()
-                ids, batch = await task
-                pace.on_entries(int(np.diff(batch.offsets).max()))
-                if len(group.missing):
-                    ahead.appendleft((group, asyncio.ensure_future(read(group))))
-                yield ids, batch
-        finally:
-            for _, task in ahead:
-                task.cancel()
-            await asyncio.gather(*(task for _, task in ahead), return_exceptions=True)
+        def rest(group: GroupRead, result: _Read) -> GroupRead | None:
+            pace.on_entries(int(np.diff(result[1].offsets).max()))
+            return group if len(group.missing) else None
+
+        return read_ahead(self._reads(todo, lost, pace), read, rest, READ_AHEAD)
 
     def _reads(self, todo: CopyEntries, lost: frozenset[str], pace: AdaptiveReadSize) -> Iterator[GroupRead]:
         """Yield the reads that the copies need: runs of entries that share a write set."""

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bkspark.core.copies import settled_fragments, stored_entries
+from bkspark.core.holes import holes
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat, NoSuchLedger, ReadFailed
 from bkspark.ledger.context import ClientContext
@@ -24,8 +26,7 @@ from bkspark.ledger.stored import ReplicaReader
 from bkspark.wire.digest import EntryDigest
 from bkspark.wire.entry_lists import EntryRuns
 from bookie_service.replication.containment import UnexpectedErrors
-from bookie_service.replication.holes import holes
-from bookie_service.replication.repair import WINDOW_ENTRIES, entry_windows, settled_fragments, stored_entries
+from bookie_service.replication.repair import WINDOW_ENTRIES, entry_windows
 
 LEDGERS_AT_ONCE = 16
 OPEN_LOOKS = 4

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bkspark.core.metadata import LedgerMetadata
+from bkspark.core.copies import names
 from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError, NoSuchLedger, NoSuchNode
 from bkspark.ids import check_bookie_id
 from bookie_service.replication.autorecovery import RepairedCluster
-from bookie_service.replication.ledger_check import Lack, LedgerCheck
+from bookie_service.replication.ledger_check import Lack, LedgerCheck, LedgerFindings
 from bookie_service.replication.listing import read_all
 from bookie_service.replication.options import AutoRecoveryOptions
 from bookie_service.replication.worker import ReplicationWorker
@@ -24,7 +24,7 @@ REPORT_S = 10.0
 LEDGERS_AT_ONCE = 64
 """Number of metadata nodes that are read together."""
 
-LACKING_TOLD_MAX = 10_000
+LACKING_REPORTED_MAX = 10_000
 """Missing copies that a check lists; it only counts more."""
 
 REPORT_LEDGERS = 1000
@@ -41,7 +41,7 @@ class CheckResult:
     """What a cluster lacks: `missing_copies` of entries, and `missing_entries` that no bookie returns at all.
 
     `unreadable`: ledgers whose state is unknown, as their metadata cannot be decoded. `lacking`: (ledger, what a bookie
-    lacks of a fragment), the first LACKING_TOLD_MAX of them.
+    lacks of a fragment), the first LACKING_REPORTED_MAX of them.
     """
 
     ledgers: int
@@ -79,13 +79,41 @@ async def check_cluster(cluster: RepairedCluster, options: AutoRecoveryOptions, 
             underreplicated += 1
             entries += found.entries
             copies += found.copies
-            lacking += [(found.ledger_id, lack) for lack in found.lacks[: LACKING_TOLD_MAX - len(lacking)]]
+            lacking += [(found.ledger_id, lack) for lack in found.lacks[: LACKING_REPORTED_MAX - len(lacking)]]
             lost = f", {found.entries} entries have no copy at all" if found.entries else ""
             bookies = ", ".join(found.bookies)
             progress(f"ledger {found.ledger_id}: {found.copies} copies are missing at {bookies}{lost}")
         if check.ledgers % REPORT_LEDGERS == 0:
             progress(f"{check.ledgers} ledgers checked, {underreplicated} lack copies")
     return CheckResult(check.ledgers, underreplicated, entries, copies, unreadable, tuple(lacking))
+
+
+async def repair_ledger(cluster: RepairedCluster, ledger_id: int, options: AutoRecoveryOptions) -> LedgerFindings:
+    """Read every copy of a ledger, and copy what is missing to where it belongs; return what was missing.
+
+    Works while autorecovery is disabled, and together with it: another process may have the ledger's lock.
+
+    Raises:
+        NoSuchLedger: there is no such ledger.
+        NotEnoughBookies, ReadFailed, ...: what prevents the repair.
+        MetadataError: the metadata store failed.
+    """
+    password = options.repair.password
+    check = LedgerCheck(cluster.context, 1.0, blames_silent=True, password=password, unexpected=cluster.unexpected)
+    found = await check.check(ledger_id)
+    if found is None:
+        raise NoSuchLedger(f"ledger {ledger_id} does not exist", ledger_id=ledger_id)
+    if found.error is not None:
+        raise found.error
+    if not found.bookies:
+        return found
+    await cluster.store.mark(ledger_id, found.bookies, time.time_ns() // 1_000_000)
+    worker = cluster.worker(this_process(), options)
+    while await cluster.store.find(ledger_id) is not None:
+        if not await worker.repair_listed({ledger_id}):
+            worker.raise_failure({ledger_id})
+            await asyncio.sleep(POLL_S)
+    return found
 
 
 async def move_away(cluster: RepairedCluster, bookie: str, options: AutoRecoveryOptions, progress: Progress) -> int:
@@ -138,13 +166,14 @@ async def _move(
 
 async def decommission(cluster: RepairedCluster, bookie: str, options: AutoRecoveryOptions, progress: Progress) -> int:
     """`move_away`, then forget the bookie: its cookie is deleted, so that its directories never serve again
-    unnoticed."""
+    unnoticed, and its plan."""
     moved = await move_away(cluster, bookie, options, progress)
     await _check_is_down(cluster, bookie)
     try:
         await cluster.context.registry.delete_cookie(bookie)
     except NoSuchNode:
         progress(f"the cookie of {bookie} was removed already")
+    await cluster.plans().end(bookie)
     return moved
 
 
@@ -169,7 +198,7 @@ async def _naming(cluster: RepairedCluster, bookie: str) -> tuple[frozenset[int]
         for ledger_id, metadata in some:
             if isinstance(metadata, BookKeeperError):
                 unreadable = metadata
-            elif _is_named(metadata, bookie):
+            elif names(metadata, bookie):
                 naming.add(ledger_id)
     return frozenset(naming), unreadable
 
@@ -179,8 +208,4 @@ async def _names(cluster: RepairedCluster, ledger_id: int, bookie: str) -> bool:
         metadata = (await cluster.context.ledgers.read(ledger_id)).metadata
     except NoSuchLedger:
         return False
-    return _is_named(metadata, bookie)
-
-
-def _is_named(metadata: LedgerMetadata, bookie: str) -> bool:
-    return any(bookie in fragment.bookies for fragment in metadata.fragments)
+    return names(metadata, bookie)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from bkspark.metadata.zookeeper_options import ZooKeeperOptions
 from bkspark.options import BYTES_MAX, COUNT_MAX, YEARS_S, bounded, check
+from bkspark.security.sasl import SaslClientOptions
+from bkspark.tls.options import TlsOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +48,16 @@ class AuditOptions:
 
 @dataclass(frozen=True, slots=True)
 class AutoRecoveryOptions:
-    """All options of one autorecovery process."""
+    """All options of one autorecovery process.
+
+    tls, sasl: of its connections to bookies; None: they are in clear, or not authenticated. zookeeper: of its session.
+    """
 
     audit: AuditOptions = AuditOptions()
     repair: RepairOptions = RepairOptions()
+    tls: TlsOptions | None = None
+    sasl: SaslClientOptions | None = None
+    zookeeper: ZooKeeperOptions = ZooKeeperOptions()
 
     def __post_init__(self) -> None:
         check(self)

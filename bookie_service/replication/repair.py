@@ -27,10 +27,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from bkspark.core.copies import settled_fragments
 from bkspark.core.effects import WriteMetadata
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.placement import FLAT, RandomSource, Topology, choose_replacements
-from bkspark.core.striping import write_set
 from bkspark.errors import BookKeeperError, NotEnoughBookies
 
 TARGETS_TRIED_MAX = 3
@@ -98,18 +98,6 @@ class Ended:
 Effect = InspectCopies | CopyEntries | WriteMetadata | RecoverLedger | Ended
 
 
-def stored_entries(fragment: Fragment, end_entry: int, slot: int, write_quorum: int) -> np.ndarray:
-    """Return the ids below `end_entry` that one slot of a fragment stores, ascending, int64.
-
-    >>> stored_entries(Fragment(4, ("a", "b", "c")), 10, 0, 2).tolist()
-    [5, 6, 8, 9]
-    """
-    size = len(fragment.bookies)
-    residues = [r for r in range(size) if slot in write_set(r, size, write_quorum)]
-    ids = np.arange(fragment.first_entry, max(end_entry, fragment.first_entry))
-    return ids if len(residues) == size else ids[np.isin(ids % size, residues)]
-
-
 def entry_windows(fragment: Fragment, end_entry: int) -> Iterator[tuple[Fragment, int]]:
     """Yield a fragment below `end_entry` in parts of WINDOW_ENTRIES, each as (part, the entry id after its last).
 
@@ -120,14 +108,6 @@ def entry_windows(fragment: Fragment, end_entry: int) -> Iterator[tuple[Fragment
     """
     for first in range(fragment.first_entry, end_entry, WINDOW_ENTRIES):
         yield Fragment(first, fragment.bookies), min(first + WINDOW_ENTRIES, end_entry)
-
-
-def settled_fragments(metadata: LedgerMetadata) -> list[tuple[Fragment, int]]:
-    """Return the fragments that receive no more entries, each with the entry id after its last."""
-    ends = [fragment.first_entry for fragment in metadata.fragments[1:]]
-    if metadata.is_closed:
-        ends.append(metadata.last_entry + 1)
-    return list(zip(metadata.fragments, ends))
 
 
 def swapped(metadata: LedgerMetadata, first_entry: int, names: Mapping[int, str]) -> LedgerMetadata:
@@ -149,6 +129,7 @@ class RepairCore:
         writable, registered: bookies that accept writes, and all that serve, when the repair begins.
         topology: where bookies are, and which to avoid.
         may_recover: whether the grace period of an open last fragment is over.
+        leaving: bookies that serve and whose copies are moved to others: they are replaced, and read from.
     """
 
     def __init__(
@@ -163,6 +144,7 @@ class RepairCore:
         random: RandomSource,
         topology: Topology = FLAT,
         may_recover: bool = False,
+        leaving: Collection[str] = (),
     ) -> None:
         self.ledger_id = ledger_id
         self.metadata = metadata
@@ -173,6 +155,7 @@ class RepairCore:
         self._random = random
         self._topology = topology
         self._may_recover = may_recover
+        self._leaving = frozenset(leaving)
         self._distrusted: frozenset[str] = frozenset()
         self._refusing: frozenset[str] = frozenset()
         self._holes: dict[tuple[int, str], np.ndarray] = {}
@@ -279,7 +262,8 @@ class RepairCore:
             return self._end(Outcome.DEFERRED, self._shortage)
         last = self.metadata.last_fragment
         # The owner knows better than we do whether a serving bookie answers.
-        lost = [bookie for bookie in last.bookies if bookie not in self._registered and self._is_lost(last, bookie)]
+        staying = self._registered - self._leaving
+        lost = [bookie for bookie in last.bookies if bookie not in staying and self._is_lost(last, bookie)]
         if self.metadata.is_closed or not lost:
             return self._end(Outcome.COMPLETE, None)
         return self._recover() if self._may_recover else self._end(Outcome.OPEN, None)
@@ -295,7 +279,7 @@ class RepairCore:
         return is_recovered or bookie in self._reported
 
     def _is_lost(self, fragment: Fragment, bookie: str) -> bool:
-        if bookie in self._distrusted:
+        if bookie in self._distrusted or bookie in self._leaving:
             return True
         return bookie not in self._registered and (not self._reported or self._is_suspect(fragment, bookie))
 
@@ -327,7 +311,7 @@ class RepairCore:
     def _replacements(self, fragment: Fragment, lost: list[int]) -> list[SlotCopy]:
         if not lost:
             return []
-        spare = self._writable - self._distrusted - self._refusing
+        spare = self._writable - self._distrusted - self._refusing - self._leaving
         quorum = self.metadata.write_quorum
         chosen = choose_replacements(fragment.bookies, lost, spare, quorum, self._random, self._topology)
         for slot in lost:

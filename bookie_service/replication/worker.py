@@ -9,41 +9,45 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import assert_never
+import re
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 
-import numpy as np
-
-from bkspark.core.effects import WriteMetadata
-from bkspark.core.metadata import Fragment
-from bkspark.core.writer_options import WriterOptions
-from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat, NoSuchLedger, SessionExpired, TooManyRequests
+from bkspark.core.copies import share_of
+from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat, NoSuchLedger, SessionExpired
 from bkspark.ledger.context import ClientContext
-from bkspark.ledger.metadata_steps import write_metadata
-from bkspark.ledger.recovery import recover
-from bkspark.ledger.stored import ReplicaReader
+from bkspark.metadata.repair_reports import (
+    ERROR_CHARACTERS_MAX,
+    REPORTED_MAX,
+    Postponed,
+    Repairing,
+    RepairReport,
+    RepairReports,
+)
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.underreplication import Underreplicated, UnderreplicationStore
+from bookie_service.metrics.histograms import Histograms
 from bookie_service.replication.containment import UnexpectedErrors
-from bookie_service.replication.copying import PIECES_MAX, ByteRate, CopyFailed, FragmentCopier
+from bookie_service.replication.copying import PIECES_MAX, ByteRate
 from bookie_service.replication.options import RepairOptions
 from bookie_service.replication.repair import (
-    CopyEntries,
-    Effect,
     Ended,
-    InspectCopies,
     Outcome,
-    RecoverLedger,
     RepairCore,
-    entry_windows,
-    stored_entries,
 )
+from bookie_service.replication.repair_log import RepairLog
+from bookie_service.replication.repair_run import RepairRun
 
 logger = logging.getLogger(__name__)
 
 FAILED_PAUSE_FIRST_S = 1.0
-FAILURES_TOLD = 3
+FAILURES_REPORTED = 3
+REPORT_S = 2.0
+CAUSES_MAX = 20
+_DIGITS = re.compile("[0-9]+")
 DEFERRED_MAX = 100_000
 """Ledgers that are remembered as not to be tried yet; beyond this number, the oldest are tried again."""
 
@@ -60,6 +64,15 @@ class _Deferred:
     error: BookKeeperError | None = None
 
 
+@dataclass(slots=True)
+class _Running:
+    """A repair that runs: bytes to copy, since when, and the run, once it has begun."""
+
+    bytes: int
+    since_ms: int
+    run: RepairRun
+
+
 class ReplicationWorker:
     """Repairs listed ledgers. `run` for ever, or `repair` one ledger."""
 
@@ -71,7 +84,9 @@ class ReplicationWorker:
         who: str,
         options: RepairOptions,
         unexpected: UnexpectedErrors,
+        reports: RepairReports | None = None,
     ) -> None:
+        """`reports`: where `run` reports what it does, and finds the rate that an operator set."""
         self._context = context
         self._tree = tree
         self._store = store
@@ -84,12 +99,26 @@ class ReplicationWorker:
         self._wake = asyncio.Event()
         self.repaired = 0
         self.copied_bytes = 0
+        self.copied_sizes = Histograms()
+        """Sizes of the entries that were copied; those of one piece count with their mean."""
+        self.failures = 0
+        self.listed = 0
+        """Ledgers that were listed when the list was read last."""
+        self._log = RepairLog(self._now_s)
+        self._running: dict[int, _Running] = {}
+        self._reports = reports
+
+    def set_options(self, options: RepairOptions) -> None:
+        """Use other rates and pauses from now on, also for the repairs that run."""
+        self._options = options
+        self._rate.bytes_per_s = options.bytes_per_s
 
     # ---- the list ----
 
     async def run(self) -> None:
         """Repair listed ledgers, for ever. After errors of the metadata store, and unexpected errors, it waits and
         retries."""
+        reporting = None if self._reports is None else asyncio.ensure_future(self._report_often(self._reports))
         stop_watching = None
         try:
             while True:
@@ -107,6 +136,51 @@ class ReplicationWorker:
         finally:
             if stop_watching is not None:
                 stop_watching()
+            if reporting is not None:
+                reporting.cancel()
+
+    # ---- what it reports ----
+
+    async def _report_often(self, reports: RepairReports) -> None:
+        """Report what changed, every few seconds, and use the rate that an operator set; for ever."""
+        last: RepairReport | None = None
+        while True:
+            try:
+                rate = await reports.bytes_per_s()
+                self._rate.bytes_per_s = self._options.bytes_per_s if rate is None else rate
+                report = self.report()
+                if last is None or replace(report, at_ms=last.at_ms) != last:
+                    await reports.put(report)
+                    last = report
+            except MetadataError as error:
+                logger.debug("the repairs of this process are not reported: %s", error)
+                last = None
+            await asyncio.sleep(REPORT_S)
+
+    def report(self) -> RepairReport:
+        """Return what this process does now."""
+        now_s, now_ms = self._now_s(), _now_ms()
+        postponed = [(id, each) for id, each in self._deferred.items() if id not in self._running]
+        causes = Counter(_DIGITS.sub("N", _error(each)) for _, each in postponed)
+        return RepairReport(
+            self._who,
+            now_ms,
+            self._rate.bytes_per_s,
+            self.listed,
+            self.repaired,
+            self.copied_bytes,
+            self.failures,
+            len(postponed),
+            tuple(
+                Repairing(id, each.bytes, each.run.copied_bytes, each.since_ms)
+                for id, each in list(self._running.items())[:REPORTED_MAX]
+            ),
+            tuple(
+                Postponed(id, _error(each), each.failures, (now_ms + int((each.due_s - now_s) * 1000)) // 1000 * 1000)
+                for id, each in sorted(postponed, key=lambda it: it[1].due_s)[:REPORTED_MAX]
+            ),
+            dict(causes.most_common(CAUSES_MAX)),
+        )
 
     async def _pause(self) -> None:
         self._wake.clear()
@@ -128,6 +202,7 @@ class ReplicationWorker:
             MetadataError: the store failed.
         """
         listed = [ledger_id async for ledger_id in self._store.ids() if only is None or ledger_id in only]
+        self.listed = len(listed)
         self._deferred = {ledger_id: self._deferred[ledger_id] for ledger_id in listed if ledger_id in self._deferred}
         now_s = self._now_s()
         due = [id for id in listed if id not in self._deferred or self._deferred[id].due_s <= now_s]
@@ -142,6 +217,7 @@ class ReplicationWorker:
                 if only is None and not await self._store.is_enabled():
                     return
                 done += await self.repair(ledger_id)
+                self._log.tick(len(listed) - done)
 
         lanes = [asyncio.ensure_future(lane()) for _ in range(min(self._options.ledgers_at_once, len(due)))]
         try:
@@ -150,6 +226,7 @@ class ReplicationWorker:
             for task in lanes:
                 task.cancel()
             await asyncio.gather(*lanes, return_exceptions=True)
+        self._log.tick(len(listed) - done, is_last=True)
         return done
 
     async def repair(self, ledger_id: int) -> bool:
@@ -160,7 +237,7 @@ class ReplicationWorker:
         """
         if not await self._store.lock(ledger_id, self._who):
             return False
-        session = self._tree.session_id
+        session, copied_before = self._tree.session_id, self.copied_bytes
         try:
             try:
                 work = await self._store.find(ledger_id)
@@ -179,6 +256,7 @@ class ReplicationWorker:
                 return False
             self._deferred.pop(ledger_id, None)
             self.repaired += 1
+            self._log.repaired(ledger_id, self.copied_bytes - copied_before)
             return await self._store.finish(work)
         finally:
             # The error must not replace a cancellation. The end of the session releases the lock, or its next `lock`
@@ -198,17 +276,18 @@ class ReplicationWorker:
             known.failures = min(known.failures + 1, 16)
             known.due_s = now_s + pause_s
             known.error = ended.error
-            logger.warning("ledger %d is not repaired yet, again in %g s: %s", ledger_id, pause_s, ended.error)
+            self.failures += 1
+            self._log.failed(ledger_id, ended.error, pause_s)
         if len(self._deferred) >= DEFERRED_MAX and ledger_id not in self._deferred:
             self._deferred.pop(next(iter(self._deferred)))
         self._deferred[ledger_id] = known
 
     def raise_failure(self, ledger_ids: Collection[int]) -> None:
-        """Raise the error of one of these ledgers, if each of them was tried and failed `FAILURES_TOLD` times."""
+        """Raise the error of one of these ledgers, if each of them was tried and failed `FAILURES_REPORTED` times."""
         errors = []
         for ledger_id in ledger_ids:
             known = self._deferred.get(ledger_id)
-            if known is None or known.error is None or known.failures < FAILURES_TOLD:
+            if known is None or known.error is None or known.failures < FAILURES_REPORTED:
                 return
             errors.append(known.error)
         if errors:
@@ -248,103 +327,35 @@ class ReplicationWorker:
             topology=candidates.topology,
             may_recover=self._may_recover(ledger_id, stored.metadata.last_fragment),
         )
-        run = _RepairRun(self._context, core, registered, self._options.password, self._rate, self._piece_bytes)
-        (effect,) = core.start()
-        while not isinstance(effect, Ended):
-            if self._tree.session_id != session:
-                error = SessionExpired(f"the lock of ledger {ledger_id} went with its session")
-                return Ended(Outcome.DEFERRED, error), None
-            (effect,) = await run.perform(effect)
-        self.copied_bytes += run.copied_bytes
+        run = RepairRun(
+            self._context, core, registered, self._options.password, self._rate, self._piece_bytes, self.copied_sizes
+        )
+        lost = work.missing or tuple(frozenset(_named(stored.metadata)) - registered)
+        self._running[ledger_id] = _Running(share_of(stored.metadata, lost).bytes, _now_ms(), run)
+        try:
+            (effect,) = core.start()
+            while not isinstance(effect, Ended):
+                if self._tree.session_id != session:
+                    error = SessionExpired(f"the lock of ledger {ledger_id} went with its session")
+                    return Ended(Outcome.DEFERRED, error), None
+                (effect,) = await run.perform(effect)
+        finally:
+            del self._running[ledger_id]
+            self.copied_bytes += run.copied_bytes
         return effect, core.metadata.last_fragment
 
 
-class _RepairRun:
-    """Performs the effects of one RepairCore."""
+def _named(metadata: LedgerMetadata) -> Iterator[str]:
+    for fragment in metadata.fragments:
+        yield from fragment.bookies
 
-    def __init__(
-        self,
-        context: ClientContext,
-        core: RepairCore,
-        registered: frozenset[str],
-        password: bytes,
-        rate: ByteRate,
-        piece_bytes: int,
-    ) -> None:
-        self._context = context
-        self._core = core
-        self._registered = registered
-        self._fallback_password = password
-        self._rate = rate
-        self._piece_bytes = piece_bytes
-        self.copied_bytes = 0
 
-    @property
-    def _password(self) -> bytes:
-        password = self._core.metadata.password
-        return self._fallback_password if password is None else password
+def _error(deferred: _Deferred) -> str:
+    """Return why a ledger waits."""
+    if deferred.error is None:
+        return "it is open, and its writer may leave the lost bookie by itself"
+    return str(deferred.error)[:ERROR_CHARACTERS_MAX]
 
-    async def perform(self, effect: InspectCopies | CopyEntries | RecoverLedger | WriteMetadata) -> list[Effect]:
-        """Return what to do next: one effect at a time, as each waits for the one before."""
-        match effect:
-            case InspectCopies():
-                return await self._inspect(effect)
-            case CopyEntries():
-                return await self._copy(effect)
-            case RecoverLedger():
-                return await self._recover()
-            case WriteMetadata():
-                return await self._write(effect)
-            case _:
-                assert_never(effect)
 
-    async def _write(self, effect: WriteMetadata) -> list[Effect]:
-        try:
-            return await write_metadata(self._context.ledgers, self._core, self._core.ledger_id, effect)
-        except NoSuchLedger:
-            return self._core.on_gone()
-
-    async def _inspect(self, effect: InspectCopies) -> list[Effect]:
-        core = self._core
-        held = ReplicaReader(self._context, core.ledger_id, core.metadata, self._password)
-        bookie, quorum = effect.fragment.bookies[effect.slot], core.metadata.write_quorum
-        holes = [np.empty(0, np.int64)]
-        try:
-            for part, end_entry in entry_windows(effect.fragment, effect.end_entry):
-                holes.append(await held.missing(bookie, stored_entries(part, end_entry, effect.slot, quorum)))
-        except TooManyRequests as error:
-            return core.on_busy(error)
-        except BookKeeperError:
-            # An unreachable bookie is replaced: an extra copy does no harm.
-            return core.on_inspected(effect, None)
-        return core.on_inspected(effect, np.concatenate(holes))
-
-    async def _copy(self, effect: CopyEntries) -> list[Effect]:
-        core = self._core
-        copier = FragmentCopier(
-            self._context, core.ledger_id, core.metadata, self._password, self._rate, self._piece_bytes
-        )
-        lost = frozenset(effect.fragment.bookies) - self._registered
-        try:
-            await copier.copy(effect, lost)
-        except CopyFailed as failure:
-            self._context.watcher.on_failure(failure.target)
-            return core.on_copy_failed(failure.target, failure.error)
-        except BookKeeperError as error:
-            return core.on_unreadable(error)
-        finally:
-            self.copied_bytes += copier.copied_bytes
-        return core.on_copied()
-
-    async def _recover(self) -> list[Effect]:
-        core, context = self._core, self._context
-        try:
-            stored = await context.ledgers.read(core.ledger_id)
-            if not stored.metadata.is_closed:
-                await recover(context, core.ledger_id, stored, self._password, WriterOptions())
-                stored = await context.ledgers.read(core.ledger_id)
-        except NoSuchLedger:
-            return core.on_gone()
-        except BookKeeperError as error:
-            return core.on_metadata_failed(error)
-        return core.on_recovered(stored.metadata, stored.version)
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
 from bkspark.errors import ConfigurationError
+from bkspark.extras import explain
+
+_VARIABLE = "BK_"
 
 
 class ServerParser(argparse.ArgumentParser):
@@ -18,11 +23,29 @@ class ServerParser(argparse.ArgumentParser):
 
 
 def add_configuration(parser: argparse.ArgumentParser) -> None:
-    """Add --config and --set."""
+    """Add --config, --environment and --set."""
     parser.add_argument("--config", type=Path, metavar="FILE", help="a file of Apache's bk_server.conf syntax and keys")
     parser.add_argument(
-        "--set", type=_key_value, action="append", default=[], metavar="KEY=VALUE", help="one key; wins over the file"
+        "--environment", action="store_true", help="take keys from variables BK_KEY, too; they win over the file"
     )
+    parser.add_argument(
+        "--set", type=_key_value, action="append", default=[], metavar="KEY=VALUE", help="one key; wins over all others"
+    )
+
+
+def settings(arguments: argparse.Namespace) -> list[tuple[str, str]]:
+    """Return the keys beside the file, as `add_configuration` parsed them; later ones win."""
+    return [*(variables(os.environ) if arguments.environment else []), *arguments.set]
+
+
+def variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the keys that variables such as BK_bookiePort set, as in Apache's image.
+
+    Keys begin with a small letter. BK_DATA_DIR and the like are for the image's entry point, and Kubernetes makes
+    BK_PORT of a service called bk. An empty variable sets nothing.
+    """
+    found = ((name.removeprefix(_VARIABLE), value) for name, value in environment.items() if name.startswith(_VARIABLE))
+    return sorted((key, value) for key, value in found if key[:1].islower() and value.strip())
 
 
 def identifier(text: str) -> int:
@@ -43,6 +66,16 @@ def fail(program: str, error: object, code: int) -> int:
     """Print one line on stderr and return the exit code."""
     print(f"{program}: {error}", file=sys.stderr, flush=True)
     return code
+
+
+def run_with_extras(program: str, run: Callable[[], int]) -> int:
+    """Return what `run` does; 1, after one line about the extra, if a package of an extra is not installed."""
+    try:
+        return run()
+    except ModuleNotFoundError as missing:
+        if reason := explain(missing):
+            return fail(program, reason, 1)
+        raise
 
 
 def _key_value(text: str) -> tuple[str, str]:

@@ -13,16 +13,18 @@ too.
 from __future__ import annotations
 
 import difflib
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bkspark.errors import ConfigurationError
 from bkspark.ids import check_bookie_id, parse_host_port
 from bkspark.metadata.uri import MetadataUri
+from bkspark.metadata.zookeeper_options import ZooKeeperOptions
 from bkspark.options import YEARS_S, default_of
-from bookie_service.engine.bookie import BookieOptions
+from bookie_service.engine.bookie_environment import BookieOptions
 from bookie_service.engine.disk_watch import DiskOptions
 from bookie_service.engine.reads import ReadOptions
 from bookie_service.engine.shares import ShareLimits
@@ -32,12 +34,20 @@ from bookie_service.gc.gc_policy import CompactionLevel
 from bookie_service.network.connection import ConnectionOptions
 from bookie_service.network.connections import ConnectionLimits
 from bookie_service.replication.options import AuditOptions, AutoRecoveryOptions, RepairOptions
+from bookie_service.settings.authentication import (
+    client_authentication,
+    listener_authentication,
+    note_missing_client,
+)
 from bookie_service.settings.file import read
+from bookie_service.settings.http_options import EVERYWHERE, THIS_HOST, HttpLimits, HttpOptions
 from bookie_service.settings.keys import APACHE_KEYS, APACHE_PREFIXES, OWN_KEYS
 from bookie_service.settings.service_options import AddressOptions, ServiceOptions
 from bookie_service.settings.table import MIB, fill, value_of
+from bookie_service.settings.tls import client_tls, http_tls, listener_tls
 from bookie_service.settings.users import group_id, user_ids
-from bookie_service.settings.values import FALSE, MOST, NULL, TRUE, Setting, Values, refused
+from bookie_service.settings.values import FALSE, MOST, NULL, SECRET_WORDS, TRUE, Setting, Values, refused
+from bookie_service.settings.zookeeper import session_options
 from bookie_service.storage.disks import DiskLimits
 from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.io.key_values import KeyValueOptions
@@ -48,16 +58,16 @@ from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
 
 OPEN_FILES_MIN = 16
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
 COMPACTED_SHARE_MAX = 0.99
 """Apache's bookies also accept 1: a log is replaced as soon as one of its entries is deleted."""
 
 _JOURNAL_DIRECTORY, _LEDGER_DIRECTORY = "/tmp/bk-txn", "/tmp/bk-data"
+_PROMETHEUS = "PrometheusMetricsProvider"
+_HOST_UNSET = f"{THIS_HOST}; with access control {EVERYWHERE}"
 _DEFAULT_SERVERS, _DEFAULT_ROOT = "zk+hierarchical://localhost:2181", "/ledgers"
 PROTECTING = {
-    "bookieAuthProviderFactoryClass": "authentication",
-    "authorizedRoles": "authorisation",
-    "tlsProviderFactoryClass": "TLS",
-    "zkEnableSecurity": "ZooKeeper access control",
     "disableServerSocketBind": "way to be reached but its port",
 }
 """Keys that would protect something and are not served: they are refused when set."""
@@ -126,21 +136,31 @@ class Configuration:
 
     `notes`: a line for each value that is not used as given.
     `dangers`: a line for each setting that can lose acknowledged entries.
+    `keeps_status`: a bookie that an operator made read-only is so after a restart.
     `permitted_users`: names of users who may run the bookie; empty: any user may.
+    `log_level`, `log_format`: what is logged, and how. `values`: the keys and values as they were given.
+    `rules_path`: the file of authorization rules; None: everyone may do everything.
     `file_group`: the group that may read the bookie's files; None: its user alone may.
     """
 
     address: AddressOptions
     metadata_uri: MetadataUri
+    zookeeper: ZooKeeperOptions
     session_timeout_s: float
     service: ServiceOptions
     auto_recovery: AutoRecoveryOptions
     runs_auto_recovery: bool
+    http: HttpOptions
+    keeps_status: bool
     unused_keys: tuple[str, ...]
     notes: tuple[str, ...]
     dangers: tuple[str, ...]
     permitted_users: tuple[str, ...] = ()
     file_group: int | None = None
+    rules_path: str | None = None
+    log_level: str = "info"
+    log_format: str = "text"
+    values: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
 
 def load(path: Path | None, settings: Iterable[tuple[str, str]]) -> Configuration:
@@ -177,19 +197,30 @@ def _configured(keys: Values, values: Mapping[str, str]) -> Configuration:
     for key, what in PROTECTING.items():
         if (keys.text(key) or NULL).lower() not in (NULL, *FALSE):
             raise refused(key, values[key], f"this bookie has no {what} yet; remove the key to go without")
+    zookeeper = session_options(keys)
     configuration = Configuration(
         address=_address(keys),
         metadata_uri=_metadata_uri(keys),
+        zookeeper=zookeeper,
         session_timeout_s=keys.number("zkTimeout", 10_000, least=500, most=3_600_000, unit="ms") / 1000,
         service=_service(keys),
-        auto_recovery=_auto_recovery(keys),
+        auto_recovery=_auto_recovery(keys, zookeeper),
         runs_auto_recovery=keys.flag("autoRecoveryDaemonEnabled", False),
+        http=_http(keys),
+        keeps_status=keys.flag("persistBookieStatusEnabled", True, "a bookie set read-only is so after a restart"),
         unused_keys=(),
         notes=(),
         dangers=(),
         permitted_users=tuple(name for name in keys.names("permittedStartupUsers") if name != NULL),
+        log_level=keys.parsed("logLevel", _one_of(LOG_LEVELS), default="info") or "info",
+        log_format=keys.parsed("logFormat", _one_of(LOG_FORMATS), default="text") or "text",
+        values=dict(values),
+        rules_path=keys.parsed("authorizationRulesFile", os.path.abspath, default="none: everyone may do everything"),
         file_group=keys.parsed("permittedFileGroup", group_id, default="none but the bookie's user"),
     )
+    authentication, recovery = configuration.service.authentication, configuration.auto_recovery
+    if configuration.runs_auto_recovery and authentication is not None and authentication.sasl is not None:
+        note_missing_client(keys, recovery.sasl is not None)
     unused = sorted(key for key in values if key not in keys.asked and key not in HARMLESS and values[key].strip())
     dangers = [f"{key}=false is DANGEROUS: {what}" for key, what in DANGEROUS.items() if not keys.flag(key, True)]
     return replace(configuration, unused_keys=tuple(unused), notes=tuple(keys.notes), dangers=tuple(dangers))
@@ -206,6 +237,32 @@ def _address(keys: Values) -> AddressOptions:
     if not keys.flag("allowEphemeralPorts", False) and options.port == 0:
         raise ConfigurationError("bookiePort=0: a port that changes at every start needs allowEphemeralPorts=true")
     return options
+
+
+def _http(keys: Values) -> HttpOptions:
+    provider = keys.text("statsProviderClass", default="none: no port of their own for the metrics") or NULL
+    name = provider.rpartition(".")[2]
+    is_prometheus = name == _PROMETHEUS
+    if provider != NULL and not is_prometheus and name != "NullStatsProvider":
+        keys.note("statsProviderClass", provider, f"this bookie has Prometheus metrics only: name {_PROMETHEUS}")
+    serves_metrics = keys.flag("prometheusStatsHttpEnable", True, "if statsProviderClass is Prometheus's")
+    access_file = keys.text("httpServerAccessFile")
+    tls = http_tls(keys, has_access_file=access_file is not None)
+    is_guarded = access_file is not None or (tls is not None and tls.client_authentication)
+    unset = EVERYWHERE if is_guarded else THIS_HOST
+    host = keys.parsed("httpServerHost", _checked_host, default=_HOST_UNSET)
+    metrics_host = keys.parsed("prometheusStatsHttpAddress", _checked_host, default=_HOST_UNSET)
+    return fill(
+        keys,
+        HttpOptions,
+        host=host or unset,
+        serves_metrics=is_prometheus and serves_metrics,
+        metrics_host=metrics_host or unset,
+        limits=fill(keys, HttpLimits),
+        access_file=access_file,
+        tls=tls,
+        allowed_hosts=keys.names("httpServerAllowedHosts"),
+    )
 
 
 def _metadata_uri(keys: Values) -> MetadataUri:
@@ -233,6 +290,20 @@ def _checked_host(host: str) -> str:
     return host
 
 
+def _one_of(choices: Sequence[str]) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in choices:
+            raise ValueError(f"it must be one of {', '.join(choices)}")
+        return text.lower()
+
+    return parse
+
+
+def is_secret(key: str) -> bool:
+    """Return whether the value of a key must not be shown."""
+    return any(word in key.lower() for word in (*SECRET_WORDS, "token", "jaas"))
+
+
 def _user_ids(names: str) -> frozenset[int]:
     return user_ids(name.strip() for name in names.split(",") if name.strip())
 
@@ -241,6 +312,7 @@ def _service(keys: Values) -> ServiceOptions:
     connection = fill(keys, ConnectionOptions, stalled_s_max=_stalled_s(keys))
     # Frames of the largest size would hardly get through less.
     frames_bytes = 2 * connection.frame_bytes_max
+    tls = listener_tls(keys)
     append = fill(keys, AppendOptions, sync_bytes=_sync_bytes(keys))
     disks = _disks(keys, append.log_bytes_max)
     fetch_threads: int = value_of(keys, ServiceOptions, "fetch_threads")
@@ -265,6 +337,8 @@ def _service(keys: Values) -> ServiceOptions:
         store=_store(keys, append, frames_bytes, disks.limits),
         collection=_collection(keys),
         disks=disks,
+        tls=tls,
+        authentication=listener_authentication(keys, tls),
     )
 
 
@@ -422,9 +496,12 @@ def _collection(keys: Values) -> CollectionOptions:
     )
 
 
-def _auto_recovery(keys: Values) -> AutoRecoveryOptions:
+def _auto_recovery(keys: Values, zookeeper: ZooKeeperOptions) -> AutoRecoveryOptions:
     password = (keys.text("passwd", default="empty") or "").encode()
-    return AutoRecoveryOptions(fill(keys, AuditOptions), fill(keys, RepairOptions, password=password))
+    repair = fill(keys, RepairOptions, password=password)
+    return AutoRecoveryOptions(
+        fill(keys, AuditOptions), repair, client_tls(keys), client_authentication(keys), zookeeper
+    )
 
 
 def _compaction(keys: Values, kind: str) -> CompactionLevel:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from bkspark import properties
 from bkspark.errors import ConfigurationError
-from bookie_service.settings import properties
 
 INCLUDES_MAX = 16
 """Depth of nested files: a deeper one includes itself."""

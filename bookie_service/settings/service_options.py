@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 
 from bkspark.errors import ConfigurationError
 from bkspark.options import BYTES_MAX, YEARS_S, bounded, check
-from bookie_service.engine.bookie import BookieOptions
+from bookie_service.engine.bookie_environment import BookieOptions
 from bookie_service.engine.disk_watch import DiskOptions
 from bookie_service.gc.garbage_collector import CollectionOptions
+from bookie_service.network.authentication import ListenerAuthenticationOptions
 from bookie_service.network.connection import ConnectionOptions
 from bookie_service.network.connections import ConnectionLimits
+from bookie_service.network.tls_handshakes import ListenerTlsOptions
 from bookie_service.storage.journal.flush_policy import FlushLimits
 from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.base import StoreOptions
@@ -38,7 +40,9 @@ class ServiceOptions:
     """The options of one bookie. Directories are the configured ones, absolute.
 
     received_bytes_max, reply_bytes_max: limits of all connections together, see `memory_budget`.
+    tls: None: a peer that asks for TLS gets a refusal. authentication: None: every client is served.
     local_readers: ids of users whose clients read entry logs themselves, besides this one's and root.
+    statistics: the times of requests are recorded; statistics_window_s: quantiles are those of the last such time.
     """
 
     journal_directories: Sequence[str]
@@ -50,6 +54,8 @@ class ServiceOptions:
     fetch_threads: int = bounded(8, 1, 1024)
     local_reads: bool = True
     local_readers: frozenset[int] = frozenset()
+    statistics: bool = True
+    statistics_window_s: float = bounded(60.0, 0.001, YEARS_S, "seconds")
     bookie: BookieOptions = field(default_factory=BookieOptions)
     connection: ConnectionOptions = field(default_factory=ConnectionOptions)
     flush: FlushLimits = field(default_factory=FlushLimits)
@@ -57,6 +63,8 @@ class ServiceOptions:
     store: StoreOptions = field(default_factory=StoreOptions)
     collection: CollectionOptions = field(default_factory=CollectionOptions)
     disks: DiskOptions = field(default_factory=DiskOptions)
+    tls: ListenerTlsOptions | None = None
+    authentication: ListenerAuthenticationOptions | None = None
 
     def __post_init__(self) -> None:
         check(self)

@@ -13,13 +13,16 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 from bkspark.options import bounds_of, default_of
-from bookie_service.engine.bookie import BookieOptions
+from bookie_service.engine.bookie_environment import BookieOptions
 from bookie_service.engine.disk_watch import DiskOptions
 from bookie_service.engine.reads import ReadOptions
 from bookie_service.gc.garbage_collector import CollectionOptions
+from bookie_service.network.authentication import ListenerAuthenticationOptions
 from bookie_service.network.connection import ConnectionOptions
 from bookie_service.network.connections import ConnectionLimits
+from bookie_service.network.tls_handshakes import ListenerTlsOptions
 from bookie_service.replication.options import AuditOptions, RepairOptions
+from bookie_service.settings.http_options import HttpLimits, HttpOptions
 from bookie_service.settings.service_options import AddressOptions, ServiceOptions
 from bookie_service.settings.values import Values
 from bookie_service.storage.disks import DiskLimits
@@ -85,8 +88,23 @@ TABLE: Mapping[type, Sequence[Row]] = {
     ServiceOptions: (
         Row("fetch_threads", "numReadWorkerThreads", "threads that wait for the disk"),
         Row("local_reads", "localReadsEnabled", "clients on this host read entry logs themselves"),
+        Row("statistics", "enableStatistics", "the times of requests are recorded"),
+        Row("statistics_window_s", "prometheusStatsLatencyRolloverSeconds", "s of which quantiles are", least=1),
         Row("received_bytes_max", "receiveBuffersMaxBytes", "bytes received, not served yet; all connections"),
         Row("reply_bytes_max", "replyBuffersMaxBytes", "bytes that peers have not taken; all connections"),
+    ),
+    HttpOptions: (
+        Row("serves_api", "httpServerEnabled", "the administration API, with the metrics"),
+        Row("port", "httpServerPort", raises=False, lowers=False),
+        Row("metrics_port", "prometheusStatsHttpPort", raises=False, lowers=False),
+    ),
+    HttpLimits: (
+        Row("connections", "httpServerMaxConnections", "connections"),
+        Row("head_bytes", "httpServerMaxHeadBytes", "bytes of a request's head"),
+        Row("body_bytes", "httpServerMaxBodyBytes", "bytes of a request's body"),
+        Row("idle_s", "httpServerIdleTimeoutMs", "ms for a request to come, and for a response to be taken", _MS_IN_S),
+        Row("handshake_s", "httpServerTlsHandshakeTimeoutMs", "ms for a TLS handshake", _MS_IN_S),
+        Row("handshakes", "httpServerMaxTlsHandshakes", "unfinished TLS handshakes"),
     ),
     BookieOptions: (
         Row("adds_in_flight_max", "maxAddsInProgressLimit", "adds, 0 or less: no limit", or_less=True),
@@ -118,6 +136,22 @@ TABLE: Mapping[type, Sequence[Row]] = {
             "connections for the cluster's bookies, of maxConnections a tenth at most",
         ),
         Row("idle_s", "connectionIdleTimeoutMs", "ms for the first request to come", _MS_IN_S),
+    ),
+    ListenerTlsOptions: (
+        Row("required", "tlsRequired", "serve nothing but TLS"),
+        Row("handshake_s", "tlsHandshakeTimeoutMs", "ms for a TLS handshake", _MS_IN_S),
+        Row("handshakes_max", "maxTlsHandshakes", "unfinished TLS handshakes"),
+        Row("handshakes_per_address_max", "maxTlsHandshakesPerAddress", "unfinished TLS handshakes"),
+    ),
+    ListenerAuthenticationOptions: (
+        Row("required", "authenticationRequired", "close connections whose clients do not authenticate first"),
+        Row("timeout_s", "authenticationTimeoutMs", "ms for authentication", _MS_IN_S),
+        Row("waiting_max", "maxUnauthenticatedConnections", "connections that are not authenticated yet"),
+        Row(
+            "waiting_per_address_max",
+            "maxUnauthenticatedConnectionsPerAddress",
+            "connections that are not authenticated yet",
+        ),
     ),
     FlushLimits: (
         Row("bytes_max", "journalBufferedWritesThreshold", "bytes"),

@@ -11,10 +11,15 @@ from collections.abc import Iterable
 
 def current_user() -> str:
     """Return the name of the user that this process runs as, or its number if it has no name."""
+    return user_name(os.geteuid())
+
+
+def user_name(user_id: int) -> str:
+    """Return the name of a user, or the number of a user without a name."""
     try:
-        return pwd.getpwuid(os.geteuid()).pw_name
+        return pwd.getpwuid(user_id).pw_name
     except KeyError:
-        return str(os.geteuid())
+        return str(user_id)
 
 
 def user_ids(names: Iterable[str]) -> frozenset[int]:

@@ -163,8 +163,10 @@ class Values:
         return used
 
     def note(self, key: str, text: str, what: str) -> None:
-        """Note that a value is not used as given."""
-        self.notes.append(f"{key}={_shown(key, text)}: {what}")
+        """Note that a value is not used as given: once, however many options follow a key."""
+        line = f"{key}={_shown(key, text)}: {what}"
+        if line not in self.notes:
+            self.notes.append(line)
 
     def flag(self, key: str, default: bool, unit: str = "") -> bool:
         text = self._ask(key, Setting("true or false", str(default).lower(), unit))

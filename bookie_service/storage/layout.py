@@ -1,10 +1,12 @@
 """Every directory and file name of a bookie, as Apache's bookies lay them out.
 
 <journal directory>/current/   VERSION (cookie), place, <id>.txn
-<ledger directory>/current/    VERSION, place, lastMark, lastMark.<i>, lastId, <hex>.log, <hex>/<hex>/<hex>.idx;
-                               in the first one fencedDeleted, indexFiles, limbo, positions/ and positions.commit with
-                               DbLedgerStorage, and compaction while one runs; <hex>.idx.rebuilt and positions.rebuilt/
-                               while an index is rebuilt, positions.replaced/ after that
+<ledger directory>/current/    VERSION, place, lastMark, lastMark.<i>, lastId, <hex>.log, <hex>/<hex>/<hex>.idx, and
+                               BOOKIE_STATUS once an operator made the bookie read-only or writable;
+                               in the first one fencedDeleted, indexFiles, ledgerHeaders, limbo, positions/ and
+                               positions.commit with DbLedgerStorage, and compaction while one runs;
+                               <hex>.idx.rebuilt and positions.rebuilt/ while an index is rebuilt, positions.replaced/
+                               after that
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ class Bench:
         """Drop ledgers, as the collector does once it has proofs."""
         self.store.prepare_drop(ledger_ids, (), 0)
         assert self.store.drop(ledger_ids) == list(ledger_ids)
-        self.store.index.sync_removed(ledger_ids)
+        self.store.sync_dropped(ledger_ids)
 
     def read(self, ledger_id: int, entry_ids: range) -> list[bytes | None]:
         """Return each entry as an item, None where it is not held."""

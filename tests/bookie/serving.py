@@ -6,18 +6,23 @@ import asyncio
 import socket
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from bkspark.entries import EntryBatch
 from bkspark.wire import v2
 from bkspark.wire.digest import DigestType, EntryDigest, master_key
+from bookie_service.engine.authorization import Authorization
 from bookie_service.service import BookieService
 from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage.io.files import LocalFiles
+from tests.disks import ROOMY, ROOMY_DISKS
+
+T = TypeVar("T")
 
 KEY = master_key(b"")
 DIGEST = EntryDigest(DigestType.CRC32C, b"")
@@ -25,7 +30,8 @@ DIGEST = EntryDigest(DigestType.CRC32C, b"")
 
 def service_options(directory: Path, **changes: object) -> ServiceOptions:
     """Options of a bookie whose journal and ledgers lie below `directory`."""
-    options = ServiceOptions([str(directory / "journal")], [str(directory / "ledgers")])
+    options = ServiceOptions([str(directory / "journal")], [str(directory / "ledgers")], disks=ROOMY_DISKS)
+    options = replace(options, store=replace(options.store, disks=ROOMY))
     return replace(options, **changes)
 
 
@@ -38,10 +44,15 @@ class Serving:
     """A service on a thread of its own; `with` starts it and stops it cleanly, unless `abandon` was called."""
 
     def __init__(
-        self, options: ServiceOptions, files: LocalFiles | None = None, suspects: Sequence[int] | Exception = ()
+        self,
+        options: ServiceOptions,
+        files: LocalFiles | None = None,
+        suspects: Sequence[int] | Exception = (),
+        authorization: Authorization | None = None,
     ) -> None:
         """`suspects`: ledgers that the metadata store would name, were there one, or how it fails."""
         self._options = options
+        self._authorization = authorization
         self._suspected = suspects
         self._files = files or LocalFiles()
         self._started = threading.Event()
@@ -63,7 +74,7 @@ class Serving:
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
         try:
-            service = BookieService(self._files, self._options)
+            self.service = service = BookieService(self._files, self._options, self._authorization)
             await service.start(listener, self._suspects)
         except BaseException as error:
             listener.close()
@@ -111,6 +122,14 @@ class Serving:
 
     def connect(self) -> Peer:
         return Peer(self.port)
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Return what a function returns that is called on the service's event loop."""
+
+        async def run() -> T:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(60)
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,16 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from bookie_service.engine.bookie import ENTRY_LISTS, Bookie, BookieOptions
+from bookie_service.engine.authorization import Authorization, always_allowed
+from bookie_service.engine.bookie import Bookie
+from bookie_service.engine.bookie_environment import ENTRY_LISTS, BookieOptions
 from bookie_service.engine.entry_lists import EntryLists
 from bookie_service.engine.turns import Turn, TurnLimits, Turns
 from bookie_service.network.connection import Connection, ConnectionOptions
 from bookie_service.network.memory_budget import MemoryBudget
 from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.interface import LedgerStorage
 from tests.crash.history import History
 from tests.crash.twins import AtHand, BookieTwin, Setup
 
@@ -173,6 +176,26 @@ class CountedTurn(Turn):
         super().spend(requests)
 
 
+class WatchedStore:
+    """A store that counts how often anything of it is asked for or called."""
+
+    def __init__(self, store: LedgerStorage) -> None:
+        self._store = store
+        self.uses = 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.uses += 1
+        found = getattr(self._store, name)
+        if not callable(found):
+            return found
+
+        def counted(*arguments: Any, **named: Any) -> Any:
+            self.uses += 1
+            return found(*arguments, **named)
+
+        return counted
+
+
 class ServedBookie:
     """A bookie and its connections; `turn` is one turn of its event loop."""
 
@@ -181,23 +204,29 @@ class ServedBookie:
         limits: TurnLimits | None = None,
         options: BookieOptions | None = None,
         cache_half_bytes: int = 16 * _MIB,
+        authorization: Callable[[SteppedLoop], Authorization] | None = None,
     ) -> None:
+        """`authorization(loop)` returns that of the bookie, whose store then counts each use of it."""
         self.loop = SteppedLoop()
+        self.authorization = None if authorization is None else authorization(self.loop)
         setup = Setup(store=StoreOptions(cache_half_bytes=cache_half_bytes), journal=JournalOptions())
         twin = BookieTwin(setup.new_disk(), setup, History())
         self.twin = twin
         self.turns = CountingTurns(self.loop, limits or TurnLimits())
+        self.store = WatchedStore(twin.store)
         self.bookie = Bookie(
-            twin.store,
+            twin.store if authorization is None else self.store,  # type: ignore[arg-type]
             [journal.thread for journal in twin.journals],
             twin.checkpoints,
             twin.disks,
             AtHand(),
             options or BookieOptions(),
             self.turns,
+            authorization=self.authorization,
         )
         # By the clock, how long lists pause would depend on the machine.
-        self.bookie.entry_lists = EntryLists(ENTRY_LISTS, AtHand().run, self.loop.time)
+        status_of = always_allowed if self.authorization is None else self.authorization.status_of
+        self.bookie.entry_lists = EntryLists(ENTRY_LISTS, AtHand().run, self.loop.time, status_of)
         self.bookie.look_at_disks()
         for journal in twin.journals:
             journal.bookie = self.bookie
@@ -217,6 +246,7 @@ class ServedBookie:
             self.turns,
             options or ConnectionOptions(),
             self,
+            authorization=self.authorization,
         )
         return connected
 

@@ -16,7 +16,8 @@ from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
 from bkspark.wire.digest import master_key
 from bkspark.wire.status import Status
-from bookie_service.engine.bookie import Bookie, BookieClient, BookieOptions
+from bookie_service.engine.bookie import Bookie
+from bookie_service.engine.bookie_environment import BookieClient, BookieOptions
 from bookie_service.engine.disk_watch import DiskOptions
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.formats.index import LAYOUT, UNKNOWN_KEY

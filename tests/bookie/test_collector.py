@@ -79,7 +79,7 @@ def test_pass_that_is_asked_for_is_a_forced_one_and_its_report_goes_to_all_who_a
             assert task.flushes == 1
             assert caplog.text.count("garbage collection: ") == 1
             assert (await task.collector.collect()) == PassReport()
-        assert caplog.text.count("garbage collection: ") == 2, "who asks is told that nothing was to be done"
+        assert caplog.text.count("garbage collection: ") == 2, "the caller learns that nothing was to be done"
 
     with_task(tmp_path, test)
 

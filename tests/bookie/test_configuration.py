@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from bkspark import properties
 from bkspark.errors import ConfigurationError
 from bookie_service.gc.garbage_collector import CollectionOptions
-from bookie_service.settings import address, properties
+from bookie_service.settings import address
 from bookie_service.settings.configuration import Configuration, configure, load
 from bookie_service.settings.keys import APACHE_KEYS
 from bookie_service.settings.service_options import AddressOptions
@@ -113,6 +114,9 @@ def test_ledgers_root_counts_without_servers_too() -> None:
     assert str(uri) == "zk+hierarchical://localhost:2181/other/ledgers"
 
 
+TLS = {"tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory"}
+
+
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
@@ -120,7 +124,8 @@ def test_ledgers_root_counts_without_servers_too() -> None:
         ({"journalMaxSizeMb": "1"}, "did you mean journalMaxSizeMB?"),
         ({"journalAlignmentSize": "1000"}, "journalAlignmentSize=1000: it must be a multiple of 512"),
         ({"": "1"}, "configuration key '' does not exist"),
-        ({"tlsRequired": "true"}, "'tlsRequired' does not exist, and by its name it may protect something: remove it"),
+        ({"tlsWanted": "true"}, "'tlsWanted' does not exist, and by its name it may protect something: remove it"),
+        ({"tlsRequired": "true"}, "tlsRequired=true: there is no TLS without tlsProviderFactoryClass=org.apache."),
         ({"my.ssl.keystore": "x"}, "'my.ssl.keystore' does not exist, and by its name it may protect something"),
         ({"bookiePort": "0"}, "bookiePort=0: a port that changes at every start needs allowEphemeralPorts=true"),
         ({"journalPreAllocSizeMB": "-1"}, "journalPreAllocSizeMB=-1: it must be a whole number from 0 to 2048"),
@@ -151,8 +156,15 @@ def test_ledgers_root_counts_without_servers_too() -> None:
         ({"minorCompactionThreshold": "0.9"}, "minorCompactionThreshold 0.9 must be below majorCompactionThreshold"),
         ({"minorCompactionInterval": "90000"}, "minorCompactionInterval 90000 must be below majorCompactionInterval"),
         ({"gcWaitTime": "7200000"}, "minorCompactionInterval 3600 s is shorter than gcWaitTime 7200000 ms"),
-        ({"tlsProviderFactoryClass": "org.x"}, "this bookie has no TLS"),
-        ({"zkEnableSecurity": "true"}, "this bookie has no ZooKeeper access control"),
+        ({"tlsProviderFactoryClass": "org.x"}, "tlsProviderFactoryClass=org.x: it must be org.apache.bookkeeper.tls."),
+        ({**TLS, "tlsKeyStore": "/k", "tlsEnabledProtocols": "TLSv1"}, "tlsEnabledProtocols=TLSv1: TLSv1 is not safe"),
+        (
+            {**TLS, "tlsKeyStore": "/k", "tlsEnabledCipherSuites": "RC4"},
+            "tlsEnabledCipherSuites=RC4: 'RC4' is not a cipher suite that is served",
+        ),
+        ({"tlsKeyStoreType": "BKS"}, "tlsKeyStoreType=BKS: it must be one of PEM, PKCS12, JKS"),
+        ({"httpServerEnabled": "true", "httpServerHost": "0.0.0.0"}, "httpServerHost=0.0.0.0: other hosts would reach"),
+        ({"zkEnableSecurity": "true"}, "zkEnableSecurity=true needs an identity"),
         ({"disableServerSocketBind": "true"}, "this bookie has no way to be reached but its port"),
         ({"passwd": "s3cret\0"}, "passwd=***: it must not hold a zero character"),
     ],
@@ -165,8 +177,8 @@ def test_mistakes_are_reported_in_one_line(values: dict[str, str], complaint: st
 
 
 def test_every_key_of_apache_is_accepted_and_keys_without_effect_are_reported() -> None:
-    configuration = configure({**dict.fromkeys(APACHE_KEYS, ""), "httpServerPort": "1", "dlog.bkcEnsembleSize": "3"})
-    assert configuration.unused_keys == ("dlog.bkcEnsembleSize", "httpServerPort")
+    configuration = configure({**dict.fromkeys(APACHE_KEYS, ""), "httpServerClass": "x", "dlog.bkcEnsembleSize": "3"})
+    assert configuration.unused_keys == ("dlog.bkcEnsembleSize", "httpServerClass")
     assert configure({"journalQueueSizeLimit": "1"}).notes == (
         "configuration key 'journalQueueSizeLimit' is unknown, and without effect; did you mean journalQueueSize?",
     )

@@ -31,7 +31,10 @@ class Bench:
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.now = 0.0
-        self.connections = Connections(limits, lambda: {BOOKIE})
+        self.connections = Connections(limits, lambda: {BOOKIE}, self._fail)
+
+    def _fail(self, error: BaseException) -> None:
+        raise error
 
     def connect(self, address: str = "10.0.0.1", *, sends: bool = False) -> Member | None:
         """Connect, as far as there is room; send a first request or not."""
@@ -138,14 +141,14 @@ def test_a_connection_that_sends_nothing_is_closed_after_a_minute() -> None:
     bench.pass_time(2)
     assert (silent.is_open, honest.is_open) == (False, True)
     bench.pass_time(600)
-    assert honest.is_open, "whoever has sent a request stays, as long as there is room"
+    assert honest.is_open, "a connection that has sent a request stays, as long as there is room"
 
 
 def test_who_was_idle_for_long_makes_room_and_who_is_owed_something_does_not() -> None:
     bench = Bench(ConnectionLimits(4, 4, reserved=0))
     idle, polling, busy, later = bench.connect_many(4, sends=True)
     polling.is_owed = True
-    assert bench.connect(sends=True) is None, "nobody was idle for a minute"
+    assert bench.connect(sends=True) is None, "no connection was idle for a minute"
     bench.pass_time(58)
     busy.send()
     bench.pass_time(4)

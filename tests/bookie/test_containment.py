@@ -19,8 +19,9 @@ from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3, v3_adds, v3_reads
 from bkspark.wire.local_reads import LocalRead, socket_name
 from bookie_service.engine.disk_watch import DiskWatch
-from bookie_service.network import connection, known_responses, v2_requests
+from bookie_service.network import connection, known_responses, response_encoders, v2_requests, v3_requests
 from bookie_service.network.local_reads import LocalReadServer
+from bookie_service.network.request_stream import FEW
 from bookie_service.network.v3_long_poll import LongPollRead
 from bookie_service.storage.index.index import IndexReader
 from bookie_service.storage.ledgers.base import BaseLedgerStorage
@@ -104,7 +105,9 @@ def bench(tmp_path: Path, request: pytest.FixtureRequest, defect: Defect) -> Ite
         made.close()
 
 
-reading_the_ledger = pytest.mark.parametrize("bench", [[(BaseLedgerStorage, "read", names_bad)]], indirect=True)
+reading_the_ledger = pytest.mark.parametrize(
+    "bench", [[(BaseLedgerStorage, "read", names_bad), (BaseLedgerStorage, "read_each", names_bad)]], indirect=True
+)
 looking_it_up = pytest.mark.parametrize("bench", [[(BaseLedgerStorage, "ledger", names_bad)]], indirect=True)
 
 
@@ -192,7 +195,7 @@ def test_long_poll_that_fails_when_it_is_woken(
     defect.plant(monkeypatch, LongPollRead, "_answer", always)
     bench.v3.ask(protocol.READ_ENTRY, ledgerId=BAD, entryId=-1, previousLAC=5, timeOut=60_000, flag=PIGGYBACK)
     bench.v3.ask(protocol.READ_ENTRY, ledgerId=BAD, entryId=0)
-    assert bench.v3.answer().status == v3.StatusCode.EOK, "it came behind the poll, which waits"
+    assert bench.v3.answer().status == v3.StatusCode.EOK, "it came after the poll, which waits"
     defect.is_on = True
     assert bench.v2.read(BAD, 0, v2.DO_FENCING).status == v2.Status.EOK
     assert bench.v3.answer().status == v3.StatusCode.EIO
@@ -216,11 +219,16 @@ def test_question_for_disk_space(bench: Bench, caplog: pytest.LogCaptureFixture,
     bench.check(caplog, defect)
 
 
+V3_READ = request(protocol.READ_ENTRY, 1, ledgerId=GOOD, entryId=0)
+V3_ADD = request(protocol.ADD_ENTRY, 1, ledgerId=GOOD, entryId=20, masterKey=KEY, body=stored(GOOD, 20, b"x"))
+
+
 @pytest.mark.parametrize(
     ("owner", "name", "frame"),
     [
         (v2, "encode_read_replies", v2.encode_reads(GOOD, np.array([0]))),
-        (v3_reads, "encode_read_responses", None),
+        (response_encoders, "encode_single_read_response", v3.encode_message(V3_READ)),
+        (v3_reads, "encode_read_responses", 3 * v3.encode_message(V3_READ)),
     ],
 )
 def test_answer_that_cannot_be_encoded(
@@ -230,15 +238,17 @@ def test_answer_that_cannot_be_encoded(
     monkeypatch: pytest.MonkeyPatch,
     owner: Any,
     name: str,
-    frame: bytes | None,
+    frame: bytes,
 ) -> None:
     defect.plant(monkeypatch, owner, name, always)
     defect.is_on = True
-    if frame is None:
-        assert bench.v3.read_entry(GOOD, 0).status == v3.StatusCode.EIO
-    else:
-        bench.v2.send(frame)
+    bench.v2.send(frame)
+    if owner is v2:
         assert bench.v2.reply().status == v2.Status.EIO
+    else:
+        answer = bench.v2.frame()
+        assert answer is not None
+        assert protocol.Response.FromString(answer).status == v3.StatusCode.EIO
     bench.check(caplog, defect)
 
 
@@ -248,8 +258,6 @@ V2_FRAMES = {
     "batch read": v2.encode_batch_read(GOOD, 0, 1, 1, 100),
     "auth": v2.encode_auth_reply(b""),
 }
-V3_READ = request(protocol.READ_ENTRY, 1, ledgerId=GOOD, entryId=0)
-V3_ADD = request(protocol.ADD_ENTRY, 1, ledgerId=GOOD, entryId=20, masterKey=KEY, body=stored(GOOD, 20, b"x"))
 
 
 @pytest.mark.parametrize(
@@ -260,8 +268,10 @@ V3_ADD = request(protocol.ADD_ENTRY, 1, ledgerId=GOOD, entryId=20, masterKey=KEY
         (connection, "scan_frames", V2_FRAMES["read"]),
         (v2_requests.V2RequestStream, "_next", V2_FRAMES["add"]),
         (known_responses.KnownResponse, "proceed", V2_FRAMES["auth"]),
-        (v3_adds, "decode_adds", v3.encode_message(V3_ADD)),
-        (v3_reads, "decode_reads", v3.encode_message(V3_READ)),
+        (v3_requests, "decode_single_add", v3.encode_message(V3_ADD)),
+        (v3_requests, "decode_single_read", v3.encode_message(V3_READ)),
+        (v3_adds, "decode_adds", FEW * v3.encode_message(V3_ADD) + v3.encode_message(V3_ADD)),
+        (v3_reads, "decode_reads", FEW * v3.encode_message(V3_READ) + v3.encode_message(V3_READ)),
         (v3, "decode_request", v3.encode_message(request(protocol.GET_BOOKIE_INFO, 1))),
     ],
 )

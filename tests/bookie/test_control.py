@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import getpass
 import json
 import os
 import socket
 import stat
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bkspark.errors import BookKeeperError
-from bookie_service.admin import control
+from bookie_service.admin import control, live_commands
 from bookie_service.gc.garbage_collector import PassReport
 
 REPORT = PassReport(dropped_ledgers=3, removed_logs=2, freed_bytes=1000, kept_because="a reason")
 
 
-async def report() -> PassReport:
-    return REPORT
+async def report(request: Mapping[str, Any], who: str) -> dict[str, Any]:
+    """Carry out every request as a garbage collection."""
+    return dataclasses.asdict(REPORT)
+
+
+def collect(directories: list[str], as_json: bool) -> int:
+    """Run the command that collects garbage; return its exit code."""
+    return live_commands.run(directories, live_commands.COLLECT, [], as_json)
+
+
+COLLECT = {"do": live_commands.COLLECT}
 
 
 def ledgers(tmp_path: Path, name: str = "ledgers") -> list[str]:
@@ -28,13 +40,11 @@ def ledgers(tmp_path: Path, name: str = "ledgers") -> list[str]:
     return [str(tmp_path / name)]
 
 
-def served(
-    directories: list[str], act: Callable[[], object], collect: Callable[[], Awaitable[PassReport]] = report
-) -> object:
+def served(directories: list[str], act: Callable[[], object], do: control.Do = report) -> object:
     """Return what `act()` returned on another thread while the socket was served."""
 
     async def serve() -> object:
-        async with control.serving(directories, collect):
+        async with control.serving(directories, do):
             return await asyncio.wait_for(asyncio.to_thread(act), 120)
 
     return asyncio.run(serve())
@@ -42,7 +52,7 @@ def served(
 
 def test_answer_has_what_the_pass_did(tmp_path: Path) -> None:
     directories = ledgers(tmp_path, "a" * 120)  # longer than a socket's address may be
-    answer = served(directories, lambda: control.ask(directories, control.COLLECT))
+    answer = served(directories, lambda: control.ask(directories, COLLECT))
     assert isinstance(answer, dict)
     assert answer.pop("seconds") >= 0
     assert answer == {
@@ -57,9 +67,9 @@ def test_answer_has_what_the_pass_did(tmp_path: Path) -> None:
 
 def test_command_prints_json_or_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directories = ledgers(tmp_path)
-    assert served(directories, lambda: control.run_collect(directories, True)) == 0
+    assert served(directories, lambda: collect(directories, True)) == 0
     assert json.loads(capsys.readouterr().out)["freed_bytes"] == 1000
-    assert served(directories, lambda: control.run_collect(directories, False)) == 0
+    assert served(directories, lambda: collect(directories, False)) == 0
     assert capsys.readouterr().out.startswith(
         "3 ledgers dropped, 2 entry logs removed, 0 rewritten, 0 damaged and kept, 1000 bytes freed; a reason ("
     )
@@ -68,14 +78,14 @@ def test_command_prints_json_or_a_line(tmp_path: Path, capsys: pytest.CaptureFix
 def test_without_a_bookie_one_line_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directories = ledgers(tmp_path)
     for directory in (*directories, str(tmp_path / "none")):
-        assert control.run_collect([directory], True) == 1
+        assert collect([directory], True) == 1
         assert f"no bookie runs on {directory}" in capsys.readouterr().err
     # The socket that a killed bookie leaves is not a bookie, and blocks no other.
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(os.path.relpath(tmp_path / "ledgers" / "current" / control.NAME))
     with pytest.raises(BookKeeperError, match="no bookie runs on"):
-        control.ask(directories, control.COLLECT)
-    assert served(directories, lambda: control.run_collect(directories, True)) == 0
+        control.ask(directories, COLLECT)
+    assert served(directories, lambda: collect(directories, True)) == 0
 
 
 def test_only_the_owner_may_open_the_socket_and_it_goes_with_the_bookie(tmp_path: Path) -> None:
@@ -86,7 +96,7 @@ def test_only_the_owner_may_open_the_socket_and_it_goes_with_the_bookie(tmp_path
     assert not path.exists()
 
 
-@pytest.mark.parametrize("line", [b"\n", b"[]\n", b"{}\n", b'{"do": "stop"}\n', b"\xff\n"])
+@pytest.mark.parametrize("line", [b"\n", b"[]\n", b"{}\n", b'{"do": 1}\n', b"\xff\n"])
 def test_what_is_no_request_is_answered_with_an_error(line: bytes, tmp_path: Path) -> None:
     directories = ledgers(tmp_path)
 
@@ -113,7 +123,7 @@ def test_peers_that_say_nothing_or_too_much_are_closed_and_others_go_on(tmp_path
                 peers.append(peer)
             peers[0].sendall(b"x" * 100_000)
             assert peers[0].makefile("rb").read() == b"", "closed"
-            return control.ask(directories, control.COLLECT)["removed_logs"]
+            return control.ask(directories, COLLECT)["removed_logs"]
         finally:
             for peer in peers:
                 peer.close()
@@ -122,9 +132,20 @@ def test_peers_that_say_nothing_or_too_much_are_closed_and_others_go_on(tmp_path
 
 
 def test_pass_that_could_not_be_done_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    async def collect() -> PassReport:
+    async def refuse(request: Mapping[str, Any], who: str) -> dict[str, Any]:
         raise BookKeeperError("the bookie stopped before garbage was collected")
 
     directories = ledgers(tmp_path)
-    assert served(directories, lambda: control.run_collect(directories, True), collect) == 1
+    assert served(directories, lambda: collect(directories, True), refuse) == 1
     assert capsys.readouterr().err == "bookie: the bookie stopped before garbage was collected\n"
+
+
+def test_request_says_who_sends_it(tmp_path: Path) -> None:
+    directories = ledgers(tmp_path)
+
+    async def name(request: Mapping[str, Any], who: str) -> dict[str, Any]:
+        return {"who": who}
+
+    answer = served(directories, lambda: control.ask(directories, {"do": "any"}), name)
+    assert isinstance(answer, dict)
+    assert answer["who"] == f"control:{getpass.getuser()} (pid {os.getpid()})"

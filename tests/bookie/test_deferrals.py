@@ -29,7 +29,7 @@ def ids(*entry_ids: int) -> np.ndarray:
     return np.array(entry_ids, np.int64)
 
 
-def told(deferrals: Deferrals, ledger_id: int, entry_id: int, lac: int = -1) -> int:
+def reported(deferrals: Deferrals, ledger_id: int, entry_id: int, lac: int = -1) -> int:
     """Return the LastAddSynced that goes with the answer to an add; the add itself is never durable."""
     taken = deferrals.take([(ledger_id, ids(entry_id), lac)])
     return int(taken.last_synced(ids(ledger_id))[0])
@@ -44,9 +44,9 @@ def test_cursor_counts_journaled_adds_when_their_journal_says_so() -> None:
     deferrals.journaled(1, 3, deferrals.take([(5, ids(0), -1)]))
     deferrals.on_durable(0, 6)
     deferrals.on_durable(1, 3)
-    assert (told(deferrals, 4, 9), told(deferrals, 5, 9)) == (-1, 0)
+    assert (reported(deferrals, 4, 9), reported(deferrals, 5, 9)) == (-1, 0)
     deferrals.on_durable(0, 7)
-    assert told(deferrals, 4, 9) == 1
+    assert reported(deferrals, 4, 9) == 1
 
 
 def test_cursor_counts_adds_that_bypass_the_journal_when_the_next_flush_is_done() -> None:
@@ -55,12 +55,12 @@ def test_cursor_counts_adds_that_bypass_the_journal_when_the_next_flush_is_done(
     deferrals.on_durable(0, 100)
     deferrals.on_flush_begun()
     deferrals.bypassed(deferrals.take([(4, ids(2), -1)]))
-    assert (deferrals.is_flushing(4), deferrals.is_unflushed(4), told(deferrals, 4, 9)) == (True, True, -1)
+    assert (deferrals.is_flushing(4), deferrals.is_unflushed(4), reported(deferrals, 4, 9)) == (True, True, -1)
     deferrals.on_flush_done()
-    assert (deferrals.is_flushing(4), deferrals.is_unflushed(4), told(deferrals, 4, 9)) == (False, True, 1)
+    assert (deferrals.is_flushing(4), deferrals.is_unflushed(4), reported(deferrals, 4, 9)) == (False, True, 1)
     deferrals.on_flush_begun()
     deferrals.on_flush_done()
-    assert (deferrals.is_unflushed(4), told(deferrals, 4, 9)) == (False, 2)
+    assert (deferrals.is_unflushed(4), reported(deferrals, 4, 9)) == (False, 2)
 
 
 def test_adds_that_bypass_the_journal_are_tracked_in_bounded_memory_and_others_reported_as_not_synced() -> None:
@@ -76,8 +76,8 @@ def test_adds_that_bypass_the_journal_are_tracked_in_bounded_memory_and_others_r
 
 def test_lac_of_an_add_counts_for_entries_before_it_alone() -> None:
     deferrals = Deferrals(1)
-    assert told(deferrals, 4, 10, lac=6) == 6
-    assert told(deferrals, 4, 11, lac=1 << 60) == 10
+    assert reported(deferrals, 4, 10, lac=6) == 6
+    assert reported(deferrals, 4, 11, lac=1 << 60) == 10
 
 
 def test_answers_to_several_ledgers_adds_tell_of_each_its_own() -> None:

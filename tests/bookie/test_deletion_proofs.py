@@ -28,7 +28,7 @@ from bookie_service.storage.ledgers.base import StoreOptions
 from tests.bookie.collecting import OF_OTHERS, UNLIMITED, Bench, FakeCluster
 from tests.crash.history import History
 from tests.crash.metadata_view import DoubtfulMetadataView
-from tests.crash.twins import Answers, BookieTwin, Setup
+from tests.crash.twins import BookieTwin, Sent, Setup
 
 URI = MetadataUri.parse("zk://h/ledgers")
 US = "us:1"
@@ -261,7 +261,7 @@ def test_fences_of_ledgers_without_entries_do_not_hold_the_brake() -> None:
     for ledger_id in range(1, 101):
         twin.add(ledger_id, [(0, b"x" * 300)])
     for ledger_id in range(1_000_000, 1_000_400):
-        octets, runs = twin._runs(Answers(), v2.encode_reads(ledger_id, np.array([-1]), v2.DO_FENCING, b"s" * 20))
+        octets, runs = twin._runs(Sent(), v2.encode_reads(ledger_id, np.array([-1]), v2.DO_FENCING, b"s" * 20))
         runs.serve(octets)
     twin.settle()
     twin.checkpoint()

@@ -20,7 +20,7 @@ KEY, OTHER = b"k" * 20, b"o" * 20
 LEDGER = 7
 
 
-class Answers:
+class Sent:
     """A connection that keeps the statuses it was sent."""
 
     def __init__(self) -> None:
@@ -33,8 +33,8 @@ class Answers:
         """Explicit LACs are never kept waiting."""
 
 
-def write_lac(twin: BookieTwin, packet: bytes, ledger_id: int = LEDGER, key: bytes | None = None) -> Answers:
-    answers = Answers()
+def write_lac(twin: BookieTwin, packet: bytes, ledger_id: int = LEDGER, key: bytes | None = None) -> Sent:
+    answers = Sent()
     key = twin.history.ledger(ledger_id).master_key if key is None else key
     twin.bookie.write_lac(answers, ledger_id, key, packet, lambda status: [bytes([status])])
     return answers

@@ -88,6 +88,7 @@ class ReadCountingFiles(LocalFiles):
 
     def __init__(self) -> None:
         self.looks = 0
+        self.bytes_read = 0
 
     def open(self, path: str) -> File:
         return _CountedFile(os.open(path, os.O_RDWR), path, self)
@@ -102,7 +103,9 @@ class _CountedFile(File):
 
     def read(self, size: int, offset: int) -> bytes:
         self._files.looks += 1
-        return super().read(size, offset)
+        found = super().read(size, offset)
+        self._files.bytes_read += len(found)
+        return found
 
     def next_data(self, offset: int) -> int | None:
         self._files.looks += 1

@@ -94,8 +94,9 @@ class Running:
         self.written = max(self.written, sequence)
         self.threads.add(threading.current_thread().name)
 
-    def submit(self, body: bytes, *, deferred: bool = False) -> int:
-        return self.journal.submit([Record.of(RecordKind.ENTRIES, 1, body)], deferred=deferred)
+    def submit(self, body: bytes, *, deferred: bool = False, on_thread: bool = False) -> int:
+        record = Record.of(RecordKind.ENTRIES, 1, body)
+        return self.journal.submit([record], deferred=deferred, on_thread=on_thread)
 
     def wait_for(self, sequence: int) -> None:
         wait_until(lambda: self.durable >= sequence, f"sequence {sequence}")
@@ -192,6 +193,15 @@ def test_large_group_goes_to_the_thread_after_held_records(tmp_path: Path) -> No
         state.loop.end_turn()
         assert state.threads == {"journal-0"}
         assert state.bodies() == [b"small", b"x" * INLINE_BYTES_MAX]
+
+
+def test_records_for_the_thread_are_left_to_it_after_held_ones(tmp_path: Path) -> None:
+    """Adds of a recovery: its next read must not wait for their sync."""
+    with running(tmp_path) as state:
+        state.submit(b"held")
+        state.wait_for(state.submit(b"for the thread", on_thread=True))
+        assert state.threads == {"journal-0"}
+        assert state.bodies() == [b"held", b"for the thread"]
 
 
 def test_slow_disk_is_left_to_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,17 +16,18 @@ from bkspark.wire.status import Status
 from bookie_service.cluster.ledger_shares import HeldShare, LedgerShare
 from bookie_service.cluster.limbo_check import LimboCheck, holds
 from bookie_service.engine import rules
-from bookie_service.engine.bookie import BookieOptions
+from bookie_service.engine.bookie_environment import BookieOptions
 from bookie_service.formats import limbo as limbo_format
 from bookie_service.formats.index import STORED_ENTRY_ID_MAX, LedgerHeader
 from bookie_service.settings.service_options import ServiceOptions
-from bookie_service.storage.index.index import LedgerUpdate
+from bookie_service.storage.index.index import EXTENT_ENTRIES, LedgerUpdate
 from bookie_service.storage.index.per_ledger import PageOptions, PerLedgerIndex
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.base import BaseLedgerStorage, StoreOptions
 from bookie_service.storage.ledgers.factory import open_ledger_storage
 from bookie_service.storage.ledgers.limbo import DirtyMarker, Limbo
+from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.serving import KEY, Serving, service_options, stored
 from tests.bookie.test_extents import ReadCountingFiles
@@ -168,10 +169,15 @@ def test_absence_in_limbo_is_never_certain() -> None:
 # ---- the end of limbo ----
 
 
-def store_with(directory: Path, ledger_id: int, entry_ids: Sequence[int]) -> BaseLedgerStorage:
+def store_with(
+    directory: Path,
+    ledger_id: int,
+    entry_ids: Sequence[int],
+    storage_class: StorageClass = StorageClass.SORTED,
+) -> BaseLedgerStorage:
     """Return a storage that holds empty entries of one ledger."""
     directory.mkdir(exist_ok=True)
-    store = open_ledger_storage(LocalFiles(), [str(directory)], StoreOptions(cache_half_bytes=8 << 20))
+    store = open_ledger_storage(LocalFiles(), [str(directory)], StoreOptions(storage_class, cache_half_bytes=8 << 20))
     assert isinstance(store, BaseLedgerStorage)
     ledger = store.create_ledger(ledger_id, b"k" * 20)
     ids = np.array(entry_ids, np.int64)
@@ -237,6 +243,41 @@ def test_share_of_a_sparse_ledger_costs_what_is_held(tmp_path: Path, is_whole: b
     assert holds(index, 5, share) == is_whole
     assert files.looks < 20
     index.close()
+
+
+def test_a_check_of_a_million_entries_of_which_one_is_missing_reads_the_index_once(tmp_path: Path) -> None:
+    """The index has 8 bytes for each entry; the check reads no entry log, and each position once, in large pieces."""
+    files = ReadCountingFiles()
+    index = PerLedgerIndex(files, [str(tmp_path)], PageOptions(), 4)
+    ids = np.delete(np.arange(1_000_000), 617_283)
+    index.hold([LedgerUpdate(5, LedgerHeader(5, 1, False, KEY), ids, ids + 1)])
+    index.sync()
+    for share, is_held in ((HeldShare(0, 1_000_000, 0, 1, 1), False), (HeldShare(700_000, 1_000_000, 0, 1, 1), True)):
+        files.looks = files.bytes_read = 0
+        view = index.view(4)
+        assert holds(view, 5, share) == is_held
+        view.close()
+        assert files.bytes_read <= 8 * share.count + 2 * 64 * 1024
+        assert files.looks <= 2 * (share.count // EXTENT_ENTRIES + 5)
+    index.close()
+
+
+@pytest.mark.parametrize("storage_class", list(StorageClass))
+def test_a_look_at_a_ledger_in_limbo_costs_what_is_held_on_every_storage(
+    tmp_path: Path, storage_class: StorageClass
+) -> None:
+    """Entry 2**40 - 1 is there and entry 0 is not: a look that went through ids would not end."""
+    store = store_with(tmp_path / "current", 5, [STORED_ENTRY_ID_MAX], storage_class)
+    store.limbo.begin([5])
+    whole = LedgerShare((HeldShare(STORED_ENTRY_ID_MAX, STORED_ENTRY_ID_MAX + 1, 0, 1, 1),))
+    lacking = LedgerShare(tuple(HeldShare(first, first + (1 << 37), 0, 1, 1) for first in range(0, 1 << 40, 1 << 37)))
+    metadata_view = Shares({5: lacking})
+    looked_at(store, metadata_view)
+    assert (metadata_view.reported, store.limbo.ledger_ids.tolist()) == ([5], [5])
+    metadata_view.answers[5] = whole
+    looked_at(store, metadata_view)
+    assert store.limbo.ledger_ids.tolist() == []
+    store.close()
 
 
 class Shares:

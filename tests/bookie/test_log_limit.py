@@ -52,11 +52,11 @@ def test_a_flood_of_one_kind_makes_few_lines_and_every_line_is_counted(bench: Be
             bench.limiter.flush()
     bench.limiter.finish()
     assert bench.most_per_s() <= 10
-    told = [line for line in bench.lines if "left out" in line]
-    left_out = sum(int(line.split()[0]) for line in told)
-    assert left_out + len(bench.lines) - len(told) == 60_000
-    assert len(told) <= 8
-    assert "frame of" in told[0], "with an example"
+    counted = [line for line in bench.lines if "left out" in line]
+    left_out = sum(int(line.split()[0]) for line in counted)
+    assert left_out + len(bench.lines) - len(counted) == 60_000
+    assert len(counted) <= 8
+    assert "frame of" in counted[0], "with an example"
 
 
 def test_the_first_line_of_a_new_kind_passes_in_any_flood(bench: Bench) -> None:

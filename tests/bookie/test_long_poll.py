@@ -13,7 +13,7 @@ import pytest
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire.entry_lists import decode_entry_list
 from bkspark.wire.v3 import StatusCode
-from bookie_service.engine.bookie import BookieOptions
+from bookie_service.engine.bookie_environment import BookieOptions
 from bookie_service.engine.long_polls import LongPolls
 from bookie_service.engine.shares import ShareLimits
 from tests.bookie.cold_files import ColdFiles
@@ -191,10 +191,10 @@ class Poll:
 
     def __init__(self, client: Client, ledger_id: int, previous_lac: int) -> None:
         self.client, self.ledger_id, self.previous_lac = client, ledger_id, previous_lac
-        self.told: list[int | None] = []
+        self.reported: list[int | None] = []
 
     def wake(self, lac: int | None) -> None:
-        self.told.append(lac)
+        self.reported.append(lac)
 
 
 class Promises:
@@ -216,9 +216,9 @@ def test_waiters_are_woken_once_and_leave_no_state() -> None:
     for lac in (5, 6, 6):
         lacs[1] = lac
         polls.touch(1)
-    assert (a.told, b.told, len(polls), 1 in polls.by_ledger) == ([6], [], 2, True)
+    assert (a.reported, b.reported, len(polls), 1 in polls.by_ledger) == ([6], [], 2, True)
     polls.touch(1, is_fenced=True)
-    assert (b.told, 1 in polls.by_ledger, 2 in polls.by_ledger) == ([None], False, True)
+    assert (b.reported, 1 in polls.by_ledger, 2 in polls.by_ledger) == ([None], False, True)
     polls.forget(second)
     assert (len(polls), 2 in polls.by_ledger, first.cancelled + second.cancelled) == (0, False, 3)
 
@@ -232,7 +232,7 @@ def test_a_ledger_that_cannot_be_read_does_not_block_the_polls_of_others(
     assert polls.wait(known, 60)
     for ledger_id in (1, 2):
         polls.touch(ledger_id)
-    assert (unknown.told, known.told, len(polls)) == ([], [9], 1)
+    assert (unknown.reported, known.reported, len(polls)) == ([], [9], 1)
     assert [record.exc_info is not None for record in caplog.records] == [True]
 
 

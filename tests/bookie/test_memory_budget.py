@@ -176,7 +176,7 @@ def test_frame_that_trickles_in_ends_its_connection_after_the_time_for_it(
 
 
 def test_connections_cost_little_and_those_above_the_limit_are_refused_and_said(tmp_path: Path) -> None:
-    """benchmarks/README.md has the cost of 10,000; these are 600."""
+    """benchmarks/README.md has the cost of 10,000 connections; these are 600."""
     limit = 600
     # 60 of the 600 are reserved for the cluster's bookies, if there were any.
     options = service_options(tmp_path, connections=ConnectionLimits(limit * 10 // 9, limit * 10 // 9))

@@ -13,7 +13,6 @@ import pytest
 from bkspark.errors import StorageDamaged
 from bkspark.wire.status import Status
 from bookie_service.admin.check import BookieCheck
-from bookie_service.engine.disk_watch import DiskOptions
 from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage.index.index import IndexPaths
 from bookie_service.storage.index.manifest import IndexManifest
@@ -26,6 +25,7 @@ from tests.bookie import collecting
 from tests.bookie.collecting import Bench
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.serving import Peer, Serving, service_options, stored
+from tests.disks import ROOMY, ROOMY_DISKS
 from tests.polling import wait_until
 
 CHANGES = ("write", "create", "rename", "remove", "sync_data", "sync_directory")
@@ -37,9 +37,9 @@ def options(directory: Path, **changes: object) -> ServiceOptions:
     """Return the options of a bookie with three ledger directories, logs of a few entries, and quick checkpoints."""
     defaults = {
         "ledger_directories": [str(directory / name) for name in "abc"],
-        "disks": DiskOptions(interval_s=0.05),
+        "disks": replace(ROOMY_DISKS, interval_s=0.05),
         "checkpoint_interval_s": 0.05,
-        "store": StoreOptions(append=AppendOptions(50_000)),
+        "store": StoreOptions(append=AppendOptions(50_000), disks=ROOMY),
         "journal": JournalOptions(backups_max=0, file_bytes_max=400_000),
     }
     return replace(service_options(directory), **(defaults | changes))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import stat
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,10 +24,14 @@ from tests.permissions import open_to_others
 STORAGES = ("SortedLedgerStorage", "InterleavedLedgerStorage", "DbLedgerStorage")
 
 
+def without_umask(command: Sequence[str]) -> list[str]:
+    return ["sh", "-c", 'umask 000; exec "$0" "$@"', *command]
+
+
 @contextlib.contextmanager
 def running_without_umask(bookie: BookieChild) -> Iterator[ChildProcess]:
     bookie.directory.mkdir(exist_ok=True)
-    command = ["sh", "-c", 'umask 000; exec "$0" "$@"', *bookie_command(bookie.settings, json=True)]
+    command = without_umask(bookie_command(bookie.settings, json=True))
     process = ChildProcess(bookie.id, command, bookie.directory / "bookie.log")
     try:
         line = next(process.lines(time.monotonic() + START_S), None)
@@ -60,6 +66,52 @@ def test_nothing_that_a_bookie_makes_is_open_to_others(tmp_path: Path, uri: str,
     for part in (bookie.directory / "journal", bookie.directory / "ledgers"):
         assert open_to_others(part) == []
         assert stat.S_IMODE(part.stat().st_mode) == 0o700
+
+
+@pytest.mark.cluster
+def test_files_that_a_journal_keeps_as_backups_are_not_open_to_others(tmp_path: Path, uri: str) -> None:
+    """Also those that it takes again as new ones (`journalReuseFiles`)."""
+    for reuse in ("false", "true"):
+        bookie = BookieChild(
+            tmp_path / reuse, uri, journalMaxSizeMB="1", journalMaxBackups="2", journalReuseFiles=reuse,
+            flushInterval="50", journalPreAllocSizeMB="1",
+        )  # fmt: skip
+        journal = bookie.directory / "journal"
+        for life in range(2):
+            with running_without_umask(bookie), bookie.connect() as peer:
+                for first in range(0, 16, 4):
+                    assert set(peer.add(7 + life, first, [b"x" * 500_000] * 4)) == {Status.EOK}
+                assert open_to_others(journal) == []
+            # The stop moves the mark to the end, so all files but the newest are before it.
+            backups = len(list(journal.rglob("*.txn"))) - 1
+            assert backups == 2 or (backups > 2 and reuse == "true")
+            assert open_to_others(journal) == []
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("group", [False, True])
+def test_what_a_rebuild_makes_is_not_open_to_others(tmp_path: Path, uri: str, storage: str, group: bool) -> None:
+    """The index of every ledger comes back, in files and directories that the rebuild makes."""
+    group_id = max({os.getegid(), *os.getgroups()})
+    changes = {"permittedFileGroup": str(group_id)} if group else {}
+    bookie = BookieChild(tmp_path / "bookie", uri, ledgerStorageClass=storage, flushInterval="50", **changes)
+    with running_without_umask(bookie):
+        write(bookie)
+    current = bookie.directory / "ledgers" / "current"
+    index = [path for path in current.iterdir() if path.is_dir()]
+    assert index
+    for path in index:
+        shutil.rmtree(path)
+    command = without_umask([*bookie_command(bookie.settings, json=False), "--rebuild-index", "all"])
+    done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in index if path.exists()], "the rebuild made its directories again"
+    for part in (current, bookie.directory / "journal" / "current"):
+        assert open_to_others(part, group_id=group_id if group else None) == []
+    with running_without_umask(bookie), bookie.connect() as peer:
+        assert peer.read(5, 49).status == Status.EOK
+        assert open_to_others(current, group_id=group_id if group else None) == []
 
 
 @pytest.mark.cluster

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from bkspark.errors import StorageDamaged
+from bookie_service.formats.index import LedgerHeader
+from bookie_service.storage.index.ledger_headers import LedgerHeaders, LedgerHeadersWriter
 from bookie_service.storage.index.manifest import IndexManifestWriter
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers.limbo import Limbo
@@ -17,6 +19,7 @@ from bookie_service.storage.ledgers.tombstones import Tombstones
 from tests.bookie.faulty_files import FaultyFiles
 
 NAMES = ("limbo", "fencedDeleted", "indexFiles")
+HEADERS = "ledgerHeaders"
 
 
 @pytest.fixture
@@ -31,11 +34,14 @@ def refusing(*names: str) -> Callable[[str, str], bool]:
 
 
 def note(files: LocalFiles, directories: list[str], name: str, ledger_id: int) -> None:
-    """Have a ledger noted in one of the three files."""
+    """Have a ledger noted in one of the files."""
     if name == "limbo":
         Limbo(files, directories).begin([ledger_id])
     elif name == "fencedDeleted":
         Tombstones(files, directories).remember([ledger_id], 0)
+    elif name == HEADERS:
+        known = IndexManifestWriter(files, directories)
+        LedgerHeadersWriter(files, directories, known).write([LedgerHeader(ledger_id, 0, True, bytes(20))])
     else:
         IndexManifestWriter(files, directories).note({ledger_id: 9000})
 
@@ -46,10 +52,15 @@ def noted(directories: list[str], name: str) -> list[int]:
     if name == "fencedDeleted":
         tombstones = Tombstones(LocalFiles(), directories)
         return [each for each in range(10) if each in tombstones]
-    return IndexManifestWriter(LocalFiles(), directories).all()[0].tolist()
+    known = IndexManifestWriter(LocalFiles(), directories)
+    if name == HEADERS:
+        headers = LedgerHeaders(LocalFiles(), directories, known.headers)
+        assert not headers.damage
+        return headers.ledger_ids().tolist()
+    return known.all()[0].tolist()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, HEADERS])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS])
 def test_last_version_counts_wherever_its_disk_was_writable(directories: list[str], name: str, code: int) -> None:
     files = FaultyFiles()

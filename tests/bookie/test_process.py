@@ -89,7 +89,7 @@ def test_configuration_file_has_apaches_syntax_and_set_wins(bookie: BookieChild,
     try:
         line = next(process.lines(time.monotonic() + START_S))
         assert line == f"bookie {bookie.id} serves at {bookie.id} (pid {process.pid})"
-        assert process.last_log_line().endswith("without effect in this bookie: numAddWorkerThreads")
+        assert "without effect in this bookie: numAddWorkerThreads\n" in (tmp_path / "log").read_text()
     finally:
         process.stop(STOP_S)
 

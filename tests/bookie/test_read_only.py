@@ -185,7 +185,7 @@ def test_checkpoint_without_space_makes_read_only_and_succeeds_when_there_is_som
         held = {(6, 0): b"before", (7, 0): b"during", (7, 1): b"more", (7, 2): b"recovered"}
         for (ledger_id, entry_id), payload in held.items():
             assert peer.read(ledger_id, entry_id).body == stored(ledger_id, entry_id, payload)
-    with Serving(options) as serving, serving.connect() as peer:
+    with Serving(options, files) as serving, serving.connect() as peer:
         for (ledger_id, entry_id), payload in held.items():
             assert peer.read(ledger_id, entry_id).body == stored(ledger_id, entry_id, payload)
         assert peer.add(7, 3, [b"late"]) == [Status.EFENCED]

@@ -12,10 +12,11 @@ import numpy as np
 
 from bkspark.wire import v2
 from bkspark.wire.status import Status
-from bookie_service.engine.bookie import BookieOptions
+from bookie_service.engine.bookie_environment import BookieOptions
 from bookie_service.engine.reads import ReadOptions, Reads, View
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.engine.turns import ENDLESS
+from bookie_service.metrics.requests import READ_ENTRY, ROWS_MAX, RequestTimes
 from bookie_service.network.response_encoders import V2_RESPONSES
 from bookie_service.network.v2_batch_read import BatchRead
 from bookie_service.storage.disks import FileSystemSpace
@@ -261,3 +262,29 @@ def test_bytes_lent_by_the_page_cache_are_those_of_the_file(tmp_path: Path) -> N
             source.begin(Fetched(miss.place, file.read(miss.place.size, miss.place.offset)))
             assert bytes(source.bytes_at(file, size, offset)) == content[offset : offset + size]
     file.close()
+
+
+def test_times_of_reads_are_counted_without_a_scrape(tmp_path: Path) -> None:
+    """What waits to be counted is bounded: a bookie that is never scraped must not grow."""
+    storage = flushed_storage(tmp_path, ColdFiles())
+    times = RequestTimes(lambda: 1)
+    reads = Reads(View(storage.store, no_space, ReadOptions()), Waiting(), AtOnce(), lambda: None, times)
+    for _ in range(2000):
+        assert reads.answer(SingleReads(Taker(), V2_RESPONSES, np.array([9]), np.array([0])), ENDLESS)
+    assert len(times.reads.rows) < ROWS_MAX
+    assert times.failed.count(READ_ENTRY) > 1000, "there is no ledger 9"
+    storage.store.close()
+
+
+def test_reads_of_entries_far_apart_are_found_and_counted(tmp_path: Path) -> None:
+    files = ColdFiles()
+    files.is_cold = False
+    storage = flushed_storage(tmp_path, files)
+    times = RequestTimes(lambda: 1)
+    view = View(storage.store, no_space, ReadOptions())
+    reads = Reads(view, Waiting(), AtOnce(), lambda: None, times)
+    assert reads.answer(SingleReads(Taker(), V2_RESPONSES, np.array([1] * 4), np.array([1, 4, 7, 99])), ENDLESS)
+    times.fold()
+    assert (times.succeeded.count(READ_ENTRY), times.failed.count(READ_ENTRY)) == (3, 1)
+    assert view.entries_read == 3
+    storage.store.close()

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bkspark.wire import v2
+from bkspark.wire import bookkeeper_protocol_pb2 as protocol
+from bkspark.wire import v2, v3
 from bkspark.wire.framing import FRAME_BYTES_MAX
 from bkspark.wire.single_add import SingleAdd
 from bkspark.wire.status import Status
-from bookie_service.engine.bookie import BookieOptions
+from bookie_service.engine.bookie_environment import BookieOptions
 from bookie_service.network.connection import ConnectionOptions
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.write_cache import MemTable
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.serving import KEY, Peer, Serving, adds, service_options, stored
+from tests.bookie.v3_peer import V3Peer
 
 OTHER_KEY = bytes(range(20, 40))
 MANY = 3 * BookieOptions().serial_writer_after
@@ -40,8 +43,7 @@ def test_lone_add_is_found_and_nothing_else_is() -> None:
         frame[:-1],
         frame + frame,
         frame + b"\0",
-        adds(5, 7, [b"payload"], v2.RECOVERY_ADD),
-        adds(5, 7, [b"payload"], v2.HIGH_PRIORITY),
+        adds(5, 7, [b"payload"], 8),
         v2.encode_reads(5, np.array([7])),
         v2.encode_batch_read(5, 7, 1, 1, 1),
         b"\3" + frame[1:],
@@ -128,3 +130,39 @@ def test_every_lone_add_is_synced_before_its_answer_and_survives(tmp_path: Path)
 
 def _journal(directory: Path) -> str:
     return str(directory / "journal" / "current" / "0000000000000001.txn")
+
+
+@pytest.mark.parametrize("flags", [v2.RECOVERY_ADD, v2.RECOVERY_ADD | v2.HIGH_PRIORITY])
+def test_adds_of_a_recovery_are_left_to_the_journals_thread(tmp_path: Path, flags: int) -> None:
+    """Apache's recovery reads the next entry while it adds this one, so the event loop must not wait for the sync."""
+    threads: set[str] = set()
+
+    def note(what: str, path: str) -> bool:
+        if what == "sync_data" and path.endswith(".txn"):
+            threads.add(threading.current_thread().name)
+        return False
+
+    files = FaultyFiles()
+    with Serving(service_options(tmp_path), files) as serving, serving.connect() as peer:
+        assert peer.add(5, 0, [b"first"]) == [Status.EOK]
+        assert peer.read(5, 0, v2.DO_FENCING).status == Status.EOK
+        files.fault = note
+        for entry_id in range(MANY):
+            assert peer.add(5, entry_id, [b"%d" % entry_id], flags) == [Status.EOK]
+        assert threads == {"journal-0"}
+
+
+def test_lone_adds_in_v3_are_judged_and_stored_as_those_in_v2(tmp_path: Path) -> None:
+    with Serving(service_options(tmp_path)) as serving, serving.connect() as v2_peer:
+        peer = V3Peer(serving.port)
+        try:
+            for entry_id in range(MANY):
+                assert peer.add_all(5, entry_id, [b"%d" % entry_id]) == [v3.StatusCode.EOK]
+            assert v2_peer.read(5, v2.LAST_ENTRY).body == stored(5, MANY - 1, b"%d" % (MANY - 1))
+            assert v2_peer.read(5, 0, v2.DO_FENCING).status == Status.EOK
+            assert peer.add_all(5, MANY, [b"x"]) == [v3.StatusCode.EFENCED]
+            recovery = protocol.AddRequest.RECOVERY_ADD
+            assert peer.add_all(5, MANY, [b"recovered"], flag=recovery) == [v3.StatusCode.EOK]
+            assert v2_peer.read(5, MANY).body == stored(5, MANY, b"recovered")
+        finally:
+            peer.close()

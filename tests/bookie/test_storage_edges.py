@@ -86,17 +86,17 @@ def index_file(path: Path, data: bytes) -> IndexFile:
 
 def test_index_file_that_is_empty_has_no_positions_and_one_without_a_header_does_not_tell(tmp_path: Path) -> None:
     empty = index_file(tmp_path / "1.idx", b"")
-    assert empty.end_entry() == 0
+    assert empty.end_entry(0) == 0
     assert not len(empty.positions(0, 10))
     lost = index_file(tmp_path / "2.idx", bytes(5000))
-    for ask in (lost.end_entry, lambda: lost.positions(0, 1), lambda: lost.next_data(0)):
+    for ask in (lambda: lost.end_entry(lost.file.size()), lambda: lost.positions(0, 1), lambda: lost.next_data(0)):
         with pytest.raises(StorageDamaged, match=r"2\.idx: its header is unreadable"):
             ask()
     whole = index_file(tmp_path / "3.idx", b"")
     whole.create(LedgerHeader(3, 1, False, KEY))
-    assert whole.end_entry() == 0
+    assert whole.end_entry(whole.file.size()) == 0
     whole.write_positions(4, np.array([7, 8]))
-    assert whole.end_entry() == 6
+    assert whole.end_entry(whole.file.size()) == 6
     assert whole.positions(3, 9).tolist() == [0, 7, 8]
 
 
@@ -109,7 +109,7 @@ def test_hole_of_an_index_file_is_not_looked_through(tmp_path: Path) -> None:
         pytest.skip("this file system tells of no holes")
     at = 100_000
     file.write_positions(at, np.array([5]))
-    assert at < _last_data_end(file, file.end_entry()) <= at + 1024
+    assert at < _last_data_end(file, file.end_entry(file.file.size())) <= at + 1024
     if LAYOUT.position_at(0) >= os.stat(tmp_path).st_blksize:
         assert _last_data_end(file, 40_000) == 0
 

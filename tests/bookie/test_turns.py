@@ -173,11 +173,22 @@ def test_a_long_turn_of_the_event_loop_is_crowded(loop: Loop) -> None:
     began = 0.0
     turns = Turns(loop.call_last, lambda: loop.now, TurnLimits(crowded_seconds=0.004), lambda: began)
     loop.now = 0.0039
-    assert not turns.is_crowded
+    assert not turns.must_queue("one", is_demanding=True)
     loop.now = 0.0041
-    assert turns.is_crowded
+    assert turns.must_queue("one", is_demanding=False)
     began = 0.004
-    assert not turns.is_crowded
+    assert not turns.must_queue("one", is_demanding=True)
+
+
+def test_demanding_owner_queues_while_another_is_served_as_its_requests_come(loop: Loop) -> None:
+    """Four floods of readable sockets would have four turns before the loop looks for an honest request again."""
+    turns = Turns(loop.call_last, lambda: loop.now)
+    turns.note("prompt")
+    assert turns.must_queue("flood", is_demanding=True)
+    assert not turns.must_queue("flood", is_demanding=False)
+    assert not turns.must_queue("prompt", is_demanding=True)
+    loop.now = TurnLimits().shared_seconds + 0.1
+    assert not turns.must_queue("flood", is_demanding=True)
 
 
 def test_an_owner_with_much_in_the_queue_waits_for_each_other_owner(loop: Loop) -> None:

@@ -14,7 +14,7 @@ import pytest
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3, v3_reads
 from bkspark.wire.v3 import StatusCode
-from bookie_service.engine.bookie import BookieOptions
+from bookie_service.engine.bookie_environment import BookieOptions
 from bookie_service.engine.disk_watch import DiskOptions
 from tests.bookie.serving import KEY, Peer, Serving, adds, service_options, stored
 from tests.bookie.v3_peer import FENCE, RECOVERY, V3Peer, add_frames, request

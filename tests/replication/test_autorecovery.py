@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from bkspark.blocking import Client
+from bkspark.blocking import Client, EncryptionOptions
 from bkspark.cli.cluster_process import BookieProcess
 from bkspark.cli.ports import free_ports
 from bkspark.metadata.paths import ledger_path
 from bkspark.metadata.uri import LedgerManager
 from tests.cluster import SESSION_TIMEOUT_MS, Cluster, ClusterBookie
+from tests.key_files import new_key_file
 from tests.polling import wait_until
 from tests.replication.repairing import (
     WAIT_S,
@@ -106,6 +107,19 @@ def test_what_a_lost_bookie_held_is_restored_on_others(cluster: Cluster, client:
     assert found["underreplicated"] == found["missing_entries"] == found["missing_copies"] == 0
 
 
+def test_encrypted_ledgers_are_restored_without_their_key(cluster: Cluster, tmp_path: Path) -> None:
+    encryption = EncryptionOptions(new_key_file(tmp_path / "keys"))
+    with Client(cluster.uri, password=b"pw", encryption=encryption) as client:
+        ledgers = [write(client, quorums, 300) for quorums in QUORUMS[:3]]
+        lost = most_named(client, cluster, ledgers)
+        with autorecovery(cluster.uri, tmp_path / "log"):
+            lost.kill()
+            wait_until_moved(client, list(client.ledgers()), lost.id)
+        for ledger_id in ledgers:
+            assert_whole(client, ledger_id, 300)
+    wait_until_whole(cluster)
+
+
 def test_open_ledger_is_fenced_only_after_the_grace_period_and_only_if_its_owner_is_idle(
     cluster: Cluster, client: Client, tmp_path: Path
 ) -> None:
@@ -171,10 +185,22 @@ def test_bookie_with_the_daemon_in_its_process_repairs_and_its_own_data_are_reco
         while len(naming(client, ledgers, repairing.id)) < 3:
             ledgers.append(write(client, (3, 2, 2), 50))
         lost = most_named(client, cluster, ledgers)
+        to_move = len(naming(client, ledgers, lost.id))
         lost.kill()
         wait_until_moved(client, ledgers, lost.id)
+
+        def are_reported() -> bool:
+            workers = command(cluster.uri, "autorecovery", "--status")[0]["workers"]
+            return sum(worker["repaired"] for worker in workers) >= to_move
+
+        wait_until(are_reported, "the worker to report what it repaired", WAIT_S)
         facts, _ = command(cluster.uri, "autorecovery", "--disable")
-        assert facts == {"enabled": False, "auditor": repairing.id}
+        (worker,) = facts.pop("workers")
+        assert facts == {"enabled": False, "auditor": repairing.id, "bytes_per_s": None}
+        assert worker["worker"] == repairing.id
+        assert worker["repaired"] >= to_move
+        assert worker["copied_bytes"] > 0
+        assert not {each["ledger"] for each in (*worker["repairs"], *worker["postponements"])} & set(ledgers)
     finally:
         repairing.stop()
     named = len(naming(client, list(client.ledgers()), repairing.id))
@@ -184,7 +210,9 @@ def test_bookie_with_the_daemon_in_its_process_repairs_and_its_own_data_are_reco
     assert found == {"bookie": repairing.id, "ledgers": named}
     assert f"{named} of {named} ledgers are moved" in progress
     assert naming(client, ledgers, repairing.id) == []
-    assert command(cluster.uri, "autorecovery", "--enable")[0]["enabled"] is True
+    assert command(cluster.uri, "autorecovery", "--enable")[0] == {
+        "enabled": True, "auditor": None, "bytes_per_s": None, "workers": []
+    }  # fmt: skip
     wait_until_whole(cluster)
     for ledger_id in ledgers:
         assert_whole(client, ledger_id, 50)

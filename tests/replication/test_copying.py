@@ -82,7 +82,7 @@ def elapsed_s(loop: VirtualLoop, work: Any) -> float:
 
 def test_byte_rate_lets_through_no_more_than_a_second_ahead_for_all_callers() -> None:
     async def connect(*_: Any) -> Any:
-        raise AssertionError("nobody connects")
+        raise AssertionError("no copy connects")
 
     loop = VirtualLoop(connect)
     rate, passed = ByteRate(1000), []

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from bkspark.client import LedgerWriter
+from bkspark.core.holes import holes
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.striping import write_set
 from bkspark.core.writer_options import WriterOptions
@@ -18,7 +19,6 @@ from bkspark.wire.entry_lists import EntryRuns
 from bookie_service.replication import repair
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.containment import UnexpectedErrors
-from bookie_service.replication.holes import holes
 from bookie_service.replication.ledger_check import Lack, LedgerCheck, LedgerFindings
 from tests.ledger.in_process import InProcessCluster, run
 from tests.planting import changed, replaced

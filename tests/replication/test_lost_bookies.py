@@ -34,7 +34,7 @@ def test_bookies_restarted_one_after_the_other_are_never_audited():
 def test_an_audit_is_not_repeated_until_asked_for_or_the_bookie_was_back():
     lost = LostBookies()
     assert lost.look(ALL, "abc", 0, 0).audit == frozenset("d")
-    assert lost.look(ALL, "abc", 1, 0).audit == frozenset("d"), "it failed: nobody said that it was done"
+    assert lost.look(ALL, "abc", 1, 0).audit == frozenset("d"), "it failed: no report said that it was done"
     lost.on_audited("d")
     assert lost.look(ALL, "abc", 2, 0) == NOTHING
     lost.forget_audits()

@@ -8,6 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from bkspark.core.copies import settled_fragments, stored_entries
 from bkspark.core.effects import WriteMetadata
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.placement import Topology
@@ -23,8 +24,6 @@ from bookie_service.replication.repair import (
     Outcome,
     RecoverLedger,
     RepairCore,
-    settled_fragments,
-    stored_entries,
 )
 
 ERROR = BookieUnavailable("it went away")
@@ -325,3 +324,51 @@ def test_fragments_that_get_no_more_entries_are_all_of_a_closed_ledger_and_all_b
     assert [end for _, end in settled_fragments(closed(*rows))] == [10, 30]
     assert [end for _, end in settled_fragments(opened(*rows))] == [10]
     assert [end for _, end in settled_fragments(opened(*rows, state=LedgerState.IN_RECOVERY))] == [10]
+
+
+# ---- a bookie that leaves, and serves meanwhile ----
+
+
+def test_leaving_bookie_is_replaced_after_its_copies_are_acknowledged() -> None:
+    """A drain gives up no copy first: metadata name the new bookie only after the copies."""
+    ledger = closed((0, "abc"), (10, "bcd"), (20, "acd"))
+    leaving = core(ledger, lost="a", alive="abcdef", writable="bcdef", leaving="a")
+    todo = only(leaving.start())
+    assert isinstance(todo, CopyEntries)
+    assert todo.fragment.first_entry == 0
+    ((copy,),) = (todo.copies,)
+    assert copy.slot == 0
+    assert copy.target in "def"
+    written = only(leaving.on_copied())
+    assert isinstance(written, WriteMetadata)
+    assert written.metadata.fragments[0].bookies == (copy.target, "b", "c")
+    todo = only(leaving.on_metadata_written(written.metadata, 4))
+    assert isinstance(todo, CopyEntries)
+    assert todo.fragment.first_entry == 20, "fragments that do not name it are left alone"
+
+
+def test_leaving_bookie_is_never_a_target_even_if_it_is_writable() -> None:
+    ledger = closed((0, "abc"))
+    leaving = core(ledger, lost="a", alive="abcd", leaving="a")
+    todo = only(leaving.start())
+    assert isinstance(todo, CopyEntries)
+    assert todo.copies[0].target == "d"
+    todo = only(leaving.on_copy_failed("d", ERROR))
+    assert isinstance(todo, Ended)
+    assert isinstance(todo.error, NotEnoughBookies)
+
+
+def test_other_bookies_are_left_alone_when_one_leaves() -> None:
+    """One that is stopped for maintenance meanwhile must not be replaced by a drain of another one."""
+    ledger = closed((0, "xbc"))
+    assert outcome(core(ledger, lost="a", alive="abcdef", leaving="a").start()) is Outcome.COMPLETE
+
+
+def test_open_last_fragment_waits_for_its_writer_to_leave() -> None:
+    ledger = opened((0, "abc"))
+    leaving = core(ledger, lost="a", alive="abcdef", writable="bcdef", leaving="a")
+    assert outcome(leaving.start()) is Outcome.OPEN
+    closing = core(ledger, lost="a", alive="abcdef", writable="bcdef", leaving="a", may_recover=True)
+    claim = only(closing.start())
+    assert isinstance(claim, WriteMetadata)
+    assert claim.metadata.state is LedgerState.IN_RECOVERY

@@ -143,8 +143,8 @@ class _JournalFile:
     def _unreadable(self, offset: int) -> Generator[Finding, None, int | None]:
         """Report bytes at `offset` that are not a record; return where reading continues, None if nowhere."""
         header = self._record_header_at(offset)
-        behind = offset + RECORD_HEADER_BYTES + header.body_bytes if header is not None else None
-        following = behind if behind is not None and behind <= self._size else self._next_header(offset + 1)
+        after = offset + RECORD_HEADER_BYTES + header.body_bytes if header is not None else None
+        following = after if after is not None and after <= self._size else self._next_header(offset + 1)
         length = following - offset if following is not None else None
         if offset < self._durable:
             what = "the record's header is unreadable" if header is None else "the record's body fails its checksum"

@@ -59,14 +59,14 @@ def _ledger(
         if header is not None:
             yield Fact("index", view.path, None, None, True, header_values(header))
 
-    def read_anew(first_entry: int, count: int) -> np.ndarray:
+    def read_again(first_entry: int, count: int) -> np.ndarray:
         newer = _opened(files, os.path.dirname(view.path))
         try:
             return newer.positions(ledger_id, first_entry, count)
         finally:
             newer.close_store()
 
-    source = PositionSource(view.path, ledger_id, read_anew, None)
+    source = PositionSource(view.path, ledger_id, read_again, None)
     if entry_id is not None:
         yield from judged(source, entry_id, view.positions(ledger_id, entry_id, 1), lookup)
         return

@@ -9,6 +9,7 @@ JSON keys: `kind`, `file`, `offset` and `length` (bytes, where the thing lies in
     entry         ledger, entry                               entry-log   log, version, map_offset, map_ledgers, bytes
     ledgers-map   log                                         padding     log
     index         ledger, generation, fenced, explicit_lac (only where there is one)
+    header        ledger, fenced, explicit_lac (only where there is one); header-dropped: ledger
     position      ledger, entry, log, log_offset
     mark          journal_index, journal, journal_file, journal_offset
     last-id       log                                         compaction  new_log, old_log
@@ -71,7 +72,7 @@ class Selection:
         ledger_id = fact.values.get("ledger")
         if ledger_id is None:
             return fact.kind not in ("record", "padding", "ledgers-map")
-        return self.ledger_id in (None, ledger_id) and (self.entry_id is None or fact.kind == "index")
+        return self.ledger_id in (None, ledger_id) and (self.entry_id is None or fact.kind in ("index", "header"))
 
 
 @dataclass(slots=True)

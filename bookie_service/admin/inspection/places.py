@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from bkspark.errors import ConfigurationError, MetadataFormat
 from bkspark.metadata import cookies
 from bookie_service.admin.inspection import garbage, marks
-from bookie_service.formats import entry_log, index, journal, key_value_index
+from bookie_service.formats import entry_log, index, journal, key_value_index, ledger_headers
 from bookie_service.storage import layout
 from bookie_service.storage.io.files import ReadOnlyFiles
 
 KINDS: dict[str, Callable[[str], bool]] = {
     "journal": lambda name: journal.parse_file_name(name) is not None,
     "entry-log": lambda name: entry_log.parse_file_name(name) is not None,
-    "index": lambda name: index.parse_file_name(name) is not None,
+    "index": lambda name: index.parse_file_name(name) is not None or name == ledger_headers.FILE_NAME,
     "marks": lambda name: marks.parse_file_name(name) is not None or name == entry_log.LAST_ID_NAME,
     "garbage": lambda name: name in garbage.NAMES,
 }
@@ -50,6 +50,9 @@ def files_of(files: ReadOnlyFiles, directories: Sequence[str], kind: str, ledger
         store = key_value_index_in(files, directory)
         if store is not None:
             yield store
+        headers = os.path.join(directory, ledger_headers.FILE_NAME)
+        if files.exists(headers) and (ledger_id is None or _has_header(files, headers, ledger_id)):
+            yield headers
         if ledger_id is not None:
             path = os.path.join(directory, *index.relative_path(ledger_id))
             if files.exists(path):
@@ -62,6 +65,18 @@ def key_value_index_in(files: ReadOnlyFiles, directory: str) -> str | None:
     """Return the path of the key-value store in a `current` directory, None when there is none."""
     path = os.path.join(directory, key_value_index.DIRECTORY_NAME)
     return path if files.is_directory(path) else None
+
+
+def is_ledger_headers(path: str) -> bool:
+    """Return whether a path of kind index is the file of headers of ledgers without entries."""
+    return os.path.basename(path) == ledger_headers.FILE_NAME
+
+
+def _has_header(files: ReadOnlyFiles, path: str, ledger_id: int) -> bool:
+    try:
+        return ledger_id in ledger_headers.decode(files.read_all(path))[0].rows["ledger_id"]
+    except ValueError:
+        return True  # reading it says what is wrong
 
 
 def is_key_value_index(path: str) -> bool:
@@ -104,7 +119,9 @@ def bookie_of(files: ReadOnlyFiles, directory: str, siblings: Sequence[str]) -> 
 def _index_files(files: ReadOnlyFiles, directory: str) -> Iterator[str]:
     for middle in _hex_directories(files, directory):
         for inner in _hex_directories(files, middle):
-            yield from (os.path.join(inner, name) for name in files.names(inner) if KINDS["index"](name))
+            yield from (
+                os.path.join(inner, name) for name in files.names(inner) if index.parse_file_name(name) is not None
+            )
 
 
 def _hex_directories(files: ReadOnlyFiles, directory: str) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """The index on disk: one file of header and positions per ledger (`formats.index`), its location and reading.
 
+A ledger without entries has no file: its header is in one file with those of all others (`ledger_headers`).
 Changes that are not written yet are in memory (`index_pages`); `index_writer` takes changes and writes them.
 """
 
@@ -21,6 +22,7 @@ from bookie_service.formats.index import STORED_ENTRY_ID_MAX, LedgerHeader
 from bookie_service.formats.index_files import PLACES_MAX
 from bookie_service.storage.index.index_file import IndexFile
 from bookie_service.storage.index.index_pages import IndexPages, overlaid
+from bookie_service.storage.index.ledger_headers import LedgerHeaders
 from bookie_service.storage.io.files import ReadOnlyFiles
 from bookie_service.storage.io.open_files import OpenFiles
 
@@ -35,14 +37,6 @@ _SCAN_POSITIONS = 1024
 _HEX = frozenset("0123456789abcdef")
 
 
-def rebuild_remedy(ledger_id: int) -> str:
-    """Return what an operator can do about a lost index."""
-    return (
-        "To get back what the entry logs have of it, stop the bookie, run `bkspark bookie --rebuild-index "
-        f"{ledger_id}` with its configuration, and start it again"
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class LedgerUpdate:
     """What a checkpoint writes for one ledger: a header if it changed, and positions of ascending entry ids."""
@@ -51,6 +45,20 @@ class LedgerUpdate:
     header: LedgerHeader | None
     entry_ids: np.ndarray
     positions: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLedger:
+    """What an index has of one ledger.
+
+    header: None when the index does not have the ledger.
+    last_entry: the highest entry id with a position, NO_ENTRY when there is none.
+    is_whole: False when durable data of the ledger is missing; `LedgerIndex.lost` says which.
+    """
+
+    header: LedgerHeader | None
+    last_entry: int
+    is_whole: bool
 
 
 class IndexPaths:
@@ -72,7 +80,8 @@ class IndexPaths:
         return self.moved.get(ledger_id, ledger_id % len(self._directories))
 
     def path(self, ledger_id: int) -> str:
-        return os.path.join(self._directories[self.place(ledger_id)], *index_format.relative_path(ledger_id))
+        place = self.moved.get(ledger_id, ledger_id % len(self._directories))
+        return os.path.join(self._directories[place], *index_format.relative_path(ledger_id))
 
     def path_in(self, place: int, ledger_id: int) -> str:
         """Return the path of a ledger's file in directory number `place`."""
@@ -163,12 +172,19 @@ class IndexReader:
     """Reads headers and positions, in memory first. For one thread."""
 
     def __init__(
-        self, files: ReadOnlyFiles, paths: IndexPaths, pages: IndexPages, open_files_max: int, keeps_pages: bool = True
+        self,
+        files: ReadOnlyFiles,
+        paths: IndexPaths,
+        pages: IndexPages,
+        fileless: LedgerHeaders,
+        open_files_max: int,
+        keeps_pages: bool = True,
     ) -> None:
         """`keeps_pages`: pages that are read stay in memory for the next time; False for callers that read everything
         once."""
         self._paths = paths
         self._pages = pages
+        self._fileless = fileless
         self._open: OpenFiles[int, IndexFile] = OpenFiles(
             lambda ledger_id: IndexFile(files.open(paths.path(ledger_id))), open_files_max
         )
@@ -176,25 +192,38 @@ class IndexReader:
         self._moves = paths.moves
 
     def header(self, ledger_id: int) -> LedgerHeader | None:
-        """Return the header in a ledger's file, None without a file.
+        """Return a ledger's header, None when there is none.
 
         Raises:
             StorageDamaged: there is a file, but its header is unreadable.
         """
+        # In this order: a ledger that gets its first entry has a file before its header is dropped here.
+        kept = self._fileless.header(ledger_id)
+        try:
+            file = self._file(ledger_id)
+            return file.header(ledger_id) if kept is None else _header_of(file, ledger_id, kept)
+        except FileNotFoundError:
+            return kept
+
+    def stored(self, ledger_id: int, least_bytes: int) -> StoredLedger:
+        """Return what the index has of a ledger, from one look at its file.
+
+        Args:
+            least_bytes: the file had this length before the call; a shorter one is not whole.
+
+        Raises:
+            StorageDamaged: as `header`.
+        """
+        kept = self._fileless.header(ledger_id) if self._fileless.table.ledger_ids.size else None
         try:
             file = self._file(ledger_id)
         except FileNotFoundError:
-            return None
-        try:
-            header = file.header(ledger_id)
-        except ValueError as error:
-            raise StorageDamaged(f"{file.file.path}: {error}", ledger_id=ledger_id) from error
-        if header is None:
-            raise StorageDamaged(
-                f"{file.file.path} offset 0: both headers are unreadable. {rebuild_remedy(ledger_id)}",
-                ledger_id=ledger_id,
-            )
-        return header
+            return StoredLedger(kept, NO_ENTRY, not least_bytes)
+        header = file.header(ledger_id) if kept is None else _header_of(file, ledger_id, kept)
+        file_bytes = file.file.size()
+        has_layout = kept is None or file.layout is not None
+        last_entry = self._last_entry(ledger_id, file, file_bytes) if has_layout else NO_ENTRY
+        return StoredLedger(header, last_entry, file_bytes >= least_bytes)
 
     def _file(self, ledger_id: int) -> IndexFile:
         """Return a ledger's open file. Raises FileNotFoundError: it does not exist."""
@@ -211,11 +240,8 @@ class IndexReader:
                 if moves == self._paths.moves:
                     raise
 
-    def positions(self, ledger_id: int, first_entry: int, count: int) -> np.ndarray:
+    def positions(self, ledger_id: int, first_entry: int, count: int, *, may_keep_pages: bool = True) -> np.ndarray:
         """Return positions of `first_entry`, ... as int64, 0 where not held; shorter when no later entry is held."""
-        return self._read_positions(ledger_id, first_entry, count, self._keeps_pages)
-
-    def _read_positions(self, ledger_id: int, first_entry: int, count: int, keeps_pages: bool) -> np.ndarray:
         each = self._pages.positions_per_page
         first_page, end_page = first_entry // each, (first_entry + count - 1) // each + 1
         changes = self._pages.changes
@@ -223,16 +249,14 @@ class IndexReader:
         stored = np.empty(0, np.int64)
         if len(found) < end_page - first_page:
             stored = self._stored(ledger_id, first_page * each, (end_page - first_page) * each)
-            if keeps_pages:
-                self._keep(ledger_id, first_page, stored, changes)
+            if self._keeps_pages and may_keep_pages:
+                # Those that have positions in the file.
+                for number, first in enumerate(range(0, len(stored), each), first_page):
+                    self._pages.keep(ledger_id, number, stored[first : first + each].copy(), changes)
         skipped = first_entry - first_page * each
-        return overlaid(stored, found, first_page, each)[skipped : skipped + count]
-
-    def _keep(self, ledger_id: int, first_page: int, stored: np.ndarray, changes: int) -> None:
-        """Keep the pages that have positions in the file."""
-        each = self._pages.positions_per_page
-        for first in range(0, len(stored), each):
-            self._pages.keep(ledger_id, first_page + first // each, stored[first : first + each].copy(), changes)
+        if found:
+            stored = overlaid(stored, found, first_page, each)
+        return stored[skipped : skipped + count]
 
     def _stored(self, ledger_id: int, first_entry: int, count: int) -> np.ndarray:
         """Return positions as the file has them; shorter when it ends before, or within a position."""
@@ -244,17 +268,27 @@ class IndexReader:
     def last_entry(self, ledger_id: int) -> int:
         """Return the highest entry id with a position in a ledger's file, NO_ENTRY when there is none."""
         try:
-            end = self._file(ledger_id).end_entry()
+            file = self._file(ledger_id)
+            return self._last_entry(ledger_id, file, file.file.size())
         except (FileNotFoundError, StorageDamaged):
             # When a ledger with an unreadable header is created again, the bookie holds no entry of it.
             return NO_ENTRY
+
+    def _last_entry(self, ledger_id: int, file: IndexFile, file_bytes: int) -> int:
+        """Return `last_entry` of an open file of this length. Raises StorageDamaged: its layout is unknown."""
+        each, changes = self._pages.positions_per_page, self._pages.changes
+        end = file.end_entry(file_bytes)
         while end > 0:
             # A crash can leave a file longer than the bytes written to it: zeros at the end are not entries.
-            first = max(0, end - _SCAN_POSITIONS)
-            held = np.flatnonzero(self._stored(ledger_id, first, end - first))
+            page = (end - 1) // each
+            positions = file.positions(page * each, end - page * each)
+            held = np.flatnonzero(positions)
             if len(held):
-                return first + int(held[-1])
-            end = _last_data_end(self._file(ledger_id), first)
+                if self._keeps_pages:
+                    # The next read, or the next flush of the ledger, usually needs this page.
+                    self._pages.keep(ledger_id, page, positions, changes)
+                return page * each + int(held[-1])
+            end = _last_data_end(file, page * each)
         return NO_ENTRY
 
     def extents(self, ledger_id: int, first_entry: int = 0, end_entry: int = ENTRIES_END) -> Iterator[Extent]:
@@ -268,7 +302,7 @@ class IndexReader:
         while (page_at := self._next_page(ledger_id, page, end_page, in_memory)) is not None:
             page = min(page_at + pages, end_page)
             first = max(first_entry, page_at * each)
-            positions = self._read_positions(ledger_id, first, min(end_entry, page * each) - first, False)
+            positions = self.positions(ledger_id, first, min(end_entry, page * each) - first, may_keep_pages=False)
             held = np.flatnonzero(positions)
             # Few large reads where entries are close together, small reads where they are far apart.
             pages = min(pages_max, 2 * pages) if 2 * len(held) >= len(positions) else pages_min
@@ -293,6 +327,15 @@ class IndexReader:
 
     def close(self) -> None:
         self._open.close()
+
+
+def _header_of(file: IndexFile, ledger_id: int, kept: LedgerHeader) -> LedgerHeader:
+    """Return the header of a ledger that has two: in its file, and `kept` in the file of ledgers without entries."""
+    # The file is being created, or a crash left it: it may have an earlier header, a later one or none.
+    try:
+        return index_format.merged(file.header(ledger_id), kept)
+    except StorageDamaged:
+        return kept
 
 
 def names_on_the_way(path: str) -> tuple[str, str, str]:

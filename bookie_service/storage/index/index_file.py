@@ -12,6 +12,14 @@ from bookie_service.formats.index import HEAD_BYTES, LAYOUT, POSITION_BYTES, Lay
 from bookie_service.storage.io.files import File
 
 
+def rebuild_remedy(ledger_id: int) -> str:
+    """Return what an operator can do about a lost index."""
+    return (
+        "To get back what the entry logs have of it, stop the bookie, run `bkspark bookie --rebuild-index "
+        f"{ledger_id}` with its configuration, and start it again"
+    )
+
+
 class IndexFile:
     """An open index file. Its layout is looked up once."""
 
@@ -28,11 +36,20 @@ class IndexFile:
             self._layout = index_format.layout_of(self.file.read(HEAD_BYTES, 0))
         return self._layout
 
-    def header(self, ledger_id: int) -> LedgerHeader | None:
-        """Return the header, None when no slot is whole. Raises ValueError: its version is not supported."""
+    def header(self, ledger_id: int) -> LedgerHeader:
+        """Return the header. Raises StorageDamaged: no slot is whole, or its version is not supported."""
         data = self.file.read(HEAD_BYTES, 0)
         self._layout = self._layout or index_format.layout_of(data)
-        return index_format.decode_header(data, ledger_id)
+        try:
+            header = index_format.decode_header(data, ledger_id)
+        except ValueError as error:
+            raise StorageDamaged(f"{self.file.path}: {error}", ledger_id=ledger_id) from error
+        if header is None:
+            raise StorageDamaged(
+                f"{self.file.path} offset 0: both headers are unreadable. {rebuild_remedy(ledger_id)}",
+                ledger_id=ledger_id,
+            )
+        return header
 
     def create(self, header: LedgerHeader) -> None:
         """Write both header slots at once, which is right while the file is not durable: the journal holds the header.
@@ -81,13 +98,17 @@ class IndexFile:
     def _unknown_layout(self) -> StorageDamaged:
         return StorageDamaged(f"{self.file.path}: its header is unreadable, so it is unknown where positions lie")
 
-    def end_entry(self) -> int:
-        """Return the entry id after the last one whose position the file has room for. Raises StorageDamaged."""
+    def end_entry(self, file_bytes: int) -> int:
+        """Return the entry id after the last one whose position a file of this length has room for.
+
+        Raises:
+            StorageDamaged: the layout is unknown.
+        """
         layout = self._layout or self.layout
         if layout is None:
             self._check_empty()
             return 0
-        return layout.entry_at(self.file.size())
+        return layout.entry_at(file_bytes)
 
     def next_data(self, entry_id: int) -> int | None:
         """Return the first entry from `entry_id` on whose position is not in a hole of the file, or None.
@@ -109,3 +130,9 @@ def has_positions(file_bytes: np.ndarray) -> np.ndarray:
     """Return which index files of these sizes have positions, bool each; wrong for few files of version 2."""
     no_positions: Collection[int] = [layout.positions_at for layout in index_format.LAYOUTS.values()]
     return (file_bytes > min(no_positions)) & ~np.isin(file_bytes, list(no_positions))
+
+
+def count_positions(file_bytes: np.ndarray) -> int:
+    """Return about how many positions index files of these sizes have: exact unless entries are missing in between."""
+    first = min(layout.positions_at for layout in index_format.LAYOUTS.values())
+    return int(np.maximum(file_bytes - first, 0).sum()) // index_format.POSITION_BYTES

@@ -16,6 +16,7 @@ from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.index.index import ENTRIES_END, Extent, IndexPaths, IndexReader, names_on_the_way
 from bookie_service.storage.index.index_file import IndexFile
 from bookie_service.storage.index.index_pages import IndexPages
+from bookie_service.storage.index.ledger_headers import LedgerHeaders
 from bookie_service.storage.io.files import File, LocalFiles, refuses_writes
 
 Doubt = Callable[[Collection[int]], None]
@@ -28,12 +29,19 @@ class IndexMoves:
     """Copies index files to other directories. For one thread at a time, the index writer's."""
 
     def __init__(
-        self, files: LocalFiles, paths: IndexPaths, pages: IndexPages, doubt: Doubt | None, header_of: HeaderOf
+        self,
+        files: LocalFiles,
+        paths: IndexPaths,
+        pages: IndexPages,
+        fileless: LedgerHeaders,
+        doubt: Doubt | None,
+        header_of: HeaderOf,
     ) -> None:
         """`doubt` None: no file moves."""
         self._files = files
         self._paths = paths
         self._pages = pages
+        self._fileless = fileless
         self._doubt = doubt
         self._header_of = header_of
         self._refusing: set[int] = set()
@@ -56,7 +64,7 @@ class IndexMoves:
             new_names: receives the directories with names in them that are not durable.
             in_doubt: the old file may have lost positions that memory does not have.
         """
-        header = header or self._header(ledger_id)
+        header = header or self.header(ledger_id)
         if header is None:
             return None
         for place in self._paths.places():
@@ -98,10 +106,11 @@ class IndexMoves:
         """Record that a directory takes no writes now."""
         self._refusing.add(place)
 
-    def _header(self, ledger_id: int) -> LedgerHeader | None:
+    def header(self, ledger_id: int) -> LedgerHeader | None:
+        """Return a ledger's header from its file, or what else is known of it where that cannot be read."""
         with self._reader() as reader, contextlib.suppress(OSError, StorageDamaged):
             return reader.header(ledger_id)
-        return self._header_of(ledger_id)
+        return self._header_of(ledger_id) or self._fileless.header(ledger_id)
 
     def _copy(self, place: int, header: LedgerHeader, new_names: set[str], *, in_doubt: bool) -> IndexFile:
         ledger_id = header.ledger_id
@@ -157,7 +166,7 @@ class IndexMoves:
 
     @contextlib.contextmanager
     def _reader(self) -> Iterator[IndexReader]:
-        reader = IndexReader(self._files, self._paths, self._pages, 1, keeps_pages=False)
+        reader = IndexReader(self._files, self._paths, self._pages, self._fileless, 1, keeps_pages=False)
         try:
             yield reader
         finally:

@@ -88,7 +88,9 @@ class IndexPages:
 
     def find(self, ledger_id: int, first_page: int, end_page: int) -> dict[int, np.ndarray]:
         """Return the positions on the pages of [first_page, end_page) that are in memory, by page number."""
-        found = {}
+        found: dict[int, np.ndarray] = {}
+        if ledger_id not in self._numbers:
+            return found
         with self._lock:
             for key in self._present(ledger_id, first_page, end_page):
                 page = self._dirty.get(key)
@@ -149,7 +151,8 @@ class IndexPages:
                 return
             self._clean[key] = page
             self._note(key, page)
-            self._drop_clean(self._bytes_max)
+            if self.bytes > self._bytes_max:
+                self._drop_clean(self._bytes_max)
 
     # ---- for the thread that changes ----
 

@@ -4,9 +4,11 @@ Held changes are not durable, and neither are evicted ones: until `sync` returns
 mark stays where it was. Positions may be added only when the entry log bytes they point to are durable: from then on
 any of them may reach the disk at any moment.
 
-A new file gets its header with its first positions. A changed header goes to one slot, is synced, then goes to the
-other (`formats.index` says why). Few changed files are synced one by one; above `files_synced_singly_max` files one
-sync of the whole file system is far cheaper: for 100,000 files, 0.8 s instead of 40.
+A ledger without positions has no file; its header goes to the file of `ledger_headers`. A new file gets its header
+with its first positions. Once it is durable and recorded, that header is dropped from the other file. A changed
+header goes to one slot, is synced, then goes to the other (`formats.index` says why). Few changed files are synced
+one by one; above `files_synced_singly_max` files one sync of the whole file system is far cheaper: for 100,000 files,
+0.8 s instead of 40.
 
 A file stays open from its first write until it is synced: if the system cannot write it to the disk meanwhile, it may
 report the error only to processes that have it open. This applies to files that are synced one by one; the sync of a
@@ -24,16 +26,18 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
 from bookie_service.formats.index import LedgerHeader
+from bookie_service.storage import ledger_id_sets
 from bookie_service.storage.index.index import IndexPaths, LedgerUpdate
 from bookie_service.storage.index.index_file import IndexFile
 from bookie_service.storage.index.index_moves import IndexMoves
 from bookie_service.storage.index.index_pages import IndexPages, Page, PageKey
+from bookie_service.storage.index.ledger_headers import LedgerHeadersWriter
 from bookie_service.storage.index.manifest import IndexManifestWriter
 from bookie_service.storage.io.files import FileSystem, LocalFiles, SyncFailed, refuses_writes
 
@@ -47,11 +51,12 @@ class IndexWriter:
         paths: IndexPaths,
         pages: IndexPages,
         known: IndexManifestWriter,
+        fileless: LedgerHeadersWriter,
         moves: IndexMoves,
         file_systems: Sequence[FileSystem | None],
         files_synced_singly_max: int,
     ) -> None:
-        """`known`: records which files exist.
+        """`known`: records which files exist. `fileless`: headers of ledgers without a file.
 
         `file_systems`: the file system of each directory; if any is None, files are always synced one by one.
         """
@@ -59,13 +64,17 @@ class IndexWriter:
         self._paths = paths
         self._pages = pages
         self._known = known
+        self._fileless = fileless
         self._moves = moves
         self._file_systems = [each for each in file_systems if each is not None]
         self._syncs_file_systems = len(self._file_systems) == len(file_systems)
         self._files_synced_singly_max = files_synced_singly_max
         self._headers: dict[int, LedgerHeader] = {}
+        """Changed headers that are not durable, except those in new files."""
+        self.pending_header = self._headers.get
+        """Returns a ledger's header when its file may lack it, or None. Constant."""
         self._unsynced: dict[int, int] = {}
-        """Ledgers with changes that are not durable, and up to where positions were written to each file."""
+        """Ledgers whose files have changes that are not durable, and up to where positions were written to each."""
         self._written: dict[int, IndexFile] = {}
         """Their open files: written to and not synced since."""
         self._evicted: set[int] = set()
@@ -76,11 +85,7 @@ class IndexWriter:
     @property
     def is_clean(self) -> bool:
         """True when all held changes are durable."""
-        return not self._unsynced
-
-    def pending_header(self, ledger_id: int) -> LedgerHeader | None:
-        """Return a ledger's header when its file may lack it."""
-        return self._headers.get(ledger_id)
+        return not self._unsynced and not self._headers
 
     def hold(self, updates: Iterable[LedgerUpdate]) -> None:
         """Add headers and positions; readers see the positions from now on.
@@ -95,6 +100,7 @@ class IndexWriter:
             if update.header is not None:
                 self._headers[update.ledger_id] = update.header
             if len(update.entry_ids):
+                self._need_file(update.ledger_id)
                 self._moving(update.ledger_id, partial(self._hold_positions, update))
             if self._pages.is_full:
                 self._make_room()
@@ -112,7 +118,9 @@ class IndexWriter:
         """
         if self.is_clean:
             return
-        rewritten, pages = self._write_all()
+        dirty = dict(_by_ledger(self._pages.dirty()))
+        fileless = self._without_files(dirty)
+        rewritten, pages = self._write_all(dirty, fileless)
         names = set(self._new_names)
         if not names_are_durable:
             for ledger_id in self._unsynced:
@@ -127,7 +135,8 @@ class IndexWriter:
         sizes = {ledger_id: self._size(ledger_id, end) for ledger_id, end in self._unsynced.items()}
         self._known.note(sizes, self._paths.moved)
         self._moves.noted()
-        for header in rewritten:
+        self._fileless.write(list(fileless.values()), sizes)
+        for header in (*rewritten, *fileless.values()):
             self._headers.pop(header.ledger_id, None)
         self._unsynced.clear()
         self._new_names.clear()
@@ -135,11 +144,15 @@ class IndexWriter:
     def learn_files(self) -> None:
         """Record all existing index files, which were made durable before; the records of others stay.
 
+        Not the file of a ledger that has its header elsewhere, too. A crash may have left that file without a header;
+        the journal has what belongs into it.
+
         Raises:
             SyncFailed, OSError: as `sync`.
         """
         self._moves.find()
-        ledger_ids = self._paths.ledgers(self._files).tolist()
+        ledger_ids = self._paths.ledgers(self._files)
+        ledger_ids = ledger_id_sets.without(ledger_ids, self._fileless.ledger_ids()).tolist()
         self._make_durable(ledger_ids, {name for each in ledger_ids for name in self._paths.directories(each)})
         self.note_sizes(ledger_ids)
 
@@ -174,6 +187,37 @@ class IndexWriter:
         # If the manifest has no (or no current) length of the file, its actual length counts.
         return max(least, end) if least else max(end, self.file_size(ledger_id))
 
+    def _need_file(self, ledger_id: int) -> None:
+        """Hold the header of a ledger that gets its first position: its file is created with it."""
+        if ledger_id not in self._headers and self._fileless.has(ledger_id):
+            # An evicted page may have created the file since, with a later header.
+            header = self._moves.header(ledger_id)
+            if header is not None:
+                self._headers[ledger_id] = header
+
+    def _without_files(self, with_positions: Collection[int]) -> dict[int, LedgerHeader]:
+        """Return the changed headers of ledgers that have neither positions nor a file, and need none."""
+        found = {
+            ledger_id: header
+            for ledger_id, header in self._headers.items()
+            if ledger_id not in with_positions and not self._has_file(ledger_id)
+        }
+        for ledger_id in found:
+            self._unsynced.pop(ledger_id, None)
+        return found
+
+    def _has_file(self, ledger_id: int) -> bool:
+        """Return whether there is a file of a ledger, or was one that is lost. A crash may have left it, unrecorded."""
+        if self._known.least_bytes(ledger_id):
+            return True
+        try:
+            return self._paths.size(self._files, ledger_id) is not None
+        except OSError as error:
+            if not _is_of_disk(error):
+                raise
+            # What its disk hides is not recorded, so the journal has it.
+            return False
+
     def _hold_positions(self, update: LedgerUpdate) -> None:
         entry_ids, each = update.entry_ids, self._pages.positions_per_page
         breaks: list[int] = []
@@ -206,11 +250,15 @@ class IndexWriter:
             self._evicted.add(ledger_id)
             self._pages.evict(key for key, _ in pages)
 
-    def _write_all(self) -> tuple[list[LedgerHeader], list[PageKey]]:
-        """Write all held changes to files; return the headers whose second slot must be written, and the pages."""
-        dirty = dict(_by_ledger(self._pages.dirty()))
+    def _write_all(
+        self, dirty: Mapping[int, Sequence[tuple[PageKey, Page]]], fileless: Collection[int]
+    ) -> tuple[list[LedgerHeader], list[PageKey]]:
+        """Write all held changes to files, except those of ledgers that need none.
+
+        Returns (headers whose second slot must be written, the written pages).
+        """
         rewritten = []
-        for ledger_id in sorted({*dirty, *self._headers}):
+        for ledger_id in sorted({*dirty, *self._headers}.difference(fileless)):
             pages = dirty.get(ledger_id, [])
             header = self._headers.get(ledger_id)
             self._moving(ledger_id, partial(self._write, ledger_id, header, 0, pages))

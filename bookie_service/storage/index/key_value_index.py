@@ -18,7 +18,7 @@ from bkspark.ids import NO_ENTRY
 from bookie_service.formats import key_value_index as index_format
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.formats.key_value_index import ENTRIES_PER_BLOCK
-from bookie_service.storage.index.index import ENTRIES_END, Extent, LedgerUpdate
+from bookie_service.storage.index.index import ENTRIES_END, Extent, LedgerUpdate, StoredLedger
 from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles, is_out_of_space
 from bookie_service.storage.io.key_values import KeyValueOptions, KeyValues
 
@@ -81,6 +81,12 @@ class KeyValueView:
     def holding_entries(self, ledger_ids: np.ndarray) -> np.ndarray:
         held = [each for each in ledger_ids.tolist() if self.last_entry(each) != NO_ENTRY]
         return np.array(held, np.int64)
+
+    def counts(self) -> tuple[int, int]:
+        ledgers = sum(1 for _ in self._key_values.keys(*index_format.HEADERS))
+        # The last block of a ledger is half full on average.
+        blocks = max(0, self._key_values.key_count() - ledgers - 1)
+        return ledgers, index_format.ENTRIES_PER_BLOCK * max(0, 2 * blocks - min(ledgers, blocks)) // 2
 
     def has(self, ledger_id: int) -> bool:
         return self._key_values.get([index_format.header_key(ledger_id)])[0] is not None
@@ -168,6 +174,10 @@ class KeyValueIndex(KeyValueView):
         return KeyValueView(self.path, self._key_values)
 
     notices: Sequence[str] = ()
+
+    def stored(self, ledger_id: int) -> StoredLedger:
+        header = self.header(ledger_id)
+        return StoredLedger(header, NO_ENTRY if header is None else self.last_entry(ledger_id), is_whole=True)
 
     def lost(self, ledger_id: int) -> str:
         # A store from which anything is missing is not opened.

@@ -6,15 +6,15 @@ memory per ledger.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import index_files as file_format
-from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles, refuses_writes
+from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles
 from bookie_service.storage.io.placed_file import PlacedFile
+from bookie_service.storage.io.placed_log import PlacedLog
 
 _RECENT_MAX = 8192
 """Rows in the dictionary before they are merged into the arrays."""
@@ -43,7 +43,11 @@ class IndexManifest:
         self.damaged_at = None if end == len(data) else end
         """Offset of bytes that are not a record; then, or when the file is missing, rows may be missing."""
         self.is_complete = end == len(data) > 0
-        self._rows = _last_rows(ledger_ids, rows)
+        self.headers = file_format.headers_of(ledger_ids, rows)
+        """(generation, least bytes) of the file with the headers of ledgers without entries; None: there may be no such
+        file."""
+        is_ledger = ledger_ids >= 0
+        self._rows = _last_rows(ledger_ids[is_ledger], rows[is_ledger])
         self._recent: dict[int, int] = {}
 
     @property
@@ -52,7 +56,7 @@ class IndexManifest:
 
     def least_bytes(self, ledger_id: int) -> int:
         """Return the least length of a ledger's index file; 0: there may be no file."""
-        return file_format.size_of(self._row(ledger_id))
+        return self._row(ledger_id) & file_format.SIZE_MASK
 
     def place(self, ledger_id: int) -> int:
         """Return the number of the directory of a ledger's index file."""
@@ -115,17 +119,7 @@ class IndexManifestWriter(IndexManifest):
         self._waiting: dict[int, int] = {}
         """Changes that are not durable."""
         self._rows_written = len(self._rows[0])
-        self._end = 0
-        """Offset of the next record; 0: the file must be rewritten."""
-        if self.is_complete and self._version == file_format.VERSION:
-            # A killed process may have written the end without making it durable.
-            try:
-                with contextlib.closing(files.open(self.path)) as file:
-                    file.sync_data()
-                    self._end = file.size()
-            except OSError as error:
-                if not refuses_writes(error):
-                    raise
+        self._log = PlacedLog(files, self._file, is_whole=self.is_complete)
 
     def note(self, changes: Mapping[int, int], moved: Mapping[int, int] | None = None) -> None:
         """Set the least bytes of ledgers' files; durable on return.
@@ -142,37 +136,57 @@ class IndexManifestWriter(IndexManifest):
         self._learn(rows)
         if self._waiting or not self.is_complete:
             self._write()
-            self._waiting.clear()
-            self.is_complete = True
+
+    def note_headers(self, generation: int, least_bytes: int) -> None:
+        """Record generation and least bytes of the file with the headers of ledgers without entries; durable on return.
+
+        Raises:
+            OSError: as `note`.
+        """
+        if self.headers != (generation, least_bytes):
+            self.headers = (generation, least_bytes)
+            self._waiting[file_format.headers_row(generation)] = least_bytes
+        if self._waiting:
+            self._write()
+
+    def forget_headers(self) -> None:
+        """Record that there is no header in that file, durably; earlier versions read the manifest again.
+
+        Raises:
+            OSError: it is not recorded, and earlier versions refuse the directories.
+        """
+        headers, self.headers = self.headers, None
+        try:
+            self._write()
+        except OSError:
+            self.headers = headers
+            raise
 
     def _write(self) -> None:
+        names_headers = self.headers is not None
+        changed = np.array(list(self._waiting.items()), np.int64).reshape(-1, 2)
         ledgers = len(self._rows[0]) + len(self._recent)
-        if not self._end or self._rows_written > 2 * ledgers + _ROWS_BESIDE:
-            self._write_all(elsewhere=False)
-            return
-        changed = np.array(list(self._waiting.items()), np.int64)
-        record = file_format.encode_rows(changed[:, 0], changed[:, 1])
-        try:
-            with contextlib.closing(self._files.open(self.path)) as file:
-                file.write([record], self._end)
-                file.sync_data()
-        except OSError as error:
-            if not refuses_writes(error) or len(self._directories) == 1:
-                raise
-            self._write_all(elsewhere=True)
-            return
-        self._end += len(record)
-        self._rows_written += len(changed)
-
-    def _write_all(self, *, elsewhere: bool) -> None:
-        """Rewrite the file; `elsewhere`: in another directory, because the disk of this one takes no writes."""
-        ledger_ids, rows = self._all_rows()
-        records = file_format.encode_rows(ledger_ids, rows)
-        self._end = 0
-        written = self._file.replace(
-            self._files, lambda generation: file_format.encode_head(generation) + records, elsewhere=elsewhere
+        is_replaced = self._log.write(
+            file_format.encode_rows(changed[:, 0], changed[:, 1]),
+            self._encode,
+            is_replaced=self._rows_written > 2 * ledgers + _ROWS_BESIDE
+            or not len(changed)
+            or not file_format.may_append(self._version, names_headers=names_headers),
         )
-        self._end, self._rows_written = len(written), len(ledger_ids)
+        if is_replaced:
+            self._rows_written, self._version = ledgers, file_format.version_of(names_headers=names_headers)
+        else:
+            self._rows_written += len(changed)
+        self._waiting.clear()
+        self.is_complete = True
+
+    def _encode(self, generation: int) -> bytes:
+        ledger_ids, rows = self._all_rows()
+        if self.headers is not None:
+            ledger_ids = np.append(ledger_ids, file_format.headers_row(self.headers[0]))
+            rows = np.append(rows, self.headers[1])
+        head = file_format.encode_head(generation, names_headers=self.headers is not None)
+        return head + file_format.encode_rows(ledger_ids, rows)
 
 
 def _last_rows(ledger_ids: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from bkspark.errors import ConfigurationError
+from bkspark.errors import ConfigurationError, StorageDamaged
 from bkspark.options import COUNT_MAX, bounded, check
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage import ledger_id_sets
-from bookie_service.storage.index.index import ENTRIES_END, Extent, IndexPaths, IndexReader, LedgerUpdate
-from bookie_service.storage.index.index_file import has_positions
+from bookie_service.storage.index.index import ENTRIES_END, Extent, IndexPaths, IndexReader, LedgerUpdate, StoredLedger
+from bookie_service.storage.index.index_file import count_positions, has_positions
 from bookie_service.storage.index.index_moves import Doubt, HeaderOf, IndexMoves
 from bookie_service.storage.index.index_pages import IndexPages
 from bookie_service.storage.index.index_writer import IndexWriter
+from bookie_service.storage.index.ledger_headers import LedgerHeadersWriter
 from bookie_service.storage.index.manifest import IndexManifestWriter
 from bookie_service.storage.io.files import LocalFiles, is_out_of_space, refuses_writes
 
@@ -52,22 +53,37 @@ class PerLedgerIndex:
         open_files_max: int,
         doubt: Doubt | None = None,
         header_of: HeaderOf = lambda _: None,
+        doubt_all: Callable[[], None] | None = None,
     ) -> None:
         """`directories`: the `current` directories of all ledger directories, in configured order.
 
-        `doubt`, `header_of`: see `IndexMoves`. Without `doubt` no file moves to another directory.
+        `doubt`, `header_of`: see `IndexMoves`. Without `doubt` no file moves to another directory. `doubt_all`: records
+        durably that every ledger of the bookie must go into limbo before anything is served.
+
+        Raises:
+            StorageDamaged: a file of the whole bookie is unreadable; or headers of ledgers are lost, and there is no
+                `doubt_all`.
         """
         self._files = files
         self._known = IndexManifestWriter(files, directories)
         self._paths = IndexPaths(directories, self._known.moved())
+        self._fileless = LedgerHeadersWriter(files, directories, self._known)
         self._pages = IndexPages(options.page_bytes, options.pages_max * options.page_bytes)
         self._file_systems = [files.open_file_system(directory) for directory in directories]
-        moves = IndexMoves(files, self._paths, self._pages, doubt, header_of)
+        moves = IndexMoves(files, self._paths, self._pages, self._fileless, doubt, header_of)
         self._writer = IndexWriter(
-            files, self._paths, self._pages, self._known, moves, self._file_systems, options.files_synced_singly_max
+            files,
+            self._paths,
+            self._pages,
+            self._known,
+            self._fileless,
+            moves,
+            self._file_systems,
+            options.files_synced_singly_max,
         )
-        self._reader = IndexReader(files, self._paths, self._pages, open_files_max)
+        self._reader = IndexReader(files, self._paths, self._pages, self._fileless, open_files_max)
         self.positions = self._reader.positions
+        self.last_entry = self._reader.last_entry
         self.notices = _notices(self._known)
         if not self._known.is_complete and self._paths.has_any(files):
             try:
@@ -76,29 +92,57 @@ class PerLedgerIndex:
                 # The files are durable, and their record is written with the next one. Reads do not need it.
                 if not is_out_of_space(error):
                     raise
+        self._settle_fileless(doubt_all)
+
+    def _settle_fileless(self, doubt_all: Callable[[], None] | None) -> None:
+        """Put everything in doubt if headers are lost; leave out those of ledgers that have a file."""
+        if self._fileless.damage:
+            if doubt_all is None:
+                raise StorageDamaged(self._fileless.damage)
+            self.notices.append(
+                f"{self._fileless.damage}. Fences of ledgers without entries may be lost: all ledgers go into limbo"
+            )
+            doubt_all()
+        try:
+            self._fileless.settle(self._known.all()[0])
+        except OSError as error:
+            # The next change writes it, and a start that comes before finds the same again.
+            if not refuses_writes(error):
+                raise
 
     def header(self, ledger_id: int) -> LedgerHeader | None:
         return self._writer.pending_header(ledger_id) or self._reader.header(ledger_id)
 
-    def last_entry(self, ledger_id: int) -> int:
-        return self._reader.last_entry(ledger_id)
+    def stored(self, ledger_id: int) -> StoredLedger:
+        pending = self._writer.pending_header(ledger_id)
+        if pending is not None:
+            return StoredLedger(pending, self.last_entry(ledger_id), not self.lost(ledger_id))
+        # In this order: a file that grows meanwhile is not too short.
+        return self._reader.stored(ledger_id, self._known.least_bytes(ledger_id))
 
     def extents(self, ledger_id: int, first_entry: int = 0, end_entry: int = ENTRIES_END) -> Iterator[Extent]:
         return self._reader.extents(ledger_id, first_entry, end_entry)
 
     def view(self, open_files_max: int) -> IndexReader:
-        return IndexReader(self._files, self._paths, self._pages, open_files_max, keeps_pages=False)
+        return IndexReader(self._files, self._paths, self._pages, self._fileless, open_files_max, keeps_pages=False)
 
     def ledger_ids(self) -> np.ndarray:
-        return ledger_id_sets.union(self._paths.ledgers(self._files), self._known.all()[0])
+        # In this order: a ledger that gets its first entry has a file before its header is dropped here.
+        fileless = self._fileless.ledger_ids()
+        filed = ledger_id_sets.union(self._paths.ledgers(self._files), self._known.all()[0])
+        return ledger_id_sets.union(fileless, filed)
 
     def holding_entries(self, ledger_ids: np.ndarray) -> np.ndarray:
         known, file_bytes = self._known.all()
         holding = ledger_id_sets.union(known[has_positions(file_bytes)], self._writer.unsynced_with_positions())
         return ledger_id_sets.common(ledger_ids, holding)
 
+    def counts(self) -> tuple[int, int]:
+        _, file_bytes = self._known.all()
+        return len(self._fileless) + int(np.count_nonzero(file_bytes)), count_positions(file_bytes)
+
     def has(self, ledger_id: int) -> bool:
-        return self._paths.size(self._files, ledger_id) is not None
+        return self._fileless.has(ledger_id) or self._paths.size(self._files, ledger_id) is not None
 
     def absent(self, ledger_ids: np.ndarray) -> np.ndarray:
         # A recorded file that is missing is lost; `lost` reports it.
@@ -154,6 +198,7 @@ class PerLedgerIndex:
 
     def remove(self, ledger_id: int) -> None:
         self._reader.forget(ledger_id)
+        self._fileless.remove(ledger_id)
         for path in self._paths.all_paths(ledger_id):
             try:
                 self._files.remove(path)
@@ -169,9 +214,16 @@ class PerLedgerIndex:
         for directory in sorted({self._paths.directories(ledger_id)[-1] for ledger_id in ledger_ids}):
             try:
                 self._files.sync_directory(directory)
+            except FileNotFoundError:
+                pass  # ledgers without entries have no files there
             except OSError as error:
                 if not refuses_writes(error):
                     raise
+        try:
+            self._fileless.write([])
+        except OSError as error:
+            if not refuses_writes(error):
+                raise
 
     def close(self) -> None:
         self._reader.close()

@@ -43,6 +43,11 @@ class FetchThreads:
             threading.Thread(target=self._run, name=f"fetch-{number}", daemon=True) for number in range(threads)
         ]
 
+    @property
+    def waiting(self) -> int:
+        """How many tasks wait for a thread."""
+        return self._queue.qsize()
+
     def start(self) -> None:
         for thread in self._threads:
             thread.start()

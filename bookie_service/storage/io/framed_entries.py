@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bkspark.wire.framing import LENGTH_BYTES
+from bkspark.wire.placed_entries import PlacedEntries
+
 
 @dataclass(frozen=True, slots=True)
 class FramedEntries:
@@ -28,6 +31,12 @@ class FramedEntries:
     def end_entry(self) -> int:
         """The entry id after the last one here."""
         return self.first_entry + len(self.sizes)
+
+    def placed(self, first_entry: int) -> PlacedEntries:
+        """Return the entries without their length words, under ids from `first_entry` on."""
+        starts = np.cumsum(self.sizes) - self.sizes + LENGTH_BYTES
+        ids = np.arange(first_entry, first_entry + len(self.sizes))
+        return PlacedEntries(ids, memoryview(self.buffer), starts, self.sizes - LENGTH_BYTES)
 
     def owned(self) -> FramedEntries:
         """Return the same items in memory of their own."""

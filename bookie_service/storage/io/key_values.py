@@ -47,6 +47,9 @@ class KeyValues(Protocol):
     def keys(self, first: bytes, end: bytes) -> Iterator[bytes]:
         """Yield the keys from `first` on and before `end`, ascending."""
 
+    def key_count(self) -> int:
+        """Return about how many keys there are."""
+
     def write(self, puts: Sequence[tuple[bytes, bytes]], removed: Sequence[tuple[bytes, bytes]] = ()) -> None:
         """Remove the ranges (first, end), then set keys; not durable before `sync`. After an OSError nothing of that is
         done, nor will be."""

@@ -46,6 +46,11 @@ class PlacedFile:
         self.data = found.get(self.path)
         """Its contents; None: there is no such file."""
 
+    @property
+    def directories(self) -> int:
+        """Number of directories that the file may be in."""
+        return len(self._paths)
+
     def replace(self, files: LocalFiles, encode: Callable[[int], bytes], *, elsewhere: bool = False) -> bytes:
         """Write the next version, `encode(generation)`, durably, to a directory whose disk takes it; return it.
 

@@ -120,6 +120,10 @@ class RocksKeyValues:
             at.status()
         return found
 
+    def key_count(self) -> int:
+        with self._using, self._naming():
+            return self._database.property_int_value("rocksdb.estimate-num-keys") or 0
+
     def write(self, puts: Sequence[tuple[bytes, bytes]], removed: Sequence[tuple[bytes, bytes]] = ()) -> None:
         batch = _batch(puts, removed)
         with self._using:

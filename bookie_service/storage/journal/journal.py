@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from crc32c import crc32c
@@ -91,7 +91,10 @@ class Journal:
         """
         self._marked_id = 0 if mark is None else mark.file_id
         self._files = files
-        self._directory = directory
+        self._directory = self.directory = directory
+        self.clock_ns: Callable[[], int] = lambda: 0
+        self.written_ns = 0
+        """When `append` had written its records last, by `clock_ns`."""
         self._options = options
         self._alignment = options.alignment_bytes or files.block_bytes(directory)
         self._spares: list[str] = []
@@ -123,6 +126,7 @@ class Journal:
         if self._end >= self._options.file_bytes_max:
             self._go_on()
         self._write(records)
+        self.written_ns = self.clock_ns()
         if self._options.sync_groups and not deferred:
             self._sync()
 
@@ -185,8 +189,8 @@ class Journal:
     def forget_before(self, mark: JournalPosition) -> None:
         """Release files that are wholly before a mark, which must be durable; the newest of them stay as backups."""
         self._marked_id = max(self._marked_id, mark.file_id)
-        behind = [name for name in self._files.names(self._directory) if _is_before(name, mark.file_id)]
-        for name in behind[: max(0, len(behind) - self._options.backups_max)]:
+        older = [name for name in self._files.names(self._directory) if _is_before(name, mark.file_id)]
+        for name in older[: max(0, len(older) - self._options.backups_max)]:
             if name in self._offered:
                 # Offered only once: the journal's thread may take and rename it at any moment.
                 continue

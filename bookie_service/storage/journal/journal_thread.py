@@ -19,6 +19,7 @@ A failed write or sync is final: the error is reported, and nothing after it is 
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import threading
 import time
@@ -30,8 +31,11 @@ from typing import Protocol
 
 from bookie_service.formats.journal import RecordKind
 from bookie_service.formats.marks import JournalPosition
+from bookie_service.metrics.requests import GROUPS_MAX, GroupTimes
 from bookie_service.storage.journal.flush_policy import FlushLimits, flush_reason
 from bookie_service.storage.journal.journal import Journal, Record
+
+logger = logging.getLogger(__name__)
 
 INLINE_BYTES_MAX = 16 * 1024
 """A larger group is worth a thread: the event loop reads and parses the next adds while it is synced."""
@@ -42,6 +46,10 @@ _WAIT_NS_MIN = 200_000
 time-out has passed by a microsecond when it reads the clock for the second time."""
 INLINE_SYNCS = 4
 """More than one: a thread that had to wait for a processor looks like a slow disk."""
+
+
+SLOW_SYNC_NS = 1_000_000_000
+"""A sync that takes longer is logged."""
 
 
 class TimerHandle(Protocol):
@@ -130,7 +138,7 @@ class JournalThread:
     ) -> None:
         """`commits_inline` False: several journals, which can sync at the same time only on their own threads."""
         self._journal = journal
-        self._clock_ns = clock_ns
+        self._clock_ns = journal.clock_ns = clock_ns
         self._limits = limits
         self._events = events
         self._turns = turns
@@ -146,6 +154,8 @@ class JournalThread:
         self._syncs_ns: deque[int] = deque((0,), INLINE_SYNCS)
         self._writing = threading.Lock()
         self._failure: BaseException | None = None
+        self.group_times: deque[GroupTimes] = deque(maxlen=GROUPS_MAX)
+        """How long the last groups took; the part that reports a group may take its times."""
         self._carrying_out: _Group | None = None
         """The group that the thread is writing."""
         self._marker_timer: TimerHandle | None = None
@@ -163,15 +173,26 @@ class JournalThread:
         """Whether the thread is idle: all its work is done."""
         return self._handed_over == self._carried_out
 
-    def submit(self, records: Sequence[Record], *, deferred: bool = False) -> int:
+    @property
+    def directory(self) -> str:
+        """The journal's directory."""
+        return self._journal.directory
+
+    @property
+    def waiting(self) -> int:
+        """How many submissions wait for the thread."""
+        return self._queue.qsize()
+
+    def submit(self, records: Sequence[Record], *, deferred: bool = False, on_thread: bool = False) -> int:
         """Queue records and return their sequence number; durable once `on_durable` reports it or a higher one.
 
         `deferred` ones do not cause a sync: `on_written` or `on_durable` reports when they are written.
+        `on_thread`: the event loop does not commit them itself.
         """
         self._sequence += 1
         if deferred:
             self._deferred = self._sequence
-        return self._enqueue(_Submission(self._sequence, records, is_deferred=deferred))
+        return self._enqueue(_Submission(self._sequence, records, is_deferred=deferred), on_thread=on_thread)
 
     def commit(self, records: list[Record]) -> int:
         """Make records, and all before them, durable in this call; return their sequence number, which is not reported.
@@ -185,7 +206,10 @@ class JournalThread:
             return 0
         try:
             self._sequence += 1
-            self._carry_out(_Group(records, is_deferred=False))
+            group = _Group(records, sequence=self._sequence, is_deferred=False)
+            for record in records:
+                group.entries, group.bytes = group.entries + record.count, group.bytes + record.body_bytes
+            self._carry_out(group)
         finally:
             self._writing.release()
         if self._marker_timer is None:
@@ -198,9 +222,9 @@ class JournalThread:
         self._forced = self._sequence
         return self._enqueue(_Submission(self._sequence, forces=True))
 
-    def _enqueue(self, submission: _Submission) -> int:
+    def _enqueue(self, submission: _Submission, *, on_thread: bool = False) -> int:
         self._held_bytes += sum([record.body_bytes for record in submission.records])
-        if self._held_bytes <= INLINE_BYTES_MAX and self._may_commit():
+        if not on_thread and self._held_bytes <= INLINE_BYTES_MAX and self._may_commit():
             if not self._held:
                 self._turns.call_soon(self._end_turn)
             self._held.append(submission)
@@ -301,8 +325,13 @@ class JournalThread:
             if group.records:
                 began = self._clock_ns()
                 self._journal.append(group.records, deferred=group.is_deferred)
+                synced, written = 0, self._journal.written_ns
                 if not group.is_deferred:
-                    self._syncs_ns.append(self._clock_ns() - began)
+                    synced = self._clock_ns()
+                    self._syncs_ns.append(synced - began)
+                    if synced - written > SLOW_SYNC_NS:
+                        logger.warning("%s: a sync took %.1f s", self._journal.directory, (synced - written) / 1e9)
+                self.group_times.append((group.sequence, began, written, synced, group.entries, group.bytes))
             if group.forces:
                 self._journal.sync()
             last = group.last

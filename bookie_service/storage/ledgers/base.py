@@ -20,7 +20,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,14 +32,16 @@ from bkspark.wire.layout import ENTRY_BYTES_MIN
 from bookie_service.formats import index as index_format
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.disks import DiskLimits
-from bookie_service.storage.index.index import LedgerUpdate, rebuild_remedy
+from bookie_service.storage.index.index import LedgerUpdate, StoredLedger
+from bookie_service.storage.index.index_file import rebuild_remedy
 from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.io.byte_source import WAITING, ByteSource, NotCached
 from bookie_service.storage.io.files import LocalFiles, is_out_of_space, refuses_writes
 from bookie_service.storage.io.framed_entries import FramedEntries
 from bookie_service.storage.io.key_values import KeyValueOptions
-from bookie_service.storage.ledgers.interface import Flush, Ledger, LedgerIndex, Located
+from bookie_service.storage.ledgers.interface import Flush, Ledger, LedgerIndex, Located, LookResult
 from bookie_service.storage.ledgers.limbo import Limbo
+from bookie_service.storage.ledgers.read_each import Look
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.ledgers.tombstones import Tombstones
 from bookie_service.storage.ledgers.write_cache import MemTable
@@ -137,9 +139,9 @@ class BaseLedgerStorage(ABC):
         if ledger is not None:
             self._ledgers.move_to_end(ledger_id)
         elif ledger_id >= 0:
-            header = self._stored_header(ledger_id)
-            if header is not None:
-                ledger = self._remember(header)
+            stored = self._stored(ledger_id)
+            if stored is not None and stored.header is not None:
+                ledger = self._remember(stored.header, stored.last_entry)
         return ledger
 
     def absent(self, ledger_ids: np.ndarray) -> np.ndarray:
@@ -150,15 +152,17 @@ class BaseLedgerStorage(ABC):
             is_absent[rows] = self.index.absent(ledger_ids[rows])
         return is_absent
 
-    def _stored_header(self, ledger_id: int) -> LedgerHeader | None:
-        """Return the index's state of a ledger; a ledger that lost something is in limbo from then on."""
-        is_whole = self._is_whole(ledger_id)
+    def _stored(self, ledger_id: int) -> StoredLedger | None:
+        """Return what the index has of a ledger; a ledger that lost something is in limbo from then on."""
         try:
-            return self.index.header(ledger_id)
+            stored = self.index.stored(ledger_id)
         except StorageDamaged:
-            if is_whole:
+            if self._is_whole(ledger_id):
                 raise
             return None
+        if not stored.is_whole:
+            self._is_whole(ledger_id)
+        return stored
 
     def _is_whole(self, ledger_id: int) -> bool:
         """Return False when durable data of a ledger is lost; then it is in limbo."""
@@ -175,9 +179,17 @@ class BaseLedgerStorage(ABC):
             )
         return not lost
 
-    def _remember(self, header: LedgerHeader) -> Ledger:
+    def _remember(self, header: LedgerHeader, last_entry: int) -> Ledger:
         """Keep a ledger in memory, and drop one or two others when there are too many."""
-        ledger = self._ledgers[header.ledger_id] = Ledger(header, self.index.last_entry(header.ledger_id))
+        ledger = Ledger(
+            header.ledger_id,
+            header.generation,
+            header.fenced,
+            header.master_key,
+            header.explicit_lac,
+            last_entry,
+        )
+        self._ledgers[header.ledger_id] = ledger
         for _ in range(_LEDGERS_LOOKED_AT):
             if len(self._ledgers) <= _LEDGERS_MAX:
                 break
@@ -196,7 +208,7 @@ class BaseLedgerStorage(ABC):
     def create_ledger(self, ledger_id: int, master_key: bytes) -> Ledger:
         ledger = self._ledgers.get(ledger_id)
         if ledger is None:
-            ledger = self._remember(LedgerHeader(ledger_id, 0, False, master_key))
+            ledger = self._remember(LedgerHeader(ledger_id, 0, False, master_key), self.index.last_entry(ledger_id))
         ledger.master_key = master_key
         self._note_changed(ledger_id)
         return ledger
@@ -246,8 +258,9 @@ class BaseLedgerStorage(ABC):
             if items is None or (pieces and int(items.sizes[0]) > bytes_max):
                 break
             pieces.append(items if source.lends else items.owned())
-            first_entry = items.end_entry
-            count_max -= len(items)
+            count = len(items.sizes)
+            first_entry = items.first_entry + count
+            count_max -= count
             bytes_max -= len(items.buffer)
             if items.is_full:
                 break
@@ -260,7 +273,7 @@ class BaseLedgerStorage(ABC):
         if first_entry > ledger.last_entry:
             return None
         for half in (self.active, self._flushing):
-            if half is None:
+            if half is None or ledger.ledger_id not in half.ledgers:
                 continue
             items = half.read(ledger.ledger_id, first_entry, count_max, bytes_max)
             if items is not None:
@@ -281,8 +294,27 @@ class BaseLedgerStorage(ABC):
             self._is_whole(ledger.ledger_id)
             return None
         items = self._reader.read(ledger.ledger_id, first_entry, positions, bytes_max, source)
-        self._item_bytes = max(LENGTH_BYTES + ENTRY_BYTES_MIN, len(items.buffer) // len(items))
+        self._item_bytes = max(LENGTH_BYTES + ENTRY_BYTES_MIN, len(items.buffer) // len(items.sizes))
         return items
+
+    def read_each(
+        self, ledger: Ledger, entry_ids: np.ndarray, bytes_max: int, source: ByteSource = WAITING
+    ) -> LookResult:
+        look = Look(ledger.ledger_id, entry_ids, bytes_max, self._item_bytes)
+        look.leave_odd(ledger.last_entry)
+        for half in (self.active, self._flushing):
+            if half is not None and look.goes_on:
+                look.in_half(half)
+        if look.goes_on:
+            first_entry, count = look.index_span()
+            positions = np.zeros(count, np.int64)
+            stored = self.index.positions(ledger.ledger_id, first_entry, count)
+            positions[: len(stored)] = stored
+            if look.in_logs(self._reader, first_entry, positions, source):
+                self._is_whole(ledger.ledger_id)
+            if look.found.pieces:
+                self._item_bytes = LENGTH_BYTES + int(look.found.pieces[-1][1].sizes.mean())
+        return look.found
 
     def locate(self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int) -> Located | None:
         count = min(count_max, ledger.last_entry - first_entry + 1, _POSITIONS_PER_LOOKUP)
@@ -450,6 +482,10 @@ class BaseLedgerStorage(ABC):
                 self._ledgers.pop(ledger_id, None)
                 dropped.append(ledger_id)
         return dropped
+
+    def sync_dropped(self, ledger_ids: Collection[int]) -> None:
+        with self.writing:
+            self.index.sync_removed(ledger_ids)
 
     def _is_settled(self, ledger_id: int) -> bool:
         """True when everything about a ledger is in entry logs and index, and before the marks."""

@@ -28,7 +28,7 @@ class DbLedgerStorage(BaseLedgerStorage):
         ahead = options.read_ahead
         self._ahead_entries = ahead.batch_entries if ahead.cache_bytes else 0
         self._ahead_bytes = ahead.batch_bytes if ahead.batch_bytes > 0 else ahead.cache_bytes // 16
-        self._read_ahead = ReadAheadCache(ahead.cache_bytes)
+        self._read_ahead = self.read_ahead = ReadAheadCache(ahead.cache_bytes)
 
     def _open_index(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> KeyValueIndex:
         return KeyValueIndex(files, directories[0], options.key_values)

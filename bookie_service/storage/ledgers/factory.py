@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from bkspark.errors import ConfigurationError
 from bookie_service.formats import key_value_index
 from bookie_service.storage.index.index import IndexPaths
+from bookie_service.storage.index.ledger_headers import LedgerHeaders
 from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles
 from bookie_service.storage.ledgers.base import BaseLedgerStorage, StoreOptions
 from bookie_service.storage.ledgers.db import DbLedgerStorage
@@ -36,7 +37,8 @@ def open_ledger_storage(files: LocalFiles, directories: Sequence[str], options: 
 def check_written_by(files: ReadOnlyFiles, directories: Sequence[str], storage_class: StorageClass) -> None:
     """Raise ConfigurationError when the other kind of index exists: its ledgers would be missing from this one."""
     if storage_class is StorageClass.DB:
-        if IndexPaths(directories).has_any(files):
+        fileless = LedgerHeaders(files, directories, None)
+        if IndexPaths(directories).has_any(files) or len(fileless) or fileless.damage:
             raise ConfigurationError(
                 f"{', '.join(directories)}: written with ledgerStorageClass {StorageClass.SORTED.short_name} or "
                 f"{StorageClass.INTERLEAVED.short_name}, which {storage_class.short_name} does not read: set one of "

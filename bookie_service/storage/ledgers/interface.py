@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
 from bkspark.ids import NO_ENTRY
+from bkspark.wire.placed_entries import PlacedEntries
 from bookie_service.formats.index import LedgerHeader, decode_lac
-from bookie_service.storage.index.index import ENTRIES_END, Extent, LedgerUpdate
+from bookie_service.storage.index.index import ENTRIES_END, Extent, LedgerUpdate, StoredLedger
 from bookie_service.storage.io.byte_source import WAITING, ByteSource
 from bookie_service.storage.io.framed_entries import FramedEntries
 from bookie_service.storage.ledgers.limbo import Limbo
@@ -64,6 +65,13 @@ class LedgerIndex(IndexView, Protocol):
     def view(self, open_files_max: int) -> IndexView:
         """Return a view for another thread, which must close it; it sees positions as soon as they are held."""
 
+    def stored(self, ledger_id: int) -> StoredLedger:
+        """Return the header and the last entry of a ledger, and whether all of it is there.
+
+        Raises:
+            StorageDamaged: as `header`.
+        """
+
     def ledger_ids(self) -> np.ndarray:
         """Return the ids of all ledgers, lost ones too, int64, ascending. For any thread."""
 
@@ -78,6 +86,9 @@ class LedgerIndex(IndexView, Protocol):
 
     def absent(self, ledger_ids: np.ndarray) -> np.ndarray:
         """Return which of the ledgers the index certainly never had, bool; False where only a look-up can decide."""
+
+    def counts(self) -> tuple[int, int]:
+        """Return about how many ledgers and entries are stored, without those in the write cache. For any thread."""
 
     @property
     def notices(self) -> Sequence[str]:
@@ -128,41 +139,30 @@ class LedgerIndex(IndexView, Protocol):
         """Forget a ledger; the event loop calls it. `sync_removed` makes it durable. It may be unknown."""
 
     def sync_removed(self, ledger_ids: Collection[int]) -> None:
-        """Make the removal of ledgers durable."""
+        """Make the removal of ledgers durable, where their disks take writes. For the same thread as `hold`."""
 
 
+@dataclass(slots=True, eq=False)
 class Ledger:
-    """The bookie's state of one ledger in memory. Changed by the event loop only."""
+    """The bookie's state of one ledger in memory. Changed by the event loop only.
 
-    __slots__ = (
-        "explicit_lac",
-        "fence_sequence",
-        "fenced",
-        "generation",
-        "lac_entry",
-        "lac_of_entries",
-        "lac_sequence",
-        "last_entry",
-        "ledger_id",
-        "master_key",
-    )
+    last_entry: highest entry id held, or NO_ENTRY.
+    explicit_lac: the explicit LAC packet with the highest LAC, or b"".
+    fence_sequence: journal sequence number of the fence; 0: durable since before this process served.
+    lac_sequence: the same of the explicit LAC.
+    lac_of_entries: the highest LAC in the entries that were read, which are those up to `lac_entry`.
+    """
 
-    def __init__(self, header: LedgerHeader, last_entry: int) -> None:
-        self.ledger_id = header.ledger_id
-        self.master_key = header.master_key
-        self.fenced = header.fenced
-        self.generation = header.generation
-        self.last_entry = last_entry
-        """Highest entry id held, or NO_ENTRY."""
-        self.explicit_lac = header.explicit_lac
-        """The explicit LAC packet with the highest LAC, or b""."""
-        self.fence_sequence = 0
-        """Journal sequence number of the fence; 0: durable since before this process served."""
-        self.lac_sequence = 0
-        """The same of the explicit LAC."""
-        self.lac_of_entries = NO_ENTRY
-        """The highest LAC in the entries that were read, which are those up to `lac_entry`."""
-        self.lac_entry = NO_ENTRY
+    ledger_id: int
+    generation: int
+    fenced: bool
+    master_key: bytes = field(repr=False)
+    explicit_lac: bytes
+    last_entry: int
+    fence_sequence: int = 0
+    lac_sequence: int = 0
+    lac_of_entries: int = NO_ENTRY
+    lac_entry: int = NO_ENTRY
 
     def note_lac(self, lac: int) -> None:
         """Use the LAC in the last entry; a writer's LAC never decreases."""
@@ -200,6 +200,28 @@ class Located:
 
     path: str
     offsets: np.ndarray
+
+
+@dataclass(slots=True)
+class LookResult:
+    """What one look found; rows are numbers of the requested entries. Rows that are nowhere here need another look.
+
+    pieces: (rows, the entries), lent as `ByteSource` says. missing: entries that are not held. odd: entries that
+    `LedgerStorage.read` must read.
+    """
+
+    pieces: list[tuple[np.ndarray, PlacedEntries]] = field(default_factory=list)
+    missing: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    odd: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def order(self, count: int) -> np.ndarray | None:
+        """Return all `count` rows in this order: found, missing, odd, others; None when they are in it already."""
+        rows = np.concatenate([*(rows for rows, _ in self.pieces), self.missing, self.odd])
+        if len(rows) < count:
+            is_left = np.ones(count, bool)
+            is_left[rows] = False
+            rows = np.concatenate([rows, np.flatnonzero(is_left)])
+        return None if bool((rows[1:] > rows[:-1]).all()) else rows
 
 
 class LedgerStorage(Protocol):
@@ -259,6 +281,19 @@ class LedgerStorage(Protocol):
         Raises:
             StorageDamaged, OSError: the first entry is held but cannot be read.
             NotCached: `source` does not wait, and the first entry is not in memory.
+        """
+
+    def read_each(
+        self, ledger: Ledger, entry_ids: np.ndarray, bytes_max: int, source: ByteSource = WAITING
+    ) -> LookResult:
+        """Return what one look finds of the entries, which may be any, in any order, and come twice: at least one of
+        them is found, missing or odd. Bytes from `source` are lent: see there.
+
+        About `bytes_max` bytes of items; a little more where they differ in size, and at least one.
+
+        Raises:
+            StorageDamaged, OSError: the index cannot be read.
+            NotCached: `source` does not wait, and no entry is in memory.
         """
 
     def locate(self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int) -> Located | None:
@@ -339,10 +374,13 @@ class LedgerStorage(Protocol):
         """Release ledgers from limbo, durably; on any thread. Raises OSError: some are still in limbo."""
 
     def drop(self, ledger_ids: Sequence[int]) -> list[int]:
-        """Remove ledgers that are still droppable; return them. `LedgerIndex.sync_removed` makes it durable.
+        """Remove ledgers that are still droppable; return them. `sync_dropped` makes it durable.
 
         The entries are removed with their entry logs.
         """
+
+    def sync_dropped(self, ledger_ids: Collection[int]) -> None:
+        """Make the removal of dropped ledgers durable, where their disks take writes; on the collector's thread."""
 
     def forget_log(self, log_id: int) -> None:
         """Stop reading from a log to which no position points."""

@@ -94,9 +94,9 @@ class DirtyMarker:
     def is_journal_incomplete(self) -> bool:
         """Return whether an earlier run did not stop in order and its journal may lack entries that it acknowledged."""
         found = [self._says_complete(path) for path in self._paths if self._files.exists(path)]
-        told = [each for each in found if each is not None]
+        known = [each for each in found if each is not None]
         # All markers are equal, unless a crash interrupted their writing: then the limbo step was already done.
-        return not all(told) or bool(found and not told)
+        return not all(known) or bool(found and not known)
 
     def _says_complete(self, path: str) -> bool | None:
         """Return the contents of a marker, None if its disk cannot be read."""

@@ -43,6 +43,7 @@ class Storage:
     dirty: must be set before anything is acknowledged, and cleared when everything is flushed at the end.
     may_have_lost_entries: until the ledgers concerned are in limbo, nothing may be served and `dirty` must not be set.
     stuck: a flush that found no space; it must be retried, and adds are refused until it is done.
+    replayed: records of the journals that were replayed.
     """
 
     store: LedgerStorage
@@ -53,6 +54,7 @@ class Storage:
     dirty: DirtyMarker
     may_have_lost_entries: bool
     stuck: Flush | None = None
+    replayed: int = 0
 
 
 def open_storage(
@@ -81,7 +83,10 @@ def open_storage(
         notices.append(store.tombstones.notice)
     notices += store.index.notices
     notices += store.logs.notices
-    replay = _Replay(store)
+    dirty = DirtyMarker(files, ledgers_at)
+    # Also after the index found lost headers just now, or before a crash of an earlier start.
+    is_in_doubt = dirty.is_journal_incomplete()
+    replay = _Replay(store, is_in_doubt=is_in_doubt)
     befores: list[JournalPosition | None] = []
     ends: list[JournalPosition] = []
     for index, directory in enumerate(journals_at):
@@ -99,9 +104,7 @@ def open_storage(
         notices += _move_marks(marks, journals)
     else:
         notices.append("the ledger directories have no space for what the journals hold: it stays there and in memory")
-    dirty = DirtyMarker(files, ledgers_at)
-    incomplete = dirty.is_journal_incomplete()
-    return Storage(store, marks, journals, compactor, notices, dirty, incomplete, replay.stuck)
+    return Storage(store, marks, journals, compactor, notices, dirty, is_in_doubt, replay.stuck, replay.records)
 
 
 def _make_directories(files: LocalFiles, journals_at: Sequence[str], ledgers_at: Sequence[str]) -> None:
@@ -147,13 +150,17 @@ def _move_marks(marks: Marks, journals: Sequence[Journal]) -> list[str]:
 class _Replay:
     """Puts journal records into the store, as when they were served; repeating it changes nothing."""
 
-    def __init__(self, store: LedgerStorage) -> None:
+    def __init__(self, store: LedgerStorage, *, is_in_doubt: bool) -> None:
+        """`is_in_doubt`: all ledgers go into limbo after replay."""
         self._store = store
+        self._is_in_doubt = is_in_doubt
         self.stuck: Flush | None = None
         """A flush that found no space; later records stay in memory, as far as there is room."""
+        self.records = 0
 
     def apply(self, kind: int, count: int, body: bytes) -> None:
         """Apply one record. Raises ValueError when its body does not fit its kind."""
+        self.records += kind != RecordKind.PADDING
         if kind == RecordKind.ENTRIES:
             self._insert(count, body)
         elif kind == RecordKind.LEDGER_KEY:
@@ -218,8 +225,8 @@ class _Replay:
 
     def _ledger(self, ledger_id: int) -> Ledger:
         ledger = self._store.ledger(ledger_id)
-        if ledger is None and ledger_id in self._store.limbo:
-            # Its index file is lost, and its key with it: the journal's records of it are kept until a recovery comes.
+        if ledger is None and (self._is_in_doubt or ledger_id in self._store.limbo):
+            # Its header is lost, and its key with it: the journal's records of it are kept until a recovery comes.
             ledger = self._store.create_ledger(ledger_id, UNKNOWN_KEY)
         if ledger is None:
             raise ValueError(

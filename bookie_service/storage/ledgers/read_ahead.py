@@ -11,6 +11,7 @@ from collections import OrderedDict
 
 import numpy as np
 
+from bookie_service.metrics.histograms import Histograms
 from bookie_service.storage.io.framed_entries import FramedEntries
 
 _RUN_BYTES = 400
@@ -29,6 +30,9 @@ class ReadAheadCache:
         """Per ledger, the first entry ids of its runs, ascending."""
         self._lock = threading.Lock()
         self.used = 0
+        self.hits = self.lookups = 0
+        self.sizes = Histograms(2)
+        """Entries, and bytes, of the runs that were read ahead."""
         self.epoch = 0
         """Counts events that make runs stale: save it before a read, and pass it to `keep`."""
 
@@ -38,6 +42,7 @@ class ReadAheadCache:
         At least one entry, then as many as `count_max` and `bytes_max` bytes of items allow.
         """
         with self._lock:
+            self.lookups += 1
             starts = self._first_entries.get(ledger_id)
             row = -1 if starts is None else int(starts.searchsorted(first_entry, side="right")) - 1
             if starts is None or row < 0:
@@ -47,6 +52,7 @@ class ReadAheadCache:
             if run.end_entry <= first_entry:
                 return None
             self._runs.move_to_end(key)
+            self.hits += 1
         return part_of(run, first_entry, count_max, bytes_max)
 
     def keep(self, ledger_id: int, run: FramedEntries, epoch: int) -> None:
@@ -54,6 +60,8 @@ class ReadAheadCache:
         cost = _cost(run)
         with self._lock:
             key = (ledger_id, run.first_entry)
+            self.sizes.record(0, len(run))
+            self.sizes.record(1, len(run.buffer))
             if epoch != self.epoch or cost > self._bytes_max:
                 return
             if key in self._runs:

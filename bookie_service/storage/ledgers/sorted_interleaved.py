@@ -14,6 +14,7 @@ import numpy as np
 from bookie_service.storage.index.per_ledger import PerLedgerIndex
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers.base import BaseLedgerStorage, StoreOptions
+from bookie_service.storage.ledgers.limbo import DirtyMarker
 
 
 class _FileStorage(BaseLedgerStorage):
@@ -21,7 +22,13 @@ class _FileStorage(BaseLedgerStorage):
 
     def _open_index(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> PerLedgerIndex:
         return PerLedgerIndex(
-            files, directories, options.pages, options.reader_files_max, self.limbo.begin, self.known_header
+            files,
+            directories,
+            options.pages,
+            options.reader_files_max,
+            self.limbo.begin,
+            self.known_header,
+            lambda: DirtyMarker(files, directories).set(journal_is_complete=False),
         )
 
 

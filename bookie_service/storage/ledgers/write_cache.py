@@ -79,6 +79,13 @@ class _Run:
             return NOT_HELD
         return self._addresses.item(at)
 
+    def addresses_of(self, entry_ids: np.ndarray) -> np.ndarray:
+        """Return the address of each entry, or NOT_HELD."""
+        if not self.count:
+            return np.full(len(entry_ids), NOT_HELD)
+        at = np.minimum(self.entries.searchsorted(entry_ids), self.count - 1)
+        return np.where(self._entries[at] == entry_ids, self._addresses[at], NOT_HELD)
+
     def find(self, entry_id: int) -> int:
         """Return the index of the first entry whose id is not below `entry_id`."""
         return int(self.entries.searchsorted(entry_id))
@@ -160,6 +167,13 @@ class LedgerWrites:
         for run in self._runs:
             newest = max(newest, run.address(entry_id))
         return None if newest == NOT_HELD else newest
+
+    def addresses_of(self, entry_ids: np.ndarray) -> np.ndarray:
+        """Return the address of each entry, or NOT_HELD."""
+        newest = self._runs[0].addresses_of(entry_ids)
+        for run in self._runs[1:]:
+            np.maximum(newest, run.addresses_of(entry_ids), out=newest)
+        return newest
 
     def gap(self, first_entry: int, count_max: int) -> int:
         """Return how many ids from `first_entry` on precede the next one held here, at most `count_max`."""
@@ -296,6 +310,11 @@ class MemTable:
         addresses, sizes = addresses[:taken], sizes[:taken]
         spans = [self.memory[start:end].data for start, end in contiguous_spans(addresses, sizes)]
         return FramedEntries(first_entry, spans[0] if len(spans) == 1 else b"".join(spans), sizes, is_full)
+
+    def addresses_of(self, ledger_id: int, entry_ids: np.ndarray) -> np.ndarray | None:
+        """Return the address of each entry's item, or NOT_HELD; None when no entry of the ledger is here."""
+        writes = self.ledgers.get(ledger_id)
+        return None if writes is None else writes.addresses_of(entry_ids)
 
     def _read_one(self, writes: LedgerWrites, entry_id: int) -> FramedEntries | None:
         address = writes.address(entry_id)

@@ -34,7 +34,9 @@ class StoredLogs:
         """`directories`: the `current` directories of all ledger directories."""
         self.files = files
         self._directories = directories
-        self._directory_of: dict[int, str] = {}
+        self._paths: dict[int, str] = {}
+        self.path = self._paths.get
+        """Returns the path of a log, None when there is no such log. Constant."""
         self.notices: list[str] = []
         """Lines for the operator about directories that cannot be read."""
         self._last_id = 0
@@ -43,7 +45,7 @@ class StoredLogs:
             for name in self._names(directory):
                 log_id = log_format.parse_file_name(name)
                 if log_id is not None:
-                    self._directory_of[log_id] = directory
+                    self._paths[log_id] = os.path.join(directory, name)
                     self._last_id = max(self._last_id, log_id)
             self._last_id = max(self._last_id, self._noted_id(directory))
 
@@ -71,11 +73,6 @@ class StoredLogs:
                 f"{path} cannot be read ({error.strerror}): entry logs get much higher numbers from now on"
             )
             return 0
-
-    def path(self, log_id: int) -> str | None:
-        """Return the path of a log, None when there is no such log."""
-        directory = self._directory_of.get(log_id)
-        return None if directory is None else os.path.join(directory, log_format.file_name(log_id))
 
 
 class EntryLogs(StoredLogs):
@@ -115,14 +112,14 @@ class EntryLogs(StoredLogs):
 
     def avoid(self, log_id: int | None) -> bool:
         """Record that a log's directory took no writes; return whether there is another one to try."""
-        directory = None if log_id is None else self._directory_of.get(log_id)
-        if directory is not None:
-            self._avoided |= {directory}
-        return directory is not None and len(self._avoided) < len(self._directories)
+        path = None if log_id is None else self.path(log_id)
+        if path is not None:
+            self._avoided |= {os.path.dirname(path)}
+        return path is not None and len(self._avoided) < len(self._directories)
 
     def should_leave(self, log_id: int) -> bool:
         """Return whether the rest must go to another log, because this one's directory is full and another is not."""
-        return self._directory_of.get(log_id) in self._full and len(self._full) < len(self._directories)
+        return os.path.dirname(self._paths.get(log_id, "")) in self._full and len(self._full) < len(self._directories)
 
     # ---- creating ----
 
@@ -135,7 +132,7 @@ class EntryLogs(StoredLogs):
         with self._creating:
             log_id, directory, writer = self._create("")
             self._appended.add(log_id)
-            self._directory_of[log_id] = directory
+            self._paths[log_id] = os.path.join(directory, log_format.file_name(log_id))
         return writer
 
     def create_temporary(self, suffix: str) -> EntryLogWriter:
@@ -160,9 +157,10 @@ class EntryLogs(StoredLogs):
         self._last_id = max(self._last_id, log_id)
         path = self.file_path(log_id, suffix)
         directory = os.path.dirname(path)
-        self.files.rename(path, os.path.join(directory, log_format.file_name(log_id)))
+        adopted = os.path.join(directory, log_format.file_name(log_id))
+        self.files.rename(path, adopted)
         self.files.sync_directory(directory)
-        self._directory_of[log_id] = directory
+        self._paths[log_id] = adopted
 
     def discard(self, log_id: int) -> None:
         """Remove a log that nothing points to yet."""
@@ -182,11 +180,11 @@ class EntryLogs(StoredLogs):
 
     def rotated(self) -> list[int]:
         """Return the logs that only compaction may still change: the index has all their positions."""
-        return sorted(set(self._directory_of) - self._appended - self._adopted)
+        return sorted(set(self._paths) - self._appended - self._adopted)
 
     def forget(self, log_id: int) -> None:
         """Remove a log from the list; its file stays."""
-        del self._directory_of[log_id]
+        del self._paths[log_id]
 
     def _create(self, suffix: str) -> tuple[int, str, EntryLogWriter]:
         """Create the next log in the best directory, or in the next best if that has no space after all."""

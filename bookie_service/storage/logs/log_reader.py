@@ -13,8 +13,9 @@ from __future__ import annotations
 import numpy as np
 
 from bkspark.errors import StorageDamaged
-from bkspark.wire.framing import LENGTH_BYTES, equal_step, gather_octets
+from bkspark.wire.framing import LENGTH_BYTES, equal_step, gather, gather_octets
 from bkspark.wire.layout import ENTRY_BYTES_MIN
+from bkspark.wire.placed_entries import PlacedEntries
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
 from bookie_service.storage.io.byte_source import WAITING, ByteSource
 from bookie_service.storage.io.framed_entries import FramedEntries, contiguous_spans
@@ -91,6 +92,40 @@ class EntryLogReader:
         view = memoryview(data)
         spans = [view[start:end] for start, end in contiguous_spans(starts, sizes)]
         return FramedEntries(first_entry, spans[0] if len(spans) == 1 else b"".join(spans), sizes, is_full)
+
+    def read_each(
+        self, ledger_id: int, entry_ids: np.ndarray, positions: np.ndarray, last_bytes: int, source: ByteSource
+    ) -> tuple[np.ndarray, PlacedEntries]:
+        """Read entries of one log, at ascending positions, by one call.
+
+        Args:
+            last_bytes: how long the last item probably is; if it is longer, it is not right.
+
+        Returns:
+            (which are whole and have the ids that the index says, bool; those).
+
+        Raises:
+            OSError, NotCached: as `read`.
+        """
+        path = self._logs.path(positions.item(0) >> OFFSET_BITS)
+        offset = (positions.item(0) & OFFSET_MASK) - LENGTH_BYTES
+        right = np.zeros(len(positions), bool)
+        starts = positions - positions[0]
+        data = memoryview(b"")
+        if path is not None and offset >= HEADER_BYTES:
+            data = memoryview(source.bytes_at(self._open.get(path), starts.item(-1) + last_bytes, offset))
+        count = int(starts.searchsorted(len(data) - _HEAD.itemsize, side="right"))
+        if not count:
+            return right, PlacedEntries(starts[:0], data, starts[:0], starts[:0])
+        heads = gather(data, starts[:count], _HEAD)
+        sizes = heads["length"].astype(np.int64)
+        right[:count] = (
+            (sizes >= ENTRY_BYTES_MIN)
+            & (sizes <= len(data) - LENGTH_BYTES - starts[:count])
+            & (heads["ledger"] == ledger_id)
+            & (heads["entry"] == entry_ids[:count])
+        )
+        return right, PlacedEntries(entry_ids[right], data, starts[right] + LENGTH_BYTES, sizes[right[:count]])
 
     def locate(self, positions: np.ndarray, bytes_max: int) -> Located | None:
         """Return the places of the leading items that begin within `bytes_max` of one log, ascending; None for none of

@@ -1,0 +1,136 @@
+"""`bkspark cluster drain`: begins a drain, or continues, watches, changes or cancels it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from typing import Any
+
+from bkspark.metadata.bookie_plans import BookiePlan
+from bookie_service.admin.command_audit import commanded, operator
+from bookie_service.replication import drain_plans
+from bookie_service.replication.autorecovery import RepairedCluster
+from bookie_service.replication.drain import Drain, DrainCancelled, DrainPreview, DrainProgress
+from bookie_service.replication.operations import this_process
+from bookie_service.settings.configuration import Configuration
+
+IMPOSSIBLE = 10
+"""The exit code of a preview if ledgers cannot be moved."""
+REPORT_S = 2.0
+_MIB = 1 << 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("bookie", metavar="ID")
+    parser.add_argument("--rate", type=_rate, default=0, metavar="BYTES", help="bytes a second at most")
+    parser.add_argument("--close-open", action="store_true", help="close open ledgers whose writer does not leave")
+    parser.add_argument("--reason", default="", help="why, for other operators and the audit log")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--plan", action="store_true", help="say what would be copied, and end")
+    instead.add_argument("--status", action="store_true", help="say how far it is, change its --rate, and end")
+    instead.add_argument("--cancel", action="store_true", help="cancel it, and end")
+
+
+def _rate(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < len(text) <= 15 and int(text)):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a number of bytes a second above 0")
+    return int(text)
+
+
+async def drain(cluster: RepairedCluster, arguments: argparse.Namespace, configuration: Configuration) -> int:
+    """Carry out the command; return its exit code. Raises BookKeeperError, ConfigurationError."""
+    bookie, who = arguments.bookie, operator()
+    if arguments.status:
+        plan = await drain_plans.running(cluster, bookie)
+        await drain_plans.set_rate(cluster, plan, arguments.rate)
+        if arguments.rate:
+            await commanded(cluster, f"set the rate of the drain of bookie {bookie} to {arguments.rate}", bookie=bookie)
+        return _tell(arguments, dataclasses.asdict(plan), _status(plan))
+    if arguments.cancel:
+        await drain_plans.cancel(cluster, bookie)
+        await commanded(cluster, f"cancel the drain of bookie {bookie}", bookie=bookie)
+        return _tell(arguments, {"bookie": bookie, "cancelled": True}, f"the drain of bookie {bookie} is cancelled")
+    options, closes_open = configuration.auto_recovery, arguments.close_open
+    moving = Drain(cluster, bookie, this_process(), options, _Lines().report, closes_open=closes_open)
+    if arguments.plan:
+        preview = await moving.preview()
+        _tell(arguments, {"bookie": bookie, **dataclasses.asdict(preview)}, _shown(bookie, preview))
+        return IMPOSSIBLE if preview.without_spare else 0
+    before = await drain_plans.begin(cluster, bookie, who, arguments.reason, arguments.rate)
+    if before is None:
+        await commanded(cluster, f"drain bookie {bookie}", bookie=bookie, reason=arguments.reason)
+    else:
+        _say(f"continues the drain that {before.who} began at {_at(before.since_ms)}")
+    try:
+        moved = await moving.run()
+    except DrainCancelled as cancelled:
+        _say(f"bkspark cluster: {cancelled}")
+        return 1
+    copied = moving.progress().copied_bytes
+    facts = {"bookie": bookie, "ledgers": moved, "copied_bytes": copied, "drained": True}
+    then = f"stop it, then `bkspark cluster decommission {bookie}` forgets it"
+    return _tell(arguments, facts, f"no ledger needs bookie {bookie} any more, {moved} were moved: {then}")
+
+
+class _Lines:
+    """Prints progress: a line every few seconds, and each new reason for a blocked ledger once."""
+
+    def __init__(self) -> None:
+        self._due_s = 0.0
+        self._said: set[str] = set()
+
+    def report(self, progress: DrainProgress) -> None:
+        """Print what is due."""
+        for ledger, reason in progress.blocked.items():
+            if reason not in self._said:
+                self._said.add(reason)
+                _say(f"ledger {ledger} is not moved yet: {reason}")
+        if time.monotonic() >= self._due_s or not progress.ledgers_left:
+            self._due_s = time.monotonic() + REPORT_S
+            _say(_line(progress))
+
+
+def _line(progress: DrainProgress) -> str:
+    done = progress.ledgers - progress.ledgers_left
+    left = "" if progress.seconds_left is None else f", {progress.seconds_left} s left"
+    waiting = f"; {len(progress.waiting)} wait for their writers" if progress.waiting else ""
+    blocked = f"; {len(progress.blocked)} are blocked" if progress.blocked else ""
+    return (
+        f"{done} of {progress.ledgers} ledgers, {(progress.bytes - progress.bytes_left) / _MIB:.1f} of "
+        f"{progress.bytes / _MIB:.1f} MiB, {progress.bytes_per_s / _MIB:.1f} MiB/s{left}{waiting}{blocked}"
+    )
+
+
+def _status(plan: BookiePlan) -> str:
+    known = {each.name for each in dataclasses.fields(DrainProgress)}
+    facts: dict[str, Any] = {name: value for name, value in plan.progress.items() if name in known}
+    line = _line(DrainProgress(**facts)) if facts else "no process has reported yet"
+    return f"{plan.bookie}: drain by {plan.who} since {_at(plan.since_ms)}: {line}"
+
+
+def _shown(bookie: str, preview: DrainPreview) -> str:
+    lines = [
+        f"{preview.ledgers} ledgers have data at {bookie}, in {preview.fragments} fragments, about "
+        f"{preview.bytes / _MIB:.1f} MiB; {preview.growing} of them are being written",
+        f"{len(preview.targets)} bookies may take copies: {', '.join(preview.targets) or 'none'}",
+    ]
+    if preview.without_spare:
+        lines.append(f"{preview.without_spare} ledgers have no spare bookie: start more bookies")
+    return "\n".join(lines)
+
+
+def _at(at_ms: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_ms / 1000))
+
+
+def _tell(arguments: argparse.Namespace, facts: dict[str, Any], sentence: str) -> int:
+    print(json.dumps(facts) if arguments.json else sentence, flush=True)
+    return 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

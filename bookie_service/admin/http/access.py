@@ -1,0 +1,127 @@
+"""The sender of a request of HTTP, and what it may do: by token, client certificate, or place on this host.
+
+* **Credentials.** With an access file, a request needs a token (`Authorization: Bearer`) or a client certificate that
+  the file names. Without one, but with a trust store, every accepted certificate has every role, as with Apache's
+  bookies. Without both the server listens at loopback alone (`settings`), and who reaches it has every role.
+* **Pages of browsers.** The name in `Host` must be ours, or an address. Requests that a page of another site makes as
+  a part of itself are refused, and any request from such a page that would change something.
+* **Wrong tokens** are limited by address. A token is nowhere but in a header: one in a URL would be in logs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from bkspark.security.access_file import AccessFile
+from bkspark.security.attempts import FailedAttempts
+from bkspark.security.principal import ANONYMOUS, Principal, principal_of_certificate
+from bkspark.security.roles import Role
+from bkspark.security.web import is_foreign, is_foreign_part, is_known_host, is_loopback
+from bookie_service.admin.http.messages import HttpError
+from bookie_service.settings.http_options import ACCESS_FILE_KEY, HttpOptions
+
+OPERATOR_MAX = 100
+"""Characters of the name in `X-Operator`."""
+_BEARER = "bearer "
+_THIS_HOST = Principal("loopback", "local")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The sender of a request: `who` is its name in the audit log."""
+
+    who: str
+    principal: Principal
+    role: Role
+    is_foreign: bool
+
+
+class HttpAccess:
+    """Identifies callers. For one event loop."""
+
+    def __init__(self, options: HttpOptions, own_names: Sequence[str] = ()) -> None:
+        """`own_names`: host names by which this host is reached, besides those of the options.
+
+        Raises:
+            ConfigurationError: the access file cannot be used.
+        """
+        self._file = None if options.access_file is None else AccessFile(options.access_file, ACCESS_FILE_KEY)
+        self._trusts_certificates = options.checks_certificates
+        hosts = (*options.allowed_hosts, *own_names, options.host, options.metrics_host)
+        self._hosts = frozenset(host.lower().rstrip(".") for host in hosts)
+        self._attempts = FailedAttempts(time.monotonic)
+
+    def caller(
+        self, peer: str, headers: Sequence[tuple[bytes, bytes]], certificate: Mapping[str, Any] | None
+    ) -> Caller:
+        """Return who sends a request.
+
+        Args:
+            certificate: of the peer, as `getpeercert` returns it; it was checked.
+
+        Raises:
+            HttpError: the request is for another host, comes from a page of another site, or has a wrong token.
+        """
+        host, site, origin = _header(headers, b"host"), _header(headers, b"sec-fetch-site"), _header(headers, b"origin")
+        if host is not None and not is_known_host(host, self._hosts):
+            raise HttpError(
+                HTTPStatus.MISDIRECTED_REQUEST, "this host name is not the bookie's: add it to httpServerAllowedHosts"
+            )
+        if is_foreign_part(site, _header(headers, b"sec-fetch-mode")):
+            raise HttpError(HTTPStatus.FORBIDDEN, "this request comes from a page of another site")
+        principal, role = self._identify(peer, _header(headers, b"authorization"), certificate)
+        return Caller(
+            _who(peer, principal, _header(headers, b"x-operator")),
+            principal,
+            role,
+            # No page of this server sends a request that changes something, so an Origin is always foreign.
+            origin is not None or is_foreign(site, origin, host),
+        )
+
+    def _identify(
+        self, peer: str, authorization: str | None, certificate: Mapping[str, Any] | None
+    ) -> tuple[Principal, Role]:
+        if self._file is None:
+            if self._trusts_certificates:
+                principal = principal_of_certificate(certificate)
+                return principal, Role.NONE if principal == ANONYMOUS else Role.DESTROY
+            return (_THIS_HOST, Role.DESTROY) if is_loopback(peer) else (ANONYMOUS, Role.NONE)
+        if authorization is not None and authorization[: len(_BEARER)].lower() == _BEARER:
+            return self._of_token(peer, authorization[len(_BEARER) :].strip())
+        principal = principal_of_certificate(certificate)
+        return principal, self._file.role_of(principal)
+
+    def _of_token(self, peer: str, token: str) -> tuple[Principal, Role]:
+        assert self._file is not None
+        if wait_s := self._attempts.wait_s(peer):
+            raise HttpError(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                "too many wrong tokens came from this address",
+                {"Retry-After": str(int(wait_s) + 1)},
+            )
+        found = self._file.of_token(token)
+        if found is None:
+            self._attempts.failed(peer)
+            raise HttpError(
+                HTTPStatus.UNAUTHORIZED,
+                "this token is not known",
+                {"WWW-Authenticate": 'Bearer realm="bookkeeper", error="invalid_token"'},
+            )
+        return found
+
+
+def _header(headers: Sequence[tuple[bytes, bytes]], name: bytes) -> str | None:
+    found = next((value for key, value in headers if key == name), None)
+    return None if found is None else found.decode("latin-1")
+
+
+def _who(peer: str, principal: Principal, operator: str | None) -> str:
+    """Return who asks, for the audit log: the peer, its principal, and for whom it says that it asks."""
+    known = "" if principal.kind in ("anonymous", "local") else f" {principal}"
+    name = (operator or "")[:OPERATOR_MAX]
+    said = f" (for {name})" if name.isascii() and name.isprintable() and name else ""
+    return f"http:{peer}{known}{said}"

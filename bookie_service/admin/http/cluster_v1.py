@@ -1,0 +1,323 @@
+"""The paths of `/api/v1` about the cluster: bookies, ledgers, autorecovery; forms and odd texts as Apache's."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from bkspark.errors import BookKeeperError, NoSuchLedger
+from bkspark.ids import LEDGER_ID_MAX, parse_host_port
+from bkspark.metadata.ledgers import Versioned
+from bkspark.security.roles import Role
+from bookie_service.admin.http.api_v1 import body_of, contained, flag, shown
+from bookie_service.admin.http.messages import HttpError, HttpRequest, HttpResponse, plain
+from bookie_service.admin.http.routing import Routes
+from bookie_service.operation.audit import audit
+from bookie_service.operation.bookie_operator import BookieOperator
+from bookie_service.operation.long_operations import LongOperation, LongOperations
+
+if TYPE_CHECKING:
+    from bookie_service.replication.cluster_commands import ClusterCommands
+
+logger = logging.getLogger(__name__)
+
+SANITY_S_MAX = 10.0
+PAGE_LEDGERS = 100
+PAGE_ENTRIES = 1000
+READ_BYTES_MAX = 16 * 1024 * 1024
+"""Entries of one answer; later ones are left out, as on a next page."""
+DELAY_S_MAX = 10**9 - 1
+_ROLES = {"bookie/sanity": Role.OPERATE, "ledger/delete": Role.DESTROY}
+"""The sanity check writes a ledger, though it is a GET."""
+
+
+class ClusterApi:
+    """The paths about a cluster."""
+
+    def __init__(
+        self, cluster: ClusterCommands, operations: LongOperations, operator: BookieOperator | None = None
+    ) -> None:
+        """`operator`: of the bookie in this process, if there is one."""
+        self._cluster = cluster
+        self._operations = operations
+        self._operator = operator
+
+    def add_to(self, routes: Routes) -> None:
+        """Add all paths."""
+        for methods, path, call in (
+            ("GET", "bookie/list_bookies", self.list_bookies),
+            ("GET", "bookie/list_bookie_info", self.list_bookie_info),
+            ("GET", "bookie/cluster_info", self.cluster_info),
+            ("GET", "bookie/sanity", self.sanity),
+            ("DELETE", "ledger/delete", self.delete_ledger),
+            ("GET", "ledger/list", self.list_ledgers),
+            ("GET", "ledger/metadata", self.metadata),
+            ("GET", "ledger/read", self.read),
+            ("GET", "autorecovery/status", self.status),
+            ("PUT", "autorecovery/status", self.set_status),
+            ("PUT", "autorecovery/bookie", self.recover),
+            ("PUT", "autorecovery/decommission", self.decommission),
+            ("GET", "autorecovery/list_under_replicated_ledger", self.underreplicated),
+            ("GET", "autorecovery/who_is_auditor", self.auditor),
+            ("PUT", "autorecovery/trigger_audit", self.trigger_audit),
+            ("GET", "autorecovery/lost_bookie_recovery_delay", self.delay),
+            ("PUT", "autorecovery/lost_bookie_recovery_delay", self.set_delay),
+        ):
+            role = _ROLES.get(path, Role.READ if methods == "GET" else Role.OPERATE)
+            routes.add(methods, f"/api/v1/{path}", contained(call), wrong_method=HTTPStatus.NOT_FOUND, role=role)
+
+    # ---- bookies ----
+
+    async def list_bookies(self, request: HttpRequest) -> HttpResponse:
+        ids = await self._cluster.bookies(read_only=request.query.get("type") == "ro")
+        names = request.query.get("print_hostnames") == "true"
+        return shown({bookie: _host(bookie) if names else None for bookie in ids})
+
+    async def list_bookie_info(self, request: HttpRequest) -> HttpResponse:
+        spaces = {bookie: space for bookie, space in (await self._cluster.spaces()).items() if space is not None}
+        if not spaces:
+            raise HttpError(HTTPStatus.NOT_FOUND, "Failed to retrieve bookie information.")
+        found = {bookie: f": {_space(*space)}," for bookie, space in spaces.items()}
+        free, total = (sum(column) for column in zip(*spaces.values()))
+        return shown({**found, "ClusterInfo: ": _space(free, total)})
+
+    async def cluster_info(self, request: HttpRequest) -> HttpResponse:
+        info = await self._cluster.info()
+        return shown(
+            {
+                "auditorElected": bool(info.auditor_id),
+                "auditorId": info.auditor_id,
+                "clusterUnderReplicated": info.is_underreplicated,
+                "ledgerReplicationEnabled": info.is_auto_recovery_enabled,
+                "totalBookiesCount": info.bookies,
+                "writableBookiesCount": info.writable,
+                "readonlyBookiesCount": info.read_only,
+                "unavailableBookiesCount": info.bookies - info.writable - info.read_only,
+            }
+        )
+
+    async def sanity(self, request: HttpRequest) -> HttpResponse:
+        if self._operator is None:
+            raise HttpError(HTTPStatus.NOT_FOUND, "there is no bookie in this process")
+        if self._operator.is_read_only:
+            return shown({"passed": False, "readOnly": True})
+        try:
+            await self._cluster.check_writing(self._operator.bookie_id, SANITY_S_MAX)
+        except (BookKeeperError, TimeoutError) as error:
+            logger.warning("the bookie's sanity check failed: %s", str(error) or "it took too long")
+            return shown({"passed": False, "readOnly": False})
+        return shown({"passed": True, "readOnly": False})
+
+    # ---- ledgers ----
+
+    async def delete_ledger(self, request: HttpRequest) -> HttpResponse:
+        ledger_id = _ledger_id(request)
+        with contextlib.suppress(NoSuchLedger):
+            await self._cluster.delete_ledger(ledger_id)
+        audit(request.who, f"delete ledger {ledger_id}", ledger_id=ledger_id)
+        return shown(f"Deleted ledger: {ledger_id}")
+
+    async def list_ledgers(self, request: HttpRequest) -> HttpResponse:
+        ids = await self._cluster.ledger_ids()
+        if request.query.get("print_metadata") != "true":
+            return shown(dict.fromkeys(ids))
+        page = _number(request, "page", 0, least=0)
+        if page:
+            # Apache's first page has one ledger less than the others.
+            ids = ids[max(0, (page - 1) * PAGE_LEDGERS - 1) : page * PAGE_LEDGERS - 1]
+        decodes = request.query.get("decode_meta") == "true"
+        found: dict[int, object] = {}
+        for ledger_id in ids:
+            try:
+                stored = await self._cluster.metadata(ledger_id)
+            except NoSuchLedger:
+                continue  # deleted meanwhile
+            found[ledger_id] = metadata_bean(ledger_id, stored) if decodes else _metadata_text(ledger_id, stored)
+        return shown(found)
+
+    async def metadata(self, request: HttpRequest) -> HttpResponse:
+        ledger_id = _ledger_id(request)
+        return shown({ledger_id: metadata_bean(ledger_id, await self._cluster.metadata(ledger_id))})
+
+    async def read(self, request: HttpRequest) -> HttpResponse:
+        ledger_id = _ledger_id(request)
+        first = _number(request, "start_entry_id", 0, least=0)
+        last = _number(request, "end_entry_id", -1, least=-1)
+        if 0 <= last < first:
+            raise HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal Server Error")
+        page = _number(request, "page", 0, least=0)
+        found: dict[str, str] = {}
+        if page:
+            found["Entries for page: "] = str(page)
+            first += (page - 1) * PAGE_ENTRIES
+            last = first + PAGE_ENTRIES - 1 if last < 0 else min(last, first + PAGE_ENTRIES - 1)
+        async for entry_id, entry in self._cluster.entries(ledger_id, first, last, READ_BYTES_MAX):
+            found[str(entry_id)] = entry.decode("ascii", "replace")
+        return shown(found)
+
+    # ---- autorecovery ----
+
+    async def status(self, request: HttpRequest) -> HttpResponse:
+        return shown({"enabled": await self._cluster.is_auto_recovery_enabled()})
+
+    async def set_status(self, request: HttpRequest) -> HttpResponse:
+        wanted = request.query.get("enabled", "")
+        if wanted not in ("true", "false"):
+            raise HttpError(HTTPStatus.BAD_REQUEST, "Param 'enabled' not found in PUT request, or not true or false")
+        await self._cluster.set_auto_recovery_enabled(wanted == "true")
+        audit(request.who, f"{'enable' if wanted == 'true' else 'disable'} autorecovery", enabled=wanted)
+        return shown({"enabled": await self._cluster.is_auto_recovery_enabled()})
+
+    async def recover(self, request: HttpRequest) -> HttpResponse:
+        wanted = body_of(request, HTTPStatus.NOT_FOUND)
+        sources = wanted.get("bookie_src")
+        if not isinstance(sources, list) or not sources or not isinstance(sources[0], str):
+            raise HttpError(HTTPStatus.NOT_FOUND, 'Request body must have "bookie_src": ["BOOKIE_ID"]')
+        self._begin("recover", sources[0], request, deletes_cookie=flag(wanted.get("delete_cookie")))
+        return plain("Success send recovery request command.")
+
+    async def decommission(self, request: HttpRequest) -> HttpResponse:
+        wanted = body_of(request, HTTPStatus.NOT_FOUND)
+        source = wanted.get("bookie_src")
+        if not isinstance(source, str):
+            raise HttpError(HTTPStatus.NOT_FOUND, 'Request body must have "bookie_src": "BOOKIE_ID"')
+        self._begin("decommission", source, request, deletes_cookie=flag(wanted.get("delete_cookie", "true")))
+        return plain(f"Success send decommission Bookie command {source}")
+
+    def _begin(self, kind: str, bookie: str, request: HttpRequest, *, deletes_cookie: bool) -> None:
+        if deletes_cookie:
+            request.need(Role.DESTROY)
+        begin_moving(self._operations, self._cluster, kind, bookie, request.who, forgets=deletes_cookie)
+
+    async def underreplicated(self, request: HttpRequest) -> HttpResponse:
+        query = request.query
+        found = await self._cluster.underreplicated(
+            query.get("missingreplica", ""), query.get("excludingmissingreplica", "")
+        )
+        if not found:
+            raise HttpError(HTTPStatus.NOT_FOUND, "No under replicated ledgers found")
+        if "printmissingreplica" in query:
+            return shown({each.ledger_id: list(each.missing) for each in found})
+        return shown([each.ledger_id for each in found])
+
+    async def auditor(self, request: HttpRequest) -> HttpResponse:
+        auditor = await self._cluster.auditor()
+        if auditor is None:
+            raise HttpError(HTTPStatus.NOT_FOUND, "No auditor elected")
+        return plain(f"Auditor: {auditor}")
+
+    async def trigger_audit(self, request: HttpRequest) -> HttpResponse:
+        await self._cluster.set_recovery_delay_s(await self._cluster.recovery_delay_s() or 0)
+        audit(request.who, "trigger an audit")
+        return plain("Success trigger audit.")
+
+    async def delay(self, request: HttpRequest) -> HttpResponse:
+        seconds = await self._cluster.recovery_delay_s()
+        if seconds is None:
+            raise HttpError(HTTPStatus.NOT_FOUND, "lostBookieRecoveryDelay is not set")
+        return plain(f"lostBookieRecoveryDelay value: {seconds}")
+
+    async def set_delay(self, request: HttpRequest) -> HttpResponse:
+        seconds = body_of(request, HTTPStatus.NOT_FOUND).get("delay_seconds")
+        if isinstance(seconds, bool) or not isinstance(seconds, int) or not 0 <= seconds <= DELAY_S_MAX:
+            raise HttpError(HTTPStatus.NOT_FOUND, 'Request body must have "delay_seconds", a number of at least 0')
+        await self._cluster.set_recovery_delay_s(seconds)
+        audit(request.who, f"set lostBookieRecoveryDelay={seconds}", seconds=seconds)
+        return plain(f"Success set lostBookieRecoveryDelay to {seconds}")
+
+
+def begin_moving(
+    operations: LongOperations, cluster: ClusterCommands, kind: str, bookie: str, who: str, *, forgets: bool
+) -> LongOperation:
+    """Begin to move all away from a stopped bookie. Raises TooManyRequests."""
+
+    async def move(operation: LongOperation) -> dict[str, object]:
+        return {"ledgers": await cluster.move_away(bookie, operation.progress.append, forgets=forgets)}
+
+    operation = operations.begin(kind, bookie, who, "repair", move)
+    audit(who, f"{kind} {bookie}", operation=operation.id, bookie=bookie, forgets=forgets)
+    return operation
+
+
+def metadata_bean(ledger_id: int, stored: Versioned) -> dict[str, Any]:
+    """Return metadata by the names of Apache's bean, in its order; the password is left empty.
+
+    A ledger without a creation time has that of its node, as with Apache's bookies.
+    """
+    metadata, ctime_ms = stored.metadata, stored.ctime_ms
+    return {
+        "ledgerId": ledger_id,
+        "metadataFormatVersion": metadata.format_version,
+        "ensembleSize": metadata.ensemble_size,
+        "writeQuorumSize": metadata.write_quorum,
+        "ackQuorumSize": metadata.ack_quorum,
+        "state": metadata.state.name,
+        "length": metadata.length,
+        "lastEntryId": metadata.last_entry,
+        "ctime": ctime_ms if metadata.ctime is None else metadata.ctime,
+        "digestType": metadata.digest.name,
+        "password": "",
+        "customMetadata": {name: base64.b64encode(value).decode() for name, value in metadata.custom_metadata.items()},
+        "closed": metadata.is_closed,
+        "allEnsembles": {
+            str(each.first_entry): [{"id": bookie} for bookie in each.bookies] for each in metadata.fragments
+        },
+        "ctoken": metadata.ctoken,
+    }
+
+
+def _metadata_text(ledger_id: int, stored: Versioned) -> str:
+    """Return metadata as text in Apache's way of printing them; the password is left out."""
+    metadata, bean = stored.metadata, metadata_bean(ledger_id, stored)
+    ensembles = ", ".join(f"{f.first_entry}=[{', '.join(f.bookies)}]" for f in metadata.fragments)
+    return (
+        f"LedgerMetadata{{formatVersion={bean['metadataFormatVersion']}, ensembleSize={metadata.ensemble_size}, "
+        f"writeQuorumSize={metadata.write_quorum}, ackQuorumSize={metadata.ack_quorum}, state={bean['state']}, "
+        f"length={metadata.length}, lastEntryId={metadata.last_entry}, digestType={bean['digestType']}, "
+        f"password=OMITTED, ensembles={{{ensembles}}}, customMetadata={_texts(bean['customMetadata'])}}}"
+    )
+
+
+def _texts(values: Mapping[str, str]) -> str:
+    return "{" + ", ".join(f"{name}=base64:{value}" for name, value in values.items()) + "}"
+
+
+def _ledger_id(request: HttpRequest) -> int:
+    if "ledger_id" not in request.query:
+        raise HttpError(HTTPStatus.NOT_FOUND, "Not ledger found. Should provide ledger_id=<ledger_id>")
+    return _number(request, "ledger_id", 0, least=0)
+
+
+def _number(request: HttpRequest, name: str, default: int, *, least: int) -> int:
+    """Return a number of the query. Raises HttpError with Apache's status for one that is not usable: 500."""
+    text = request.query.get(name, str(default))
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19 and least <= int(text) <= LEDGER_ID_MAX):
+        raise HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, f"{name}={text[:40]} must be a number of at least {least}")
+    return int(text)
+
+
+def _host(bookie: str) -> str:
+    try:
+        return parse_host_port(bookie)[0]
+    except ValueError:
+        return bookie
+
+
+def _space(free: int, total: int) -> str:
+    return f"{{Free: {_bytes(free)}, Total: {_bytes(total)}}}"
+
+
+def _bytes(count: int) -> str:
+    """Return bytes as Apache's shell prints them, with a decimal unit: tools take these texts apart."""
+    amount, unit = float(count), ""
+    for larger in ("KB", "MB", "GB", "TB", "PB"):
+        if amount < 1000:
+            break
+        amount, unit = amount / 1000, larger
+    text = f"{amount:.3f}".rstrip("0").rstrip(".")
+    return f"{count}({text}{unit})" if unit else f"{count}({text}B)"

@@ -1,0 +1,108 @@
+"""Requests and responses of the HTTP server, and errors that are answered with a status."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from bkspark.security.principal import ANONYMOUS, Principal
+from bkspark.security.roles import Role
+
+PLAIN = "text/plain; charset=utf-8"
+JSON = "application/json"
+JSON_ERRORS = "/api/v2/"
+QUERY_PARAMETERS_MAX = 100
+
+
+class HttpError(Exception):
+    """Ends a request with a status and a line of text."""
+
+    def __init__(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+        self.headers = headers or {}
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """One request, and what is known of its sender.
+
+    who: names the sender in the audit log. principal, role: who it is, and what it may do. is_foreign: it may come from
+        a page of another site. content_type: of the body, without parameters, in lower case.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    body: bytes = b""
+    who: str = ""
+    principal: Principal = ANONYMOUS
+    role: Role = Role.NONE
+    is_foreign: bool = False
+    content_type: str = ""
+
+    def need(self, role: Role) -> None:
+        """Raise HttpError unless the sender has a role. What needs more than `Role.READ` changes something."""
+        if self.role < role:
+            if self.principal.kind == "anonymous":
+                raise HttpError(
+                    HTTPStatus.UNAUTHORIZED,
+                    f"this needs the role {role}: send a token as Authorization: Bearer, or show a client certificate",
+                    {"WWW-Authenticate": 'Bearer realm="bookkeeper"'},
+                )
+            raise HttpError(HTTPStatus.FORBIDDEN, f"this needs the role {role}; {self.principal} has {self.role}")
+        if role > Role.READ and self.is_foreign:
+            raise HttpError(
+                HTTPStatus.FORBIDDEN, "this changes something, and the request may come from a browser's page"
+            )
+
+    def json(self) -> Any:
+        """Return the body as JSON, None for an empty one. Raises ValueError."""
+        return json.loads(self.body) if self.body.strip() else None
+
+
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    """One response. `pieces` yields more of the body after `body`, a little at a time."""
+
+    status: int = 200
+    body: bytes = b""
+    content_type: str = PLAIN
+    headers: Mapping[str, str] = field(default_factory=dict)
+    pieces: AsyncIterator[bytes] | None = None
+
+
+def target_of(target: str) -> tuple[str, dict[str, str]]:
+    """Return (path, query parameters) of a request target; of a repeated parameter the first value counts.
+
+    Raises:
+        ValueError: it is not such a target.
+    """
+    parts = urlsplit(target)
+    pairs = parse_qsl(parts.query, keep_blank_values=True, max_num_fields=QUERY_PARAMETERS_MAX)
+    query: dict[str, str] = {}
+    for name, value in pairs:
+        query.setdefault(name, value)
+    return unquote(parts.path, errors="strict"), query
+
+
+def plain(text: str, status: int = 200) -> HttpResponse:
+    """Return a response of plain text."""
+    return HttpResponse(status, text.encode())
+
+
+def failed(path: str, error: HttpError) -> HttpResponse:
+    """Return the response to a request that an error ended: JSON below `JSON_ERRORS`, else a line of text."""
+    if not path.startswith(JSON_ERRORS):
+        return HttpResponse(error.status, f"{error.text}\n".encode(), headers=error.headers)
+    body = json.dumps({"error": {"status": int(error.status), "message": error.text}}).encode()
+    return HttpResponse(error.status, body, JSON, error.headers)
+
+
+Call = Callable[[HttpRequest], Awaitable[object]]
+"""Carries out a request of `/api/v2`, and returns what becomes JSON."""

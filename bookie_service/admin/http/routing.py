@@ -1,0 +1,115 @@
+"""Routes of the HTTP server: a path has a handler for each method; parts of a path in braces are parameters."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
+from http import HTTPStatus
+
+from bkspark.security.roles import Role
+from bookie_service.admin.http.messages import HttpError, HttpRequest, HttpResponse, plain
+from bookie_service.metrics.exposition import CONTENT_TYPE, exposition
+from bookie_service.metrics.families import Registry
+
+Call = Callable[[HttpRequest], Awaitable[HttpResponse]]
+Permit = Callable[[str, HttpRequest], Awaitable[None]]
+_PIECE_S = 0.0003
+"""How long a scrape is rendered before the event loop serves requests again."""
+
+
+class Routes:
+    """Finds the handler of a request by path and method."""
+
+    def __init__(self, permit: Permit | None = None) -> None:
+        """`permit(route, request)` raises HttpError for a request that is not allowed; None: all are."""
+        self._permit = permit
+        self._calls: dict[str, dict[str, Call]] = {}
+        self._roles: dict[str, dict[str, Role]] = {}
+        self._patterns: list[tuple[re.Pattern[str], str]] = []
+        self._errors: dict[str, int] = {}
+
+    def add(
+        self,
+        methods: str,
+        path: str,
+        call: Call,
+        *,
+        wrong_method: int = HTTPStatus.METHOD_NOT_ALLOWED,
+        role: Role = Role.READ,
+    ) -> None:
+        """Let `call` answer these methods, spaces between them, at a path, for callers of a role.
+
+        Other methods get `wrong_method`.
+        """
+        calls, roles = self._calls.setdefault(path, {}), self._roles.setdefault(path, {})
+        for method in methods.split():
+            calls[method], roles[method] = call, role
+        self._errors[path] = wrong_method
+        if "{" in path:
+            parts = (
+                f"(?P<{part[1:-1]}>[^/]+)" if part.startswith("{") else re.escape(part) for part in path.split("/")
+            )
+            self._patterns.append((re.compile("/".join(parts)), path))
+
+    @property
+    def paths(self) -> Mapping[str, Mapping[str, Call]]:
+        """The handlers by path and method."""
+        return self._calls
+
+    async def answer(self, request: HttpRequest) -> HttpResponse:
+        """Answer a request. Raises HttpError."""
+        path, parameters = request.path.rstrip("/") or "/", {}
+        if path not in self._calls:
+            # A caller without a role does not learn which paths there are.
+            request.need(Role.METRICS)
+            found = ((pattern.fullmatch(path), route) for pattern, route in self._patterns)
+            match, path = next(((match, route) for match, route in found if match is not None), (None, ""))
+            if match is None:
+                raise HttpError(HTTPStatus.NOT_FOUND, "there is nothing at this path")
+            parameters = match.groupdict()
+        calls = self._calls[path]
+        method = "GET" if request.method == "HEAD" and "HEAD" not in calls else request.method
+        call = calls.get(method)
+        request.need(self._roles[path].get(method, min(self._roles[path].values())))
+        if call is None:
+            allowed = ", ".join(sorted(calls))
+            raise HttpError(
+                self._errors[path], f"this path answers {allowed}, not {request.method}", {"Allow": allowed}
+            )
+        if parameters:
+            request = replace(request, query={**request.query, **parameters})
+        if self._permit is not None:
+            await self._permit(path, request)
+        return await call(request)
+
+
+def add_metrics(routes: Routes, registry: Registry, prepare: Callable[[], Awaitable[None]]) -> None:
+    """Serve the metrics at /metrics; `prepare()` is awaited before."""
+
+    async def metrics(request: HttpRequest) -> HttpResponse:
+        await prepare()
+        return HttpResponse(content_type=CONTENT_TYPE, pieces=_in_turns(registry))
+
+    routes.add("GET", "/metrics", metrics, wrong_method=HTTPStatus.FORBIDDEN, role=Role.METRICS)
+
+
+async def _in_turns(registry: Registry) -> AsyncIterator[bytes]:
+    """Yield the metrics as text; requests of clients are served in between."""
+    texts: list[str] = []
+    began = time.monotonic()
+    for text in exposition(registry.families()):
+        texts.append(text)
+        if time.monotonic() - began > _PIECE_S:
+            yield "".join(texts).encode()
+            texts = []
+            await asyncio.sleep(0)
+            began = time.monotonic()
+    yield "".join(texts).encode()
+
+
+async def heartbeat(request: HttpRequest) -> HttpResponse:
+    """Answer that the process runs."""
+    return plain("OK\n")

@@ -1,0 +1,308 @@
+"""The HTTP server of a bookie or of autorecovery: HTTP/1.1 on the process's own event loop, with h11 as its parser.
+
+Everything that a peer may use up has a limit (`HttpLimits`): connections, bytes of a request's head and body, time for
+a request to come, for a response to be taken, and between requests. What exceeds a limit, or is not HTTP, is answered
+with a status where that is possible, and the connection is closed. One request of a connection is served at a time; the
+next is not read before it is answered. A handler that fails unexpectedly is answered 500 and logged; it never ends the
+process.
+
+`HttpAccess` says which caller sends a request, and what it may do. With TLS a connection is served once its handshake
+is complete (`bkspark.tls.gate`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import Any
+
+import h11
+
+from bkspark.errors import ConfigurationError
+from bkspark.tasks import start_kept
+from bkspark.tls.gate import TlsGate
+from bookie_service.admin.http.access import HttpAccess
+from bookie_service.admin.http.messages import HttpError, HttpRequest, HttpResponse, failed, plain, target_of
+from bookie_service.network.log_limit import no_digits
+from bookie_service.settings.http_options import HttpLimits
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
+
+_REFUSALS = (
+    HTTPStatus.UNAUTHORIZED,
+    HTTPStatus.FORBIDDEN,
+    HTTPStatus.MISDIRECTED_REQUEST,
+    HTTPStatus.TOO_MANY_REQUESTS,
+)
+
+
+@asynccontextmanager
+async def serving(
+    host: str,
+    port: int,
+    keys: str,
+    handler: Handler,
+    limits: HttpLimits,
+    access: HttpAccess,
+    gate: TlsGate | None = None,
+) -> AsyncIterator[int]:
+    """Serve while inside; give the port.
+
+    Args:
+        keys: names the configuration keys of host and port.
+        gate: completes the handshakes of connections; None: the server has no TLS.
+
+    Raises:
+        ConfigurationError: the address cannot be used; says what to change.
+    """
+    loop = asyncio.get_running_loop()
+    connections: set[_Connection] = set()
+
+    def connection() -> asyncio.Protocol:
+        return _Connection(handler, limits, connections, access)
+
+    def accepted() -> asyncio.Protocol:
+        return connection() if gate is None else gate.protocol(connection)
+
+    try:
+        server = await loop.create_server(accepted, host, port, family=socket.AF_UNSPEC, backlog=128)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise ConfigurationError(f"{keys}={host}:{port} cannot be used ({why}): free it or choose another") from None
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        if gate is not None:
+            gate.close()
+        for each in list(connections):
+            each.abort()
+
+
+class _Connection(asyncio.Protocol):
+    """One connection; `connections` has all of them."""
+
+    def __init__(self, handler: Handler, limits: HttpLimits, connections: set[_Connection], access: HttpAccess) -> None:
+        self._handler = handler
+        self._access = access
+        self._limits = limits
+        self._connections = connections
+        self._loop = asyncio.get_running_loop()
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
+        self._request: h11.Request | None = None
+        self._body = bytearray()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+        self._transport: asyncio.Transport
+        self._peer = ""
+        self._is_tls = False
+        self._certificate: Mapping[str, Any] | None = None
+
+    # ---- called by the event loop ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self._peer = str(peer[0]) if peer else ""
+        self._is_tls = transport.get_extra_info("ssl_object") is not None
+        self._certificate = transport.get_extra_info("peercert")
+        if len(self._connections) >= self._limits.connections:
+            logger.warning("refused an HTTP connection from %s: there are %d", self._peer, len(self._connections))
+            transport.abort()
+            return
+        self._connections.add(self)
+        self._begin_waiting()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._connections.discard(self)
+        self._stop_waiting()
+        self._may_write.set()
+        for task in self._tasks:
+            task.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        self._http.receive_data(data)
+        self._read_on()
+
+    def eof_received(self) -> bool:
+        self._http.receive_data(b"")
+        self._read_on()
+        # Answer what was asked first; `_read_on` or the end of the response closes the connection.
+        # TLS has no half-closed connections.
+        return not self._is_tls and self._http.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY)
+
+    def pause_writing(self) -> None:
+        self._may_write.clear()
+        self._begin_waiting()
+
+    def resume_writing(self) -> None:
+        self._may_write.set()
+        self._stop_waiting()
+
+    # ---- the request ----
+
+    def _read_on(self) -> None:
+        """Take events of the request until it is whole, or more bytes are needed."""
+        try:
+            while True:
+                event = self._http.next_event()
+                if event is h11.NEED_DATA or event is h11.PAUSED:
+                    if self._http.they_are_waiting_for_100_continue:
+                        self._transport.write(
+                            self._http.send(h11.InformationalResponse(status_code=100, headers=[])) or b""
+                        )
+                    return
+                if isinstance(event, h11.Request):
+                    if _head_bytes(event) > self._limits.head_bytes:
+                        self._end_with(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request's head is too large")
+                        return
+                    self._request, self._body = event, bytearray()
+                elif isinstance(event, h11.Data):
+                    if len(self._body) + len(event.data) > self._limits.body_bytes:
+                        self._end_with(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request's body is too large")
+                        return
+                    self._body += event.data
+                elif isinstance(event, h11.EndOfMessage):
+                    self._stop_waiting()
+                    self._transport.pause_reading()
+                    start_kept(self._serve(), self._tasks)
+                    return
+                else:
+                    self._close()
+                    return
+        except h11.RemoteProtocolError as error:
+            self._end_with(error.error_status_hint, f"this is not a request: {error}")
+
+    async def _serve(self) -> None:
+        assert self._request is not None
+        given = self._request
+        method = given.method.decode("ascii")
+        try:
+            response = await self._answered(given, method)
+            await self._send(response, has_body=method != "HEAD")
+        except (OSError, asyncio.CancelledError, h11.LocalProtocolError):
+            self._transport.abort()
+            return
+        if self._transport.is_closing():
+            return
+        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+            self._http.start_next_cycle()
+            self._begin_waiting()
+            self._transport.resume_reading()
+            self._read_on()
+        else:
+            self._close()
+
+    async def _answered(self, given: h11.Request, method: str) -> HttpResponse:
+        headers = list(given.headers)
+        try:
+            path, query = target_of(given.target.decode("ascii"))
+        except ValueError:
+            return plain("this is not a request\n", HTTPStatus.BAD_REQUEST)
+        who = f"http:{self._peer}"
+        try:
+            caller = self._access.caller(self._peer, headers, self._certificate)
+            who = caller.who
+            return await self._handler(
+                HttpRequest(
+                    method,
+                    path,
+                    query,
+                    bytes(self._body),
+                    who,
+                    caller.principal,
+                    caller.role,
+                    caller.is_foreign,
+                    _content_type(headers),
+                )
+            )
+        except HttpError as error:
+            self._log_refusal(error.status, who, method, path, error.text)
+            return failed(path, error)
+        except Exception:
+            logger.exception("%s %s failed: this is a defect", method, path, extra={"kind": path})
+            return plain("Internal Server Error", HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    def _log_refusal(self, status: int, who: str, method: str, path: str, why: str) -> None:
+        if status in _REFUSALS:
+            # Counted together beyond a few lines a second: a peer may send very many.
+            logger.warning("refused %s %s to %s: %s", method, path, who, why, extra={"kind": f"refused {status}"})
+
+    async def _send(self, response: HttpResponse, *, has_body: bool) -> None:
+        headers = [("Content-Type", response.content_type), ("Cache-Control", "no-store"), *response.headers.items()]
+        if response.pieces is None:
+            headers.append(("Content-Length", str(len(response.body))))
+        self._write(h11.Response(status_code=response.status, headers=headers, reason=_reason(response.status)))
+        if has_body and response.body:
+            self._write(h11.Data(data=response.body))
+            await self._may_write.wait()
+        if has_body and response.pieces is not None:
+            async for piece in response.pieces:
+                self._write(h11.Data(data=piece))
+                await self._may_write.wait()
+                if self._transport.is_closing():
+                    return
+        self._write(h11.EndOfMessage())
+
+    def _write(self, event: h11.Response | h11.Data | h11.EndOfMessage) -> None:
+        self._transport.write(self._http.send(event) or b"")
+
+    # ---- limits ----
+
+    def _begin_waiting(self) -> None:
+        self._stop_waiting()
+        self._timer = self._loop.call_later(self._limits.idle_s, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self) -> None:
+        logger.debug("closed the HTTP connection from %s: nothing happened for %g s", self._peer, self._limits.idle_s)
+        self.abort()
+
+    def _end_with(self, status: int, text: str) -> None:
+        logger.info("HTTP %d to %s: %s", status, self._peer, text, extra={"kind": no_digits(text)})
+        self._stop_waiting()
+        body = f"{text}\n".encode()
+        if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            headers = [("Content-Type", "text/plain; charset=utf-8"), ("Connection", "close")]
+            headers.append(("Content-Length", str(len(body))))
+            self._write(h11.Response(status_code=status, headers=headers, reason=_reason(status)))
+            self._write(h11.Data(data=body))
+            self._write(h11.EndOfMessage())
+        self._close()
+
+    def _close(self) -> None:
+        """Close the connection when the peer has taken what is unsent, or at the latest after `idle_s`."""
+        self._transport.close()
+        self._begin_waiting()
+
+    def abort(self) -> None:
+        """Close the connection without sending what is unsent."""
+        self._transport.abort()
+
+
+def _content_type(headers: Sequence[tuple[bytes, bytes]]) -> str:
+    """Return the type of the body, without parameters, "" if none is given."""
+    found = next((value for name, value in headers if name == b"content-type"), b"")
+    return found.decode("latin-1").partition(";")[0].strip().lower()
+
+
+def _head_bytes(request: h11.Request) -> int:
+    """Return about how many bytes a request's head has; h11 limits only heads that come in several pieces."""
+    return len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers)
+
+
+def _reason(status: int) -> bytes:
+    return HTTPStatus(status).phrase.encode()

@@ -1,0 +1,165 @@
+"""Several bookies of one host under one supervisor: `--instances N`.
+
+The supervisor starts each bookie as a process of its own, with the keys that `settings.instances` derives. It serves
+nothing itself. When all serve, it prints a line and reports READY to the service manager. SIGTERM and SIGINT end all of
+them in order, SIGHUP reaches each. A bookie that ends with an error is started again, after a pause that doubles each
+time; one that ends without an error was stopped by an operator and stays stopped. A bookie that cannot start at first
+ends all, with its exit code. When the supervisor dies, the kernel kills the bookies.
+
+Placement treats the host as one failure domain: see `bkspark.core.placement`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from bkspark.parent_death import die_with_parent
+from bookie_service.admin.log_output import INSTANCE_VARIABLE
+from bookie_service.admin.service_manager import ServiceManager
+from bookie_service.admin.shutdown import SIGNALS, ShutdownSignals
+
+logger = logging.getLogger(__name__)
+
+PAUSE_S_MIN = 1.0
+PAUSE_S_MAX = 60.0
+"""Pauses before a bookie is started again: the first one, and the longest. One that served that long begins again."""
+
+_LINE_BYTES_MAX = 1 << 20
+
+
+class _CannotStart(Exception):
+    """A bookie ended before it served: its number and exit code."""
+
+    def __init__(self, number: int, code: int) -> None:
+        super().__init__(number, code)
+        self.number = number
+        self.code = code
+
+
+def run(command: Sequence[str], count: int, signals: ShutdownSignals, *, as_json: bool) -> int:
+    """Run `count` bookies until a signal ends them; return the exit code of a bookie.
+
+    Args:
+        command: runs a bookie with --json; `--instance I` is added.
+    """
+    return asyncio.run(_Supervisor(command, count).run(signals, as_json=as_json))
+
+
+class _Supervisor:
+    """The processes of all instances."""
+
+    def __init__(self, command: Sequence[str], count: int) -> None:
+        self._command = command
+        self._count = count
+        self._manager = ServiceManager()
+        self._processes: dict[int, asyncio.subprocess.Process] = {}
+        """Those that run, by number."""
+        self._facts: dict[int, dict[str, Any]] = {}
+        """What each printed when it first served."""
+        self._all_serve = asyncio.Event()
+        self._stopping = asyncio.Event()
+
+    async def run(self, signals: ShutdownSignals, *, as_json: bool) -> int:
+        """Return the exit code when all have ended."""
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, signals.request)
+        signals.stop_by(self._stop)
+        loop.add_signal_handler(signal.SIGHUP, self._send, signal.SIGHUP)
+        self._manager.starting(f"starting {self._count} bookies")
+        announcing = asyncio.create_task(self._announce(as_json))
+        kept = [asyncio.create_task(self._keep(number)) for number in range(1, self._count + 1)]
+        code = 0
+        try:
+            await asyncio.gather(*kept)
+        except _CannotStart as error:
+            code = error.code
+            logger.error("instance %d cannot start: all bookies stop", error.number)
+            self._stop()
+            await asyncio.gather(*kept, return_exceptions=True)
+        finally:
+            announcing.cancel()
+        return code
+
+    def _stop(self) -> None:
+        self._manager.stopping("all bookies stop")
+        self._stopping.set()
+        self._send(signal.SIGTERM)
+
+    def _send(self, number: int) -> None:
+        for process in self._processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    async def _keep(self, number: int) -> None:
+        """Run an instance until it is stopped. Raises _CannotStart."""
+        pause_s = PAUSE_S_MIN
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            code = await self._run_once(number)
+            if self._stopping.is_set():
+                return
+            if number not in self._facts:
+                raise _CannotStart(number, code if code > 0 else 1)
+            if code == 0:
+                logger.warning("instance %d was stopped; it stays so until all are started again", number)
+                return
+            if time.monotonic() - began >= PAUSE_S_MAX:
+                pause_s = PAUSE_S_MIN
+            logger.error("instance %d %s: it starts again in %g s", number, _ending(code), pause_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause_s)
+            pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+    async def _run_once(self, number: int) -> int:
+        """Start an instance, and return its exit code when it ends."""
+        process = await asyncio.create_subprocess_exec(
+            *self._command,
+            "--instance",
+            str(number),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            limit=_LINE_BYTES_MAX,
+            # The supervisor alone reports to the service manager. A Ctrl-C at the terminal reaches it alone, too.
+            env={name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
+            | {INSTANCE_VARIABLE: str(number)},
+            process_group=0,
+            preexec_fn=die_with_parent(os.getpid()),
+        )
+        self._processes[number] = process
+        if self._stopping.is_set():
+            process.send_signal(signal.SIGTERM)
+        assert process.stdout is not None
+        try:
+            if line := await process.stdout.readline():
+                self._serves(number, json.loads(line))
+            return await process.wait()
+        finally:
+            del self._processes[number]
+
+    def _serves(self, number: int, facts: dict[str, Any]) -> None:
+        self._facts[number] = {"instance": number, **facts}
+        if len(self._facts) == self._count:
+            self._all_serve.set()
+
+    async def _announce(self, as_json: bool) -> None:
+        await self._all_serve.wait()
+        instances = [self._facts[number] for number in sorted(self._facts)]
+        if as_json:
+            print(json.dumps({"pid": os.getpid(), "instances": instances}), flush=True)
+        else:
+            names = ", ".join(str(facts["id"]) for facts in instances)
+            print(f"{self._count} bookies serve: {names} (supervisor pid {os.getpid()})", flush=True)
+        self._manager.ready(f"{self._count} bookies serve")
+
+
+def _ending(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

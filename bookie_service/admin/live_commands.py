@@ -1,0 +1,156 @@
+"""Commands to a running bookie: `bkspark bookie COMMAND`, through its control socket.
+
+| Command | Request | Answer |
+|---|---|---|
+| state | `{"do": "state"}` | `BookieState` |
+| collect | `{"do": "collect", "major": true}` | `PassReport` |
+| read-only, writable | `{"do": "read-only", "reason": TEXT}`, `{"do": "writable"}` | `BookieState` |
+| suspend, resume | `{"do": "suspend", "what": ["minor", "major", "collection"]}` | `CollectionStatus` |
+| set | `{"do": "set", "keys": {KEY: VALUE}}` | `{"changed": {KEY: [old, new]}}` |
+| reload | `{"do": "reload"}` | the same, and `need_restart` |
+| restart | `{"do": "restart"}` | `{}`; the bookie stops in order and starts again |
+| limbo | `{"do": "limbo", "after": ID}` | `{"ledgers": [ID, ...]}` |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from bkspark.errors import BookKeeperError, ConfigurationError
+from bkspark.ids import NO_ENTRY
+from bookie_service.admin import control
+from bookie_service.gc.garbage_collector import PassReport
+from bookie_service.operation.bookie_operator import BookieOperator, Refused, as_json
+from bookie_service.settings.arguments import describe, fail
+
+COLLECT = "collect"
+SUSPENDABLE = ("minor", "major", "collection")
+LIMBO_PAGE = 1000
+_PROGRAM = "bookie"
+
+Request = Mapping[str, Any]
+
+
+class LiveCommands:
+    """Carries out requests of the control socket."""
+
+    def __init__(self, operator: BookieOperator) -> None:
+        self._operator = operator
+        self._commands: dict[str, Callable[[Request, str], Awaitable[dict[str, Any]]]] = {
+            "state": self._state,
+            COLLECT: self._collect,
+            "read-only": self._read_only,
+            "writable": self._writable,
+            "suspend": self._suspend,
+            "resume": self._resume,
+            "set": self._set,
+            "reload": self._reload,
+            "limbo": self._limbo,
+            "restart": self._restart,
+        }
+
+    async def __call__(self, request: Request, who: str) -> dict[str, Any]:
+        """Carry out a request. Raises BookKeeperError, ConfigurationError, OSError."""
+        command = self._commands.get(request["do"])
+        if command is None:
+            known = ", ".join(self._commands)
+            raise Refused(f"not a request: {str(request['do'])[:100]!r} is not one of {known}")
+        return await command(request, who)
+
+    async def _state(self, request: Request, who: str) -> dict[str, Any]:
+        return as_json(self._operator.state())
+
+    async def _collect(self, request: Request, who: str) -> dict[str, Any]:
+        return as_json(await self._operator.collect(who, major=request.get("major") is not False))
+
+    async def _read_only(self, request: Request, who: str) -> dict[str, Any]:
+        await self._operator.set_read_only(True, who, str(request.get("reason") or ""))
+        return as_json(self._operator.state())
+
+    async def _writable(self, request: Request, who: str) -> dict[str, Any]:
+        await self._operator.set_read_only(False, who)
+        return as_json(self._operator.state())
+
+    async def _suspend(self, request: Request, who: str) -> dict[str, Any]:
+        self._operator.suspend(who, **_suspendable(request))
+        return as_json(self._operator.collection())
+
+    async def _resume(self, request: Request, who: str) -> dict[str, Any]:
+        self._operator.resume(who, **_suspendable(request))
+        return as_json(self._operator.collection())
+
+    async def _set(self, request: Request, who: str) -> dict[str, Any]:
+        keys = request.get("keys")
+        if not isinstance(keys, dict) or not keys or not all(isinstance(each, str) for each in keys.values()):
+            raise Refused("set needs KEY=VALUE")
+        return {"changed": self._operator.keys.set(keys, who)}
+
+    async def _reload(self, request: Request, who: str) -> dict[str, Any]:
+        found = self._operator.keys.reload(who)
+        await self._operator.reload_rules(who)
+        return dataclasses.asdict(found)
+
+    async def _restart(self, request: Request, who: str) -> dict[str, Any]:
+        self._operator.restart(who)
+        return {}
+
+    async def _limbo(self, request: Request, who: str) -> dict[str, Any]:
+        after = request.get("after", NO_ENTRY)
+        if not isinstance(after, int):
+            raise Refused("after must be the id of a ledger")
+        return {"ledgers": self._operator.limbo(after, LIMBO_PAGE)}
+
+
+def _suspendable(request: Request) -> dict[str, bool]:
+    what = request.get("what") or ["minor", "major"]
+    if not isinstance(what, list) or not set(what) <= set(SUSPENDABLE):
+        raise Refused(f"what can be suspended: {', '.join(SUSPENDABLE)}")
+    return {name: name in what for name in SUSPENDABLE}
+
+
+def run(ledger_directories: Sequence[str], command: str, words: Sequence[str], as_json: bool) -> int:
+    """Send a command to the bookie that runs on these directories, and print the answer; return the exit code."""
+    try:
+        request = _request(command, words)
+        answer = control.ask(ledger_directories, request)
+    except ConfigurationError as error:
+        return fail(_PROGRAM, error, 2)
+    except (BookKeeperError, OSError) as error:
+        return fail(_PROGRAM, describe(error), 1)
+    if as_json:
+        print(json.dumps(answer))
+    elif command == COLLECT:
+        report = PassReport(**{field.name: answer[field.name] for field in dataclasses.fields(PassReport)})
+        print(f"{report} ({answer['seconds']:.1f} s)")
+    else:
+        del answer["seconds"]
+        for name, value in answer.items():
+            print(f"{name}  {value if isinstance(value, (str, int, float)) else json.dumps(value)}")
+    return 0
+
+
+COMMANDS = ("state", "read-only", "writable", "suspend", "resume", "set", "reload", "limbo", "restart")
+"""Commands with words of their own; `--collect` is another."""
+
+
+def _request(command: str, words: Sequence[str]) -> dict[str, Any]:
+    """Return the request of a command line. Raises ConfigurationError."""
+    if command == "read-only":
+        return {"do": command, "reason": " ".join(words)}
+    if command in ("suspend", "resume"):
+        if not set(words) <= set(SUSPENDABLE):
+            raise ConfigurationError(f"{command} takes {', '.join(SUSPENDABLE)}, not {' '.join(words)}")
+        return {"do": command, "what": list(words)}
+    if command == "set":
+        pairs = [word.partition("=") for word in words]
+        if not pairs or not all(separator and key for key, separator, _ in pairs):
+            raise ConfigurationError("set takes KEY=VALUE, such as compactionRateByBytes=1000000")
+        return {"do": command, "keys": {key: value for key, _, value in pairs}}
+    if command == "limbo" and len(words) == 1 and words[0].isdecimal():
+        return {"do": command, "after": int(words[0])}
+    if words:
+        raise ConfigurationError(f"{command} takes nothing more, not {' '.join(words)}")
+    return {"do": command}

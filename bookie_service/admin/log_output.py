@@ -1,0 +1,98 @@
+"""Where and how a server's process logs: to stderr, as text or as JSON, with limits against floods.
+
+JSON has one object a line in the form of OpenTelemetry's log model, as Apache's bookies can log: `Timestamp` (UTC, ms),
+`SeverityText`, `Body`, and `Attributes` with `thread.name`, `code.namespace`, `exception.*` and those of the event.
+Text has the same attributes only where the message names them.
+
+A line of the audit log is never left out: only those who may change something cause one.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import os
+import sys
+import time
+import traceback
+
+from bookie_service.network.log_limit import LogLimiter
+from bookie_service.operation.audit import AUDIT
+
+TEXT = "%(asctime)s %(levelname)s %(message)s"
+INSTANCE_VARIABLE = "BKSPARK_INSTANCE"
+"""The environment variable with the number of a bookie that shares a host's log with others; each line names it."""
+
+_SEVERITIES = {logging.WARNING: "WARN", logging.CRITICAL: "FATAL"}
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def __init__(self, instance: str | None = None) -> None:
+        super().__init__()
+        self._instance = instance
+
+    def format(self, record: logging.LogRecord) -> str:
+        attributes: dict[str, object] = {"thread.name": record.threadName, "code.namespace": record.name}
+        if self._instance is not None:
+            attributes["bookie.instance"] = self._instance
+        event = getattr(record, "event", None)
+        if event is not None:
+            attributes["event.name"] = event
+        attributes |= getattr(record, "attributes", {})
+        if record.exc_info and record.exc_info[0] is not None:
+            attributes["exception.type"] = record.exc_info[0].__name__
+            attributes["exception.message"] = str(record.exc_info[1])
+            attributes["exception.stacktrace"] = "".join(traceback.format_exception(*record.exc_info))
+        moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+        line = {
+            "Timestamp": f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z",
+            "SeverityText": _SEVERITIES.get(record.levelno, record.levelname),
+            "Body": record.getMessage(),
+            "Attributes": attributes,
+        }
+        return json.dumps(line, default=str)
+
+
+class _AuditPasses(logging.Filter):
+    """A `LogLimiter` that never leaves out a line of the audit log."""
+
+    def __init__(self, limiter: LogLimiter) -> None:
+        super().__init__()
+        self._limiter = limiter
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return getattr(record, "event", None) == AUDIT or self._limiter.filter(record)
+
+
+def log_to_stderr() -> LogLimiter:
+    """Log to stderr as text; return the limit that keeps peers from filling the log."""
+    handler = logging.StreamHandler(sys.stderr)
+    limiter = LogLimiter(time.monotonic, handler.emit)
+    handler.addFilter(_AuditPasses(limiter))
+    logging.basicConfig(handlers=[handler], format=_text(), level=logging.INFO)
+    # kazoo logs every attempt to connect; our errors report the outcome.
+    logging.getLogger("bkspark.kazoo").setLevel(logging.ERROR)
+    return limiter
+
+
+def use(level: str, form: str) -> None:
+    """Log from this level on, as `text` or as `json`."""
+    set_level(level)
+    for handler in logging.getLogger().handlers:
+        is_json = form == "json"
+        handler.setFormatter(
+            JsonFormatter(os.environ.get(INSTANCE_VARIABLE)) if is_json else logging.Formatter(_text())
+        )
+
+
+def _text() -> str:
+    instance = os.environ.get(INSTANCE_VARIABLE)
+    return TEXT if instance is None else TEXT.replace("%(message)s", f"instance {int(instance)}: %(message)s")
+
+
+def set_level(level: str) -> None:
+    """Log from this level on: debug, info, warning or error."""
+    logging.getLogger().setLevel(level.upper())

@@ -1,0 +1,99 @@
+"""Looks ledgers up in the metadata store for authorization: a few at once, each once for all that ask together.
+
+An answer that a ledger does not exist is certain for requests that came before the look-up began: the server is made to
+catch up first. Those that ask while a look-up runs share its answer if the ledger exists; else another one follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from bkspark.errors import BookKeeperError
+from bkspark.security.authorization import LedgerFacts
+from bkspark.tasks import start_kept
+from bookie_service.engine.authorization import Found, Unfound
+
+logger = logging.getLogger(__name__)
+
+LOOKUPS_AT_ONCE = 64
+LOOKUP_S_MAX = 4.0
+"""Less than the time-outs of clients, so that they get an answer: EIO."""
+
+OnFound = Callable[[Found], None]
+
+
+class LedgerFactsView(Protocol):
+    """The query to the metadata store."""
+
+    async def facts(self, ledger_id: int) -> LedgerFacts | None:
+        """Return what rules may ask about a ledger; None: it does not exist, for certain. Raises BookKeeperError."""
+
+
+class LedgerLookups:
+    """The look-ups of one bookie. For one event loop."""
+
+    def __init__(self, view: LedgerFactsView, seconds_max: float = LOOKUP_S_MAX) -> None:
+        self._view = view
+        self._seconds_max = seconds_max
+        self._waiting: dict[int, list[OnFound]] = {}
+        """Those that wait for look-ups that have not begun, in the order in which these begin."""
+        self._running: dict[int, list[OnFound]] = {}
+        """Those that asked since a look-up that runs began."""
+        self._queue: deque[int] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def look_up(self, ledger_id: int, on_found: OnFound) -> None:
+        """Call `on_found(result)` in a later turn of the event loop."""
+        if ledger_id in self._running:
+            self._running[ledger_id].append(on_found)
+            return
+        if ledger_id not in self._waiting:
+            self._waiting[ledger_id] = []
+            self._queue.append(ledger_id)
+        self._waiting[ledger_id].append(on_found)
+        self._begin()
+
+    def close(self) -> None:
+        """Look nothing up any more; no call follows."""
+        self._queue.clear()
+        for task in self._tasks:
+            task.cancel()
+
+    def _begin(self) -> None:
+        while self._queue and len(self._running) < LOOKUPS_AT_ONCE:
+            ledger_id = self._queue.popleft()
+            self._running[ledger_id] = []
+            start_kept(self._run(ledger_id, self._waiting.pop(ledger_id)), self._tasks)
+
+    async def _run(self, ledger_id: int, asked: list[OnFound]) -> None:
+        found = await self._found(ledger_id)
+        late = self._running.pop(ledger_id)
+        if isinstance(found, LedgerFacts):
+            asked, late = asked + late, []
+        if late:
+            self._waiting[ledger_id] = late
+            self._queue.append(ledger_id)
+        for on_found in asked:
+            on_found(found)
+        self._begin()
+
+    async def _found(self, ledger_id: int) -> Found:
+        try:
+            async with asyncio.timeout(self._seconds_max):
+                return await self._view.facts(ledger_id) or Unfound.ABSENT
+        except (BookKeeperError, TimeoutError) as error:
+            why = str(error) or f"no answer after {self._seconds_max:g} s"
+            logger.warning(
+                "requests for ledger %d are answered EIO, because its metadata cannot be read: %s",
+                ledger_id,
+                why,
+                extra={"kind": "ledger look-up failed"},
+            )
+            return Unfound.UNKNOWN
+        except Exception:
+            logger.exception("a look-up of a ledger failed: this is a defect of the bookie", extra={"kind": "look-up"})
+            return Unfound.UNKNOWN

@@ -1,0 +1,86 @@
+"""What operators plan for this bookie, read from the metadata store and followed: maintenance, a drain, quarantine.
+
+The plan's node is watched, and looked at every minute as well: a missed change must not last. While the store does not
+answer, the last plan stays in force, except that its end is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+
+from bkspark.errors import MetadataError, MetadataFormat
+from bkspark.metadata.bookie_plans import BookiePlan, BookiePlans
+
+logger = logging.getLogger(__name__)
+
+_INTERVAL_S = 60.0
+_RETRY_S = 1.0
+
+
+class PlanFollower:
+    """Calls `follow(plan)` for each change, None: there is no plan, or its time is over. For one event loop."""
+
+    def __init__(self, plans: BookiePlans, bookie_id: str, follow: Callable[[BookiePlan | None], None]) -> None:
+        self._plans = plans
+        self._bookie_id = bookie_id
+        self._follow = follow
+        self._plan: BookiePlan | None = None
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Follow the plan as it is now, then its changes, until `stop`."""
+        with contextlib.suppress(MetadataError):
+            await self._look()
+        self._task = asyncio.ensure_future(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        end_watch: Callable[[], None] | None = None
+        try:
+            while True:
+                self._wake.clear()
+                try:
+                    if end_watch is None:
+                        end_watch = await self._plans.watch(self._bookie_id, self._wake.set)
+                    await self._look()
+                    pause_s = _INTERVAL_S
+                except (MetadataError, OSError) as error:
+                    logger.warning("the plan for this bookie cannot be followed, the last one stays: %s", error)
+                    pause_s = _INTERVAL_S if isinstance(error, MetadataFormat) else _RETRY_S
+                    with contextlib.suppress(OSError):
+                        self._change(self._plan)
+                await self._sleep(pause_s)
+        finally:
+            if end_watch is not None:
+                end_watch()
+
+    async def _look(self) -> None:
+        self._change(await self._plans.find(self._bookie_id))
+
+    def _change(self, plan: BookiePlan | None) -> None:
+        if plan is not None and plan.is_over(_now_ms()):
+            plan = None
+        if plan != self._plan:
+            self._follow(plan)
+            self._plan = plan
+
+    async def _sleep(self, pause_s: float) -> None:
+        if self._plan is not None and self._plan.until_ms:
+            pause_s = min(pause_s, max(0.01, (self._plan.until_ms - _now_ms()) / 1000))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._wake.wait()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,59 @@
+"""What a bookie is given: its limits, threads for work that blocks, and its clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bkspark.options import COUNT_MAX, YEARS_S, bounded, check
+from bookie_service.engine.entry_lists import StepReport
+from bookie_service.engine.long_polls import PollClient
+from bookie_service.engine.reads import ReadOptions
+from bookie_service.engine.shares import ShareLimits
+from bookie_service.storage.io.byte_source import Fetched, FileRange
+
+LONG_POLLS = ShareLimits.of(10_000)
+ENTRY_LISTS = ShareLimits.of(4096)
+"""Apache's auditor asks for 500 lists at once on one connection."""
+
+
+class ReadThreads(Protocol):
+    """Threads for work that must not block the event loop."""
+
+    def fetch(self, place: FileRange, on_fetched: Callable[[Fetched], None]) -> None:
+        """Read a place and call back with the result, on the event loop."""
+
+    def run(self, task: Callable[[], StepReport], on_done: Callable[[StepReport], None]) -> None:
+        """Call on_done(task()), the task on a thread."""
+
+
+class BookieClient(PollClient, Protocol):
+    """The part of a connection that the bookie uses."""
+
+    def resume(self) -> None:
+        """Continue with the requests that the bookie did not take."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookieOptions:
+    """Limits of one bookie process; bytes and counts.
+
+    adds_in_flight_max: adds not yet durable before connections must wait; 0: only the write cache limits them.
+    long_polls, long_poll_s_max: how many reads may wait for a LAC, and for how long; above, ETOOMANYREQUESTS.
+    entry_lists: how many lists of entries may wait to be made, one after the other; above, ETOOMANYREQUESTS.
+    serial_writer_after: after this many consecutive single adds from one client, its adds are journaled without waiting
+        for others.
+    journals_entries: False answers adds from memory; a crash loses those that no checkpoint moved to the entry log.
+    """
+
+    serial_writer_after: int = bounded(8, 0, COUNT_MAX)
+    journals_entries: bool = True
+    adds_in_flight_max: int = bounded(0, 0, COUNT_MAX)
+    long_polls: ShareLimits = LONG_POLLS
+    long_poll_s_max: float = bounded(300.0, 0.001, YEARS_S, "seconds")
+    entry_lists: ShareLimits = ENTRY_LISTS
+    reads: ReadOptions = field(default_factory=ReadOptions)
+
+    def __post_init__(self) -> None:
+        check(self)

@@ -1,0 +1,60 @@
+"""Forces that wait for a flush, as what they cover is in the write cache alone: adds that bypassed the journal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bookie_service.engine.bookie_environment import BookieClient
+from bookie_service.engine.deferrals import Deferrals
+from bookie_service.engine.responses import Parts
+
+FORCES_MAX = 10_000
+"""Limit of forces that wait for a flush; more are refused with ETOOMANYREQUESTS."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingForce:
+    """A force of a ledger, and its answer."""
+
+    client: BookieClient
+    ledger_id: int
+    parts: Parts
+
+
+class Forces:
+    """The forces of one bookie that wait for a flush."""
+
+    def __init__(self, deferrals: Deferrals) -> None:
+        self._deferrals = deferrals
+        self._waiting: list[WaitingForce] = []
+        """Those that wait for a flush to begin."""
+        self._flushing: list[WaitingForce] = []
+        """Those that the present flush carries out."""
+
+    def must_wait(self, ledger_id: int) -> bool:
+        """Return whether adds of a ledger are durable only after a flush."""
+        return self._deferrals.is_unflushed(ledger_id) or self._deferrals.is_flushing(ledger_id)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a further force must be refused."""
+        return len(self._waiting) + len(self._flushing) >= FORCES_MAX
+
+    @property
+    def need_flush(self) -> bool:
+        """Whether forces wait for a flush to begin."""
+        return bool(self._waiting)
+
+    def add(self, force: WaitingForce) -> None:
+        """Let a force wait for the flush that has the adds of its ledger."""
+        waiting = self._waiting if self._deferrals.is_unflushed(force.ledger_id) else self._flushing
+        waiting.append(force)
+
+    def on_flush_begun(self) -> None:
+        """A flush begins, which moves the marks: it has the adds that the waiting forces cover."""
+        self._flushing, self._waiting = self._waiting, []
+
+    def on_flush_done(self) -> list[WaitingForce]:
+        """The flush has ended: return the forces that it carried out."""
+        done, self._flushing = self._flushing, []
+        return done

@@ -1,0 +1,51 @@
+"""The file `BOOKIE_STATUS`, by which a bookie that an operator made read-only stays so over a restart. Version 1, text.
+
+It lies in `current/` of every ledger directory and has one line, as Apache's bookies write it:
+
+    1,READ_ONLY,1763900000000,true
+
+the version of the layout; READ_ONLY or READ_WRITE; the time of the change in milliseconds since 1970; and whether an
+operator made the bookie read-only, not a full disk. Bookies before 4.18 do not write the last part; then an operator is
+assumed. If the directories differ, the latest counts. A file that is not of this form is treated as missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+STATUS_NAME = "BOOKIE_STATUS"
+_VERSION = 1
+_READ_ONLY, _READ_WRITE = "READ_ONLY", "READ_WRITE"
+STATUS_BYTES_MAX = 1024
+"""A longer file is not of this form."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookieStatus:
+    """Whether an operator made the bookie read-only, and since when in ms."""
+
+    is_read_only: bool
+    changed_ms: int
+
+
+def encode_status(status: BookieStatus) -> bytes:
+    mode = _READ_ONLY if status.is_read_only else _READ_WRITE
+    return f"{_VERSION},{mode},{status.changed_ms},{str(status.is_read_only).lower()}\n".encode()
+
+
+def decode_status(data: bytes) -> BookieStatus | None:
+    """Return the status; None if the bytes are not of this form."""
+    parts = data[:STATUS_BYTES_MAX].split(b"\n")[0].decode("ascii", "replace").split(",")
+    if len(parts) not in (3, 4) or parts[0].strip() != str(_VERSION) or parts[1] not in (_READ_ONLY, _READ_WRITE):
+        return None
+    text = parts[2].strip()
+    if not text.isdecimal() or len(text) > 18:
+        return None
+    is_operators = len(parts) == 3 or parts[3].strip() == "true"
+    return BookieStatus(parts[1] == _READ_ONLY and is_operators, int(text))
+
+
+def latest(found: Iterable[BookieStatus | None]) -> BookieStatus | None:
+    """Return the latest status, None if there is none."""
+    return max((each for each in found if each is not None), key=lambda each: each.changed_ms, default=None)

@@ -1,0 +1,123 @@
+"""Metrics as a scrape sees them: families of samples, and a registry that yields them. Pure.
+
+Names, kinds and labels are those of Apache's bookies; a family of our own begins with `bkspark_`. A summary has the
+quantiles of the last closed window for failed and for successful operations, and counts and sums that never fall.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bookie_service.metrics.histograms import Histograms
+
+QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999, 1.0)
+_BOUNDS_US = tuple(1 << bits for bits in range(5, 25))
+"""Bounds of our histograms of times: from 32 us to 16.8 s."""
+
+Labels = Mapping[str, str]
+NO_LABELS: Labels = {}
+_NOT_IN_NAMES = re.compile("[^a-zA-Z0-9_:]")
+
+MS = 1000.0
+"""Apache's times are milliseconds, ours are recorded in microseconds."""
+PLAIN = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One number; `suffix` follows the family's name."""
+
+    value: float
+    labels: Labels = field(default_factory=dict)
+    suffix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation's times or sizes: failed and successful ones, each in a row of histograms; None: there are none.
+
+    unit: what one of Apache's unit is in the recorded one.
+    """
+
+    succeeded: tuple[Histograms, int]
+    failed: tuple[Histograms, int] | None = None
+    labels: Labels = field(default_factory=dict)
+    unit: float = MS
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Times of one stage of requests, as a histogram of our own."""
+
+    recorded: tuple[Histograms, int]
+    labels: Labels = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """All samples of one name. `kind`: gauge, counter, summary or histogram; `text`: what it means."""
+
+    name: str
+    kind: str
+    samples: Sequence[Value | Operation | Stage] = field(default_factory=tuple)
+    text: str = ""
+
+
+def name_of(text: str) -> str:
+    """Return a text as part of a metric's name."""
+    return _NOT_IN_NAMES.sub("_", text)
+
+
+def gauge(name: str, value: float, labels: Labels = NO_LABELS, text: str = "") -> Family:
+    """Return a family of one gauge."""
+    return Family(name, "gauge", (Value(value, labels),), text)
+
+
+def counter(name: str, value: float, labels: Labels = NO_LABELS, text: str = "") -> Family:
+    """Return a family of one counter."""
+    return Family(name, "counter", (Value(value, labels),), text)
+
+
+def stage_samples(stage: Stage) -> Iterator[Value]:
+    """Yield the buckets, in seconds, the sum and the count of a histogram."""
+    histograms, which = stage.recorded
+    count = histograms.count(which)
+    for bound, below in zip(_BOUNDS_US, histograms.below(which, _BOUNDS_US)):
+        yield Value(min(below, count), {**stage.labels, "le": f"{bound / 1e6:.12g}"}, "_bucket")
+    yield Value(count, {**stage.labels, "le": "+Inf"}, "_bucket")
+    yield Value(histograms.sum(which) / 1e6, stage.labels, "_sum")
+    yield Value(count, stage.labels, "_count")
+
+
+class Registry:
+    """The sources of a process's metrics. A source is called at each scrape."""
+
+    def __init__(self) -> None:
+        self._sources: list[Callable[[], Iterable[Family]]] = []
+        self._histograms: list[Histograms] = []
+
+    def add(self, source: Callable[[], Iterable[Family]]) -> None:
+        """Add a source: it returns its families as they are now."""
+        self._sources.append(source)
+
+    def histograms(self, count: int = 1) -> Histograms:
+        """Return new histograms whose windows are closed by `roll`."""
+        made = Histograms(count)
+        self.adopt(made)
+        return made
+
+    def adopt(self, histograms: Histograms) -> None:
+        """Let `roll` close the windows of these histograms, too."""
+        self._histograms.append(histograms)
+
+    def roll(self) -> None:
+        """Close the window of all histograms."""
+        for histograms in self._histograms:
+            histograms.roll()
+
+    def families(self) -> Iterator[Family]:
+        """Yield all families; a name comes once if the sources keep it apart."""
+        for source in self._sources:
+            yield from source()

@@ -1,0 +1,74 @@
+"""Authentication of a bookie's listening port: the plugin, and limits for peers that are not authenticated yet.
+
+There are Apache's two plugins. `SASLBookieAuthProviderFactory` takes AUTH messages. `BookieAuthZFactory` looks at the
+certificate of TLS: its first role must be one of `authorizedRoles`. With neither, and `authenticationRequired=true`,
+any certificate that the trust store vouches for is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bkspark.options import COUNT_MAX, YEARS_S, bounded, check
+from bkspark.security.certificate_roles import roles_of
+from bkspark.security.mechanism import PLUGIN_NAME, ServerExchange
+from bkspark.security.principal import ANONYMOUS, principal_of_certificate
+from bkspark.security.sasl import SaslServer, SaslServerOptions
+from bookie_service.network.waiting_peers import WaitingPeers
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerAuthenticationOptions:
+    """Authentication of a port.
+
+    sasl: clients authenticate by AUTH messages. roles: of certificates; both are never set.
+    required: the first request that comes before authentication closes its connection.
+    timeout_s: time for authentication, from the connection on, or from the end of its TLS handshake.
+    waiting_max, waiting_per_address_max: connections that are not authenticated yet, of all peers and of one address.
+    """
+
+    sasl: SaslServerOptions | None = None
+    roles: tuple[str, ...] = ()
+    required: bool = False
+    timeout_s: float = bounded(10.0, 0.001, YEARS_S, "seconds")
+    waiting_max: int = bounded(1000, 1, COUNT_MAX)
+    waiting_per_address_max: int = bounded(250, 1, COUNT_MAX)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+class ListenerAuthentication:
+    """Credentials, new exchanges, and the connections that are not authenticated. For one event loop."""
+
+    def __init__(self, options: ListenerAuthenticationOptions) -> None:
+        """Read the credentials. Raises ConfigurationError: they cannot be used."""
+        self.options = options
+        self._sasl = None if options.sasl is None else SaslServer(options.sasl)
+        self.waiting = WaitingPeers(
+            "authentication",
+            ("maxUnauthenticatedConnections", options.waiting_max),
+            ("maxUnauthenticatedConnectionsPerAddress", options.waiting_per_address_max),
+        )
+        """Connections whose peer is not authenticated."""
+
+    @property
+    def plugin_name(self) -> str | None:
+        """The plugin that takes AUTH messages; None: there is none."""
+        return None if self._sasl is None else PLUGIN_NAME
+
+    def begin(self) -> ServerExchange:
+        """Return a new exchange of the plugin that takes AUTH messages."""
+        assert self._sasl is not None
+        return self._sasl.begin()
+
+    def is_enough(self, certificate: Mapping[str, Any] | None) -> bool:
+        """Return whether a peer that showed this certificate is authenticated by it."""
+        if self._sasl is not None or certificate is None:
+            return False
+        if self.options.roles:
+            # Apache's bookies compare the first role alone.
+            return bool(set(roles_of(certificate.get("subject", ()))[:1]) & set(self.options.roles))
+        return principal_of_certificate(certificate) != ANONYMOUS

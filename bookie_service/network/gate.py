@@ -1,0 +1,65 @@
+"""What a connection must still prove before its requests are served, and what it may use until then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bkspark.security.mechanism import ServerExchange
+from bookie_service.network.authentication import ListenerAuthentication
+
+BYTES_MAX = 64 * 1024
+"""Bytes of frames that a peer may send before it is authenticated, or in clear before TLS."""
+REQUESTS_MAX = 16
+"""AUTH messages and refused requests of one connection; an exchange has five messages at most."""
+
+
+class Gate:
+    """The state of one connection until its requests are served."""
+
+    def __init__(self, authentication: ListenerAuthentication | None, *, needs_tls: bool) -> None:
+        """`needs_tls`: nothing but TLS is served."""
+        self.authentication = authentication
+        self.needs_tls = needs_tls
+        self._exchange: ServerExchange | None = None
+        self._bytes_left, self._requests_left = BYTES_MAX, REQUESTS_MAX
+
+    @property
+    def closes(self) -> bool:
+        """Whether a request before it is open closes the connection; Apache's bookies only refuse it."""
+        return self.needs_tls or (self.authentication is not None and self.authentication.options.required)
+
+    def exchange(self) -> ServerExchange:
+        """Return the exchange of AUTH messages, which begins with the first of them."""
+        assert self.authentication is not None
+        if self._exchange is None:
+            self._exchange = self.authentication.begin()
+        return self._exchange
+
+    def opens_with_tls(self, certificate: Mapping[str, Any] | None) -> bool:
+        """Note that TLS is complete; return whether nothing more is needed."""
+        self.needs_tls = False
+        self._bytes_left, self._requests_left = BYTES_MAX, REQUESTS_MAX
+        return self.authentication is None or self.authentication.is_enough(certificate)
+
+    def spend(self, frame_bytes: int) -> str:
+        """Count a frame; return "", or why there may be no more."""
+        self._bytes_left -= frame_bytes
+        self._requests_left -= 1
+        if self._bytes_left < 0:
+            return f"it sent more than {BYTES_MAX} bytes before it was {self.missing}"
+        if self._requests_left < 0:
+            return f"it sent more than {REQUESTS_MAX} requests before it was {self.missing}"
+        return ""
+
+    @property
+    def missing(self) -> str:
+        """What the connection is not yet, for messages."""
+        return "in TLS" if self.needs_tls else "authenticated"
+
+    @property
+    def reason(self) -> str:
+        """Why a request was refused."""
+        if self.needs_tls:
+            return "it sent a request in clear, and this bookie serves TLS only (tlsRequired=true)"
+        return "it sent a request before it was authenticated (authenticationRequired=true)"

@@ -1,0 +1,332 @@
+"""The TLS side of a connection, with the methods of a socket that a connection uses: bytes without TLS in and out.
+
+START_TLS puts a `TlsSocket` in the place of the connection's socket. Until the handshake is complete there is nothing
+to receive or send. `recv_into` decrypts into the receive buffer; what does not fit in it stays here, at most two
+records, and `holds_received` says so, because no selector knows. `send` and `sendmsg` encrypt pieces of `PIECE_BYTES`.
+A piece counts as sent when the socket has taken all of its ciphertext; until then the next call must begin with the
+same bytes, as `SendBuffer` does.
+
+Before the handshake a client may send AUTH messages in clear: Apache's clients with SASL send the first one together
+with START_TLS. They are received as if they had come inside TLS. Anything else in clear is an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+from bkspark.errors import ProtocolError
+from bkspark.wire.framing import LENGTH_BYTES
+from bkspark.wire.start_tls import is_auth_request
+from bookie_service.engine.responses import Parts
+
+PIECE_BYTES = 64 * 1024
+"""Bytes that are encrypted at once: four records."""
+HANDSHAKE_BYTES_MAX = 64 * 1024
+"""Ciphertext that a peer may send until the handshake is complete; chains of certificates have a few KiB."""
+CLEAR_BYTES_MAX = 64 * 1024
+"""Bytes of AUTH messages in clear that a peer may send after START_TLS."""
+_RECORD_BYTES = 16 * 1024 + 512
+"""No record with its header is larger."""
+_UNSENT_BYTES_MAX = 2 * PIECE_BYTES
+"""More ciphertext than this accumulates only if a peer demands key updates and reads nothing."""
+_HANDSHAKE_RECORD = 0x16
+_FRAME = 0x00
+"""First bytes of a ClientHello, and of a frame shorter than 16 MiB."""
+_NOTHING_TO_RECEIVE = BlockingIOError()
+
+_scratch = bytearray(1024 * 1024)
+"""Ciphertext is received here; valid until the next call, on one event loop."""
+
+
+class TlsFailure(ProtocolError):
+    """The TLS of a connection failed: a handshake, or a record of it."""
+
+
+class TlsSocket:
+    """The server's side of TLS over a connected, non-blocking socket. For one event loop."""
+
+    def __init__(
+        self,
+        connected: socket.socket,
+        context: Callable[[], ssl.SSLContext],
+        received: bytes,
+        loop: asyncio.AbstractEventLoop,
+        on_secured: Callable[[], None],
+    ) -> None:
+        """`context()` returns the context of a handshake that begins, which costs more than to wait for it.
+
+        `received`: what has come in clear after START_TLS; `on_secured` is called when the handshake is complete.
+
+        Raises:
+            TlsFailure: it is not the beginning of AUTH messages.
+        """
+        self._socket = connected
+        self._loop = loop
+        self._on_secured = on_secured
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._context = context
+        self._tls: Any = None
+        """An `ssl.SSLObject`, from the first step of the handshake on."""
+        self.is_secured = False
+        """Whether the handshake is complete."""
+        self._clear = bytearray()
+        """AUTH messages that came in clear; the last one may be incomplete until the handshake begins."""
+        self._has_begun = False
+        """Whether the handshake has begun: nothing in clear may follow."""
+        self._handshake_bytes = 0
+        self._has_ended = False
+        self._unsent = b""
+        """Ciphertext that the socket has not taken."""
+        self._piece_bytes = 0
+        """Bytes of the piece that `_unsent` ends with."""
+        self._is_watched = False
+        """Whether the connection itself waits until the socket takes more."""
+        self._take_before_handshake(received)
+
+    @property
+    def holds_received(self) -> bool:
+        """Whether `recv_into` has more to return, or an end to report, without more bytes from the peer."""
+        if not self.is_secured:
+            return bool(self._incoming.pending)
+        return bool(self._clear or self._has_ended or self._incoming.pending or self._tls.pending())
+
+    def certificate(self) -> dict[str, Any] | None:
+        """Return what `getpeercert` says of the certificate that the peer showed; None: it was asked for none."""
+        return self._tls.getpeercert() or None
+
+    # ---- receiving ----
+
+    def recv_into(self, space: memoryview) -> int:
+        """Receive and decrypt; return how many bytes are in `space`, 0: the peer has sent its last.
+
+        Raises:
+            BlockingIOError: there is nothing for the connection now.
+            TlsFailure: the peer broke the rules of TLS, or its certificate is refused.
+            OSError: the connection is broken.
+        """
+        if not self.is_secured:
+            return self._shake_hands(space)
+        if self._clear:
+            return self._take_clear(space)
+        held = self._incoming.pending
+        # Rarely more than fits, so that what was received is nearly always decrypted at once.
+        self._receive(max(len(space) - held, _RECORD_BYTES) if held < _RECORD_BYTES else 0)
+        return self._decrypt(space)
+
+    def _receive(self, most: int) -> int:
+        """Receive ciphertext, if there is some."""
+        if not most or self._has_ended:
+            return 0
+        view = memoryview(_scratch)
+        try:
+            size = self._socket.recv_into(view[:most])
+        except (BlockingIOError, InterruptedError):
+            return 0
+        if size:
+            self._incoming.write(view[:size])
+        else:
+            self._has_ended = True
+        return size
+
+    def _decrypt(self, space: memoryview) -> int:
+        """Decrypt what was received, record by record, as far as there is space."""
+        filled, size = 0, len(space)
+        try:
+            while filled < size:
+                got: int = self._tls.read(size - filled, space[filled:])
+                if not got:
+                    self._has_ended = True
+                    break
+                filled += got
+                if not self._incoming.pending and not self._tls.pending():
+                    break
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            self._has_ended = True
+        except ssl.SSLError as error:
+            self._send_unsent()
+            raise TlsFailure(f"TLS failed: {reason(error)}") from None
+        if self._outgoing.pending:
+            # The answer to a key update.
+            self._send_unsent()
+            if len(self._unsent) > _UNSENT_BYTES_MAX:
+                raise TlsFailure("TLS failed: it demands key updates, and reads nothing")
+        if filled:
+            return filled
+        if self._has_ended:
+            return 0
+        raise _NOTHING_TO_RECEIVE
+
+    def _take_clear(self, space: memoryview) -> int:
+        size = min(len(space), len(self._clear))
+        space[:size] = self._clear[:size]
+        del self._clear[:size]
+        return size
+
+    # ---- handshake ----
+
+    def _shake_hands(self, space: memoryview) -> int:
+        """Take a step of the handshake; what follows it may come with its last bytes."""
+        if self._incoming.pending:
+            # A client that did not wait for the answer to START_TLS.
+            self._handshake_bytes = self._incoming.pending
+        elif not self._receive_handshake():
+            raise _NOTHING_TO_RECEIVE
+        if self._tls is None:
+            self._tls = self._context().wrap_bio(self._incoming, self._outgoing, server_side=True)
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._send_unsent()
+            if self._handshake_bytes >= HANDSHAKE_BYTES_MAX:
+                raise TlsFailure(f"the TLS handshake failed: it has more than {HANDSHAKE_BYTES_MAX} bytes") from None
+            raise _NOTHING_TO_RECEIVE from None
+        except ssl.SSLError as error:
+            # The peer learns the reason from an alert.
+            self._send_unsent()
+            raise TlsFailure(f"the TLS handshake failed: {reason(error)}") from None
+        self._send_unsent()
+        self.is_secured = True
+        self._on_secured()
+        return self._take_clear(space) if self._clear else self._decrypt(space)
+
+    def _receive_handshake(self) -> bool:
+        """Receive bytes; return whether some of them belong to the handshake."""
+        room = min(HANDSHAKE_BYTES_MAX - self._handshake_bytes, _RECORD_BYTES)
+        received = self._socket.recv_into(memoryview(_scratch)[:room])
+        if not received:
+            raise TlsFailure("the TLS handshake failed: the peer left before it was complete")
+        if self._has_begun:
+            self._incoming.write(memoryview(_scratch)[:received])
+        else:
+            self._take_before_handshake(bytes(_scratch[:received]))
+        self._handshake_bytes += received
+        return self._has_begun
+
+    def _take_before_handshake(self, received: bytes) -> None:
+        """Divide bytes after START_TLS into AUTH messages in clear and the beginning of the handshake."""
+        self._clear += received
+        at = 0
+        while at < len(self._clear):
+            first = self._clear[at]
+            if first == _HANDSHAKE_RECORD:
+                self._incoming.write(self._clear[at:])
+                del self._clear[at:]
+                self._has_begun = True
+                return
+            if first != _FRAME:
+                raise TlsFailure("the TLS handshake failed: what follows START_TLS is no handshake")
+            body_at = at + LENGTH_BYTES
+            end = body_at + int.from_bytes(self._clear[at:body_at], "big")
+            if len(self._clear) < body_at or len(self._clear) < end:
+                break
+            if not is_auth_request(bytes(self._clear[body_at:end])):
+                raise TlsFailure("a request other than AUTH came in clear after START_TLS")
+            at = end
+        if len(self._clear) > CLEAR_BYTES_MAX:
+            raise TlsFailure(f"more than {CLEAR_BYTES_MAX} bytes came in clear after START_TLS")
+
+    # ---- sending ----
+
+    def send(self, data: bytes | memoryview) -> int:
+        """Encrypt and send; return how many bytes the socket has taken, 0: none.
+
+        Raises:
+            OSError: the connection is broken.
+        """
+        return self.sendmsg((data,))
+
+    def sendmsg(self, parts: Parts) -> int:
+        """Encrypt and send parts back to back; see `send`."""
+        if not self.is_secured:
+            # It did not wait for its answers before it asked for TLS.
+            raise ConnectionError("an answer is due before the TLS handshake is complete")
+        self._is_watched = True
+        done = 0
+        if self._unsent or self._outgoing.pending:
+            if not self._send_unsent():
+                return 0
+            done, self._piece_bytes = self._piece_bytes, 0
+        left = done
+        piece: list[bytes | memoryview] = []
+        piece_bytes = 0
+        for part in parts:
+            if left >= len(part):
+                left -= len(part)
+                continue
+            at, left = left, 0
+            while at < len(part):
+                some = memoryview(part)[at : at + PIECE_BYTES - piece_bytes]
+                at += len(some)
+                piece.append(some)
+                piece_bytes += len(some)
+                if piece_bytes == PIECE_BYTES:
+                    if not self._send_piece(piece, piece_bytes):
+                        return done
+                    done += piece_bytes
+                    piece, piece_bytes = [], 0
+        if piece:
+            if not self._send_piece(piece, piece_bytes):
+                return done
+            done += piece_bytes
+        self._is_watched = False
+        return done
+
+    def _send_piece(self, piece: list[bytes | memoryview], piece_bytes: int) -> bool:
+        """Encrypt a piece and send it; return whether the socket has taken all of it."""
+        self._tls.write(piece[0] if len(piece) == 1 else b"".join(piece))
+        self._piece_bytes = piece_bytes
+        if not self._send_unsent():
+            return False
+        self._piece_bytes = 0
+        return True
+
+    def _send_unsent(self) -> bool:
+        """Send ciphertext; return whether none is left."""
+        if self._outgoing.pending:
+            more = self._outgoing.read()
+            self._unsent = self._unsent + more if self._unsent else more
+        sent = 0
+        if self._unsent:
+            with contextlib.suppress(BlockingIOError, InterruptedError):
+                sent = self._socket.send(self._unsent)
+            self._unsent = self._unsent[sent:]
+        if not self._unsent:
+            return True
+        if not self._is_watched:
+            self._loop.add_writer(self._socket, self._send_later)
+        return False
+
+    def _send_later(self) -> None:
+        try:
+            is_done = self._send_unsent()
+        except OSError:
+            # Receiving notices it, too, and closes the connection.
+            is_done = True
+        if is_done:
+            self._loop.remove_writer(self._socket)
+
+    # ---- the rest of a socket ----
+
+    def close(self) -> None:
+        """Say goodbye to the peer, as far as the socket takes it, and close the socket."""
+        if self.is_secured and not self._unsent:
+            with contextlib.suppress(OSError):
+                self._tls.unwrap()
+            with contextlib.suppress(OSError):
+                self._socket.send(self._outgoing.read())
+        self._socket.close()
+
+
+def reason(error: ssl.SSLError) -> str:
+    """Return what went wrong, in a few words, without anything that the peer chose."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the peer's certificate is refused: {error.verify_message}"
+    return (error.reason or type(error).__name__).lower().replace("_", " ")

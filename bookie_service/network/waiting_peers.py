@@ -1,0 +1,62 @@
+"""Connections whose peer owes something before it is trusted, and limits of how many there may be.
+
+Beyond a limit the connection is closed whose peer has owed it longest. An honest peer delivers at once, so it is served
+while others begin and leave.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class WaitingPeer(Protocol):
+    """The part of a connection that the limits use."""
+
+    @property
+    def address(self) -> str:
+        """The address of the peer's machine."""
+
+    def give_up(self, why: str) -> None:
+        """Close the connection and log the reason."""
+
+
+class WaitingPeers:
+    """The connections that wait for one kind of step of their peers. For one event loop."""
+
+    def __init__(self, what: str, all_max: tuple[str, int], per_address_max: tuple[str, int]) -> None:
+        """`what`: the step, for messages; a limit has the name of its key."""
+        self._what = what
+        self._all_max = all_max
+        self._per_address_max = per_address_max
+        self._all: dict[WaitingPeer, None] = {}
+        self._of_address: dict[str, dict[WaitingPeer, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, peer: WaitingPeer) -> None:
+        """Count a connection from now on; close others beyond the limits."""
+        mine = self._of_address.get(peer.address, {})
+        key, most = self._per_address_max
+        if len(mine) >= most:
+            self._give_up(mine, f"its address has {len(mine)} unfinished {self._what}s ({key})")
+        else:
+            key, most = self._all_max
+            if len(self._all) >= most:
+                self._give_up(self._all, f"there are {len(self._all)} unfinished {self._what}s ({key})")
+        self._all[peer] = None
+        self._of_address.setdefault(peer.address, {})[peer] = None
+
+    def discard(self, peer: WaitingPeer) -> None:
+        """Count a connection no more."""
+        if peer in self._all:
+            del self._all[peer]
+            of_address = self._of_address[peer.address]
+            del of_address[peer]
+            if not of_address:
+                del self._of_address[peer.address]
+
+    def _give_up(self, peers: dict[WaitingPeer, None], why: str) -> None:
+        oldest = next(iter(peers))
+        self.discard(oldest)
+        oldest.give_up(f"its {self._what} is the oldest unfinished one, and {why}")

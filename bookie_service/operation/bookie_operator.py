@@ -1,0 +1,362 @@
+"""What operators can see of a running bookie and do to it: the one place for it, without sockets.
+
+The control socket, the HTTP API and the command line are faces of `BookieOperator`. Each change is checked here and
+leaves one line in the audit log. A command that cannot be carried out raises `Refused`, with the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from bkspark.errors import BookKeeperError
+from bkspark.metadata.bookie_plans import QUARANTINE, BookiePlan
+from bkspark.version import VERSION
+from bookie_service.formats.bookie_status import BookieStatus
+from bookie_service.gc.garbage_collector import CollectionStatus, PassReport
+from bookie_service.operation.audit import audit
+from bookie_service.operation.live_keys import LiveKeys
+from bookie_service.service import BookieService
+from bookie_service.storage import layout
+from bookie_service.storage.disks import FileSystemSpace
+from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.status_file import StatusFile
+
+logger = logging.getLogger(__name__)
+
+OPERATORS_REASON_MAX = 200
+"""Characters of an operator's reason."""
+RESTARTED_FOR = "BKSPARK_RESTARTED_FOR"
+"""The environment variable with the word of the plan that this process was restarted for."""
+
+
+async def _nothing_to_reload(who: str) -> None:
+    """There is no authorization."""
+
+
+class Refused(BookKeeperError):
+    """A command cannot be carried out; the message says why, in one line."""
+
+
+class NotServing(Refused):
+    """The bookie does not serve yet, or no longer."""
+
+
+class Registered(Protocol):
+    """The part of the registration that commands use."""
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the cluster knows the bookie."""
+
+    async def settled(self) -> None:
+        """Return when the cluster knows the bookie as it is now, or when that takes too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryUsage:
+    """A directory of a bookie: kind is journal or ledgers; used_percent: of its disk, at the last check."""
+
+    directory: str
+    kind: str
+    used_percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class BookieState:
+    """The state of a bookie at one moment.
+
+    phase: starting, serving or stopping. reason: why it is read-only, "" if it is not; set_by_operator: an operator
+    made it so. plan: maintenance, drain or quarantine, "" without one. limbo_ledgers: ledgers that may have lost
+    entries here. log_level: of the process.
+    """
+
+    id: str
+    version: str
+    pid: int
+    started_ms: int
+    phase: str
+    registered: bool
+    read_only: bool
+    reason: str
+    set_by_operator: bool
+    plan: str
+    takes_recovery_adds: bool
+    connections: int
+    limbo_ledgers: int
+    free_bytes: int
+    total_bytes: int
+    directories: tuple[DirectoryUsage, ...]
+    compaction_suspended: tuple[str, ...]
+    collection_suspended: bool
+    log_level: str
+
+
+class BookieOperator:
+    """The commands of one bookie. For its event loop."""
+
+    def __init__(self, bookie_id: str, service: BookieService, keys: LiveKeys, files: LocalFiles) -> None:
+        self.bookie_id = bookie_id
+        self.keys = keys
+        self.phase = "starting"
+        self._service = service
+        self._files = files
+        self._status_file = StatusFile(files, list(map(layout.current, service.options.ledger_directories)))
+        self._registration: Registered | None = None
+        self._started_ms = time.time_ns() // 1_000_000
+        self._changing = asyncio.Lock()
+        self._plan: BookiePlan | None = None
+        self.on_restart: Callable[[], None] = lambda: None
+        """Called when the process is to restart."""
+        self.reload_rules: Callable[[str], Awaitable[None]] = _nothing_to_reload
+        """Reads the authorization rules again, for whom it names. Raises ConfigurationError."""
+        self.restart_word: str | None = None
+        """The plan's word for the restart that was requested, "" if it was not a plan's; None: no restart."""
+
+    # ---- what the process tells it ----
+
+    def restore_status(self) -> None:
+        """Make the bookie read-only if an operator had made it so before the last restart."""
+        if not self.keys.configuration.keeps_status:
+            return
+        status = self._status_file.read()
+        if status is not None and status.is_read_only:
+            day = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(status.changed_ms / 1000))
+            self._service.disks.set_read_only(f"an operator set it read-only at {day}")
+
+    def serve(self, registration: Registered) -> None:
+        """Note that the bookie serves now."""
+        self._registration = registration
+        self.phase = "serving"
+        self._restart_if_planned()
+
+    # ---- plans in the metadata store ----
+
+    def follow(self, plan: BookiePlan | None) -> None:
+        """Do what an operator planned for this bookie, None: nothing any more.
+
+        Raises:
+            OSError: a disk cannot be checked.
+        """
+        before, self._plan = self._plan, plan
+        reason = "" if plan is None or not plan.sets_read_only else _planned(plan)
+        if self.phase == "starting":
+            self._service.disks.set_planned(reason)
+        elif self.phase == "serving":
+            self._service.set_planned(reason)
+            self._service.on_mode_change()
+        if plan is None:
+            audit(before.who if before is not None else "plan", "the plan for this bookie is over")
+        elif before is None or _planned(before) != _planned(plan):
+            audit(plan.who, f"plan {_planned(plan)}", kind=plan.kind, reason=plan.reason, until_ms=plan.until_ms)
+        self._restart_if_planned()
+
+    def _restart_if_planned(self) -> None:
+        plan = self._plan
+        if plan is not None and self.phase == "serving" and plan.restart not in ("", os.environ.get(RESTARTED_FOR)):
+            self.restart(plan.who, plan.restart)
+
+    def restart(self, who: str, word: str = "") -> None:
+        """Stop the process in order and start it again, with the same command line. Raises NotServing."""
+        self.service  # noqa: B018  raises where nothing is to be restarted
+        if self.restart_word is None:
+            audit(who, "restart the bookie")
+            self.restart_word = word
+            self.on_restart()
+
+    @property
+    def is_registered_read_only(self) -> bool:
+        """Whether new ledgers must not choose this bookie: it is read-only, or in quarantine."""
+        return self.is_read_only or (self._plan is not None and self._plan.kind == QUARANTINE)
+
+    @property
+    def reason(self) -> str:
+        """Why new ledgers must not choose this bookie, "" if they may."""
+        if self.is_read_only or self._plan is None or self._plan.kind != QUARANTINE:
+            return self._service.disks.reason
+        return _planned(self._plan)
+
+    @property
+    def service(self) -> BookieService:
+        """The running service.
+
+        Raises:
+            NotServing: it does not run.
+        """
+        if self.phase != "serving":
+            raise NotServing("Bookie is not fully started yet" if self.phase == "starting" else "the bookie stops")
+        return self._service
+
+    # ---- what can be seen ----
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the cluster knows the bookie, as far as this process knows."""
+        return self._registration is not None and self._registration.is_registered
+
+    @property
+    def is_read_only(self) -> bool:
+        return self._service.is_read_only
+
+    def space(self) -> FileSystemSpace:
+        """Return the space of all ledger directories together. Raises OSError."""
+        return self._service.disks.ledger_space()
+
+    def state(self) -> BookieState:
+        """Return the state now."""
+        service, disks = self._service, self._service.disks
+        is_serving = self.phase == "serving"
+        try:
+            space = disks.known_space()
+        except OSError:
+            space = FileSystemSpace(0, 0, 0)
+        collection = self.collection() if is_serving else CollectionStatus()
+        suspended = (("minor", collection.is_minor_suspended), ("major", collection.is_major_suspended))
+        return BookieState(
+            self.bookie_id,
+            VERSION,
+            os.getpid(),
+            self._started_ms,
+            self.phase,
+            self.is_registered,
+            disks.is_read_only,
+            self.reason,
+            disks.is_set_read_only,
+            "" if self._plan is None else self._plan.kind,
+            disks.takes_recovery_adds,
+            service.connection_count,
+            len(service.storage.store.limbo) if is_serving else 0,
+            space.free_bytes,
+            space.total_bytes,
+            tuple(self._directories()),
+            tuple(name for name, is_suspended in suspended if is_suspended),
+            collection.is_suspended,
+            logging.getLevelName(logging.getLogger().level).lower(),
+        )
+
+    def _directories(self) -> Iterator[DirectoryUsage]:
+        options, usage = self._service.options, self._service.disks.usage
+        for kind, paths in (("journal", options.journal_directories), ("ledgers", options.ledger_directories)):
+            for path in paths:
+                yield DirectoryUsage(path, kind, round(usage.get(layout.current(path), 0.0), 2))
+
+    def collection(self) -> CollectionStatus:
+        """Return what garbage collection does and did. Raises NotServing."""
+        collector = self.service.collector
+        if collector is None:
+            raise NotServing("Bookie is not fully started yet")
+        return collector.status
+
+    def limbo(self, after: int, count_max: int) -> list[int]:
+        """Return ledgers that may have lost entries here, ascending, those after an id. Raises NotServing."""
+        ledger_ids = self.service.storage.store.limbo.ledger_ids
+        begin = int(ledger_ids.searchsorted(after, side="right"))
+        found: list[int] = ledger_ids[begin : begin + count_max].tolist()
+        return found
+
+    def last_marks(self) -> list[tuple[str, int, int]]:
+        """Return (directory, file id, offset) of each journal's mark. Raises NotServing."""
+        marks, journals = self.service.storage.marks, self.service.options.journal_directories
+        found = [(directory, marks.read(index)) for index, directory in enumerate(journals)]
+        return [(directory, *((0, 0) if mark is None else (mark.file_id, mark.offset))) for directory, mark in found]
+
+    def disk_files(self, kind: str) -> list[str]:
+        """Return the names of the files of a kind, journal, entrylog or index, sorted. Reads directories."""
+        options = self._service.options
+        if kind == "journal":
+            return self._names(options.journal_directories, ".txn", 0)
+        suffix, depth = (".log", 0) if kind == "entrylog" else (".idx", 2)
+        return self._names(options.ledger_directories, suffix, depth)
+
+    def _names(self, directories: Sequence[str], suffix: str, depth: int) -> list[str]:
+        found = list(map(layout.current, directories))
+        for _ in range(depth):
+            found = [
+                os.path.join(path, name)
+                for path in found
+                for name in self._files.names(path)
+                if self._files.is_directory(os.path.join(path, name))
+            ]
+        return sorted(name for path in found for name in self._files.names(path) if name.endswith(suffix))
+
+    # ---- what can be changed ----
+
+    async def set_read_only(self, is_read_only: bool, who: str, reason: str = "") -> bool:
+        """Make the bookie read-only, or let it take adds again if its disks allow it; return whether it is read-only.
+
+        The cluster knows it when this returns, unless the metadata store does not answer. It lasts over a restart
+        (persistBookieStatusEnabled).
+
+        Raises:
+            Refused: the configuration decides.
+            OSError: it cannot be stored, and nothing was changed.
+        """
+        service, disks = self.service, self._service.disks
+        if disks.is_forced:
+            raise Refused("the configuration makes the bookie read-only: forceReadOnlyBookie is true")
+        if is_read_only and not service.options.disks.read_only_mode:
+            raise Refused("the configuration does not allow it: readOnlyModeEnabled is false")
+        async with self._changing:
+            if is_read_only != disks.is_set_read_only:
+                if self.keys.configuration.keeps_status:
+                    status = BookieStatus(is_read_only, time.time_ns() // 1_000_000)
+                    await asyncio.to_thread(self._status_file.write, status)
+                reason = reason[:OPERATORS_REASON_MAX] or f"set by {who}"
+                service.set_read_only(reason if is_read_only else "")
+                what = f"set read-only ({reason})" if is_read_only else "set writable"
+                audit(who, what, read_only=is_read_only, reason=reason)
+            if self._registration is not None:
+                await self._registration.settled()
+        return self.is_read_only
+
+    async def collect(self, who: str, *, major: bool = True) -> PassReport:
+        """Collect garbage now, with a major compaction or a minor one; return what was done.
+
+        Raises:
+            BookKeeperError: collection is suspended, or the bookie stopped before it was done.
+        """
+        service = self.service
+        if self.collection().is_suspended:
+            raise Refused("garbage collection is suspended; resume it first")
+        audit(who, f"collect garbage, with a {'major' if major else 'minor'} compaction", major=major)
+        return await (service.collect_garbage() if major else service.collect_minor())
+
+    def suspend(self, who: str, *, minor: bool = False, major: bool = False, collection: bool = False) -> None:
+        """Begin no compaction of these levels, or no garbage collection at all, until `resume`. Raises NotServing."""
+        self._set_suspended(who, True, minor=minor, major=major, collection=collection)
+
+    def resume(self, who: str, *, minor: bool = False, major: bool = False, collection: bool = False) -> None:
+        """End what `suspend` began. Raises NotServing."""
+        self._set_suspended(who, False, minor=minor, major=major, collection=collection)
+
+    def _set_suspended(self, who: str, value: bool, *, minor: bool, major: bool, collection: bool) -> None:
+        status = self.collection()
+        verb = "suspend" if value else "resume"
+        for is_meant, field, what in (
+            (minor, "is_minor_suspended", "minor compaction"),
+            (major, "is_major_suspended", "major compaction"),
+            (collection, "is_suspended", "garbage collection"),
+        ):
+            if is_meant:
+                setattr(status, field, value)
+                audit(who, f"{verb} {what}", what=what, suspended=value)
+
+
+def _planned(plan: BookiePlan) -> str:
+    """Return a plan in a line."""
+    until = ""
+    if plan.until_ms:
+        until = time.strftime(" until %Y-%m-%dT%H:%M:%SZ", time.gmtime(plan.until_ms / 1000))
+    because = f": {plan.reason[:OPERATORS_REASON_MAX]}" if plan.reason else ""
+    return f"{plan.kind} by {plan.who}{until}{because}"
+
+
+def as_json(state: BookieState | PassReport | CollectionStatus) -> dict[str, object]:
+    """Return the fields of a state or report."""
+    return dataclasses.asdict(state)

@@ -1,0 +1,107 @@
+"""Configuration keys that can be changed while the bookie runs: checked as at the start, then applied to its parts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bkspark.errors import ConfigurationError
+from bookie_service.gc.garbage_collector import CollectionOptions
+from bookie_service.operation.audit import audit
+from bookie_service.replication.options import RepairOptions
+from bookie_service.settings.configuration import Configuration, configure, is_secret
+from bookie_service.settings.file import read
+from bookie_service.settings.table import TABLE
+
+_AT_START_ONLY = ("gcWaitTime",)
+_COMPACTION = ("Threshold", "Interval", "MaxTimeMillis")
+LIVE_KEYS = frozenset(
+    {
+        *(row.key for row in (*TABLE[CollectionOptions], *TABLE[RepairOptions]) if row.key not in _AT_START_ONLY),
+        *(f"{kind}Compaction{what}" for kind in ("minor", "major") for what in _COMPACTION),
+        "compactionRate",
+        "compactionRateByEntries",
+        "logLevel",
+    }
+    - {"rereplicationInFlightMaxBytes"}
+)
+"""Keys that take effect at once: rates, thresholds and intervals of compaction and of repairs, and the log level."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """What a new look at the configuration found: live keys that changed, and others, which need a restart."""
+
+    changed: Mapping[str, tuple[str, str]]
+    need_restart: tuple[str, ...]
+
+
+class LiveKeys:
+    """The configuration in force, and the parts that use it."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        path: Path | None,
+        settings: Mapping[str, str],
+    ) -> None:
+        """`path` and `settings` are what the bookie was started with."""
+        self.configuration = configuration
+        self._path = path
+        self._settings = settings
+        self.parts: list[Callable[[Configuration], None]] = []
+        """Each lets a part use a changed configuration."""
+
+    def set(self, changes: Mapping[str, str], who: str) -> dict[str, tuple[str, str]]:
+        """Change live keys, all or none; return (old, new) of each. They last until the bookie is restarted.
+
+        Raises:
+            ConfigurationError: a key is not live, or a value is not usable.
+        """
+        for key in changes:
+            if key not in LIVE_KEYS:
+                raise ConfigurationError(
+                    f"{key} cannot be changed while the bookie runs; these can: {', '.join(sorted(LIVE_KEYS))}"
+                )
+        return self._change({**self.configuration.values, **changes}, who)
+
+    def reload(self, who: str) -> Reloaded:
+        """Read the file again and use the live keys in it.
+
+        Raises:
+            ConfigurationError: the file cannot be read, or has a value that is not usable: nothing is changed.
+        """
+        before = self.configuration.values
+        values = {} if self._path is None else read(self._path)[0]
+        values = {**values, **self._settings}
+        differing = {key for key in {*before, *values} if before.get(key) != values.get(key)}
+        configure(values)
+        kept = {key: value for key, value in before.items() if key not in LIVE_KEYS}
+        changed = self._change(kept | {key: values[key] for key in LIVE_KEYS & values.keys()}, who)
+        need_restart = tuple(sorted(differing - LIVE_KEYS))
+        if need_restart:
+            logging.getLogger(__name__).warning(
+                "configuration keys that changed take effect at the next start: %s", ", ".join(need_restart)
+            )
+        return Reloaded(changed, need_restart)
+
+    def _change(self, values: Mapping[str, str], who: str) -> dict[str, tuple[str, str]]:
+        before = self.configuration
+        after = configure(values)
+        changed = {
+            key: (before.values.get(key, ""), values.get(key, ""))
+            for key in sorted(LIVE_KEYS)
+            if before.values.get(key) != values.get(key)
+        }
+        for apply in self.parts:
+            apply(after)
+        self.configuration = after
+        for key, (old, new) in changed.items():
+            audit(who, f"set {key}={new or 'its default'} (before: {old or 'its default'})", key=key, old=old, new=new)
+        return changed
+
+    def shown(self) -> dict[str, str]:
+        """Return all keys that are set, without what is secret."""
+        return {key: "***" if is_secret(key) else value for key, value in sorted(self.configuration.values.items())}

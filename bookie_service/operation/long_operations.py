@@ -1,0 +1,117 @@
+"""Long work that an operator began: it runs in the background, and its progress and outcome can be asked for.
+
+Operations of one lane run one after the other, those of different lanes at the same time. Finished ones are remembered,
+up to a number, until the process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from bkspark.errors import BookKeeperError, TooManyRequests
+
+logger = logging.getLogger(__name__)
+
+REMEMBERED_MAX = 100
+"""Finished operations that are remembered."""
+UNFINISHED_MAX = 16
+"""Operations that run or wait."""
+PROGRESS_LINES_MAX = 100
+
+
+@dataclass(slots=True)
+class LongOperation:
+    """state: waiting, running, done or failed; result: what it returned; error: why it failed; progress: last lines."""
+
+    id: str
+    kind: str
+    subject: str
+    who: str
+    state: str = "waiting"
+    error: str = ""
+    began_ms: int = 0
+    ended_ms: int = 0
+    result: dict[str, object] = field(default_factory=dict)
+    progress: deque[str] = field(default_factory=lambda: deque(maxlen=PROGRESS_LINES_MAX))
+
+    @property
+    def is_finished(self) -> bool:
+        return self.state in ("done", "failed")
+
+
+Work = Callable[[LongOperation], Awaitable[dict[str, object]]]
+
+
+class LongOperations:
+    """The operations of one process. For one event loop, until `close`."""
+
+    def __init__(self) -> None:
+        self._operations: dict[str, LongOperation] = {}
+        self._numbers = itertools.count(1)
+        self._lanes: dict[str, asyncio.Lock] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, kind: str, subject: str, who: str, lane: str, work: Work) -> LongOperation:
+        """Begin work, now or after what runs in its lane.
+
+        Raises:
+            TooManyRequests: too many run or wait already.
+        """
+        if len(self.unfinished()) >= UNFINISHED_MAX:
+            raise TooManyRequests(f"{UNFINISHED_MAX} operations run or wait; begin another one when one is done")
+        operation = LongOperation(f"{kind}-{next(self._numbers)}", kind, subject, who)
+        self._operations[operation.id] = operation
+        finished = [each.id for each in self._operations.values() if each.is_finished]
+        for old in finished[: max(0, len(finished) - REMEMBERED_MAX)]:
+            del self._operations[old]
+        task = asyncio.ensure_future(self._run(operation, lane, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return operation
+
+    def all(self) -> Sequence[LongOperation]:
+        """Return the operations that are known, in order of their beginning."""
+        return tuple(self._operations.values())
+
+    def unfinished(self) -> Sequence[LongOperation]:
+        """Return the operations that run or wait."""
+        return [each for each in self._operations.values() if not each.is_finished]
+
+    def find(self, operation_id: str) -> LongOperation | None:
+        """Return an operation, None if it is not known."""
+        return self._operations.get(operation_id)
+
+    async def close(self) -> None:
+        """End what runs."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _run(self, operation: LongOperation, lane: str, work: Work) -> None:
+        try:
+            async with self._lanes.setdefault(lane, asyncio.Lock()):
+                operation.state, operation.began_ms = "running", _now_ms()
+                operation.result = await work(operation)
+            operation.state = "done"
+            logger.info("%s of %s is done", operation.kind, operation.subject)
+        except asyncio.CancelledError:
+            operation.state, operation.error = "failed", "the process ended"
+            raise
+        except (BookKeeperError, OSError) as error:
+            operation.state, operation.error = "failed", str(error)
+            logger.warning("%s of %s failed: %s", operation.kind, operation.subject, error)
+        except Exception as error:
+            operation.state, operation.error = "failed", f"a defect: {error}"
+            logger.exception("%s of %s failed: this is a defect", operation.kind, operation.subject)
+        finally:
+            operation.ended_ms = _now_ms()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,35 @@
+"""About how many ledgers and entries a bookie stores. Counting takes time: it is done on a thread, and not often."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+_INTERVAL_S = 5.0
+_COST_SHARE = 0.005
+"""Counting takes at most this share of the time."""
+
+
+class StoredCounts:
+    """The counts when they were last taken. For one event loop."""
+
+    def __init__(self, count: Callable[[], tuple[int, int]], clock_s: Callable[[], float] = time.monotonic) -> None:
+        """`count()` returns ledgers and entries; called on a thread."""
+        self._count = count
+        self._clock_s = clock_s
+        self._due_s = 0.0
+        self._counting = asyncio.Lock()
+        self.ledgers = self.entries = 0
+
+    async def refresh(self) -> None:
+        """Count again, if the last counts are old enough."""
+        async with self._counting:
+            began = self._clock_s()
+            if began < self._due_s:
+                return
+            try:
+                self.ledgers, self.entries = await asyncio.to_thread(self._count)
+            finally:
+                now = self._clock_s()
+                self._due_s = now + max(_INTERVAL_S, (now - began) / _COST_SHARE)

@@ -1,0 +1,331 @@
+"""What operators can see of a cluster and do to it from any of its processes, without sockets of its own.
+
+The HTTP API of bookies and of autorecovery is a face of it. It has a metadata session and connections to bookies of its
+own; the first command that needs them opens them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from bkspark.core.last_confirmed import LastEntries
+from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.core.writer import WriterCore
+from bkspark.core.writer_options import WriterOptions
+from bkspark.errors import BookKeeperError, ConfigurationError
+from bkspark.ids import NO_ENTRY
+from bkspark.ledger import Cluster
+from bkspark.ledger.context import ClientContext
+from bkspark.ledger.encryption import EncryptionOptions
+from bkspark.ledger.reader import LedgerReader, LedgerTimes, last_entries
+from bkspark.ledger.writer import LedgerWriter
+from bkspark.metadata.bookie_plans import BookiePlan
+from bkspark.metadata.election import AuditorElection
+from bkspark.metadata.ledgers import Versioned
+from bkspark.metadata.repair_reports import RepairReport, RepairReports
+from bkspark.metadata.underreplication import Underreplicated, UnderreplicationStore
+from bkspark.net.pool import NetOptions
+from bkspark.wire.digest import DigestType, EntryDigest
+from bookie_service.replication import drain_plans
+from bookie_service.replication.autorecovery import RepairedCluster
+from bookie_service.replication.drain import Drain, DrainPreview, DrainProgress
+from bookie_service.replication.operations import decommission, move_away
+from bookie_service.replication.options import AutoRecoveryOptions
+
+SPACE_TIMEOUT_S = 10.0
+BOOKIES_AT_ONCE = 64
+SANITY_ENTRIES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """A cluster at a glance, by Apache's names."""
+
+    auditor_id: str
+    is_auto_recovery_enabled: bool
+    is_underreplicated: bool
+    bookies: int
+    writable: int
+    read_only: int
+
+
+class ClusterCommands:
+    """The commands of one cluster. For one event loop, until `close`."""
+
+    def __init__(self, uri: str, who: str, options: AutoRecoveryOptions) -> None:
+        """`who`: the name of this process in locks."""
+        self._uri = uri
+        self._who = who
+        self._options = options
+        self._cluster: Cluster | None = None
+
+    async def close(self) -> None:
+        """End every connection."""
+        if self._cluster is not None:
+            await self._cluster.close()
+
+    async def _context(self) -> ClientContext:
+        if self._cluster is None:
+            net = NetOptions(tls=self._options.tls, sasl=self._options.sasl)
+            self._cluster = Cluster(self._uri, net=net, zookeeper=self._options.zookeeper)
+        return await self._cluster.context()
+
+    async def _store(self) -> UnderreplicationStore:
+        await self._context()
+        assert self._cluster is not None
+        return UnderreplicationStore(await self._cluster.tree(), self._cluster.uri)
+
+    async def _election(self) -> AuditorElection:
+        await self._context()
+        assert self._cluster is not None
+        return AuditorElection(await self._cluster.tree(), self._cluster.uri, self._who)
+
+    # ---- bookies ----
+
+    async def bookies(self, *, read_only: bool) -> list[str]:
+        """Return the ids of the writable or of the read-only bookies, sorted. Raises MetadataError."""
+        registry = (await self._context()).registry
+        return sorted(await (registry.read_only() if read_only else registry.writable()))
+
+    async def states(self) -> dict[str, str]:
+        """Return the state of every bookie, by id: available, readonly or down. Raises MetadataError."""
+        return await (await self._context()).registry.states()
+
+    async def spaces(self) -> dict[str, tuple[int, int] | None]:
+        """Return (free, total) bytes of every registered bookie, None for one that does not answer in time.
+
+        Raises:
+            MetadataError: the registered bookies are not known.
+        """
+        context = await self._context()
+        states = await context.registry.states()
+        limit = asyncio.Semaphore(BOOKIES_AT_ONCE)
+
+        async def ask(bookie: str) -> tuple[int, int] | None:
+            try:
+                async with limit, asyncio.timeout(SPACE_TIMEOUT_S):
+                    space = await (await context.pool.v3_channel(bookie)).disk_space()
+            except (BookKeeperError, TimeoutError):
+                return None
+            return space.free_bytes or 0, space.total_bytes or 0
+
+        registered = [bookie for bookie, state in states.items() if state != "down"]
+        return dict(zip(registered, await asyncio.gather(*map(ask, registered))))
+
+    async def info(self) -> ClusterInfo:
+        """Return the cluster at a glance. Raises MetadataError."""
+        registry, store = (await self._context()).registry, await self._store()
+        listed = store.ids()
+        any_listed = await anext(listed, None)
+        await listed.aclose()  # type: ignore[attr-defined]
+        return ClusterInfo(
+            await (await self._election()).auditor() or "",
+            await store.is_enabled(),
+            any_listed is not None,
+            len(await registry.known()),
+            len(await registry.writable_ids()),
+            len(await registry.read_only()),
+        )
+
+    # ---- ledgers ----
+
+    async def ledger_ids(self, after: int = NO_ENTRY) -> list[int]:
+        """Return the ids of all ledgers above one, ascending. Raises MetadataError."""
+        ids = (await self._context()).ledgers.ids()
+        return sorted([ledger_id async for ledger_id in ids if ledger_id > after])
+
+    async def metadata(self, ledger_id: int) -> Versioned:
+        """Return a ledger's metadata, and when its node was made and changed. Raises NoSuchLedger, MetadataError."""
+        return await (await self._context()).ledgers.read(ledger_id)
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Delete a ledger. Raises NoSuchLedger, MetadataError."""
+        await (await self._context()).ledgers.delete(ledger_id)
+
+    async def entries(self, ledger_id: int, first: int, last: int, bytes_max: int) -> AsyncIterator[tuple[int, bytes]]:
+        """Yield confirmed entries from `first` to `last` (-1: the last one), `bytes_max` bytes at most; fence nothing.
+
+        Raises:
+            NoSuchLedger, ReadFailed, MetadataError: the ledger or an entry cannot be read.
+        """
+        context = await self._context()
+        stored = await context.ledgers.read(ledger_id)
+        metadata, found = stored.metadata, LastEntries()
+        password = metadata.password or b""
+        if not metadata.is_closed:
+            digest = EntryDigest(metadata.digest, password, metadata.lac_bounds)
+            found = await last_entries(context.pool, ledger_id, metadata, digest)
+        # A bookie has no keys: entries of encrypted ledgers are shown as they are stored.
+        times, encryption = LedgerTimes.of(stored), EncryptionOptions(shows_sealed=True)
+        reader = LedgerReader(context, ledger_id, metadata, password, found, times, encryption)
+        end = reader.last_entry if last < 0 else min(last, reader.last_entry)
+        while first <= end and bytes_max > 0:
+            batch = await reader.read(first, min(end, first + 999))
+            for row in range(len(batch)):
+                entry = batch[row]
+                bytes_max -= len(entry)
+                if bytes_max <= 0:
+                    return
+                yield first + row, entry
+            first += len(batch)
+
+    async def check_writing(self, bookie: str, seconds_max: float) -> None:
+        """Write a few entries to a ledger on one bookie alone, read them back, and delete the ledger.
+
+        Raises:
+            BookKeeperError, TimeoutError: the bookie does not serve as it should.
+        """
+        context = await self._context()
+        digest = DigestType.CRC32C
+        metadata = LedgerMetadata(1, 1, 1, (Fragment(0, (bookie,)),), digest=digest, ctime=_now_ms())
+        ledger_id, stored = await context.ledgers.create(metadata)
+        try:
+            options = WriterOptions()
+            core = WriterCore(ledger_id, stored.metadata, stored.version, context.random, options)
+            async with asyncio.timeout(seconds_max):
+                async with LedgerWriter(context, core, b"", options) as writer:
+                    await writer.append_many([b"sanity %d" % number for number in range(SANITY_ENTRIES)])
+                found = [entry async for _, entry in self.entries(ledger_id, 0, -1, 1 << 20)]
+            if len(found) != SANITY_ENTRIES:
+                raise BookKeeperError(f"{len(found)} of {SANITY_ENTRIES} entries were read back")
+        finally:
+            await context.ledgers.delete(ledger_id)
+
+    # ---- autorecovery ----
+
+    async def is_auto_recovery_enabled(self) -> bool:
+        """Return whether autorecovery may work. Raises MetadataError."""
+        return await (await self._store()).is_enabled()
+
+    async def set_auto_recovery_enabled(self, enabled: bool) -> None:
+        """Let autorecovery of the whole cluster work, or not. Raises MetadataError."""
+        store = await self._store()
+        await store.prepare()
+        await store.set_enabled(enabled)
+
+    async def auditor(self) -> str | None:
+        """Return the id of the auditor, or None. Raises MetadataError."""
+        return await (await self._election()).auditor()
+
+    async def recovery_delay_s(self) -> int | None:
+        """Return the delay before the ledgers of a lost bookie are repaired; None: not set. Raises MetadataError."""
+        delay = await (await self._store()).lost_bookie_recovery_delay()
+        return None if delay is None else delay.seconds
+
+    async def set_recovery_delay_s(self, seconds: int) -> None:
+        """Set that delay, which also requests an audit. Raises MetadataError."""
+        await (await self._store()).set_lost_bookie_recovery_delay_s(seconds)
+
+    async def repair_reports(self) -> list[RepairReport]:
+        """Return what the processes that repair report. Raises MetadataError."""
+        return await (await self._repair_reports()).all()
+
+    async def repair_bytes_per_s(self) -> int | None:
+        """Return the rate that an operator set for each process, None if there is none. Raises MetadataError."""
+        return await (await self._repair_reports()).bytes_per_s()
+
+    async def set_repair_bytes_per_s(self, value: int | None) -> None:
+        """Set that rate. Raises MetadataError."""
+        await (await self._repair_reports()).set_bytes_per_s(value)
+
+    async def _repair_reports(self) -> RepairReports:
+        await self._context()
+        assert self._cluster is not None
+        return RepairReports(await self._cluster.tree(), self._cluster.uri)
+
+    async def underreplicated(self, missing: str = "", without: str = "") -> list[Underreplicated]:
+        """Return the ledgers that lack copies, ascending: all, those at a bookie, or those not at a bookie.
+
+        Raises:
+            MetadataError: the store failed.
+        """
+        store = await self._store()
+        found = [await store.find(ledger_id) async for ledger_id in store.ids()]
+        chosen = [each for each in found if each is not None]
+        chosen = [each for each in chosen if not missing or missing in each.missing]
+        return sorted((each for each in chosen if not without or without not in each.missing), key=_by_id)
+
+    # ---- plans for bookies ----
+
+    async def _repaired(self) -> RepairedCluster:
+        await self._context()
+        assert self._cluster is not None
+        return await RepairedCluster.of(self._cluster)
+
+    async def plans(self) -> list[BookiePlan]:
+        """Return all plans for bookies that are in force. Raises MetadataError."""
+        now_ms = _now_ms()
+        return [plan async for plan in (await self._repaired()).plans().all() if not plan.is_over(now_ms)]
+
+    async def set_plan(self, bookie: str, kind: str, who: str, reason: str, seconds: int) -> BookiePlan:
+        """Begin maintenance or quarantine of a bookie; return the plan.
+
+        Raises:
+            ConfigurationError: there is no such bookie, or there is a plan of another kind for it.
+            MetadataError: the store failed.
+        """
+        cluster, now_ms = await self._repaired(), _now_ms()
+        if bookie not in await self.states():
+            raise ConfigurationError(f"there is no bookie {bookie}")
+        before = await cluster.plans().find(bookie)
+        if before is not None and before.kind != kind and not before.is_over(now_ms):
+            raise ConfigurationError(f"bookie {bookie} is in {before.kind} by {before.who}: end that first")
+        plan = BookiePlan(bookie, kind, who, now_ms, now_ms + seconds * 1000 if seconds else 0, reason)
+        await cluster.plans().set(plan)
+        return plan
+
+    async def end_plan(self, bookie: str) -> bool:
+        """End the plan for a bookie; return whether there was one. Raises MetadataError."""
+        return await (await self._repaired()).plans().end(bookie)
+
+    async def drain_preview(self, bookie: str) -> DrainPreview:
+        """Return what a drain would copy. Raises ConfigurationError, MetadataError."""
+        return await Drain(await self._repaired(), bookie, self._who, self._options, _ignore).preview()
+
+    async def begin_drain(self, bookie: str, who: str, reason: str, bytes_per_s: int) -> BookiePlan | None:
+        """Store the plan of a drain; return the one that was there. Raises as `drain_plans.begin`."""
+        return await drain_plans.begin(await self._repaired(), bookie, who, reason, bytes_per_s)
+
+    # ---- long work ----
+
+    async def drain(self, bookie: str, progress: Callable[[str], None], *, closes_open: bool) -> int:
+        """Carry out a drain that was begun; return how many ledgers were moved. Raises as `Drain.run`."""
+        said = ""
+
+        def report(now: DrainProgress) -> None:
+            nonlocal said
+            line = f"{now.ledgers - now.ledgers_left} of {now.ledgers} ledgers, {now.bytes_left} bytes left"
+            if line != said:
+                said = line
+                progress(line)
+
+        cluster = await self._repaired()
+        return await Drain(cluster, bookie, self._who, self._options, report, closes_open=closes_open).run()
+
+    async def move_away(self, bookie: str, progress: Callable[[str], None], *, forgets: bool) -> int:
+        """Copy all that a stopped bookie held to others; return how many ledgers it had.
+
+        Args:
+            forgets: delete its cookie afterwards.
+
+        Raises:
+            BookKeeperError: as `operations.move_away`.
+        """
+        cluster = await self._repaired()
+        move = decommission if forgets else move_away
+        return await move(cluster, bookie, self._options, progress)
+
+
+def _ignore(progress: DrainProgress) -> None:
+    """Take progress that is not reported."""
+
+
+def _by_id(ledger: Underreplicated) -> int:
+    return ledger.ledger_id
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,372 @@
+"""Drain: copies all that a serving bookie holds to others, with the bookie itself as a source.
+
+No copy is given up first: a fragment names another bookie only when that one has acknowledged every entry of its slot
+(`repair`). The bookie is read-only meanwhile, because it follows the plan (`bkspark.metadata.bookie_plans`).
+
+* A drain can be interrupted at any time. Its state is the metadata of the ledgers: those that still name the bookie are
+  left. Running it again continues. Several processes may drain a bookie together: each ledger has its lock.
+* Deleting the plan cancels the drain. What was copied stays where it is, and the bookie takes entries again.
+* The last fragment of an open ledger may still grow. Its writer leaves a read-only bookie at its next entry; until then
+  the ledger waits. With `closes_open` the ledger is fenced and closed after the grace period, as when a bookie is lost.
+* The plan has the progress, and a rate that can be changed while the drain runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+from bkspark.core.copies import CopyEstimate, names, share_of
+from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.errors import (
+    BookKeeperError,
+    MetadataError,
+    MetadataFormat,
+    NoSuchLedger,
+    SessionExpired,
+)
+from bkspark.metadata.bookie_plans import DRAIN, BookiePlan
+from bookie_service.metrics.histograms import Histograms
+from bookie_service.replication.autorecovery import RepairedCluster
+from bookie_service.replication.copying import PIECES_MAX, ByteRate
+from bookie_service.replication.drain_plans import check_serves
+from bookie_service.replication.listing import read_all
+from bookie_service.replication.options import AutoRecoveryOptions
+from bookie_service.replication.repair import Ended, Outcome, RepairCore
+from bookie_service.replication.repair_run import RepairRun
+
+LEDGERS_AT_ONCE = 64
+"""Number of metadata nodes that are read together."""
+FOLLOWED_S_MAX = 20.0
+"""How long the bookie may take to become read-only."""
+REPORT_S = 1.0
+PAUSE_S = 0.5
+FAILED_PAUSE_MAX_S = 60.0
+FAILURES_MAX = 3
+"""How often each ledger that is left must have failed before the drain gives up."""
+REPORTED_MAX = 20
+"""Ledgers that wait or are blocked and that progress names."""
+
+
+class DrainCancelled(BookKeeperError):
+    """An operator cancelled the drain."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainPreview:
+    """What a drain would do. bytes: an estimate, without open ledgers; growing: ledgers that are being written;
+    without_spare: ledgers for which there is no other writable bookie; targets: bookies that may take copies."""
+
+    ledgers: int
+    fragments: int
+    bytes: int
+    growing: int
+    without_spare: int
+    targets: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DrainProgress:
+    """How far a drain is. ledgers, bytes: at its beginning. waiting: ledgers that their writers must leave; blocked:
+    why ledgers cannot be moved now; both name REPORTED_MAX at most."""
+
+    ledgers: int = 0
+    ledgers_left: int = 0
+    bytes: int = 0
+    bytes_left: int = 0
+    copied_bytes: int = 0
+    bytes_per_s: int = 0
+    seconds_left: int | None = None
+    waiting: tuple[int, ...] = ()
+    blocked: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Left:
+    """A ledger that names the bookie. run: copies it now; due_s: not to be tried before."""
+
+    share: CopyEstimate
+    run: RepairRun | None = None
+    due_s: float = 0.0
+    failures: int = 0
+    error: BookKeeperError | None = None
+    fragment: Fragment | None = None
+    since_s: float = 0.0
+
+
+class Drain:
+    """Drains one bookie: `preview`, or `run` once its plan is stored."""
+
+    def __init__(
+        self,
+        cluster: RepairedCluster,
+        bookie: str,
+        who: str,
+        options: AutoRecoveryOptions,
+        report: Callable[[DrainProgress], None],
+        *,
+        closes_open: bool = False,
+    ) -> None:
+        """`who`: the name of this process in locks. `report` gets the progress once a second."""
+        self._cluster = cluster
+        self._bookie = bookie
+        self._who = who
+        self._options = options.repair
+        self._report = report
+        self._closes_open = closes_open
+        self._plans = cluster.plans()
+        self._rate = ByteRate(self._options.bytes_per_s)
+        self._piece_bytes = max(1, self._options.copies_in_flight_bytes // (self._options.ledgers_at_once * PIECES_MAX))
+        self._left: dict[int, _Left] = {}
+        self._began_s = 0.0
+        self._copied_bytes = 0
+        self._before = DrainProgress()
+        self._unreadable: BookKeeperError | None = None
+        self.moved = 0
+        """Ledgers that this process moved."""
+
+    # ---- before ----
+
+    async def preview(self) -> DrainPreview:
+        """Return what a drain would do. Raises ConfigurationError: there is no such bookie; MetadataError."""
+        await check_serves(self._cluster, self._bookie)
+        writable = await self._cluster.context.registry.writable_ids() - {self._bookie}
+        shares, without_spare = [], 0
+        async for _, metadata in self._naming():
+            shares.append(share_of(metadata, {self._bookie}))
+            ensembles = [each.bookies for each in metadata.fragments if self._bookie in each.bookies]
+            without_spare += any(not writable.difference(ensemble) for ensemble in ensembles)
+        return DrainPreview(
+            len(shares),
+            sum(each.fragments for each in shares),
+            sum(each.bytes for each in shares),
+            sum(each.is_growing for each in shares),
+            without_spare,
+            tuple(sorted(writable)),
+        )
+
+    async def _until_read_only(self) -> None:
+        registry = self._cluster.context.registry
+        deadline = _now_s() + FOLLOWED_S_MAX
+        while self._bookie in await registry.writable_ids():
+            await self._plan()
+            if _now_s() > deadline:
+                raise BookKeeperError(
+                    f"bookie {self._bookie} is still writable after {FOLLOWED_S_MAX:g} s. Apache's bookies do not "
+                    "follow plans: make it read-only by PUT /api/v1/bookie/state/readonly, then run this again"
+                )
+            await asyncio.sleep(0.1)
+
+    # ---- the drain ----
+
+    async def run(self) -> int:
+        """Return how many ledgers were moved, when no ledger names the bookie any more.
+
+        Raises:
+            DrainCancelled: the plan was deleted.
+            ConfigurationError: the bookie is unknown or does not run.
+            NotEnoughBookies, ReadFailed, ...: what prevents the rest, once nothing else is left to do.
+            MetadataError: the metadata store failed.
+        """
+        await check_serves(self._cluster, self._bookie)
+        plan = await self._plan()
+        self._before = _progress_of(plan)
+        self._rate.bytes_per_s = plan.bytes_per_s or self._options.bytes_per_s
+        await self._until_read_only()
+        self._began_s = _now_s()
+        moving, watching = asyncio.ensure_future(self._move_all()), asyncio.ensure_future(self._watch())
+        try:
+            await asyncio.wait([moving, watching], return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                watching.result()
+            moving.result()
+        finally:
+            for task in (moving, watching):
+                task.cancel()
+            await asyncio.gather(moving, watching, return_exceptions=True)
+        with contextlib.suppress(DrainCancelled):
+            await self._tell()
+        if self._unreadable is not None:
+            raise self._unreadable
+        return self.moved
+
+    async def _plan(self) -> BookiePlan:
+        plan = await self._plans.find(self._bookie)
+        if plan is None or plan.kind != DRAIN:
+            raise DrainCancelled(f"the drain of bookie {self._bookie} was cancelled; what was copied stays")
+        return plan
+
+    async def _watch(self) -> None:
+        """Report, follow the plan's rate, and raise DrainCancelled when it is deleted; for ever."""
+        while True:
+            await asyncio.sleep(REPORT_S)
+            await self._tell()
+
+    async def _tell(self) -> None:
+        progress = self.progress()
+        self._report(progress)
+        plan = await self._plan()
+        self._rate.bytes_per_s = plan.bytes_per_s or self._options.bytes_per_s
+        facts = {**dataclasses.asdict(progress), "at_ms": time.time_ns() // 1_000_000, "by": self._who}
+        if not await self._plans.update(dataclasses.replace(plan, progress=facts)):
+            await self._plan()
+
+    def progress(self) -> DrainProgress:
+        """Return how far it is."""
+        left = self._left
+        bytes_left = sum(
+            max(0, each.share.bytes - (0 if each.run is None else each.run.copied_bytes)) for each in left.values()
+        )
+        copied = self._copied_bytes + sum(each.run.copied_bytes for each in left.values() if each.run is not None)
+        elapsed_s = max(_now_s() - self._began_s, 0.001)
+        rate = int(copied / elapsed_s)
+        waiting = [id for id, each in left.items() if each.share.is_growing and each.error is None]
+        return DrainProgress(
+            max(self._before.ledgers, len(left)),
+            len(left),
+            max(self._before.bytes, bytes_left),
+            bytes_left,
+            copied,
+            rate,
+            bytes_left // rate if rate else None,
+            tuple(sorted(waiting)[:REPORTED_MAX]),
+            {str(id): str(each.error) for id, each in sorted(left.items())[:REPORTED_MAX] if each.error is not None},
+        )
+
+    async def _move_all(self) -> None:
+        # Repeated until no ledger names it: a writer with old information may name the bookie once more.
+        while True:
+            self._left = await self._survey()
+            self._before = self.progress()
+            if not self._left:
+                return
+            while self._left:
+                await self._move_due()
+                self._raise_failure()
+                await asyncio.sleep(PAUSE_S if self._left else 0.0)
+
+    async def _move_due(self) -> None:
+        now_s = _now_s()
+        due = [ledger_id for ledger_id, each in self._left.items() if each.due_s <= now_s]
+        self._cluster.context.random.shuffle(due)
+        waiting = iter(due)
+
+        async def lane() -> None:
+            for ledger_id in waiting:
+                await self._move(ledger_id)
+
+        lanes = [asyncio.ensure_future(lane()) for _ in range(min(self._options.ledgers_at_once, len(due)))]
+        try:
+            await asyncio.gather(*lanes)
+        finally:
+            for task in lanes:
+                task.cancel()
+            await asyncio.gather(*lanes, return_exceptions=True)
+
+    async def _move(self, ledger_id: int) -> None:
+        """Move what a ledger has at the bookie, under its lock. Raises MetadataError: the store failed."""
+        left, store = self._left[ledger_id], self._cluster.store
+        if not await store.lock(ledger_id, self._who):
+            return  # another process repairs it; it is tried again
+        session = self._cluster.tree.session_id
+        try:
+            ended, metadata = await self._moved(ledger_id, left, session)
+        except Exception as error:
+            if isinstance(error, MetadataError) and not isinstance(error, MetadataFormat):
+                raise
+            if not isinstance(error, BookKeeperError):
+                error = self._cluster.unexpected.failure(error, f"the drain of ledger {ledger_id}", ledger_id)
+            ended, metadata = Ended(Outcome.DEFERRED, error), None
+        finally:
+            if left.run is not None:
+                self._copied_bytes += left.run.copied_bytes
+                left.run = None
+            # The error must not replace a cancellation; the end of the session releases the lock.
+            with contextlib.suppress(MetadataError):
+                await store.unlock(ledger_id)
+        if ended.outcome is Outcome.GONE or (metadata is not None and not names(metadata, self._bookie)):
+            del self._left[ledger_id]
+            self.moved += 1
+            return
+        if metadata is not None:
+            left.share = share_of(metadata, {self._bookie})
+        left.error = ended.error
+        if ended.error is not None:
+            left.failures += 1
+            left.due_s = _now_s() + min(2.0 ** (left.failures - 1), FAILED_PAUSE_MAX_S)
+
+    async def _moved(self, ledger_id: int, left: _Left, session: int) -> tuple[Ended, LedgerMetadata | None]:
+        """Return how the repair ended, and the metadata after it."""
+        context = self._cluster.context
+        candidates = await context.watcher.replacements()
+        registered = candidates.writable | frozenset(await context.registry.read_only())
+        try:
+            stored = await context.ledgers.read(ledger_id)
+        except NoSuchLedger:
+            return Ended(Outcome.GONE), None
+        core = RepairCore(
+            ledger_id,
+            stored.metadata,
+            stored.version,
+            reported={self._bookie},
+            writable=candidates.writable,
+            registered=registered,
+            random=context.random,
+            topology=candidates.topology,
+            may_recover=self._may_recover(left, stored.metadata),
+            leaving={self._bookie},
+        )
+        left.run = RepairRun(
+            context, core, registered, self._options.password, self._rate, self._piece_bytes, Histograms()
+        )
+        (effect,) = core.start()
+        while not isinstance(effect, Ended):
+            if self._cluster.tree.session_id != session:
+                return Ended(
+                    Outcome.DEFERRED, SessionExpired(f"the lock of ledger {ledger_id} went with its session")
+                ), None
+            (effect,) = await left.run.perform(effect)
+        return effect, core.metadata
+
+    def _may_recover(self, left: _Left, metadata: LedgerMetadata) -> bool:
+        """Whether an open ledger may be fenced: an operator allows it, and the grace period is over."""
+        now_s = _now_s()
+        if left.fragment != metadata.last_fragment:
+            left.fragment, left.since_s = metadata.last_fragment, now_s
+        return self._closes_open and now_s >= left.since_s + self._options.grace_s
+
+    def _raise_failure(self) -> None:
+        """Raise the error of one ledger if each that is left was tried and failed `FAILURES_MAX` times."""
+        if self._left and all(each.error is not None and each.failures >= FAILURES_MAX for each in self._left.values()):
+            raise next(each.error for each in self._left.values() if each.error is not None)
+
+    async def _survey(self) -> dict[int, _Left]:
+        """Return the ledgers that name the bookie, ascending."""
+        found = {id: _Left(share_of(metadata, {self._bookie})) async for id, metadata in self._naming()}
+        return dict(sorted(found.items()))
+
+    async def _naming(self) -> AsyncIterator[tuple[int, LedgerMetadata]]:
+        """Yield the ledgers that name the bookie; `_unreadable` is the error of one that cannot be read."""
+        async for some in read_all(self._cluster.context.ledgers, LEDGERS_AT_ONCE, self._cluster.unexpected):
+            for ledger_id, metadata in some:
+                if isinstance(metadata, BookKeeperError):
+                    self._unreadable = metadata
+                elif names(metadata, self._bookie):
+                    yield ledger_id, metadata
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _progress_of(plan: BookiePlan) -> DrainProgress:
+    """Return the totals that an earlier process stored in the plan, 0 without one."""
+    ledgers, size = (plan.progress.get(name) for name in ("ledgers", "bytes"))
+    return DrainProgress(
+        ledgers=ledgers if isinstance(ledgers, int) else 0,
+        bytes=size if isinstance(size, int) else 0,
+    )

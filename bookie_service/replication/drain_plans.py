@@ -1,0 +1,62 @@
+"""The plan of a drain: begun, found, changed and cancelled by operators; `drain` carries it out."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+from bkspark.errors import ConfigurationError
+from bkspark.metadata.bookie_plans import DRAIN, BookiePlan
+from bookie_service.replication.autorecovery import RepairedCluster
+
+
+async def check_serves(cluster: RepairedCluster, bookie: str) -> None:
+    """Raise ConfigurationError unless a bookie is registered."""
+    states = await cluster.context.registry.states()
+    state = states.get(bookie)
+    if state is None:
+        raise ConfigurationError(f"there is no bookie {bookie}; known are {', '.join(states) or 'none'}")
+    if state == "down":
+        raise ConfigurationError(
+            f"bookie {bookie} does not run: start it, or move its data by `bkspark cluster decommission`"
+        )
+
+
+async def begin(
+    cluster: RepairedCluster, bookie: str, who: str, reason: str = "", bytes_per_s: int = 0
+) -> BookiePlan | None:
+    """Store the plan of a drain, or another rate in the one that exists; return that one.
+
+    Raises:
+        ConfigurationError: there is a plan of another kind, or no such bookie that runs.
+        MetadataError: the store failed.
+    """
+    await check_serves(cluster, bookie)
+    plan, now_ms = await cluster.plans().find(bookie), time.time_ns() // 1_000_000
+    if plan is not None and plan.kind == DRAIN:
+        await set_rate(cluster, plan, bytes_per_s)
+        return plan
+    if plan is not None and not plan.is_over(now_ms):
+        raise ConfigurationError(f"bookie {bookie} is in {plan.kind} by {plan.who}: end that first")
+    await cluster.plans().set(BookiePlan(bookie, DRAIN, who, now_ms, reason=reason, bytes_per_s=bytes_per_s))
+    return None
+
+
+async def set_rate(cluster: RepairedCluster, plan: BookiePlan, bytes_per_s: int) -> None:
+    """Change the rate of a drain, also of one that runs in another process; 0: leave it as it is."""
+    if bytes_per_s:
+        await cluster.plans().update(dataclasses.replace(plan, bytes_per_s=bytes_per_s))
+
+
+async def running(cluster: RepairedCluster, bookie: str) -> BookiePlan:
+    """Return the plan of a drain. Raises ConfigurationError: there is none."""
+    plan = await cluster.plans().find(bookie)
+    if plan is None or plan.kind != DRAIN:
+        raise ConfigurationError(f"bookie {bookie} is not being drained")
+    return plan
+
+
+async def cancel(cluster: RepairedCluster, bookie: str) -> None:
+    """Cancel a drain: the bookie takes entries again. Raises ConfigurationError: there is none."""
+    await running(cluster, bookie)
+    await cluster.plans().end(bookie)

@@ -1,0 +1,126 @@
+"""RepairRun: performs the effects of one RepairCore: asks bookies, copies entries, writes metadata, recovers."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import numpy as np
+
+from bkspark.core.copies import stored_entries
+from bkspark.core.effects import WriteMetadata
+from bkspark.core.writer_options import WriterOptions
+from bkspark.errors import BookKeeperError, NoSuchLedger, TooManyRequests
+from bkspark.ledger.context import ClientContext
+from bkspark.ledger.metadata_steps import write_metadata
+from bkspark.ledger.recovery import recover
+from bkspark.ledger.stored import ReplicaReader
+from bookie_service.metrics.histograms import Histograms
+from bookie_service.replication.copying import ByteRate, CopyFailed, FragmentCopier
+from bookie_service.replication.repair import (
+    CopyEntries,
+    Effect,
+    InspectCopies,
+    RecoverLedger,
+    RepairCore,
+    entry_windows,
+)
+
+
+class RepairRun:
+    """Performs the effects of one RepairCore."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        core: RepairCore,
+        registered: frozenset[str],
+        password: bytes,
+        rate: ByteRate,
+        piece_bytes: int,
+        sizes: Histograms,
+    ) -> None:
+        self._sizes = sizes
+        self._context = context
+        self._core = core
+        self._registered = registered
+        self._fallback_password = password
+        self._rate = rate
+        self._piece_bytes = piece_bytes
+        self._copied_bytes = 0
+        self._copier: FragmentCopier | None = None
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes that were copied until now."""
+        return self._copied_bytes + (0 if self._copier is None else self._copier.copied_bytes)
+
+    @property
+    def _password(self) -> bytes:
+        password = self._core.metadata.password
+        return self._fallback_password if password is None else password
+
+    async def perform(self, effect: InspectCopies | CopyEntries | RecoverLedger | WriteMetadata) -> list[Effect]:
+        """Return what to do next: one effect at a time, as each waits for the one before."""
+        match effect:
+            case InspectCopies():
+                return await self._inspect(effect)
+            case CopyEntries():
+                return await self._copy(effect)
+            case RecoverLedger():
+                return await self._recover()
+            case WriteMetadata():
+                return await self._write(effect)
+            case _:
+                assert_never(effect)
+
+    async def _write(self, effect: WriteMetadata) -> list[Effect]:
+        try:
+            return await write_metadata(self._context.ledgers, self._core, self._core.ledger_id, effect)
+        except NoSuchLedger:
+            return self._core.on_gone()
+
+    async def _inspect(self, effect: InspectCopies) -> list[Effect]:
+        core = self._core
+        held = ReplicaReader(self._context, core.ledger_id, core.metadata, self._password)
+        bookie, quorum = effect.fragment.bookies[effect.slot], core.metadata.write_quorum
+        holes = [np.empty(0, np.int64)]
+        try:
+            for part, end_entry in entry_windows(effect.fragment, effect.end_entry):
+                holes.append(await held.missing(bookie, stored_entries(part, end_entry, effect.slot, quorum)))
+        except TooManyRequests as error:
+            return core.on_busy(error)
+        except BookKeeperError:
+            # An unreachable bookie is replaced: an extra copy does no harm.
+            return core.on_inspected(effect, None)
+        return core.on_inspected(effect, np.concatenate(holes))
+
+    async def _copy(self, effect: CopyEntries) -> list[Effect]:
+        core = self._core
+        self._copier = copier = FragmentCopier(
+            self._context, core.ledger_id, core.metadata, self._password, self._rate, self._piece_bytes, self._sizes
+        )
+        lost = frozenset(effect.fragment.bookies) - self._registered
+        try:
+            await copier.copy(effect, lost)
+        except CopyFailed as failure:
+            self._context.watcher.on_failure(failure.target)
+            return core.on_copy_failed(failure.target, failure.error)
+        except BookKeeperError as error:
+            return core.on_unreadable(error)
+        finally:
+            self._copied_bytes += copier.copied_bytes
+            self._copier = None
+        return core.on_copied()
+
+    async def _recover(self) -> list[Effect]:
+        core, context = self._core, self._context
+        try:
+            stored = await context.ledgers.read(core.ledger_id)
+            if not stored.metadata.is_closed:
+                await recover(context, core.ledger_id, stored, self._password, WriterOptions())
+                stored = await context.ledgers.read(core.ledger_id)
+        except NoSuchLedger:
+            return core.on_gone()
+        except BookKeeperError as error:
+            return core.on_metadata_failed(error)
+        return core.on_recovered(stored.metadata, stored.version)

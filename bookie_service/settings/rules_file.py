@@ -1,0 +1,55 @@
+"""The file of authorization rules: read when the bookie starts, and again when it has changed.
+
+A changed file that cannot be used leaves the rules as they are, with one log line for each change of the file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from bkspark.errors import ConfigurationError
+from bkspark.security.authorization import RULES_BYTES_MAX, Rules, RulesError, parse_rules
+
+KEY = "authorizationRulesFile"
+_Stamp = tuple[int, int, int, int]
+
+
+class RulesFile:
+    """One file. Its methods wait for the disk."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._stamp: _Stamp | None = None
+
+    def read(self) -> Rules:
+        """Return the rules in the file. Raises ConfigurationError: it cannot be used."""
+        self._stamp = self._look()
+        try:
+            with open(self.path, "rb") as file:
+                mode = os.fstat(file.fileno()).st_mode
+                data = file.read(RULES_BYTES_MAX + 1) if stat.S_ISREG(mode) else b""
+        except OSError as error:
+            raise ConfigurationError(f"{KEY}={self.path}: the file cannot be read: {error.strerror}") from None
+        if not stat.S_ISREG(mode):
+            raise ConfigurationError(f"{KEY}={self.path}: it is no file")
+        if mode & stat.S_IWOTH:
+            raise ConfigurationError(
+                f"{KEY}={self.path}: every user of this host can change it: run chmod o-w {self.path}"
+            )
+        try:
+            return parse_rules(data)
+        except RulesError as error:
+            raise ConfigurationError(f"{KEY}={self.path}: {error}") from None
+
+    def read_if_changed(self) -> Rules | None:
+        """Return the rules if the file has changed since it was read last. Raises ConfigurationError."""
+        return None if self._look() == self._stamp else self.read()
+
+    def _look(self) -> _Stamp | None:
+        """Return what changes when the file is written, replaced or given other rights; None: it is missing."""
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino

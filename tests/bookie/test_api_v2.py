@@ -1,0 +1,192 @@
+"""`/api/v2` of a bookie process: its description is OpenAPI, and every answer is as it says."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import jsonschema
+import pytest
+from openapi_spec_validator import validate
+
+from bkspark.blocking import Client
+from bookie_service.admin.http.openapi import FLAG, TEXT, TEXTS, WHOLE, array, members, problem
+from tests.bookie.child import BookieChild
+from tests.bookie.test_http_process import HTTP
+from tests.polling import wait_until
+
+ALL = members({"a": WHOLE}, {"b": {**TEXT, "enum": ["x", "y"]}, "c": array(FLAG), "d": {**WHOLE, "minimum": 1}})
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        ({"a": 1, "b": "x", "c": [True]}, ""),
+        ([], "the body must be an object"),
+        ({}, "the body lacks a"),
+        ({"a": 1, "e": 2}, "the body has no member 'e'"),
+        ({"a": True}, "a must be a integer"),
+        ({"a": "1"}, "a must be a integer"),
+        ({"a": 1, "b": "z"}, "b must be one of x, y"),
+        ({"a": 1, "c": {}}, "c must be an array"),
+        ({"a": 1, "c": [1]}, "c must be a boolean"),
+        ({"a": 1, "d": 0}, "d must be from 1 to None"),
+    ],
+)
+def test_body_is_checked_by_the_description(value: object, complaint: str) -> None:
+    assert problem(ALL, value).startswith(complaint)
+    assert bool(problem(ALL, value)) == bool(complaint)
+    assert problem(TEXTS, {"any": "text"}) == ""
+    is_right = not list(jsonschema.Draft202012Validator(ALL).iter_errors(value))
+    assert is_right == (not complaint), "as a validator of JSON Schema says"
+
+
+class Api:
+    """Sends requests, and checks each answer by the description."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.document = self.send("GET", "/api/v2/openapi.json")[1]
+        self.asked: set[tuple[str, str]] = set()
+
+    def send(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {} if data is None else {"Content-Type": "application/json"}
+        try:
+            url = f"http://127.0.0.1:{self._port}{path}"
+            with urlopen(Request(url, data, headers, method=method), timeout=60) as reply:
+                assert reply.headers["Content-Type"] == "application/json"
+                return reply.status, json.load(reply)
+        except HTTPError as error:
+            return error.code, json.load(error)
+
+    def __call__(self, method: str, path: str, body: object = None, status: int = 200) -> Any:
+        code, found = self.send(method, path, body)
+        assert code == status, found
+        route = next(route for route in self.document["paths"] if self._matches(route, path.partition("?")[0]))
+        operation = self.document["paths"][route][method.lower()]
+        schema = operation["responses"][str(status)]["content"]["application/json"]["schema"]
+        if "$ref" in schema:
+            schema = self.document["components"]["schemas"]["Error"]
+        jsonschema.validate(found, schema)
+        if status < 300:
+            self.asked.add((method.lower(), route))
+        return found
+
+    @staticmethod
+    def _matches(route: str, path: str) -> bool:
+        parts, given = route.split("/"), path.split("/")
+        return len(parts) == len(given) and all(p.startswith("{") or p == g for p, g in zip(parts, given))
+
+
+def check_plans(api: Api, child: BookieChild) -> None:
+    """Begin and end plans for the bookie; a drain of it has no bookie to copy to."""
+    at = f"/api/v2/cluster/bookies/{child.id}"
+    assert api("GET", "/api/v2/plans") == {"plans": []}
+    plan = api("PUT", f"{at}/plan", {"kind": "maintenance", "seconds": 600, "reason": "new disk"})
+    assert plan["until_ms"] - plan["since_ms"] == 600_000
+    wait_until(lambda: api("GET", "/api/v2/bookie")["plan"] == "maintenance", "the bookie to follow")
+    assert api("GET", "/api/v2/bookie")["reason"].endswith(": new disk")
+    assert [each["kind"] for each in api("GET", "/api/v2/plans")["plans"]] == ["maintenance"]
+    api("PUT", f"{at}/plan", {"kind": "quarantine"}, status=400)
+    api("PUT", f"{at}/plan", {"kind": "drain"}, status=400)
+    api("PUT", "/api/v2/cluster/bookies/127.0.0.1:1/plan", {"kind": "quarantine"}, status=400)
+    api("POST", f"{at}/drain", {}, status=400)
+    assert api("DELETE", f"{at}/plan") == {"bookie": child.id, "ended": True}
+    api("DELETE", f"{at}/plan", status=404)
+    preview = api("GET", f"{at}/drain")
+    assert (preview["ledgers"], preview["without_spare"], preview["targets"]) == (2, 2, [])
+    draining = api("POST", f"{at}/drain", {"bytes_per_s": 1000}, status=202)
+    api("POST", f"{at}/drain", {}, status=400)
+    assert api("DELETE", f"{at}/plan")["ended"] is True
+    operation = f"/api/v2/operations/{draining['id']}"
+    wait_until(lambda: api("GET", operation)["state"] == "failed", "the drain to be cancelled")
+    assert "was cancelled" in api("GET", operation)["error"]
+    log = child.log_text()
+    assert f"audit: http:127.0.0.1: maintenance of bookie {child.id}" in log
+    assert f"audit: http:127.0.0.1: drain bookie {child.id}" in log
+
+
+@pytest.mark.cluster
+def test_every_path_answers_as_the_description_says(uri: str, tmp_path: Path) -> None:
+    child = BookieChild(tmp_path / "bookie", uri, **HTTP)
+    with child.running():
+        api = Api(child.facts["http_port"])
+        validate(api.document)
+        with Client(uri, password=b"s3cret") as client:
+            for number in range(3):
+                with client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
+                    writer.append_many([b"\x00\xff%d" % entry for entry in range(10 + number)])
+        state = api("GET", "/api/v2/bookie")
+        assert (state["id"], state["phase"]) == (child.id, "serving")
+        assert api("PUT", "/api/v2/bookie/read-only", {"read_only": True, "reason": "r"})["reason"] == "r"
+        assert api("PUT", "/api/v2/bookie/read-only", {"read_only": False})["read_only"] is False
+        everything = {"minor": True, "major": True, "collection": True}
+        assert api("PUT", "/api/v2/bookie/collection/suspended", everything)["is_suspended"] is True
+        api("POST", "/api/v2/bookie/collection", {}, status=400)
+        api("PUT", "/api/v2/bookie/collection/suspended", dict.fromkeys(everything, False))
+        operation = api("POST", "/api/v2/bookie/collection", {"major": True}, status=202)
+        at = f"/api/v2/operations/{operation['id']}"
+        wait_until(lambda: api("GET", at)["state"] == "done", "garbage to be collected")
+        assert "freed_bytes" in api("GET", at)["result"]
+        api("GET", "/api/v2/bookie/collection")
+        changed = api("PATCH", "/api/v2/bookie/keys", {"compactionRate": "5"})["changed"]
+        assert changed == {"compactionRate": {"old": "", "new": "5"}}
+        assert api("GET", "/api/v2/bookie/keys")["compactionRate"] == "5"
+        assert api("GET", "/api/v2/bookie/limbo") == {"ledgers": [], "next": None}
+        assert api("GET", "/api/v2/cluster/bookies")["bookies"][0]["state"] == "available"
+        assert api("GET", "/api/v2/ledgers?limit=2") == {"ledgers": [0, 1], "next": 1}
+        assert api("GET", "/api/v2/ledgers?limit=2&after=1") == {"ledgers": [2], "next": None}
+        ledger = api("GET", "/api/v2/ledgers/2")
+        assert (ledger["lastEntryId"], ledger["state"]) == (11, "CLOSED")
+        assert "password" not in ledger
+        page = api("GET", "/api/v2/ledgers/2/entries?limit=10")
+        assert [base64.b64decode(each["value"]) for each in page["entries"]] == [b"\x00\xff%d" % n for n in range(10)]
+        page = api("GET", f"/api/v2/ledgers/2/entries?after={page['next']}")
+        assert [each["entry"] for each in page["entries"]] == [10, 11]
+        assert page["next"] is None
+        assert api("DELETE", "/api/v2/ledgers/2") == {"ledger": 2}
+        assert api("GET", "/api/v2/underreplicated") == {"ledgers": [], "next": None}
+        assert api("GET", "/api/v2/autorecovery")["enabled"] is True
+        wanted = {"enabled": False, "lost_bookie_delay_s": 9, "bytes_per_s": 1000}
+        assert api("PATCH", "/api/v2/autorecovery", wanted).items() >= wanted.items()
+        assert api("PATCH", "/api/v2/autorecovery", {"bytes_per_s": None})["bytes_per_s"] is None
+        assert api("GET", "/api/v2/repairs") == {"workers": []}
+        moving = api("POST", "/api/v2/cluster/bookies/127.0.0.1:1/recover", {"forget": True}, status=202)
+        wait_until(lambda: api("GET", f"/api/v2/operations/{moving['id']}")["state"] == "failed", "the move to fail")
+        assert "there is no bookie 127.0.0.1:1" in api("GET", f"/api/v2/operations/{moving['id']}")["error"]
+        assert len(api("GET", "/api/v2/operations")["operations"]) == 2
+        audit = api("GET", "/api/v2/audit?limit=2")
+        assert [each["number"] for each in audit["records"]] == sorted(
+            (r["number"] for r in audit["records"]), reverse=True
+        )
+        assert all(each["who"].startswith("http:127.0.0.1") for each in audit["records"])
+        earlier = api("GET", f"/api/v2/audit?before={audit['next']}")["records"]
+        assert earlier[0]["number"] == audit["next"] - 1
+        assert any(each["change"].startswith("set read-only") for each in earlier + audit["records"])
+        check_plans(api, child)
+
+        for method, path, body, status in (
+            ("GET", "/api/v2/ledgers?limit=0", None, 400),
+            ("GET", "/api/v2/ledgers?after=x", None, 400),
+            ("GET", "/api/v2/ledgers/x", None, 400),
+            ("GET", "/api/v2/ledgers/77", None, 404),
+            ("DELETE", "/api/v2/ledgers/77", None, 404),
+            ("PUT", "/api/v2/bookie/read-only", {"read_only": "yes"}, 400),
+            ("PUT", "/api/v2/bookie/read-only", {"read_only": True, "x": 1}, 400),
+            ("PATCH", "/api/v2/bookie/keys", {"bookiePort": "1"}, 400),
+            ("PATCH", "/api/v2/autorecovery", {"lost_bookie_delay_s": -1}, 400),
+            ("GET", "/api/v2/operations/none", None, 404),
+        ):
+            error = api(method, path, body, status)
+            assert error["error"]["status"] == status
+        assert api.send("POST", "/api/v2/bookie")[0] == 405
+        assert api.send("GET", "/api/v2/nothing")[0] == 404
+        assert api("POST", "/api/v2/bookie/restart") == {}
+        described = {(method, path) for path, methods in api.document["paths"].items() for method in methods}
+        assert described == api.asked, "every path of the description was asked"
+        wait_until(lambda: child.log_text().count(" serves: ") == 2, "the bookie to restart")

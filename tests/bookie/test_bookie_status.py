@@ -1,0 +1,58 @@
+"""The status file: Apache's form, and what is not of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bookie_service.formats.bookie_status import BookieStatus, decode_status, encode_status, latest
+from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.status_file import StatusFile
+
+
+def test_form_is_apaches() -> None:
+    assert encode_status(BookieStatus(True, 1763900000000)) == b"1,READ_ONLY,1763900000000,true\n"
+    assert encode_status(BookieStatus(False, 1763900000000)) == b"1,READ_WRITE,1763900000000,false\n"
+    assert decode_status(b"1,READ_WRITE,17,false\n") == BookieStatus(False, 17)
+    assert decode_status(b"1,READ_ONLY,17,true\n") == BookieStatus(True, 17)
+    assert decode_status(b"1,READ_ONLY,17\n") == BookieStatus(True, 17), "of an older bookie"
+
+
+def test_bookie_that_a_full_disk_made_read_only_is_not_so_at_the_next_start() -> None:
+    assert decode_status(b"1,READ_ONLY,17,false\n") == BookieStatus(False, 17)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\n",
+        b"1\n",
+        b"2,READ_ONLY,17\n",
+        b"1,READONLY,17\n",
+        b"1,READ_ONLY,x\n",
+        b"1,READ_ONLY,-1",
+        b"\xff" * 9,
+        b"1,READ_ONLY," + b"9" * 2000,
+    ],
+)
+def test_other_bytes_are_no_status(data: bytes) -> None:
+    assert decode_status(data) is None
+
+
+def test_latest_of_several_directories_counts(tmp_path: Path) -> None:
+    directories = [str(tmp_path / name) for name in "abc"]
+    for directory in directories[:2]:
+        Path(directory).mkdir()
+    stored = StatusFile(LocalFiles(), directories)
+    assert stored.read() is None
+    stored.write(BookieStatus(True, 5))  # the third directory is missing: two of three suffice
+    (tmp_path / "a" / "BOOKIE_STATUS").write_bytes(encode_status(BookieStatus(False, 6)))
+    assert stored.read() == BookieStatus(False, 6)
+    assert latest([None, None]) is None
+
+
+def test_status_that_no_directory_takes_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        StatusFile(LocalFiles(), [str(tmp_path / "gone")]).write(BookieStatus(True, 5))

@@ -1,0 +1,123 @@
+"""Histograms, and the times of requests that are recorded in them."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+import numpy as np
+import pytest
+
+from bookie_service.metrics.histograms import BUCKETS, Histograms, bucket_of, buckets_of
+from bookie_service.metrics.requests import ADD_STAGES, JournalTimes, RequestTimes
+
+MS = 1_000_000
+
+
+def test_a_number_has_the_same_bucket_alone_and_in_an_array() -> None:
+    powers = 2 ** np.arange(42)
+    values = np.concatenate([np.arange(5000), powers, powers - 1, [-1, -(10**15), 1 << 42, 1 << 60]])
+    assert buckets_of(values).tolist() == [bucket_of(int(value)) for value in values]
+    assert buckets_of(values).max() == BUCKETS - 1
+
+
+def test_quantiles_are_wrong_by_a_32nd_at_most() -> None:
+    values = np.random.default_rng(1).integers(1, 10_000_000, 20_000)
+    histograms = Histograms()
+    histograms.record_row(0, values, np.ones(len(values), np.int64))
+    histograms.roll()
+    shares = (0.01, 0.5, 0.99, 0.999, 1.0)
+    for share, found in zip(shares, histograms.quantiles(0, shares)):
+        right = np.sort(values)[math.ceil(share * len(values)) - 1]
+        assert abs(found - right) <= right / 32 + 1
+
+
+def test_quantiles_are_those_of_the_last_closed_window_and_counts_never_fall() -> None:
+    """Apache's quantiles are those of the last finished window, NaN when it saw nothing, and before the first."""
+    histograms = Histograms()
+    histograms.record(0, 20)
+    assert math.isnan(histograms.quantiles(0, [0.5])[0])
+    histograms.roll()
+    histograms.record(0, 30, 5)
+    assert histograms.quantiles(0, [0.5]) == [20]
+    histograms.roll()
+    assert histograms.quantiles(0, [0.5]) == [30]
+    histograms.roll()
+    assert math.isnan(histograms.quantiles(0, [0.5])[0])
+    assert (histograms.count(0), histograms.sum(0)) == (6, 170)
+
+
+def test_numbers_recorded_together_count_as_one_by_one() -> None:
+    one, together = Histograms(2), Histograms(2)
+    values = np.array([[3, 500, 70_000], [1, 2, 3]])
+    together.record_all(values, np.array([1, 10, 100]))
+    for which, row in enumerate(values.tolist()):
+        for value, weight in zip(row, (1, 10, 100)):
+            one.record(which, value, weight)
+    for which in range(2):
+        assert one.count(which) == together.count(which) == 111
+        assert one.sum(which) == together.sum(which)
+        assert one.below(which, [4, 1024, 1 << 20]) == together.below(which, [4, 1024, 1 << 20])
+
+
+def test_stages_of_an_add_follow_one_another() -> None:
+    """Received at 0, given to the journal at 1 ms, its group begun at 3, written at 6, synced at 10, answered at 15."""
+    times = RequestTimes(lambda: 0)
+    journal = times.add_journal()
+    journal.note_groups(deque([(7, 3 * MS, 6 * MS, 10 * MS, 64, 65_536)]), 7)
+    journal.note_answers([64, 0, 1 * MS], 15 * MS)
+    times.fold()
+    stages = [times.adds.sum(row) // 64 // 1000 for row in range(len(ADD_STAGES))]
+    assert stages == [1, 2, 3, 4, 5]
+    assert times.adds.sum(len(ADD_STAGES)) == 64 * 15_000
+    assert times.adds.count(0) == 64
+    assert times.journal_adds[0].sum(0) == 64 * 9_000
+    recorded = times.journal_histograms[0]
+    assert [recorded.sum(row) for row in (JournalTimes.SYNC, JournalTimes.WRITE)] == [4000, 3000]
+    assert [recorded.sum(row) for row in (JournalTimes.BATCH_ENTRIES, JournalTimes.BATCH_BYTES)] == [64, 65_536]
+
+
+def test_group_that_is_not_synced_counts_as_no_sync() -> None:
+    times = RequestTimes(lambda: 0)
+    journal = times.add_journal()
+    journal.note_groups(deque([(1, 1000, 2000, 0, 1, 100)]), 1)
+    times.fold()
+    assert times.journal_histograms[0].count(JournalTimes.SYNC) == 0
+    assert times.journal_histograms[0].count(JournalTimes.WRITE) == 1
+
+
+def test_many_batches_are_counted_without_a_scrape() -> None:
+    """What waits to be counted is bounded: a bookie that is never scraped must not grow."""
+    times = RequestTimes(lambda: 0)
+    journal = times.add_journal()
+    for sequence in range(1, 2000):
+        journal.note_groups(deque([(sequence, 1, 2, 3, 1, 10)]), sequence)
+        journal.note_answers([1, 0, 1], 4)
+    assert times.adds.count(0) > 1000
+
+
+def test_adds_that_came_alone_are_groups_and_adds_of_one() -> None:
+    times = RequestTimes(lambda: 0)
+    journal = times.add_journal()
+    for _ in range(3):
+        journal.singles += (0, 1 * MS, 2 * MS, 3 * MS, 5 * MS, 1, 100, 6 * MS)
+    times.fold()
+    assert (journal.singles, journal.written_bytes) == ([], 300)
+    assert times.adds.count(ADD_STAGES.index("answered")) == 3
+    assert times.journal_histograms[0].count(JournalTimes.SYNC) == 3
+    assert times.journal_histograms[0].sum(JournalTimes.SYNC) == 3 * 2000
+
+
+def test_without_a_clock_nothing_is_recorded() -> None:
+    times = RequestTimes()
+    times.note_refused_adds(5)
+    assert not times.is_on
+    assert times.failed_adds.count(0) == 0
+
+
+@pytest.mark.parametrize("value", [-5, 0])
+def test_negative_time_counts_as_zero(value: int) -> None:
+    histograms = Histograms()
+    histograms.record(0, value)
+    histograms.record_row(0, np.array([value]), np.array([1]))
+    assert (histograms.count(0), histograms.sum(0)) == (2, 0)

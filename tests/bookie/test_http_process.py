@@ -1,0 +1,314 @@
+"""A bookie process with HTTP: metrics and `/api/v1` after load, changes, restarts. Apache's conf keys turn it on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from bkspark.metadata import registration
+from bkspark.metadata.uri import MetadataUri
+from bkspark.metadata.zookeeper import open_tree
+from bkspark.security.roles import Role
+from bookie_service.admin.http.api_v1 import BookieApi
+from bookie_service.admin.http.messages import HttpError, HttpRequest
+from bookie_service.admin.http.routing import Routes
+from bookie_service.operation.bookie_operator import BookieOperator
+from bookie_service.operation.live_keys import LiveKeys
+from bookie_service.service import BookieService
+from bookie_service.settings.configuration import configure
+from bookie_service.storage.io.files import LocalFiles
+from tests.bookie.child import BookieChild
+from tests.polling import wait_until
+
+HTTP = {
+    "httpServerEnabled": "true",
+    "httpServerPort": "0",
+    "httpServerHost": "127.0.0.1",
+    "statsProviderClass": "org.apache.bookkeeper.stats.prometheus.PrometheusMetricsProvider",
+    "prometheusStatsHttpPort": "0",
+    "prometheusStatsHttpAddress": "127.0.0.1",
+    "prometheusStatsLatencyRolloverSeconds": "1",
+    "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
+}
+PATTERNS_OF_DASHBOARDS = {
+    # name -> labels, as public dashboards select them (operator reference, 2.3)
+    "bookie_SERVER_STATUS": set(),
+    "bookkeeper_server_ADD_ENTRY_count": {"success"},
+    "bookkeeper_server_READ_ENTRY_count": {"success"},
+    "bookkeeper_server_ADD_ENTRY_REQUEST_count": {"success"},
+    "bookkeeper_server_READ_ENTRY_REQUEST_count": {"success"},
+    "bookkeeper_server_ADD_ENTRY_IN_PROGRESS": set(),
+    "bookkeeper_server_READ_ENTRY_IN_PROGRESS": set(),
+    "bookkeeper_server_ADD_ENTRY_BLOCKED": set(),
+    "bookkeeper_server_READ_ENTRY_BLOCKED": set(),
+    "bookkeeper_server_thread_executor_queue": {"thread"},
+    "bookie_WRITE_BYTES": set(),
+    "bookie_READ_BYTES": set(),
+    "bookie_journal_JOURNAL_ADD_ENTRY_count": {"success", "journalIndex"},
+    "bookie_journal_JOURNAL_SYNC_count": {"success", "journalIndex"},
+    "bookie_journal_JOURNAL_QUEUE_SIZE": {"journalIndex"},
+    "bookie_journal_JOURNAL_FORCE_WRITE_QUEUE_SIZE": {"journalIndex"},
+    "bookie_ledgers_count": {"ledgerDir", "indexDir"},
+    "bookie_entries_count": {"ledgerDir", "indexDir"},
+    "bookie_write_cache_size": {"ledgerDir", "indexDir"},
+    "bookie_read_cache_size": {"ledgerDir", "indexDir"},
+    "bookie_read_cache_hits": {"ledgerDir", "indexDir"},
+    "bookie_read_cache_misses": {"ledgerDir", "indexDir"},
+    "bookie_read_entry_count": {"success"},
+    "bookie_readahead_batch_count_sum": {"success"},
+    "bookie_readahead_batch_count_count": {"success"},
+    "bookie_ledger_writable_dirs": set(),
+    "bookie_ledger_num_dirs": set(),
+    "bookie_DELETED_LEDGER_TOTAL": set(),
+    "bookie_MAJOR_COMPACTION_TOTAL": set(),
+    "bookie_MINOR_COMPACTION_TOTAL": set(),
+    "bookie_RECLAIMED_DELETION_SPACE_BYTES": set(),
+    "bookie_RECLAIMED_COMPACTION_SPACE_BYTES": set(),
+    "bookie_ACTIVE_ENTRY_LOG_TOTAL": set(),
+    "bookie_ACTIVE_LEDGER_TOTAL": set(),
+}
+SUMMARIES = (
+    "bookkeeper_server_ADD_ENTRY",
+    "bookkeeper_server_READ_ENTRY",
+    "bookkeeper_server_ADD_ENTRY_REQUEST",
+    "bookkeeper_server_READ_ENTRY_REQUEST",
+    "bookie_journal_JOURNAL_ADD_ENTRY",
+    "bookie_journal_JOURNAL_SYNC",
+)
+
+
+def call(port: int, path: str, method: str = "GET", body: object = None) -> tuple[int, str]:
+    """Return (status, body)."""
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        with urlopen(Request(f"http://127.0.0.1:{port}{path}", data, method=method), timeout=30) as reply:
+            return reply.status, reply.read().decode()
+    except HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def answer(port: int, path: str, method: str = "GET", body: object = None) -> Any:
+    status, text = call(port, path, method, body)
+    assert status == 200, text
+    return json.loads(text)
+
+
+def samples(port: int) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """Return the samples at /metrics by their whole name, read as Prometheus reads them."""
+    status, text = call(port, "/metrics")
+    assert status == 200
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+            if family.type == "counter":
+                # The parser gives every counter the suffix that OpenMetrics wants; Prometheus takes names as they are.
+                found.setdefault(sample.name.removesuffix("_total"), []).append((sample.labels, sample.value))
+    return found
+
+
+@pytest.mark.cluster
+def test_loaded_bookie_has_every_metric_that_dashboards_show(uri: str, tmp_path: Path) -> None:
+    """Operator reference, 2.3: each name, with its labels, and filled after load."""
+    child = BookieChild(tmp_path / "bookie", uri, **HTTP)
+    with child.running():
+        port = child.facts["http_port"]
+        with child.connect() as peer:
+            for first in range(0, 1000, 100):
+                peer.add(5, first, [b"x" * 500] * 100)
+            call(port, "/api/v1/bookie/gc", "PUT")
+            wait_until(lambda: samples(port)["bookie_entries_count"][0][1] >= 500, "the entries to be flushed")
+            for entry in range(1000):
+                peer.read(5, entry)
+            assert peer.read(5, 4000).status != 0
+        wait_until(
+            lambda: any(
+                labels.get("quantile") == "0.99" and value > 0
+                for labels, value in samples(port)["bookkeeper_server_READ_ENTRY"]
+                if labels["success"] == "true"
+            ),
+            "a window with reads to be closed",
+        )
+        found = samples(port)
+        for name, labels in PATTERNS_OF_DASHBOARDS.items():
+            assert name in found, name
+            assert labels <= set(found[name][0][0]), name
+        for name in SUMMARIES:
+            shares = [labels["quantile"] for labels, _ in found[name] if labels["success"] == "true"]
+            assert shares == ["0.5", "0.75", "0.95", "0.99", "0.999", "0.9999", "1.0"], name
+
+        def total(name: str, **wanted: str) -> float:
+            return sum(value for labels, value in found[name] if wanted.items() <= labels.items())
+
+        assert total("bookkeeper_server_ADD_ENTRY_count", success="true") == 1000
+        assert total("bookkeeper_server_READ_ENTRY_count", success="true") == 1000
+        assert total("bookkeeper_server_READ_ENTRY_count", success="false") == 1
+        assert total("bookie_WRITE_BYTES") == total("bookie_READ_BYTES") > 500_000
+        assert total("bookie_journal_JOURNAL_ADD_ENTRY_count", success="true") == 1000
+        assert total("bookie_journal_JOURNAL_SYNC_count", success="true") > 0
+        assert total("bookie_readahead_batch_count_sum", success="true") > 0
+        assert total("bookie_read_cache_hits") > 0
+        assert total("bookie_read_cache_misses") > 0
+        assert total("bookie_ledgers_count") == 1
+        directory = re.sub(r"\W", "_", str(tmp_path / "bookie" / "ledgers"))
+        assert 0 < total(f"bookie_ledger_dir_{directory}_usage") <= 100
+        for stage in ("received", "queued", "journal_written", "synced", "answered"):
+            assert total("bkspark_bookie_add_stage_seconds_count", stage=stage) == 1000
+            assert total("bkspark_bookie_add_stage_seconds_sum", stage=stage) > 0, stage
+        assert total("bkspark_bookie_read_stage_seconds_count", stage="answered") == 1001
+        assert total("process_cpu_seconds_total") > 0
+        # The metrics have a port of their own, too, with nothing else on it.
+        assert "bookie_SERVER_STATUS" in samples(child.facts["metrics_port"])
+        assert call(child.facts["metrics_port"], "/api/v1/bookie/state")[0] == 404
+
+
+@pytest.mark.cluster
+def test_bookie_set_read_only_stays_so_over_a_restart_until_it_is_set_writable(uri: str, tmp_path: Path) -> None:
+    child = BookieChild(tmp_path / "bookie", uri, **HTTP)
+    with child.running():
+        port = child.facts["http_port"]
+        assert answer(port, "/api/v1/bookie/state/readonly") == {"readOnly": False}
+        assert registered(uri, child.id) == ("available", ("127.0.0.1", port))
+        assert answer(port, "/api/v1/bookie/state/readonly", "PUT", {"readOnly": True}) == {"readOnly": True}
+        assert registered(uri, child.id)[0] == "readonly", "the cluster knows it before the answer"
+        assert (tmp_path / "bookie/ledgers/current/BOOKIE_STATUS").read_text().startswith("1,READ_ONLY,")
+        assert "audit: http:127.0.0.1: set read-only" in child.log_text()
+    with child.running():
+        port = child.facts["http_port"]
+        assert registered(uri, child.id)[0] == "readonly"
+        assert answer(port, "/api/v1/bookie/state")["readOnly"] is True
+        assert samples(port)["bookie_SERVER_STATUS"] == [({}, 0.0)]
+        assert answer(port, "/api/v1/bookie/state/readonly", "PUT", {"readOnly": False}) == {"readOnly": False}
+        assert registered(uri, child.id)[0] == "available"
+        with child.connect() as peer:
+            assert peer.add(1, 0, [b"entry"]) == [0]
+
+
+def registered(uri: str, bookie_id: str) -> tuple[str, tuple[str, int] | None]:
+    """Return how a bookie is registered, and its HTTP endpoint."""
+
+    async def look() -> tuple[str, tuple[str, int] | None]:
+        parsed = MetadataUri.parse(uri)
+        tree = await open_tree(parsed)
+        try:
+            for state, where in (("available", "available"), ("readonly", "available/readonly")):
+                if await tree.exists(f"{parsed.root}/{where}/{bookie_id}") is not None:
+                    data, _ = await tree.get(f"{parsed.root}/{where}/{bookie_id}")
+                    return state, registration.decode(data, bookie_id).http
+            return "down", None
+        finally:
+            await tree.close()
+
+    return asyncio.run(look())
+
+
+@pytest.mark.cluster
+def test_changes_are_checked_and_secrets_are_not_shown(uri: str, tmp_path: Path) -> None:
+    child = BookieChild(tmp_path / "bookie", uri, **HTTP, passwd="s3cret", compactionRateByBytes="1000")
+    with child.running():
+        port = child.facts["http_port"]
+        shown = call(port, "/api/v1/config/server_config")[1]
+        assert "s3cret" not in shown
+        assert json.loads(shown)["passwd"] == "***"
+        config = "/api/v1/config/server_config"
+        assert call(port, config, "PUT", {"compactionRateByBytes": "5000"}) == (200, "Success set server config.")
+        assert answer(port, config)["compactionRateByBytes"] == "5000"
+        for wrong, complaint in (
+            ({"journalDirectories": "/x"}, "cannot be changed while the bookie runs"),
+            ({"compactionRateByBytes": "many"}, "it must be a whole number"),
+            ({"compactionRateByBytes": "7", "bookiePort": "1"}, "cannot be changed"),
+        ):
+            status, text = call(port, config, "PUT", wrong)
+            assert (status, complaint in text) == (400, True), text
+        assert answer(port, config)["compactionRateByBytes"] == "5000", "all or none"
+        assert call(port, config, "PUT")[0] == 404
+        gc = "/api/v1/bookie/gc"
+        assert answer(port, f"{gc}/suspend_compaction", "PUT", {"suspendMajor": True}) == (
+            f"Suspend majorGC on BookieServer: {child.id}"
+        )
+        assert answer(port, f"{gc}/suspend_compaction") == {
+            "isMajorGcSuspended": "true",
+            "isMinorGcSuspended": "false",
+        }
+        assert answer(port, f"{gc}/resume_compaction", "PUT", {"resumeMajor": True, "resumeMinor": True}) == (
+            f"Resume majorGC on BookieServer: {child.id}, Resume minorGC on BookieServer: {child.id}"
+        )
+        assert answer(port, f"{gc}/suspend_compaction")["isMajorGcSuspended"] == "false"
+        assert call(port, f"{gc}/suspend_compaction", "PUT", {})[0] == 400
+        assert call(port, f"{gc}/suspend_compaction", "PUT")[0] == 400
+        assert call(port, f"{gc}/resume_compaction")[0] == 404
+        assert answer(port, gc, "PUT", {"forceMajor": False, "forceMinor": True}) == (
+            f"Triggered GC on BookieServer: {child.id}"
+        )
+        assert call(port, gc, "POST")[0] == 405
+        assert call(port, "/metrics", "PUT")[0] == 403
+        assert call(port, "/api/v1/bookie/state", "PUT")[0] == 404
+        assert call(port, "/heartbeat") == (200, "OK\n")
+        assert call(port, "/api/v1/bookie/is_ready") == (200, "OK")
+        log = child.log_text()
+        assert "audit: http:127.0.0.1: set compactionRateByBytes=5000 (before: 1000)" in log
+        assert log.count("audit: http:127.0.0.1: suspend major compaction") == 1
+
+
+def test_probe_of_a_bookie_that_starts_gets_503(tmp_path: Path) -> None:
+    """Apache: 503 `Bookie is not fully started yet`. A long replay must not look like a dead process."""
+    settings = {"journalDirectories": str(tmp_path / "j"), "ledgerDirectories": str(tmp_path / "l")}
+
+    async def asked() -> list[tuple[int, bytes]]:
+        configuration = configure(settings)
+        service = BookieService(LocalFiles(), configuration.service)
+        keys = LiveKeys(configuration, None, settings)
+        routes = Routes()
+        BookieApi(BookieOperator("127.0.0.1:3181", service, keys, LocalFiles())).add_to(routes)
+        replies = []
+        for path in ("is_ready", "gc_details", "state", "info"):
+            try:
+                reply = await routes.answer(HttpRequest("GET", f"/api/v1/bookie/{path}", {}, role=Role.READ))
+                replies.append((reply.status, reply.body))
+            except HttpError as error:
+                replies.append((error.status, error.text.encode()))
+        return replies
+
+    ready, details, state, _ = asyncio.run(asked())
+    assert ready == details == (503, b"Bookie is not fully started yet")
+    assert json.loads(state[1])["running"] is False
+
+
+@pytest.mark.cluster
+def test_forced_read_only_bookie_refuses_the_switch(uri: str, tmp_path: Path) -> None:
+    child = BookieChild(tmp_path / "bookie", uri, **HTTP, forceReadOnlyBookie="true")
+    with child.running():
+        port = child.facts["http_port"]
+        status, text = call(port, "/api/v1/bookie/state/readonly", "PUT", {"readOnly": False})
+        assert (status, "forceReadOnlyBookie" in text) == (400, True)
+        assert call(port, "/api/v1/bookie/state/readonly", "PUT", {"readOnly": "yes"})[0] == 400
+        assert call(port, "/api/v1/bookie/state/readonly", "PUT")[0] == 400
+
+
+@pytest.mark.cluster
+def test_without_the_keys_nothing_listens(uri: str, tmp_path: Path) -> None:
+    child = BookieChild(tmp_path / "bookie", uri)
+    with child.running() as process:
+        assert set(child.facts) == {"id", "pid"}
+        assert listening_ports(process.pid) == {child.port}
+
+
+def listening_ports(pid: int) -> set[int]:
+    """Return the TCP ports that a process listens at."""
+    inodes = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        target = link.readlink().name if link.is_symlink() else ""
+        if target.startswith("socket:["):
+            inodes.add(target[8:-1])
+    rows = [
+        line.split() for path in ("tcp", "tcp6") for line in Path(f"/proc/{pid}/net/{path}").read_text().splitlines()
+    ]
+    return {int(row[1].split(":")[1], 16) for row in rows[1:] if len(row) > 9 and row[3] == "0A" and row[9] in inodes}

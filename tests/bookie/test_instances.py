@@ -1,0 +1,162 @@
+"""Several bookies of one host under one supervisor: `bkspark bookie --instances N`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bkspark.cli.child_process import ChildProcess
+from bkspark.cli.ports import check_port, free_ports
+from bkspark.errors import ConfigurationError
+from bkspark.wire.status import Status
+from tests.bookie.child import START_S, STOP_S
+from tests.bookie.serving import Peer, stored
+from tests.polling import wait_until
+
+
+def ports_in_a_row(count: int) -> int:
+    """Return the first of ports that are free now."""
+    while True:
+        first = free_ports(1)[0]
+        with contextlib.suppress(ConfigurationError):
+            for port in range(first, first + count):
+                check_port(port)
+            return first
+
+
+class Host:
+    """The configuration of two bookies; `running` supervises them."""
+
+    def __init__(self, directory: Path, uri: str) -> None:
+        directory.mkdir()
+        self.directory = directory
+        self.port = ports_in_a_row(2)
+        self.config = directory / "bookie.conf"
+        keys = {
+            "bookiePort": self.port,
+            "advertisedAddress": "127.0.0.1",
+            "journalDirectories": directory / "journal",
+            "ledgerDirectories": directory / "ledgers-{instance}",
+            "metadataServiceUri": uri,
+            "diskUsageThreshold": "0.999",
+        }
+        self.config.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+
+    def command(self, *more: str) -> list[str]:
+        return [sys.executable, "-m", "bkspark.cli", "bookie", "--config", str(self.config), *more]
+
+    def ask(self, *more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(self.command(*more), capture_output=True, text=True, timeout=START_S, check=False)
+
+    @contextlib.contextmanager
+    def running(self, *more: str) -> Iterator[tuple[ChildProcess, list[dict[str, Any]]]]:
+        """The supervisor, and what it reports of each bookie."""
+        command = self.command("--instances", "2", "--json", *more)
+        supervisor = ChildProcess("supervisor", command, self.directory / "log")
+        try:
+            line = next(supervisor.lines(time.monotonic() + START_S), None)
+            assert line is not None, supervisor.last_log_line()
+            facts = json.loads(line)
+            assert facts["pid"] == supervisor.pid
+            yield supervisor, facts["instances"]
+        finally:
+            supervisor.stop(STOP_S)
+
+    def log_text(self) -> str:
+        return (self.directory / "log").read_text()
+
+
+@pytest.fixture
+def host(tmp_path: Path, uri: str) -> Host:
+    return Host(tmp_path / "host", uri)
+
+
+def is_gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def test_instances_are_bookies_of_their_own_that_end_with_their_supervisor(host: Host) -> None:
+    with host.running() as (supervisor, instances):
+        assert [facts["id"] for facts in instances] == [f"127.0.0.1:{host.port + number}" for number in (0, 1)]
+        for ledger_id, facts in enumerate(instances):
+            with Peer(host.port + ledger_id) as peer:
+                assert peer.add(ledger_id, 0, [b"mine"]) == [Status.EOK]
+            assert (host.directory / "journal" / f"instance-{facts['instance']}" / "current" / "VERSION").exists()
+            assert (host.directory / f"ledgers-{facts['instance']}" / "current" / "VERSION").exists()
+        state = host.ask("--instances", "2", "--instance", "2", "state", "--json")
+        assert state.returncode == 0, state.stderr
+        assert json.loads(state.stdout)
+    assert supervisor.exit_code == 0
+    assert all(is_gone(facts["pid"]) for facts in instances)
+    assert "instance 1: " in host.log_text()
+    with host.running("--log-format", "json") as (_, instances), Peer(host.port + 1) as peer:
+        assert peer.read(1, 0).body == stored(1, 0, b"mine")
+    last = json.loads(host.log_text().splitlines()[-1])
+    assert last["Attributes"]["bookie.instance"] in ("1", "2")
+
+
+def test_instance_that_was_killed_starts_again_and_has_its_entries(host: Host) -> None:
+    with host.running() as (_, instances):
+        with Peer(host.port + 1) as peer:
+            assert peer.add(7, 0, [b"kept"]) == [Status.EOK]
+        child = instances[1]["pid"]
+        # The bookie, not the supervisor: what a crash or the kernel's out-of-memory killer does.
+        subprocess.run(["kill", "-KILL", str(child)], check=True)
+        wait_until(lambda: is_gone(child), "the killed bookie to be gone")
+        wait_until(lambda: listens(host.port + 1), "the second instance to serve again")
+        with Peer(host.port + 1) as peer:
+            assert peer.read(7, 0).body == stored(7, 0, b"kept")
+        assert "instance 2 was killed by SIGKILL: it starts again in 1 s" in host.log_text()
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_bookies_end_when_their_supervisor_is_killed(host: Host) -> None:
+    with host.running() as (supervisor, instances):
+        supervisor.signal(signal.SIGKILL)
+        for facts in instances:
+            wait_until(lambda facts=facts: is_gone(facts["pid"]), "the bookies to be gone")
+
+
+def test_instance_that_cannot_start_ends_all_and_is_named(host: Host) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", host.port + 1))
+        taken.listen()
+        ended = host.ask("--instances", "2", "--json")
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert f"bookiePort={host.port + 1}" in ended.stderr
+    assert "instance 2 cannot start: all bookies stop" in ended.stderr
+    assert not listens(host.port)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--instances", "65"], "--instances 65 must lie between 1 and 64"),
+        (["--instance", "1"], "--instance 1 needs --instances"),
+        (["--instances", "2", "--instance", "3"], "--instance 3 must lie between 1 and 2"),
+        (["--instances", "2", "--check"], "add --instance I to --instances"),
+        (["--instances", "2", "state"], "add --instance I to --instances"),
+        (["--instances", "2", "--set", "bookieId=one"], "bookieId=one: 2 instances cannot share an id"),
+        (["--instances", "2", "--set", "bookieport=1"], "bookieport"),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_code_2(host: Host, options: list[str], reason: str) -> None:
+    ended = host.ask(*options)
+    assert ended.returncode == 2
+    assert reason in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1

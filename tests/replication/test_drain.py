@@ -1,0 +1,151 @@
+"""`bkspark cluster drain` on real processes: no copy is given up; it can be interrupted, continued and cancelled."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bkspark.blocking import Client
+from tests.cluster import Cluster
+from tests.polling import wait_until
+from tests.replication.repairing import WAIT_S, check, command, naming
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def four(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path, bookies=4) as cluster:
+        yield cluster
+
+
+def written(client: Client, count: int, entries: int = 20, size: int = 1000) -> list[int]:
+    """Write closed ledgers on three of four bookies, two copies of each entry."""
+    ids = []
+    for _ in range(count):
+        with client.create(ensemble=3, write_quorum=2, ack_quorum=2) as writer:
+            writer.append_many([b"x" * size] * entries)
+        ids.append(writer.ledger_id)
+    return ids
+
+
+def test_drain_moves_everything_with_the_bookie_as_a_source(four: Cluster) -> None:
+    """Finding H3: decommission gives up a copy first. With a single copy, the bookie itself is the only source."""
+    uri, bookie = four.uri, four.bookies[0]
+    with Client(uri) as client:
+        ids = written(client, 12)
+        for _ in range(8):
+            with client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
+                writer.append(b"the only copy")
+            ids.append(writer.ledger_id)
+        named = naming(client, ids, bookie.id)
+        preview, _ = command(uri, "drain", bookie.id, "--plan")
+        assert (preview["ledgers"], preview["growing"], preview["without_spare"]) == (len(named), 0, 0)
+        assert preview["targets"] == sorted(each.id for each in four.bookies[1:])
+        assert preview["bytes"] > 0
+        facts, progress = command(uri, "drain", bookie.id, "--reason", "to retire")
+        assert (facts["ledgers"], facts["drained"]) == (len(named), True)
+        assert facts["copied_bytes"] >= preview["bytes"]
+        assert f"{len(named)} of {len(named)} ledgers" in progress
+        assert naming(client, ids, bookie.id) == []
+        assert check(uri)["ok"]
+        bookie.stop()
+        assert check(uri)["ok"], "nothing is missing without the bookie"
+        done, _ = command(uri, "decommission", bookie.id)
+        assert done["ledgers"] == 0
+        assert command(uri, "plans")[0] == {"plans": []}
+
+
+def test_drain_is_interrupted_continued_throttled_and_cancelled(four: Cluster) -> None:
+    uri, bookie = four.uri, four.bookies[1]
+    with Client(uri) as client:
+        ids = written(client, 8, entries=100, size=10_000)
+        named = naming(client, ids, bookie.id)
+        line = [sys.executable, "-m", "bkspark.cli", "cluster", "drain", bookie.id, "--uri", uri]
+        slow = subprocess.Popen([*line, "--rate", "200000"], stderr=subprocess.PIPE, text=True)
+        try:
+
+            def has_copied() -> bool:
+                status = command(uri, "drain", bookie.id, "--status", code=None)[0]
+                return bool(status) and status["progress"].get("copied_bytes", 0) > 0
+
+            wait_until(has_copied, "the drain to copy", WAIT_S)
+            status, _ = command(uri, "drain", bookie.id, "--status")
+            assert status["bytes_per_s"] == 200_000
+            assert status["progress"]["ledgers"] == len(named)
+            assert status["progress"]["seconds_left"] is not None
+            slow.send_signal(signal.SIGINT)
+            assert slow.wait(30) == 1
+            assert "interrupted" in (slow.stderr.read() if slow.stderr else "")
+        finally:
+            slow.kill()
+            slow.wait()
+        # The plan is still there: the bookie stays read-only, and another process can cancel the drain while one runs.
+        states = {each["id"]: each["state"] for each in command(uri, "bookies")[0]["bookies"]}
+        assert states[bookie.id] == "readonly"
+        again = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
+        try:
+            assert again.stderr is not None
+            assert "continues the drain that" in again.stderr.readline()
+            command(uri, "drain", bookie.id, "--cancel")
+            assert again.wait(30) == 1
+            assert "was cancelled" in again.stderr.read()
+        finally:
+            again.kill()
+            again.wait()
+        assert check(uri)["ok"]
+        facts, _ = command(uri, "drain", bookie.id)
+        assert facts["drained"] is True
+        assert naming(client, ids, bookie.id) == []
+        assert check(uri)["ok"]
+
+
+def test_ledger_that_is_being_written_waits_for_its_writer(four: Cluster) -> None:
+    uri = four.uri
+    with Client(uri) as client:
+        writer = client.create(ensemble=3, write_quorum=3, ack_quorum=2)
+        writer.append(b"before")
+        bookie = writer.metadata.fragments[0].bookies[0]
+        line = [sys.executable, "-m", "bkspark.cli", "cluster", "drain", bookie, "--uri", uri, "--json"]
+        waiting = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
+        try:
+
+            def is_waiting() -> bool:
+                status = command(uri, "drain", bookie, "--status", code=None)[0]
+                return bool(status) and status["progress"].get("waiting") == [writer.ledger_id]
+
+            wait_until(is_waiting, "the drain to wait for the writer", WAIT_S)
+            writer.append(b"the bookie refuses it, and the writer replaces the bookie")
+            assert waiting.wait(60) == 0
+        finally:
+            waiting.kill()
+            waiting.wait()
+        writer.append(b"the writer was not fenced")
+        writer.close()
+        assert check(uri)["ok"]
+
+
+def test_drain_closes_open_ledgers_only_if_asked_and_refuses_what_is_impossible(four: Cluster) -> None:
+    uri = four.uri
+    with Client(uri) as client:
+        writer = client.create(ensemble=4, write_quorum=2, ack_quorum=2)
+        writer.append(b"x")
+        writer.abandon()
+        bookie = four.bookies[0].id
+        preview, _ = command(uri, "drain", bookie, "--plan", code=10)
+        assert preview["without_spare"] == 1
+        facts = command(
+            uri, "drain", bookie, "--close-open", "--set", "openLedgerRereplicationGracePeriod=100", code=1
+        )[1]
+        assert "no spare writable bookie" in facts
+        assert client.metadata(writer.ledger_id).is_closed
+        command(uri, "drain", bookie, "--cancel")
+        assert "is not being drained" in command(uri, "drain", bookie, "--status", code=2)[1]
+        assert "there is no bookie b:1" in command(uri, "drain", "b:1", code=2)[1]
+        four.bookies[0].stop()
+        assert "does not run" in command(uri, "drain", bookie, code=2)[1]

@@ -1,0 +1,59 @@
+"""Autorecovery in a process of its own serves HTTP: its metrics, and the paths that are about the cluster."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from bkspark.cli.child_process import ChildProcess
+from bkspark.cli.ports import free_ports
+from bkspark.cli.zookeeper_process import ZooKeeperProcess
+from tests.bookie.child import STOP_S, new_cluster
+from tests.polling import wait_until
+
+
+def ask(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as reply:
+            return reply.status, reply.read().decode()
+    except HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@pytest.mark.cluster
+def test_autorecovery_serves_its_metrics_and_the_clusters_paths(zookeeper: ZooKeeperProcess, tmp_path: Path) -> None:
+    uri = new_cluster(zookeeper.connect_string, f"recovery-{tmp_path.name}")
+    (port,) = free_ports(1)
+    settings = {"metadataServiceUri": uri, "httpServerEnabled": "true", "httpServerPort": str(port)}
+    command = [sys.executable, "-m", "bookie_service.replication", "autorecovery", "--json"]
+    for key, value in settings.items():
+        command += ["--set", f"{key}={value}"]
+    process = ChildProcess("autorecovery", command, tmp_path / "log")
+    try:
+        assert next(process.lines(time.monotonic() + 60), None) is not None, process.last_log_line()
+        assert ask(port, "/heartbeat") == (200, "OK\n")
+        wait_until(lambda: ask(port, "/api/v1/autorecovery/who_is_auditor")[0] == 200, "an auditor to be elected")
+        status, metrics = ask(port, "/metrics")
+        assert status == 200
+        for name in (
+            "auditor_NUM_UNDER_REPLICATED_LEDGERS_count",
+            "replication_worker_NUM_ENTRIES_READ",
+            "replication_worker_NUM_ENTRIES_WRITTEN",
+            "replication_worker_NUM_BYTES_READ_sum",
+            "replication_worker_NUM_BYTES_WRITTEN_sum",
+            "bkspark_underreplicated_ledgers",
+            "process_resident_memory_bytes",
+        ):
+            assert f"\n{name}" in metrics, name
+        assert ask(port, "/api/v1/autorecovery/status")[0] == 200
+        assert ask(port, "/api/v2/autorecovery")[0] == 200
+        # There is no bookie: its paths do not exist, and do not end with an error of the server.
+        assert ask(port, "/api/v1/bookie/state")[0] == ask(port, "/api/v2/bookie")[0] == 404
+    finally:
+        process.stop(STOP_S)
+    assert process.exit_code == 0

@@ -1,0 +1,199 @@
+"""Plans of operators, followed by real bookies and auditors: maintenance and its end, quarantine, restarts."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from bkspark.blocking import Client
+from bkspark.cli.__main__ import main
+from bkspark.version import VERSION
+from tests.cli.console import Console
+from tests.cluster import Cluster
+from tests.polling import wait_until
+from tests.replication.repairing import autorecovery
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def console(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Console:
+    return Console("", monkeypatch, capfd)
+
+
+def states(console: Console, uri: str) -> dict[str, str]:
+    return {each["id"]: each["state"] for each in console.json("cluster", "bookies", "--uri", uri)["bookies"]}
+
+
+def test_copies_of_a_bookie_in_maintenance_are_not_replaced_until_it_ends(tmp_path: Path, console: Console) -> None:
+    """Operators' complaint: a planned restart starts the re-replication of everything (apache/bookkeeper 58, 574)."""
+    with Cluster(tmp_path, bookies=4) as cluster, autorecovery(cluster.uri, tmp_path / "repair.log"):
+        uri, bookie = cluster.uri, cluster.bookies[0]
+        at = ("--uri", uri)
+        with Client(uri) as client:
+            ids = []
+            for _ in range(4):
+                with client.create(ensemble=4, write_quorum=2, ack_quorum=2) as writer:
+                    writer.append_many([b"x"] * 10)
+                ids.append(writer.ledger_id)
+        began = console.json("cluster", "maintenance", bookie.id, "--for", "1h", "--reason", "new disk", *at)
+        assert began["followed"] is True
+        assert states(console, uri)[bookie.id] == "readonly"
+        (plan,) = console.json("cluster", "plans", *at)["plans"]
+        assert (plan["bookie"], plan["kind"], plan["reason"]) == (bookie.id, "maintenance", "new disk")
+        assert plan["until_ms"] > time.time() * 1000
+        log = (bookie.dir / "bookie.log").read_text()
+        assert re.search(r"audit: \S+@\S+: plan maintenance by \S+ until \S+: new disk", log), log
+        # Another plan, or an end of what does not exist, is refused with what there is.
+        assert "is in maintenance" in console.fails(2, "cluster", "quarantine", bookie.id, *at).err
+        assert "the plan is maintenance" in console.fails(2, "cluster", "quarantine", bookie.id, "--end", *at).err
+        assert "there is no bookie b:1" in console.fails(2, "cluster", "maintenance", "b:1", *at).err
+        bookie.stop()
+        # The auditor has seen that the bookie is gone when it has listed those of another one that went later.
+        other = cluster.bookies[1]
+        other.kill()
+        with Client(uri) as client:
+            wait_until(
+                lambda: all(other.id not in str(client.metadata(id).fragments) for id in ids) or _listed(console, uri),
+                "the other bookie's ledgers to be listed",
+                120,
+            )
+            missing = {name for each in _listed(console, uri) for name in each["missing"]}
+            assert bookie.id not in missing
+            assert all(bookie.id in client.metadata(id).fragments[0].bookies for id in ids)
+        other.restart()
+        bookie.restart()
+        assert states(console, uri)[bookie.id] == "readonly", "maintenance lasts over a restart"
+        assert console.json("cluster", "maintenance", bookie.id, "--end", *at)["ended"] is True
+        assert states(console, uri)[bookie.id] == "available"
+        assert console.json("cluster", "plans", *at) == {"plans": []}
+
+
+def _listed(console: Console, uri: str) -> list[dict[str, object]]:
+    return console.json("cluster", "underreplicated", "--uri", uri)["ledgers"]
+
+
+def test_maintenance_ends_by_itself_and_is_refused_for_the_last_copy(tmp_path: Path, console: Console) -> None:
+    with Cluster(tmp_path, bookies=2) as cluster:
+        at = ("--uri", cluster.uri)
+        with Client(cluster.uri) as client, client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
+            writer.append(b"the only copy")
+            (holder,) = writer.metadata.fragments[0].bookies
+        assert "last_copy" in console.fails(10, "cluster", "maintenance", holder, *at).err
+        assert states(console, cluster.uri)[holder] == "available"
+        console.json("cluster", "maintenance", holder, "--despite", "last_copy", "--for", "2s", *at)
+        wait_until(lambda: states(console, cluster.uri)[holder] == "available", "maintenance to end by itself")
+
+
+def test_bookie_in_quarantine_gets_no_new_ledger_and_keeps_its_writers(tmp_path: Path, console: Console) -> None:
+    with Cluster(tmp_path, bookies=2) as cluster, Client(cluster.uri) as client:
+        at = ("--uri", cluster.uri)
+        writer = client.create(ensemble=1, write_quorum=1, ack_quorum=1)
+        writer.append(b"before")
+        (bookie,) = writer.metadata.fragments[0].bookies
+        assert console.json("cluster", "quarantine", bookie, "--reason", "slow disk", *at)["followed"] is True
+        for _ in range(6):
+            with client.create(ensemble=1, write_quorum=1, ack_quorum=1) as other:
+                other.append(b"x")
+                assert bookie not in other.metadata.fragments[0].bookies
+        assert writer.append(b"after") == 1
+        assert len(writer.metadata.fragments) == 1, "its writer did not have to leave"
+        writer.close()
+        console.json("cluster", "quarantine", bookie, "--end", *at)
+        assert states(console, cluster.uri)[bookie] == "available"
+
+
+def test_bookie_restarts_in_place_by_command(tmp_path: Path, console: Console) -> None:
+    with Cluster(tmp_path, bookies=1) as cluster:
+        bookie = cluster.bookies[0]
+        with Client(cluster.uri) as client, client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
+            writer.append(b"kept")
+        log, pid = bookie.dir / "bookie.log", bookie.pid
+        ledgers = next(path for path in bookie.dir.rglob("control")).parent.parent
+        command = [sys.executable, "-m", "bkspark.cli", "bookie", "--set", f"ledgerDirectories={ledgers}", "restart"]
+        subprocess.run(command, check=True, timeout=60)
+        wait_until(lambda: log.read_text().count(" serves: ") == 2, "the bookie to serve again")
+        assert (bookie.is_running, bookie.pid) == (True, pid)
+        assert "audit: control:" in log.read_text()
+        assert "the bookie stops: it restarts" in log.read_text()
+        with Client(cluster.uri) as client:
+            assert client.open(writer.ledger_id).read(0, 0)[0] == b"kept"
+        assert main(["cluster", "health", "--uri", cluster.uri]) == 0
+
+
+def test_rolling_restart_restarts_all_and_writers_go_on(tmp_path: Path, console: Console) -> None:
+    """No ledger loses its quorum: each bookie restarts when all others serve, and no copy is replaced."""
+    with Cluster(tmp_path, bookies=4) as cluster, autorecovery(cluster.uri, tmp_path / "repair.log"):
+        at = ("--uri", cluster.uri)
+        with Client(cluster.uri) as client:
+            with client.create(ensemble=3, write_quorum=2, ack_quorum=2) as closed:
+                closed.append_many([b"x"] * 10)
+            ensemble = closed.metadata.fragments[0].bookies
+            writer = client.create(ensemble=3, write_quorum=3, ack_quorum=2)
+            stopping, written = threading.Event(), []
+
+            def write() -> None:
+                while not stopping.is_set():
+                    written.append(writer.append(b"entry %d" % len(written)))
+
+            thread = threading.Thread(target=write)
+            thread.start()
+            try:
+                done = console.json("cluster", "restart", *at)["restarted"]
+            finally:
+                stopping.set()
+                thread.join(60)
+            assert [each["bookie"] for each in done] == sorted(each.id for each in cluster.bookies)
+            for bookie in cluster.bookies:
+                assert (bookie.dir / "bookie.log").read_text().count(" serves: ") == 2
+            writer.close()
+            reader = client.open(writer.ledger_id)
+            assert [bytes(each) for batch in reader.batches() for each in batch] == [
+                b"entry %d" % number for number in range(len(written))
+            ]
+            assert client.metadata(closed.ledger_id).fragments[0].bookies == ensemble, "no copy was replaced"
+        assert console.json("cluster", "plans", *at) == {"plans": []}
+        assert _listed(console, cluster.uri) == []
+
+
+def test_restart_refuses_where_the_last_copy_would_be_away(tmp_path: Path, console: Console) -> None:
+    with Cluster(tmp_path, bookies=2) as cluster:
+        at = ("--uri", cluster.uri)
+        with Client(cluster.uri) as client, client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
+            writer.append(b"the only copy")
+            (holder,) = writer.metadata.fragments[0].bookies
+        assert "last_copy" in console.fails(10, "cluster", "restart", holder, "--timeout", 0.1, *at).err
+        # By a command, as for Apache's bookies; one that fails restarts nothing.
+        failing = ("--despite", "last_copy", "--command", "false {bookie}")
+        assert f"false {holder} ended with 1" in console.fails(1, "cluster", "restart", holder, *failing, *at).err
+        unknown = ("--despite", "last_copy", "--command", "/no/such/program")
+        assert "cannot be run" in console.fails(2, "cluster", "restart", holder, *unknown, *at).err
+        assert states(console, cluster.uri)[holder] == "available"
+        other = next(each for each in cluster.bookies if each.id != holder)
+        other.kill()
+        assert "bookie_" in console.fails(10, "cluster", "restart", holder, "--timeout", 0.1, *at).err
+
+
+def test_bookies_are_listed_with_version_rack_reason_and_directories(tmp_path: Path, console: Console) -> None:
+    http = {"httpServerEnabled": "true", "httpServerPort": "0", "httpServerHost": "127.0.0.1"}
+    with Cluster(tmp_path, bookies=2, settings=http) as cluster:
+        at = ("--uri", cluster.uri)
+        first, second = (each.id for each in cluster.bookies)
+        console.json("cluster", "quarantine", first, "--reason", "slow disk", *at)
+        found = {each["id"]: each for each in console.json("cluster", "bookies", *at)["bookies"]}
+        assert (found[first]["state"], found[second]["state"]) == ("readonly", "available")
+        assert found[first]["reason"].endswith(": slow disk")
+        for each in found.values():
+            assert (each["version"], each["rack"], each["reachable"]) == (VERSION, "/default-rack", True)
+            assert {disk["kind"] for disk in each["directories"]} == {"journal", "ledgers"}
+            assert all(0 < disk["used_percent"] < 100 for disk in each["directories"])
+        cluster.bookies[1].kill()
+        text = console.text("cluster", "bookies", *at)
+        assert re.search(rf"^{re.escape(second)} +available +no ", text, re.MULTILINE), text
+        assert "slow disk" in text

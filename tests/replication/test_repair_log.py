@@ -1,0 +1,79 @@
+"""What repairs log: nothing floods, and what was repaired is reported."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from bkspark.errors import NotEnoughBookies, ReadFailed
+from bookie_service.replication.repair_log import CAUSES_MAX, MINUTE_S, RepairLog
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def log(clock: Clock, caplog: pytest.LogCaptureFixture) -> RepairLog:
+    caplog.set_level(logging.INFO)
+    return RepairLog(clock)
+
+
+def test_cause_has_one_line_a_minute_however_many_ledgers_fail(
+    log: RepairLog, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """100,000 ledgers without a spare bookie, three attempts each: six million lines an hour before."""
+    for attempt in range(3):
+        for ledger_id in range(10_000):
+            log.failed(ledger_id, NotEnoughBookies(f"no spare writable bookie for {ledger_id}: start more"), 1.0)
+        log.tick(10_000)
+        clock.now += MINUTE_S + 1
+        log.tick(10_000)
+        assert len(caplog.records) == attempt + 2
+    assert caplog.messages[0] == "ledger 0 is not repaired yet: no spare writable bookie for 0: start more"
+    assert caplog.messages[1] == (
+        "9999 more repairs failed in 61 s for this cause, the last of them of ledger 9999: no spare writable bookie "
+        "for 9999: start more"
+    )
+
+
+def test_causes_have_lines_of_their_own_up_to_a_limit(log: RepairLog, caplog: pytest.LogCaptureFixture) -> None:
+    log.failed(1, NotEnoughBookies("no spare bookie"), 1.0)
+    log.failed(2, ReadFailed("no bookie answers"), 1.0)
+    assert len(caplog.records) == 2
+    for number in range(3 * CAUSES_MAX):
+        log.failed(3, ReadFailed("a" * number), 1.0)
+    assert len(caplog.records) <= CAUSES_MAX + 1
+
+
+def test_cause_that_is_over_has_a_line_at_once_when_it_returns(
+    log: RepairLog, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.failed(1, ReadFailed("x"), 1.0)
+    clock.now += MINUTE_S
+    log.tick(0)
+    log.failed(2, ReadFailed("x"), 1.0)
+    assert caplog.messages == ["ledger 1 is not repaired yet: x", "ledger 2 is not repaired yet: x"]
+
+
+def test_repaired_ledgers_are_summed_up(log: RepairLog, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    for ledger_id in range(50):
+        log.repaired(ledger_id, 1 << 20)
+    log.tick(7)
+    assert caplog.messages == []
+    clock.now += MINUTE_S
+    log.tick(7)
+    log.tick(7, is_last=True)
+    assert caplog.messages == ["repaired 50 ledgers, 52428800 bytes copied, 0.8 MiB/s; 7 are left"]
+    log.repaired(1, 0)
+    log.tick(0, is_last=True)
+    assert len(caplog.records) == 2
