@@ -1,0 +1,92 @@
+"""Changes: each is a request to a bookie's `/api/v2`, which checks its role and keeps the audit log.
+
+A bookie takes changes only from its own host. For another one, the console says what the bookie answered.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bkspark.errors import BookieUnavailable, BookKeeperError
+from bkspark_console.bookie_http import BookieHttpError
+from bkspark_console.cluster_view import API, ClusterView
+
+logger = logging.getLogger("bkspark_console.audit")
+
+RECENT_MAX = 1000
+"""Requests for changes that the console remembers."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleRecord:
+    """A change that a user of the console asked for, and what came of it."""
+
+    at_ms: int
+    who: str
+    bookie: str
+    change: str
+    outcome: str
+
+
+class Actions:
+    """Sends changes to bookies. For one event loop."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+        self.recent: deque[ConsoleRecord] = deque(maxlen=RECENT_MAX)
+
+    async def ask(
+        self, who: str, bookie: str, change: str, method: str, path: str, body: Mapping[str, Any] | None
+    ) -> Any:
+        """Let a bookie change something; return its answer.
+
+        Args:
+            who: the user's address, for the record. change: what it is, in words. path: below `/api/v2`.
+
+        Raises:
+            BookieUnavailable: the bookie has no HTTP server.
+            BookieHttpError: it refused, with its reason, or did not answer: whether it did it is not known then.
+        """
+        origin = await self._view.origin(bookie)
+        if origin is None:
+            raise BookieUnavailable(f"bookie {bookie} has no HTTP server: set httpServerEnabled=true", bookie=bookie)
+        try:
+            answer = await self._view.http.change(method, origin, f"{API}{path}", body, f"console:{who}")
+        except BookKeeperError as error:
+            self._record(who, bookie, change, f"refused: {error}")
+            raise
+        self._record(who, bookie, change, "done")
+        self._view.changed()
+        return answer
+
+    async def ask_any(self, who: str, change: str, method: str, path: str, body: Mapping[str, Any] | None) -> str:
+        """Let any bookie do what is about the whole cluster; return which one did.
+
+        Raises:
+            BookieUnavailable: no bookie has `/api/v2`.
+            BookieHttpError: as `ask`, of the last bookie that refused because of the role.
+        """
+        refusal: BookieHttpError | None = None
+        for bookie in await self._view.our_origins():
+            try:
+                await self.ask(who, bookie, change, method, path, body)
+                return bookie
+            except BookieHttpError as error:
+                # Another bookie may be on this host: only that one takes changes from here.
+                if error.status != 403:
+                    raise
+                refusal = error
+        if refusal is not None:
+            raise refusal
+        raise BookieUnavailable(
+            "no bookie with /api/v2 answers: a bkspark bookie with httpServerEnabled=true does this"
+        )
+
+    def _record(self, who: str, bookie: str, change: str, outcome: str) -> None:
+        self.recent.append(ConsoleRecord(time.time_ns() // 1_000_000, who, bookie, change, outcome))
+        logger.info("audit: console:%s: %s at bookie %s: %s", who, change, bookie, outcome)

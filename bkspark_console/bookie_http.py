@@ -1,0 +1,147 @@
+"""The HTTP of bookies, as the console asks it: metrics, `/api/v1` and `/api/v2`.
+
+Answers are limited in size and time; redirects and proxies are not followed. A bookie of Apache's has no `/api/v2`: the
+console only reads from it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import aiohttp
+
+from bkspark.cli.bookie_http import BookieHttpAccess
+from bkspark.errors import BookKeeperError
+from bkspark.metadata.registration import BookieAddress
+
+ANSWER_S_MAX = 5.0
+CHANGE_S_MAX = 30.0
+"""A change may wait until the cluster knows it."""
+ANSWER_BYTES_MAX = 8 << 20
+CONNECTIONS_MAX = 64
+_ANY_ADDRESS = ("0.0.0.0", "::", "")
+
+
+class BookieHttpError(BookKeeperError):
+    """A bookie did not answer by HTTP, or refused; `status` is its answer's, 0 without one."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def origin_of(address: BookieAddress) -> str | None:
+    """Return the origin of a bookie's HTTP server, None if its registration names no server."""
+    if address.http is None:
+        return None
+    host, port = address.http
+    if host in _ANY_ADDRESS:
+        # What Apache's bookies register by default: the server listens at every address of the bookie.
+        host = address.host
+    scheme = "https" if address.http_tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+class BookieHttp:
+    """A client of bookies' HTTP servers. For one event loop, until `close`."""
+
+    def __init__(self, access: BookieHttpAccess) -> None:
+        self._access = access
+        self._session: aiohttp.ClientSession | None = None
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=CONNECTIONS_MAX, limit_per_host=4)
+            self._session = aiohttp.ClientSession(connector=connector, trust_env=False)
+        return self._session
+
+    async def close(self) -> None:
+        """End every connection."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def text(self, origin: str, path: str) -> str:
+        """Return the body of a GET. Raises BookieHttpError."""
+        _, body = await self._ask("GET", origin, path, {}, None, ANSWER_S_MAX)
+        return body.decode("utf-8", "replace")
+
+    async def get(self, origin: str, path: str, query: Mapping[str, str | int] | None = None) -> Any:
+        """Return the JSON of a GET. Raises BookieHttpError."""
+        return _json(origin, path, (await self._ask("GET", origin, path, query or {}, None, ANSWER_S_MAX))[1])
+
+    async def change(self, method: str, origin: str, path: str, body: object, operator: str) -> Any:
+        """Return the JSON of a request that changes something; `operator` names the user in the bookie's audit log.
+
+        Raises:
+            BookieHttpError: the bookie refused, with its reason, or did not answer.
+        """
+        return _json(origin, path, (await self._ask(method, origin, path, {}, body, CHANGE_S_MAX, operator))[1])
+
+    async def _ask(
+        self,
+        method: str,
+        origin: str,
+        path: str,
+        query: Mapping[str, str | int],
+        body: object,
+        seconds: float,
+        operator: str = "",
+    ) -> tuple[int, bytes]:
+        limit = aiohttp.ClientTimeout(total=seconds)
+        sent = None if body is None else json.dumps(body).encode()
+        # Without a body, too: the library would name another type, which a bookie refuses.
+        headers = {} if method == "GET" else {"Content-Type": "application/json"}
+        headers |= {"X-Operator": operator} if operator else {}
+        headers |= self._access.headers(origin)
+        try:
+            async with self._opened().request(
+                method,
+                origin + path,
+                params=query,
+                data=sent,
+                headers=headers,
+                timeout=limit,
+                allow_redirects=False,
+                ssl=self._access.tls_context if origin.startswith("https:") else True,
+            ) as response:
+                found = await _limited(response, origin)
+                status = response.status
+        except TimeoutError:
+            raise BookieHttpError(f"{origin} did not answer within {seconds:g} s") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise BookieHttpError(f"{origin} does not answer: {error}") from None
+        if not HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
+            raise BookieHttpError(_reason(found) or f"{origin}{path} answers {status}", status)
+        return status, found
+
+
+async def _limited(response: aiohttp.ClientResponse, origin: str) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in response.content.iter_chunked(1 << 16):
+        size += len(piece)
+        if size > ANSWER_BYTES_MAX:
+            raise BookieHttpError(f"{origin} answers with more than {ANSWER_BYTES_MAX} bytes")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _json(origin: str, path: str, body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise BookieHttpError(f"{origin}{path} does not answer with JSON") from None
+
+
+def _reason(body: bytes) -> str:
+    """Return the message of an error of `/api/v2`, or the line of text of another one."""
+    try:
+        found = json.loads(body)
+        return str(found["error"]["message"])
+    except (ValueError, RecursionError, KeyError, TypeError):
+        lines = body.decode("utf-8", "replace").strip().splitlines()
+        return lines[0][:200] if lines else ""

@@ -1,0 +1,85 @@
+"""Audit: who changed what, from the bookies' audit logs and from the console itself."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from bkspark_console.access import actions_of, view_of
+from bkspark_console.bookie_http import BookieHttpError
+from bkspark_console.cluster_view import API
+from bkspark_console.parameters import bookie_id, whole_number, words
+from bkspark_console.render import render
+
+PAGE = 100
+RECORDS_MAX, ALL_RECORDS_MAX = 1000, 20_000
+COMMANDS_MAX = 200
+"""What a bookie remembers; what is read for one page from all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    """A change: when, at which bookie, by whom, what, and what came of it if the console asked for it."""
+
+    at_ms: int
+    bookie: str
+    who: str
+    change: str
+    outcome: str = ""
+
+
+def add_to(app: web.Application) -> None:
+    """Add the page."""
+    app.router.add_get("/audit", audit)
+
+
+async def audit(request: web.Request) -> web.Response:
+    """The last changes, the latest first."""
+    view = view_of(request)
+    only = bookie_id(request.query["bookie"].strip()) if request.query.get("bookie", "").strip() else ""
+    wanted = words(request.query, "change")
+    first = whole_number(request.query, "from", 0, 0, 1 << 31)
+    origins = await view.our_origins()
+
+    limit = max(1, min(RECORDS_MAX, ALL_RECORDS_MAX // max(1, len(origins))))
+
+    async def records(bookie: str, origin: str) -> list[AuditRow] | str:
+        try:
+            found = await view.http.get(origin, f"{API}/audit", {"limit": limit})
+        except BookieHttpError as error:
+            return f"bookie {bookie}: {error}"
+        return [_row(bookie, each) for each in found.get("records", ())]
+
+    answers = await asyncio.gather(*(records(*each) for each in origins.items() if only in ("", each[0])))
+    # What a bookie did is in its own list; here is what it refused.
+    refused = [
+        AuditRow(each.at_ms, each.bookie, f"console:{each.who}", each.change, each.outcome)
+        for each in actions_of(request).recent
+        if each.outcome != "done" and only in ("", each.bookie)
+    ]
+    # Changes that commands made in the metadata store; no bookie took part.
+    stored = await view.changes(COMMANDS_MAX) if not only else []
+    refused += [AuditRow(each.at_ms, "", each.who, each.change) for each in stored]
+    rows = [row for answer in answers if not isinstance(answer, str) for row in answer] + refused
+    rows = [row for row in rows if wanted.lower() in f"{row.who} {row.change}".lower()]
+    rows.sort(key=lambda row: (-row.at_ms, row.bookie))
+    return render(
+        request,
+        "audit.html",
+        title="Audit",
+        rows=rows[first : first + PAGE],
+        count=len(rows),
+        first=first,
+        next_first=first + PAGE if first + PAGE < len(rows) else None,
+        problems=[answer for answer in answers if isinstance(answer, str)],
+        asked=len(origins),
+        bookie=only,
+        wanted=wanted,
+    )
+
+
+def _row(bookie: str, record: dict[str, Any]) -> AuditRow:
+    return AuditRow(int(record["at_ms"]), bookie, str(record["who"]), str(record["change"]))

@@ -1,0 +1,52 @@
+"""The console while parts of the cluster are away: it says so, and goes on when they are back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bkspark.blocking import Client
+from tests.cluster import Cluster
+from tests.console.process import HTTP, ConsoleProcess
+from tests.polling import wait_until
+
+pytestmark = pytest.mark.cluster
+
+
+def test_dead_bookies_and_a_dead_metadata_store_are_shown_as_such(tmp_path: Path) -> None:
+    log = tmp_path / "console.log"
+    with (
+        Cluster(tmp_path / "cluster", bookies=2, settings=HTTP) as cluster,
+        ConsoleProcess("--uri", cluster.uri, log=log) as console,
+    ):
+        visitor, dead = console.visitor(), cluster.bookies[0]
+        with Client(cluster.uri) as client, client.create(ensemble=2, write_quorum=2, ack_quorum=2) as writer:
+            writer.append_many([b"one", b"two"])
+        assert "Healthy" in visitor.get("/").words
+        dead.kill()
+        wait_until(lambda: "Degraded" in visitor.get("/").words, "the overview to say so")
+        for path in ("/bookies", f"/bookies/{dead.id}", "/repair", "/slow", "/operations", f"/operations/{dead.id}"):
+            assert visitor.get(path).status == 200, path
+        page = visitor.get(f"/ledgers/{writer.ledger_id}")
+        assert 'class="cell available"' in page.text
+        assert any(f'class="cell {state}"' in page.text for state in ("unreachable", "down"))
+        checked = visitor.post(f"/ledgers/{writer.ledger_id}/copies", {"csrf": page.csrf, "depth": "lists"})
+        assert "Not every copy was found" in checked.words
+        assert f"{dead.id} 0 to 1 unknown" in checked.words
+        refused = visitor.post(f"/bookies/{dead.id}/read-only", {"csrf": page.csrf, "read_only": "yes"})
+        assert refused.status == 502
+        dead.restart()
+        wait_until(lambda: "Healthy" in visitor.get("/").words, "the bookie to serve again")
+        assert visitor.get(f"/bookies/{dead.id}").status == 200
+
+        cluster.zookeeper.stop()
+        answered = visitor.get("/ledgers")
+        assert answered.status == 503, answered.words
+        assert "503:" in answered.words
+        assert visitor.get("/healthz").status == 200
+        cluster.zookeeper.start()
+        wait_until(lambda: visitor.get("/").status == 200, "the console to be connected again")
+    text = log.read_text()
+    assert "Traceback" not in text
+    assert len(text.splitlines()) < 60
