@@ -1,0 +1,66 @@
+#!/bin/sh
+# The entry point of the image: `bookie`, `autorecovery`, `init`, `healthy`, or any command of bkspark.
+#
+# Variables are those of Apache's image: BK_KEY sets the configuration key KEY, and
+#   BK_zkServers, BK_CLUSTER_ROOT_PATH       name the cluster, unless BK_metadataServiceUri does
+#   BK_DATA_DIR                              holds journal and ledgers (/data/bookkeeper)
+#   BOOKIE_PORT, PORT0                       are other names of BK_bookiePort (3181)
+# Commands in a running container take the cluster from them, too: `docker exec NAME entrypoint cluster health`.
+# `bookie` and `autorecovery` wait for ZooKeeper and make the cluster's root if it is not there.
+set -eu
+
+BK_DATA_DIR=${BK_DATA_DIR:-/data/bookkeeper}
+export BK_bookiePort="${BK_bookiePort:-${PORT0:-${BOOKIE_PORT:-3181}}}"
+export BK_ledgerDirectories="${BK_ledgerDirectories:-$BK_DATA_DIR/ledgers}"
+# Two names of one key: the older one is only set where neither was given.
+if [ -z "${BK_journalDirectories:-}" ]; then
+  export BK_journalDirectory="${BK_journalDirectory:-$BK_DATA_DIR/journal}"
+fi
+if [ -z "${BK_metadataServiceUri:-}" ] && [ -n "${BK_zkServers:-}" ]; then
+  root=${BK_zkLedgersRootPath:-${BK_CLUSTER_ROOT_PATH:-}/ledgers}
+  # Servers are separated by commas in the key, by semicolons in the URI.
+  BK_metadataServiceUri="zk://$(printf %s "$BK_zkServers" | tr ', ' ';;')$root"
+  export BK_metadataServiceUri
+  unset BK_zkServers
+fi
+if [ -n "${BK_metadataServiceUri:-}" ]; then
+  # bkspark's own commands take the cluster from this one.
+  export BKSPARK_URI="${BKSPARK_URI:-$BK_metadataServiceUri}"
+fi
+
+# Make the root of the cluster unless it exists. Exit code 1 means that ZooKeeper does not answer yet.
+init() {
+  until bkspark cluster init --json; do
+    [ $? -eq 1 ] || exit 2
+    sleep 1
+  done
+}
+
+case "${1:-bookie}" in
+  bookie)
+    [ $# -eq 0 ] || shift
+    # Commands to a running bookie, and --check, do not need the cluster.
+    case "${1:-}" in
+      '' | --config | --set | --log-* | --json) init ;;
+    esac
+    exec bkspark bookie --environment "$@"
+    ;;
+  autorecovery)
+    init
+    shift
+    exec bkspark cluster autorecovery --environment "$@"
+    ;;
+  init)
+    init
+    ;;
+  healthy)
+    # Autorecovery has no control socket. It ends when something is wrong with it.
+    if tr '\0' ' ' </proc/1/cmdline | grep -q bookie_service.replication; then
+      exit 0
+    fi
+    exec bkspark bookie --environment state
+    ;;
+  *)
+    exec bkspark "$@"
+    ;;
+esac

@@ -1,0 +1,64 @@
+"""Looks for known vulnerabilities of the packages in the lock files.
+
+    python -m tests.supply_chain.audit PIP_AUDIT
+
+PIP_AUDIT is the command of pip-audit, which `make audit` installs. Exit code 0: none is known. 1: some are, and each is
+named. 3: the database could not be asked; what can be checked without it is, in tests/supply_chain/test_locks.py.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.supply_chain.locks import EXTRAS_OF_LOCKS, FOLDER
+
+FOUND, SKIPPED = 1, 3
+_TIMEOUT_S = 300
+
+
+def main(pip_audit: str) -> int:
+    """Ask about each lock file, print what is known, and return the exit code."""
+    codes = [judge(lock, *_asked(pip_audit, lock)) for lock in ("build.txt", *EXTRAS_OF_LOCKS)]
+    return FOUND if FOUND in codes else max(codes)
+
+
+def _asked(pip_audit: str, lock: str) -> tuple[list[dict[str, Any]], str]:
+    """Return what pip-audit found of each package, and the last line of its messages."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.json")
+        command = [pip_audit, "--disable-pip", "--require-hashes", "--progress-spinner", "off"]
+        command += ["--requirement", str(FOLDER / lock), "--format", "json", "--output", str(report)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return [], f"no answer within {_TIMEOUT_S} s"
+        last = done.stderr.strip().splitlines()[-1:]
+        found = json.loads(report.read_text())["dependencies"] if report.exists() else []
+        return found, last[0] if last else ""
+
+
+def judge(lock: str, packages: list[dict[str, Any]], message: str) -> int:
+    """Print what is known about the packages of a lock file, and return the exit code."""
+    vulnerable = [package for package in packages if package.get("vulns")]
+    for package in vulnerable:
+        for each in package["vulns"]:
+            fixed = ", ".join(each["fix_versions"]) or "no version yet"
+            print(f"{lock}: {package['name']} {package['version']}: {each['id']}, fixed in {fixed}")
+    if vulnerable:
+        return FOUND
+    skipped = [package for package in packages if "skip_reason" in package]
+    if skipped or not packages:
+        reason = skipped[0]["skip_reason"] if skipped else message
+        print(f"{lock}: skipped: {len(skipped) or 'all'} packages could not be looked up: {reason}")
+        return SKIPPED
+    print(f"{lock}: no known vulnerabilities in {len(packages)} packages")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

