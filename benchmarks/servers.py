@@ -21,7 +21,7 @@ from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
-from bookie_service.admin import control
+from bookie_service.admin import control, live_commands
 from bookie_service.formats import journal as journal_format
 
 _SESSION_MS = 4000
@@ -143,7 +143,7 @@ class MeasuredBookie:
     def collect_garbage(self) -> Future[dict[str, Any]]:
         """Ask for a pass with a major compaction; it is over when the future is done, which then has its report."""
         executor = ThreadPoolExecutor(1)
-        collected = executor.submit(control.ask, [str(self.directory / "ledgers")], control.COLLECT)
+        collected = executor.submit(control.ask, [str(self.directory / "ledgers")], {"do": live_commands.COLLECT})
         executor.shutdown(wait=False)
         return collected
 

@@ -1,10 +1,12 @@
 """Our Spark connector and Kafka's on the same rows, in one session, in turns; a table, JSON and a plot.
 
     python -m benchmarks.spark_vs_kafka [--only CASE]... [--rounds N] [--scale F] [--log FILE] [--plot FILE] [--dir DIR]
+                                        [--network]
 
 Spark, all servers and this program share the machine. One cluster of one bookie and one of three, with fsync; one
 Kafka broker without, as it comes; Kafka's connector at its defaults and with `fetch.max.wait.ms=5`; beside them a
 source of ready-made Arrow batches and a sink that drops them, which are what Spark's Python sources can do at most.
+With --network the bookies offer no local reads, as if they were on another host.
 Each round runs every contender of a case once, in another order; what is compared is of one round, results are
 medians. Batch jobs have an untimed run of the same contender right before. The session has the settings of
 `spark-conf/`. A case's figures go to stderr as they come, and with --log to a file of JSON lines, from which a run that
@@ -55,7 +57,8 @@ def _measure(arguments: argparse.Namespace, jars: list[Path]) -> None:
     cases = {name: CASES[name] for name in arguments.only or CASES}
     load_before = os.getloadavg()[0]
     sizes = Sizes().scaled(arguments.scale)
-    with _contenders(jars, arguments.dir, sizes, cases) as contenders:
+    settings = {"localReadsEnabled": "false"} if arguments.network else {}
+    with _contenders(jars, arguments.dir, sizes, cases, settings) as contenders:
         for number in range(WARM_UP_ROUNDS):
             for name, case in cases.items():
                 print(f"warming up: {name} ...", file=sys.stderr, flush=True)
@@ -124,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--plot", type=_picture, metavar="FILE", help="draw it, too: .png or .svg (needs bkspark[plot])"
     )
+    parser.add_argument("--network", action="store_true", help="bookies offer no local reads")
     parser.add_argument("--dir", type=_folder, help="where to write (default: the temporary folder)")
     return parser
 
@@ -146,13 +150,15 @@ def _folder(text: str) -> Path:
 
 
 @contextmanager
-def _contenders(jars: list[Path], parent: Path | None, sizes: Sizes, cases: Collection[str]) -> Iterator[Contenders]:
-    """Start servers and Spark; end and remove them afterwards."""
+def _contenders(
+    jars: list[Path], parent: Path | None, sizes: Sizes, cases: Collection[str], settings: Mapping[str, str]
+) -> Iterator[Contenders]:
+    """Start servers, bookies with some settings, and Spark; end and remove them afterwards."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bkspark-versus-", dir=parent)))
         one, three = (stack.enter_context(Servers(folder)) for _ in range(2))
-        bookie = stack.enter_context(one.bookies(1))
-        bookies = stack.enter_context(three.bookies(3))
+        bookie = stack.enter_context(one.bookies(1, **settings))
+        bookies = stack.enter_context(three.bookies(3, **settings))
         broker = stack.enter_context(KafkaBroker(jars, folder / "kafka"))
         spark = stack.enter_context(_session(folder, connector_jars(jars)))
         yield Contenders(

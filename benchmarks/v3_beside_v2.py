@@ -36,14 +36,14 @@ def main() -> None:
         Client(cluster.uri, wire_protocol="v3") as v3,
     ):
         pids = [os.getpid(), *(bookie.pid for bookie in cluster.bookies)]
-        rounds = [_round({"v2": v2, "v3": v3}, pids, options.entries) for _ in range(options.rounds + 1)][1:]
+        rounds = [measure_round({"v2": v2, "v3": v3}, pids, options.entries) for _ in range(options.rounds + 1)][1:]
     figures = {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
     report = {"entries": options.entries, "rounds": options.rounds, **{k: round(v, 3) for k, v in figures.items()}}
     print(json.dumps(report))
 
 
-def _round(clients: dict[str, Client], pids: list[int], entries: int) -> dict[str, float]:
-    """Return the ratios V3 to V2, and microseconds of processor time for each entry."""
+def measure_round(clients: dict[str, Client], pids: list[int], entries: int) -> dict[str, float]:
+    """Return the ratios of the second client to the first, and microseconds of processor time for each entry."""
     rates: dict[str, float] = {}
     costs: dict[str, float] = {}
 
@@ -53,11 +53,14 @@ def _round(clients: dict[str, Client], pids: list[int], entries: int) -> dict[st
         rates[name] = entries / (time.monotonic() - began)
         costs[name] = (sum(map(processor_s, pids)) - used) / entries * 1e6
 
-    for protocol, client in clients.items():
+    for name, client in clients.items():
         ledgers: list[int] = []
-        measure(f"add {protocol}", lambda client=client, ledgers=ledgers: ledgers.append(_write(client, entries)))
-        measure(f"read {protocol}", lambda client=client, ledgers=ledgers: _read(client, ledgers[0], entries))
-    ratios = {f"{what}, v3 to v2": rates[f"{what} v3"] / rates[f"{what} v2"] for what in ("add", "read")}
+        measure(f"add {name}", lambda client=client, ledgers=ledgers: ledgers.append(_write(client, entries)))
+        measure(f"read {name}", lambda client=client, ledgers=ledgers: _read(client, ledgers[0], entries))
+    first, second = clients
+    ratios = {
+        f"{what}, {second} to {first}": rates[f"{what} {second}"] / rates[f"{what} {first}"] for what in ("add", "read")
+    }
     return {**ratios, **{f"{name}, processor us an entry": cost for name, cost in costs.items()}}
 
 
