@@ -20,12 +20,18 @@
 #   make lint        ruff, rules and format; plain English in pages, messages, docstrings and names of tests
 #   make typecheck   mypy
 #   make bench       write, read and Spark throughput of a cluster on this machine
+#   make lock        makes requirements/*.txt again: the newest versions that setup.cfg allows, with hashes; needs uv
+#   make audit       looks for known vulnerabilities of what the lock files name
+#   make licences    writes docs/licences.md
 #   make clean       removes everything that was built, but not .venv
 #
-# PYTHON=/path/to/python3 chooses the interpreter, VENV=DIR where the virtual environment goes.
+# PYTHON=/path/to/python3 chooses the interpreter, VENV=DIR where the virtual environment goes. LOCKED=yes installs the
+# versions of requirements/ci.txt and checks the hash of each file.
 
 VENV ?= .venv
 VENV_OLDEST ?= .venv-oldest
+VENV_AUDIT ?= .venv-audit
+LOCKED ?=
 OLDEST_SPARK := 4.0.*
 # Linux says how much memory is available; elsewhere, or with less, two processes run the tests.
 TEST_PROCESSES ?= $(shell cores=$$(nproc 2>/dev/null || echo 1); \
@@ -40,7 +46,7 @@ export PYSPARK_PYTHON := $(abspath $(BIN))/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .PHONY: help demo check test test-oldest-spark test-interop test-pulsar test-histories fuzz mutants lint typecheck bench \
-  clean install requirements
+  lock audit licences clean install requirements
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -53,9 +59,11 @@ FAST_TESTS := $(wildcard tests/test_*.py) tests/core tests/wire tests/net tests/
   tests/spark/test_options.py tests/spark/test_typed_options.py tests/bookie/test_rules.py \
   tests/bookie/test_configuration_docs.py
 
+# `lint` has read all pages and programs for plain English.
 check: lint typecheck
 	$(BIN)/python -m pytest --quiet --numprocesses $(TEST_PROCESSES) --dist loadgroup \
-	  -m "not cluster and not spark and not interop and not slow" $(PYTEST_ARGS) $(FAST_TESTS)
+	  -m "not cluster and not spark and not interop and not slow" \
+	  --deselect tests/test_plain_english.py::test_what_people_read_is_plain $(PYTEST_ARGS) $(FAST_TESTS)
 
 test: install
 	@$(BIN)/python -m tests.interop.build
@@ -67,7 +75,7 @@ test-interop: install
 
 test-pulsar: install
 	@$(BIN)/python -m tests.interop.build pulsar
-	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/interop/test_pulsar.py
+	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/interop/test_pulsar*.py
 
 test-histories: install
 	$(BIN)/python -m tests.histories
@@ -98,6 +106,25 @@ bench: install
 	$(BIN)/bkspark bench write --entry-size 1024 --ensemble 3 --write-quorum 3 --ack-quorum 2
 	$(BIN)/bkspark bench read --entry-size 1024 --ensemble 3 --write-quorum 3 --ack-quorum 2
 	$(BIN)/bkspark bench spark --rows 500000 --value-size 1024
+
+LOCK := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate
+lock: export UV_CUSTOM_COMPILE_COMMAND := make lock
+lock: install
+	@command -v uv >/dev/null || { echo "missing: uv (pip install uv)" >&2; exit 1; }
+	$(LOCK) requirements/build.in --output-file requirements/build.txt
+	$(LOCK) requirements/audit.in --output-file requirements/audit.txt
+	@$(BIN)/python -m tests.supply_chain.locks | $(LOCK) - --output-file requirements/bookie.txt
+	$(LOCK) --extra demo --extra test --extra fuzz --extra deploy setup.cfg --output-file requirements/ci.txt
+
+# Exit code 3: the database of vulnerabilities could not be asked; what is printed says why.
+audit: install
+	@[ $(VENV_AUDIT)/.installed -nt requirements/audit.txt ] || { $(BIN)/python -m venv --clear $(VENV_AUDIT) && \
+	  $(VENV_AUDIT)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+	    --requirement requirements/audit.txt && touch $(VENV_AUDIT)/.installed; }
+	@$(BIN)/python -m tests.supply_chain.audit $(VENV_AUDIT)/bin/pip-audit
+
+licences: install
+	$(BIN)/python -m tests.supply_chain.licences > docs/licences.md
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache tests/interop/java/target tests/interop/pulsar/target
@@ -136,5 +163,13 @@ endif
 $(STAMP): setup.cfg pyproject.toml | requirements
 	@echo "setting up $(VENV) (once; fetches Spark and takes a minute or two)"
 	@$(BIN)/python $(IS_SUITABLE) || { $(FIND_PYTHON); $$python -m venv --clear $(VENV); }
+ifeq ($(LOCKED),)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo,test,fuzz]'
+else
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+	  --requirement requirements/build.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation \
+	  --requirement requirements/ci.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+endif
 	@touch $@

@@ -21,7 +21,7 @@ def write_orders(spark: SparkSession, uri: str, log: str) -> None:
 
 def revenue(spark: SparkSession, uri: str, log: str) -> DataFrame:
     """Return the sum by customer; the columns are read off the log's first entry."""
-    orders = spark.read.format("bookkeeper").options(uri=uri, log=log, payloadFormat="arrow").load()
+    orders = spark.read.format("bookkeeper").options(uri=uri, log=log).load()
     return orders.groupBy("customer").agg(sql.sum("amount").alias("revenue")).orderBy("customer")
 
 

@@ -22,8 +22,8 @@ RULES = Path("docs", "reliability.md")
 SECTIONS = Path("docs", "protocol.md")
 
 _RULE = r"[PSABCDIKMNOXZ]\d{1,2}"
-# Not the ranges of a regular expression (A-Z0-9), a digest or a hexadecimal number.
-_CITED_RULE = re.compile(rf"(?<![\w#%$\\/-])({_RULE})(?![\w%-])")
+# Not the ranges of a regular expression (A-Z0-9), a digest, a hexadecimal number, or a percentile (P99).
+_CITED_RULE = re.compile(rf"(?<![\w#%$\\/-])(?!P99)({_RULE})(?![\w%-])")
 _NAMED_AFTER = re.compile(r"def test_([psabcdikmnoxz])(\d{1,2})_")
 _DEFINED_RULE = re.compile(rf"^\| ({_RULE}) \|", re.MULTILINE)
 _CITED_SECTION = re.compile(r"§ ?(\d+(?:\.\d+)?)")

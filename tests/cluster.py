@@ -8,7 +8,7 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 
-from bkspark.cli.cluster_process import BookieProcess, ClusterProcess
+from bkspark.cli.cluster_process import DISK_USAGE_THRESHOLD, BookieProcess, ClusterProcess
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri
@@ -79,10 +79,19 @@ class ClusterBookie:
 class Cluster:
     """ZooKeeper and our bookies as processes: `uri`, `dir`, `bookies`. A context manager that ends them all."""
 
-    def __init__(self, directory: Path, bookies: int = 3, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        bookies: int = 3,
+        settings: Mapping[str, str] | None = None,
+        zookeeper_jaas: Path | None = None,
+    ) -> None:
+        """`zookeeper_jaas`: who may log in to ZooKeeper."""
         self.dir = directory
+        # Other programs share the disk: how full it is must not end compactions.
+        fixed = {"zkTimeout": SESSION_TIMEOUT_MS, "diskUsageWarnThreshold": DISK_USAGE_THRESHOLD}
         self._processes = ClusterProcess(
-            bookies, directory, settings={"zkTimeout": SESSION_TIMEOUT_MS, **(settings or {})}
+            bookies, directory, settings={**fixed, **(settings or {})}, zookeeper_jaas=zookeeper_jaas
         )
         self.bookies: list[ClusterBookie] = []
 

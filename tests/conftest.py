@@ -19,6 +19,7 @@ _PROCESSES_OF = {
     # What a fixture starts, as markers; all of it costs seconds.
     "spark": ("spark",),
     "shared_cluster": ("cluster",),
+    "console_cluster": ("cluster",),
     "zookeeper": ("cluster",),
     "shared_apache_bookies": ("cluster", "interop"),
     "peer": ("cluster", "interop"),

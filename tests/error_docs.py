@@ -31,6 +31,7 @@ APACHE_NAMES = {
     -20: "LedgerExist",
     -22: "DuplicateEntryId",
     -23: "Timeout",
+    -24: "Security",
     -25: "NoSuchLedgerExistsOnMetadataServer",
     -101: "LedgerFenced",
     -102: "UnauthorizedAccess",

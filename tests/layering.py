@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,25 +17,32 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-PACKAGES = ("bkspark", "bookie_service", "pyspark_bookkeeper")
+PACKAGES = ("bkspark", "bookie_service", "bkspark_console", "pyspark_bookkeeper")
 
 LAYERS = (
     (
         "bkspark.ids",
         "bkspark.errors",
+        "bkspark.extras",
         "bkspark.options",
         "bkspark.tasks",
         "bkspark.memory",
         "bkspark.stages",
+        "bkspark.tracing",
         "bkspark.version",
+        "bkspark.properties",
+        "bkspark.parent_death",
+        "bkspark.interpreter",
+        "bkspark.secret_files",
     ),
     ("bkspark.entries",),
-    ("bkspark.wire",),
+    ("bkspark.wire", "bkspark.tls", "bkspark.security"),
     ("bkspark.core",),
     ("bkspark.metadata",),
     ("bkspark.net",),
     ("bkspark.ledger",),
     ("bkspark.log",),
+    ("bkspark.pulsar",),
     ("bkspark.client",),
     ("bkspark.blocking",),
     ("bkspark.cli",),
@@ -43,14 +50,33 @@ LAYERS = (
 )
 """From the bottom up: a module imports its own layer and those before it. `bkspark` itself may import all of them."""
 
+CONSOLE = ("bkspark_console",)
+CONSOLE_IMPORTS = (
+    "bkspark.ids",
+    "bkspark.errors",
+    "bkspark.version",
+    "bkspark.entries",
+    "bkspark.wire",
+    "bkspark.tls",
+    "bkspark.security",
+    "bkspark.core",
+    "bkspark.metadata",
+    "bkspark.ledger",
+    "bkspark.log",
+    "bkspark.client",
+    "bkspark.cli",
+)
+"""All of bkspark that the console may import. No other package imports the console (`HOME_OF`)."""
+
 SERVER_LAYERS = (
-    ("bookie_service.formats",),
+    ("bookie_service.formats", "bookie_service.metrics"),
     ("bookie_service.storage",),
     ("bookie_service.engine", "bookie_service.admin.inspection"),
     ("bookie_service.network",),
     ("bookie_service.cluster", "bookie_service.gc", "bookie_service.replication"),
     ("bookie_service.settings",),
     ("bookie_service.service",),
+    ("bookie_service.operation",),
     ("bookie_service.admin",),
     ("bookie_service.process",),
     ("bookie_service.__main__", "bookie_service.replication.__main__"),
@@ -59,42 +85,100 @@ SERVER_LAYERS = (
 
 IMPORTED_BY = {
     "bookie_service.admin.inspection": ("bookie_service.admin",),
-    "bookie_service.replication": ("bookie_service.settings", "bookie_service.admin", "bookie_service.process"),
+    "bookie_service.replication": (
+        "bookie_service.settings",
+        "bookie_service.operation",
+        "bookie_service.admin",
+        "bookie_service.process",
+    ),
 }
 """Rooms beside the way of a request: who may import them, besides themselves."""
 
 SERVER_IMPORTS = (
     "bkspark.ids",
     "bkspark.errors",
+    "bkspark.extras",
     "bkspark.options",
     "bkspark.tasks",
     "bkspark.memory",
+    "bkspark.version",
+    "bkspark.secret_files",
     "bkspark.entries",
     "bkspark.wire",
+    "bkspark.tls",
+    "bkspark.security",
+    "bkspark.properties",
+    "bkspark.parent_death",
     "bkspark.metadata",
 )
 """All of bkspark that bookie_service may import."""
 
-REPAIR = ("bookie_service.replication", "bookie_service.admin.repair_commands")
-REPAIR_IMPORTS = (*SERVER_IMPORTS, "bkspark.core", "bkspark.ledger")
+REPAIR = (
+    "bookie_service.replication",
+    "bookie_service.admin.repair_commands",
+    "bookie_service.admin.http.cluster_v1",
+    "bookie_service.admin.http.api_v2",
+)
+REPAIR_IMPORTS = (*SERVER_IMPORTS, "bkspark.core", "bkspark.net", "bkspark.ledger")
 """Autorecovery is a client of the cluster, too, and needs its decisions. The rest of the server does without."""
 
 PURE = (
     "bkspark.ids",
     "bkspark.errors",
+    "bkspark.extras",
     "bkspark.options",
     "bkspark.entries",
     "bkspark.wire",
+    "bkspark.properties",
+    "bkspark.tls.names",
+    "bkspark.security.authorization",
+    "bkspark.security.digest_md5",
+    "bkspark.security.jaas",
+    "bkspark.security.mechanism",
+    "bkspark.security.attempts",
+    "bkspark.security.certificate_roles",
+    "bkspark.security.principal",
+    "bkspark.security.roles",
     "bkspark.core",
+    "bkspark.metadata.acls",
     "bkspark.metadata.tree",
     "bkspark.metadata.uri",
     "bkspark.log.positions",
     "bkspark.log.formats",
     "bkspark.log.changes",
+    "bkspark.log.schemas",
+    "bkspark.pulsar.base64_values",
+    "bkspark.pulsar.chunks",
+    "bkspark.pulsar.compression",
+    "bkspark.pulsar.entries",
+    "bkspark.pulsar.fields",
+    "bkspark.pulsar.message_columns",
+    "bkspark.pulsar.message_ids",
+    "bkspark.pulsar.messages",
+    "bkspark.pulsar.metadata",
+    "bkspark.pulsar.names",
+    "bkspark.pulsar.protobuf_values",
+    "bkspark.pulsar.pulsar_formats_pb2",
+    "bkspark.pulsar.schemas",
+    "bkspark.pulsar.slices",
+    "bkspark.pulsar.transactions",
+    "bkspark.spark.foreign_options",
+    "bkspark.spark.ledger_offsets",
+    "bkspark.spark.formats.compression",
     "bkspark.spark.offsets",
+    "bkspark.spark.option",
     "bkspark.spark.option_values",
     "bkspark.spark.ranges",
+    "bkspark.spark.topic_options",
+    "bkspark.spark.write_options",
+    "bkspark_console.history",
+    "bkspark_console.payloads",
+    "bkspark_console.plots",
+    "bkspark_console.prometheus_text",
+    "bookie_service.admin.http.jackson",
+    "bookie_service.admin.http.openapi",
     "bookie_service.formats",
+    "bookie_service.metrics",
     "bookie_service.storage.disks",
     "bookie_service.storage.journal.flush_policy",
     "bookie_service.storage.ledger_id_sets",
@@ -109,9 +193,9 @@ PURE = (
     "bookie_service.network.add_decoders",
     "bookie_service.network.connections",
     "bookie_service.network.response_encoders",
+    "bookie_service.storage.io.framed_entries",
     "bookie_service.cluster.ledger_shares",
     "bookie_service.gc.gc_policy",
-    "bookie_service.settings.properties",
     "bookie_service.replication.holes",
     "bookie_service.replication.lost_bookies",
     "bookie_service.replication.repair",
@@ -131,7 +215,7 @@ WITHOUT_PROTOCOL = ("bkspark.core", "bookie_service.engine", "bookie_service.gc"
 PURE_MAY_IMPORT = _words(
     "__future__ abc base64 binascii bisect collections contextlib copy dataclasses datetime enum functools "
     "hashlib heapq hmac ipaddress itertools json math operator re string struct textwrap types typing zlib "
-    "crc32c google numpy pyarrow"
+    "crc32c cryptography decimal google html msgpack numpy pyarrow"
 )
 """A list of what is allowed, so that a new way to reach the world does not slip past a list of what is forbidden."""
 
@@ -139,10 +223,17 @@ CORES = ("bkspark.core", "bookie_service.replication.repair")
 """Where the classes that decide are: composed of others, and never inherited from."""
 
 HOME_OF = {
-    "kazoo": ("bkspark.metadata.zookeeper",),
+    "kazoo": ("bkspark.metadata.zookeeper", "bkspark.metadata.zookeeper_connection"),
+    "cryptography": ("bkspark.tls", "bkspark.wire.encrypted_entries"),
+    "gssapi": ("bkspark.security.kerberos",),
+    "opentelemetry": ("bkspark.tracing",),
     "rocksdict": ("bookie_service.storage.io.rocks",),
+    "h11": ("bookie_service.admin.http.server",),
     "pyspark": ("bkspark.spark", "pyspark_bookkeeper"),
     "bookie_service": ("bookie_service",),
+    "bkspark_console": CONSOLE,
+    "aiohttp": CONSOLE,
+    "jinja2": CONSOLE,
 }
 """Packages that may be imported in these places only."""
 
@@ -167,7 +258,9 @@ CHANGING_CALLS = _words(
 
 SERVER_FILE_MODULES = (
     "bookie_service.storage.io.files",
+    "bookie_service.storage.io.process_usage",
     "bookie_service.settings.file",
+    "bookie_service.settings.rules_file",
     "bookie_service.settings.address",
     "bookie_service.admin.control",
 )
@@ -176,7 +269,7 @@ network interface with fcntl, and the control socket."""
 
 FILE_LIBRARIES = _words("io shutil tempfile fcntl mmap glob")
 OS_WITHOUT_FILES = _words(
-    "os.PathLike os._exit os.cpu_count os.environ os.fspath os.geteuid os.getpid os.getppid os.nice "
+    "os.PathLike os._exit os.cpu_count os.environ os.execv os.fspath os.geteuid os.getpid os.getppid os.nice "
     "os.sched_getaffinity "
     "os.strerror os.path os.path.abspath os.path.basename os.path.commonpath os.path.dirname os.path.isabs "
     "os.path.join os.path.normpath os.path.relpath os.path.split os.path.splitext"
@@ -197,11 +290,15 @@ class Import:
 
 @dataclass(frozen=True)
 class Module:
-    """One source file, parsed; `imports` are resolved to modules of the tree where they name one."""
+    """One source file, parsed; `imports` are resolved to modules of the tree where they name one.
+
+    nodes: all of the tree's, in the order of `ast.walk`: a walk takes longer than any rule.
+    """
 
     name: str
     path: Path
     tree: ast.Module
+    nodes: tuple[ast.AST, ...]
     imports: tuple[Import, ...]
 
 
@@ -219,7 +316,10 @@ def violations(root: Path) -> list[str]:
 
 
 def shared_names(root: Path) -> dict[str, list[str]]:
-    """Return the public classes of the server that share their name with another class of the product, and where."""
+    """Return the names that several public classes of the product share, and where.
+
+    A class of `bkspark.blocking` has the name of the one class whose calls it makes.
+    """
     places: dict[str, list[str]] = {}
     for module in _read(root).values():
         for node in module.tree.body:
@@ -228,7 +328,7 @@ def shared_names(root: Path) -> dict[str, list[str]]:
     return {
         name: modules
         for name, modules in places.items()
-        if len(modules) > 1 and any(is_within(module, ("bookie_service",)) for module in modules)
+        if len(modules) - sum(is_within(module, ("bkspark.blocking",)) for module in modules) > 1
     }
 
 
@@ -242,8 +342,8 @@ def _read(root: Path) -> Sources:
     sources = {}
     for name, path in paths.items():
         tree = ast.parse(path.read_text(), str(path))
-        imports = tuple(_imports(tree, paths))
-        sources[name] = Module(name, path, tree, imports)
+        nodes = tuple(ast.walk(tree))
+        sources[name] = Module(name, path, tree, nodes, tuple(_imports(nodes, paths)))
     return sources
 
 
@@ -251,8 +351,8 @@ def _module_name(path: Path) -> str:
     return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
 
 
-def _imports(tree: ast.Module, known: Mapping[str, Path]) -> Iterator[Import]:
-    for node in ast.walk(tree):
+def _imports(nodes: Iterable[ast.AST], known: Mapping[str, Path]) -> Iterator[Import]:
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(alias.name, node.lineno)
@@ -268,7 +368,7 @@ Broken = Iterator[tuple[int, str]]
 
 
 def _no_relative_import(module: Module) -> Broken:
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.ImportFrom) and node.level:
             yield node.lineno, "a relative import; write the full name"
 
@@ -280,7 +380,7 @@ def _downwards_only(module: Module) -> Broken:
     for imported in module.imports:
         other = _layer(imported.target, LAYERS)
         if imported.target == "bkspark" or (other is not None and other[0] > own[0]):
-            yield imported.line, f"{LAYERS[own[0]][0]} imports {imported.target}, which stands above it"
+            yield imported.line, f"{LAYERS[own[0]][0]} imports {imported.target}, which is above it"
 
 
 def _server_downwards_only(module: Module) -> Broken:
@@ -318,6 +418,17 @@ def _server_imports_little(module: Module) -> Broken:
             yield imported.line, f"the server imports {imported.target}; it may import only {', '.join(permitted)}"
 
 
+def _console_is_a_client(module: Module) -> Broken:
+    if not is_within(module.name, CONSOLE):
+        return
+    for imported in module.imports:
+        if is_within(imported.target, ("bkspark",)) and not is_within(imported.target, CONSOLE_IMPORTS):
+            yield (
+                imported.line,
+                f"the console imports {imported.target}; it may import only {', '.join(CONSOLE_IMPORTS)}",
+            )
+
+
 def _stays_at_home(module: Module) -> Broken:
     for imported in module.imports:
         homes = HOME_OF.get(imported.target.partition(".")[0])
@@ -337,7 +448,7 @@ def _pure_is_pure(module: Module) -> Broken:
             yield imported.line, f"is PURE but imports {imported.target}"
         elif imported.target.startswith("numpy.random"):
             yield imported.line, "is PURE but imports numpy.random"
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Attribute) and ast.unparse(node) in ("np.random", "numpy.random"):
             yield node.lineno, "is PURE but uses numpy.random"
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("open", "print", "input", "__import__"):
@@ -359,8 +470,8 @@ def _decides_without_protocol(module: Module) -> Broken:
 
 
 def _nothing_inherits_from_a_core(module: Module) -> Broken:
-    classes = [node for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)]
-    homes = {alias.asname or alias.name: source for source, alias in _imported_names(module.tree)}
+    classes = [node for node in module.nodes if isinstance(node, ast.ClassDef)]
+    homes = {alias.asname or alias.name: source for source, alias in _imported_names(module.nodes)}
     if is_within(module.name, CORES):
         homes |= {node.name: module.name for node in classes}
     for node in classes:
@@ -370,9 +481,9 @@ def _nothing_inherits_from_a_core(module: Module) -> Broken:
                 yield node.lineno, f"{node.name} inherits from {name}, which is part of a core; compose it"
 
 
-def _imported_names(tree: ast.Module) -> Iterator[tuple[str, ast.alias]]:
+def _imported_names(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.alias]]:
     """Yield (module, name) for each name that is imported from a package or module."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom):
             yield from ((f"{node.module}.{alias.name}", alias) for alias in node.names)
 
@@ -383,7 +494,7 @@ def _server_files_have_one_door(module: Module) -> Broken:
     for imported in module.imports:
         if imported.target.partition(".")[0] in FILE_LIBRARIES:
             yield imported.line, f"imports {imported.target}; only {SERVER_FILE_MODULES[0]} touches files"
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if (call := _file_call(node)) is not None:
             yield node.lineno, f"uses {call}; only {SERVER_FILE_MODULES[0]} touches files"
 
@@ -407,12 +518,12 @@ def _file_call(node: ast.AST) -> str | None:
 
 
 def _readings_change_nothing(module: Module) -> Broken:
-    if not is_within(module.name, ("bookie_service",)) or not any(_is_reading(node) for node in ast.walk(module.tree)):
+    if not is_within(module.name, ("bookie_service",)) or not any(_is_reading(node) for node in module.nodes):
         return
     for imported in module.imports:
         if is_within(imported.target, CHANGING):
             yield imported.line, f"has requests that change nothing but imports {imported.target}"
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Attribute) and node.attr in CHANGING_CALLS:
             yield node.lineno, f"has requests that change nothing but uses .{node.attr}"
 
@@ -423,11 +534,24 @@ def _is_reading(node: ast.AST) -> bool:
     )
 
 
+SOCKETS = _words("socket selectors h11 http.server ssl")
+WITHOUT_SOCKETS = ("bookie_service.operation", "bookie_service.metrics")
+"""What operators see and do has one place; sockets are its faces, above."""
+
+
+def _commands_know_no_socket(module: Module) -> Broken:
+    if is_within(module.name, WITHOUT_SOCKETS):
+        for imported in module.imports:
+            if imported.target in SOCKETS:
+                yield imported.line, f"imports {imported.target}; the face above it has the sockets"
+
+
 _RULES: tuple[Callable[[Module], Broken], ...] = (
     _no_relative_import,
     _downwards_only,
     _server_downwards_only,
     _server_imports_little,
+    _console_is_a_client,
     _stays_at_home,
     _pure_is_pure,
     _claim_of_purity_is_checked,
@@ -435,6 +559,7 @@ _RULES: tuple[Callable[[Module], Broken], ...] = (
     _nothing_inherits_from_a_core,
     _server_files_have_one_door,
     _readings_change_nothing,
+    _commands_know_no_socket,
 )
 
 

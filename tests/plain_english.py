@@ -7,6 +7,7 @@ It reads:
 * README.md and the other pages, and the head of the Makefile; code in pages is left out;
 * every text of the product's modules, with their docstrings and comments;
 * docstrings, comments and names of test functions in tests, benchmarks and examples;
+* names of variables, functions and constants in all of them, for a few words;
 * text, and the docstrings and comments in code, of the notebooks.
 
 Code in back quotes is left out of all of them. `EXEMPT` lists what is not read, each with its reason.
@@ -26,7 +27,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "benchmarks/*.md", "Makefile")
-PACKAGES = ("bkspark", "bookie_service", "pyspark_bookkeeper")
+PACKAGES = ("bkspark", "bookie_service", "bkspark_console", "pyspark_bookkeeper")
 PROGRAMS = ("tests", "benchmarks", "examples")
 """Their docstrings, comments and names of tests are read; other texts in them are data."""
 NOTEBOOKS = "notebooks/*.ipynb"
@@ -46,14 +47,16 @@ class Pattern:
 
 
 PATTERNS = (
-    Pattern(
-        re.compile(r"\bOf\s+(?!course\b)[a-z`'\d]"), "begin with the subject: not 'Of X there is Y', but 'X has Y'"
-    ),
+    Pattern(re.compile(r"\bOf\s+(?!course\b)[\w`']"), "begin with the subject: not 'Of X there is Y', but 'X has Y'"),
     Pattern(re.compile(r"\b[Ww]hoever\b"), "name the subject: 'the client that', 'a process which'"),
     Pattern(re.compile(r"\bWho\s+(?![^.!?|]*\?)[a-z]"), "name the subject: 'a client that', not 'Who'"),
     Pattern(re.compile(r"\bstands?\b(?!\s+for\b(?!\s+(?:all|each|every)\b))"), "say 'is', 'lies' or 'are written'"),
     Pattern(
-        re.compile(r"(?<!\blags )(?<!\blag )(?<!\blagging )(?<!\bfall )(?<!\bfalls )(?<!\bfar )\bbehind\b"),
+        # A pattern that begins with its word is found ten times as fast.
+        re.compile(
+            r"\bbehind\b(?<!\blags behind)(?<!\blag behind)(?<!\blagging behind)(?<!\bfall behind)(?<!\bfalls behind)"
+            r"(?<!\bfar behind)"
+        ),
         "say 'after', 'above' or 'beyond'; a reader may lag behind",
     ),
     Pattern(re.compile(r"\bin\s+front\b"), "say 'before' or 'below'"),
@@ -61,6 +64,11 @@ PATTERNS = (
     Pattern(
         re.compile(r"(?<![Tt]here )\b(?:is|are|was|were|be|as|has|have|gets?|gives?)\s+none\b(?!\s+of\b)"),
         "say 'no' or 'not one'",
+    ),
+    Pattern(re.compile(r"\b(?:is|are)\s+none\s+of\s+\w+'s\b"), "say 'is not a ... of'"),
+    Pattern(
+        re.compile(r"(?:\A|(?<=[.;]\s))of\s+[\w' ]+\s(?:that|which)\b[^.;:,]*\s(?:it|they)\s"),
+        "begin with the subject: not 'of bytes that ... it raises', but 'bytes that ... raise'",
     ),
     Pattern(re.compile(r"\banew\b"), "say 'again'"),
     Pattern(
@@ -94,9 +102,16 @@ NAME_PATTERNS = (
 )
 """What names of test functions must not contain."""
 
+IDENTIFIERS = Pattern(
+    re.compile(r"(?:^|_)(?:told|anew|somebody|nobody|everybody|anybody|whoever)(?=_|$)", re.IGNORECASE),
+    "say what it is: 'reported', 'message', 'again'",
+)
+"""What names of variables, functions and constants must not contain, in all programs."""
+
 _FENCE = re.compile(r"^(```|~~~).*?^\1$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?<=\n\n)(?:(?: {4}|\t).*\n|\n)+", re.MULTILINE)
 _INLINE = re.compile(r"`[^`\n]+`")
+_MAY_NAME = re.compile(r"told|TOLD|anew|ANEW|body|BODY|whoever|WHOEVER")
 _TEST = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
 
 
@@ -121,6 +136,9 @@ def findings(root: Path = ROOT) -> list[str]:
         for pattern in NAME_PATTERNS:
             if pattern.found.search(name):
                 found.append(f"{path.relative_to(root)}:{line}: {name}: {pattern.instead}")
+    found += [
+        f"{path.relative_to(root)}:{line}: {name}: {IDENTIFIERS.instead}" for path, line, name in _identifiers(root)
+    ]
     return found
 
 
@@ -149,6 +167,21 @@ def _names(root: Path) -> Iterator[tuple[Path, int, str]]:
             source = path.read_text()
             for match in _TEST.finditer(source):
                 yield path, 1 + source.count("\n", 0, match.start(1)), match[1]
+
+
+def _identifiers(root: Path) -> Iterator[tuple[Path, int, str]]:
+    """Yield file, line and name of each variable, function or constant that `IDENTIFIERS` finds."""
+    for folder in (*PACKAGES, *PROGRAMS):
+        for path in sorted((root / folder).rglob("*.py")):
+            if _is_exempt(path.relative_to(root).as_posix()):
+                continue
+            source = path.read_text()
+            if not _MAY_NAME.search(source):
+                continue
+            for token in tokenize.generate_tokens(io.StringIO(source).readline):
+                is_test = token.string.startswith("test_")
+                if token.type == tokenize.NAME and not is_test and IDENTIFIERS.found.search(token.string):
+                    yield path, token.start[0], token.string
 
 
 def _prose(page: Path) -> Text:

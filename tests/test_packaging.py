@@ -17,7 +17,7 @@ import bkspark
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("bkspark", "bookie_service", "pyspark_bookkeeper")
+PACKAGES = ("bkspark", "bookie_service", "bkspark_console", "pyspark_bookkeeper")
 LICENSE_FILES = ("LICENSE", "NOTICE")
 
 

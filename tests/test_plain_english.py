@@ -12,6 +12,8 @@ from tests import plain_english
 RIDDLES = (
     "Of a client that adds alone, it is written at once.",
     "Of `names` there are five.",
+    "Of Apache's client there are two.",
+    "The schema is none of Spark's.",
     "The lock is given to whoever asks first.",
     "Who reads the ledger sees all of it.",
     "The number stands in the table.",
@@ -108,6 +110,12 @@ def test_a_sentence_over_several_lines_of_comments_is_read_as_one(tmp_path: Path
     assert found.startswith("bkspark/some.py:3: ")
 
 
+def test_a_comment_that_begins_with_of_is_found(tmp_path: Path) -> None:
+    _write(tmp_path, "tests/some.py", "import sys  # of bytes that are damaged it returns nothing\n")
+    (found,) = plain_english.findings(tmp_path)
+    assert found.startswith("tests/some.py:1: ")
+
+
 @pytest.mark.parametrize("name", RIDDLING_NAMES)
 def test_a_riddling_name_of_a_test_is_found(tmp_path: Path, name: str) -> None:
     _write(tmp_path, "tests/room/test_some.py", f"import sys\n\nasync def {name}(): ...\n")
@@ -121,11 +129,19 @@ def test_a_plain_name_of_a_test_passes(tmp_path: Path, name: str) -> None:
     assert plain_english.findings(tmp_path) == []
 
 
+@pytest.mark.parametrize("name", ["told", "FAILURES_TOLD", "_told_early", "read_anew", "lac_of_whoever_answers"])
+@pytest.mark.parametrize("folder", ["bkspark", "tests", "benchmarks"])
+def test_a_riddling_name_of_a_variable_is_found(tmp_path: Path, folder: str, name: str) -> None:
+    _write(tmp_path, f"{folder}/some.py", f"import sys\n\n{name} = 1\n")
+    (found,) = plain_english.findings(tmp_path)
+    assert found.startswith(f"{folder}/some.py:3: {name}: ")
+
+
 def test_code_is_not_read(tmp_path: Path) -> None:
     riddle = "Nobody is told."
     _plant(tmp_path, "docs/page.md", f"Text.\n\n```\n{riddle}\n```\n\n~~~\n{riddle}\n~~~\n\n    {riddle}\n\n`{riddle}`")
     _plant(tmp_path, "Makefile", "all:", first=f"# Plain.\n\n# {riddle}")
-    _write(tmp_path, "bkspark/some.py", f'"""See `{riddle}`."""\n\nnobody = told = 1  # `{riddle}`\n')
+    _write(tmp_path, "bkspark/some.py", f'"""See `{riddle}`."""\n\ncount = 1  # `{riddle}`\n')
     _write(tmp_path, "tests/some.py", f"TEXT = {riddle!r}\n")
     assert plain_english.findings(tmp_path) == []
 

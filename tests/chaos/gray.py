@@ -1,9 +1,11 @@
 """What a bookie that neither works nor fails costs a writer, measured with real processes: Qa 2 of 3, no spare bookie.
 
-    python -m tests.chaos.gray [--seconds 60] [--latency-seconds 10] [--kind NAME]... [--writer NAME]... [--json]
+    python -m tests.chaos.gray [--seconds 60] [--latency-seconds 10] [--kind NAME]... [--writer NAME]...
+                               [--no-reads] [--disk-gb 3] [--dir DIR] [--json]
 
     stopped       SIGSTOP; its ZooKeeper session lives on for a minute
     slow          it gets its requests at a hundredth of the ordinary rate
+    tenth         at a tenth of it
     cut           its network is broken both ways, but for ZooKeeper's
     cut-in        what is sent to it does not arrive
     cut-out       what it answers does not arrive
@@ -13,8 +15,15 @@ Writers: `ledger`, `relaxed` (a ledger of type VD_JOURNAL), `log`. For each writ
 has as much in flight as it may, and the p99 of single adds, first with three good bookies, then with the gray one; how
 often the gray bookie took part again while it was gray, and how long after it was good again. A follower with a client
 of its own goes through the same network; it starts with the single adds and must come to the end of what was
-acknowledged. The exit code is 1 when the rate falls below 0.9 of the ordinary one or the p99 above twice, when the
-bookie does not come back, when one that answers no probe comes back while it is gray, or when the follower fails.
+acknowledged. Then, unless `--no-reads`, the p99 of reads of one entry, each after the other, by readers that are opened
+again and again: with three good bookies, and with one that takes ten times as long.
+
+At full speed the bookies write some 30 GB a minute. So entries are small, and batches are sent at a pace at which all
+bookies together fill no more than `--disk-gb`. The pace never makes up for a stall: what a gray bookie holds back is
+missing in the rate. A larger `--disk-gb` lets the writer have more in flight, up to as much as it may.
+
+The exit code is 1 when the rate falls below 0.9 of the ordinary one or a p99 above twice, when the bookie does not come
+back, when one that answers no probe comes back while it is gray, or when the follower fails.
 """
 
 from __future__ import annotations
@@ -41,16 +50,25 @@ from tests.cluster import Cluster, ClusterBookie
 
 KEPT_RATE_MIN = 0.9
 P99_RATIO_MAX = 2.0
-SLOWER = 100
+READ_ENTRIES, READS_PER_READER, READS_FIRST = 2000, 20, 200
+SLOWER_READS = 10
 BACK_S_MAX = 45.0
 FOLLOWED_S = 10.0
 """A follower that gets nothing for so long, though there is more, has failed."""
 WRITERS = ("ledger", "relaxed", "log")
 LOG = "gray"
 QUORUMS = {"ensemble": 3, "write_quorum": 3, "ack_quorum": 2}
-SESSION_TIMEOUT_MS = "60000"
-ENTRY = bytes(1024)
+SETTINGS = {"zkTimeout": "60000", "journalMaxSizeMB": "64", "journalMaxBackups": "0"}
+"""The session of a stopped bookie lives on. Journals take little space beside the entry logs."""
+ENTRY = bytes(128)
 BATCH = 256
+STORED_BYTES = 3 * (len(ENTRY) + 80)
+"""What an entry takes in the entry logs and indexes of all bookies, rounded up."""
+JOURNALS_BYTES = 3 * 300_000_000
+"""What the journals of all bookies take at most, until a checkpoint removes them."""
+DISK_GB = 3.0
+SETTLING_S = 10.0
+"""How long the writer runs besides what is measured, rounded up."""
 ORDINARY_SHARE = 3
 """The ordinary rate is measured for a third of the time: it does not vary as much."""
 
@@ -61,10 +79,11 @@ class GrayGate(Gate):
     def __init__(self, host: str, port: int) -> None:
         super().__init__(host, port)
         self.bytes_per_s = 0.0
+        self.request_s = 0.0
         self.skips = False
 
     def heal(self) -> None:
-        self.bytes_per_s, self.skips = 0.0, False
+        self.bytes_per_s, self.request_s, self.skips = 0.0, 0.0, False
         super().heal()
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: str) -> None:
@@ -75,6 +94,8 @@ class GrayGate(Gate):
             while received := await reader.read(PIECE_BYTES if not self.bytes_per_s else 4096):
                 if self.bytes_per_s:
                     await asyncio.sleep(len(received) / self.bytes_per_s)
+                if self.request_s:
+                    await asyncio.sleep(self.request_s)
                 await self._open[direction].wait()
                 writer.write(received)
                 await writer.drain()
@@ -133,8 +154,8 @@ class Measured:
         )
 
 
-def _slow(_: ClusterBookie, gate: GrayGate, rate: float) -> None:
-    gate.bytes_per_s = max(1.0, rate * len(ENTRY) / SLOWER)
+def _slow(factor: float, gate: GrayGate, rate: float) -> None:
+    gate.bytes_per_s = max(1.0, rate * len(ENTRY) / factor)
 
 
 def _skip(_: ClusterBookie, gate: GrayGate, __: float) -> None:
@@ -143,7 +164,8 @@ def _skip(_: ClusterBookie, gate: GrayGate, __: float) -> None:
 
 KINDS: dict[str, Callable[[ClusterBookie, GrayGate, float], None]] = {
     "stopped": lambda bookie, gate, rate: bookie.pause(),
-    "slow": _slow,
+    "slow": lambda bookie, gate, rate: _slow(100, gate, rate),
+    "tenth": lambda bookie, gate, rate: _slow(10, gate, rate),
     "cut": lambda bookie, gate, rate: gate.shut("up", "down"),
     "cut-in": lambda bookie, gate, rate: gate.shut("up"),
     "cut-out": lambda bookie, gate, rate: gate.shut("down"),
@@ -154,22 +176,50 @@ SILENT = ("stopped", "cut", "cut-in", "cut-out")
 """Kinds of which no probe is answered."""
 
 
+class Pace:
+    """Spaces batches evenly. What a stall keeps back is not made up for, so it shows in the rate."""
+
+    def __init__(self, entries_per_s: float) -> None:
+        self._interval_s = BATCH / entries_per_s
+        self._due_s = 0.0
+
+    @classmethod
+    def within(cls, disk_bytes: float, seconds: float) -> Pace:
+        """Return the pace at which the bookies take no more space, of a measurement with `seconds` of a gray bookie.
+
+        Raises:
+            ValueError: the journals alone may take that much.
+        """
+        if disk_bytes <= JOURNALS_BYTES:
+            raise ValueError(f"must be more than {JOURNALS_BYTES / 1e9}, which the journals may take")
+        writing_s = seconds * (1 + 1 / ORDINARY_SHARE) + SETTLING_S
+        return cls((disk_bytes - JOURNALS_BYTES) / STORED_BYTES / writing_s)
+
+    async def next(self) -> None:
+        """Wait until the next batch is due."""
+        now = asyncio.get_running_loop().time()
+        if now < self._due_s:
+            await asyncio.sleep(self._due_s - now)
+        self._due_s = max(self._due_s, now) + self._interval_s
+
+
 class Load:
     """A writer of one kind, and what of it was acknowledged."""
 
-    def __init__(self, writer: LedgerWriter | LogWriter) -> None:
+    def __init__(self, writer: LedgerWriter | LogWriter, pace: Pace) -> None:
         self.acknowledged = 0
         self.returns = 0
         self.last: Position | int = -1
         self._writer = writer
+        self._pace = pace
         self._took_part = True
 
     @classmethod
-    async def open(cls, client: Client, kind: str) -> Load:
+    async def open(cls, client: Client, kind: str, pace: Pace) -> Load:
         if kind == "log":
-            return cls(await client.log(LOG).open_for_writing(**QUORUMS, roll_bytes=1 << 40))
+            return cls(await client.log(LOG).open_for_writing(**QUORUMS, roll_bytes=1 << 40), pace)
         type_ = "VD_JOURNAL" if kind == "relaxed" else "PD_JOURNAL"
-        return cls(await client.create(**QUORUMS, ledger_type=type_))
+        return cls(await client.create(**QUORUMS, ledger_type=type_), pace)
 
     @property
     def ledger(self) -> LedgerWriter:
@@ -207,10 +257,11 @@ class Load:
         await self._writer.close()
 
     async def rate(self, seconds: float, watched: ClusterBookie) -> float:
-        """Return how many entries a second are acknowledged, of a caller that has as many in flight as it may."""
+        """Return how many entries a second are acknowledged, of a caller that sends at the pace or as it may."""
         loop = asyncio.get_running_loop()
         began, first = loop.time(), self.acknowledged
         while loop.time() - began < seconds:
+            await self._pace.next()
             await self.submit()
             self.look(watched)
         return (self.acknowledged - first) / (loop.time() - began)
@@ -274,7 +325,7 @@ class Following:
         await asyncio.wait([self._task])
 
 
-async def measure(cluster: Cluster, writer: str, kind: str, seconds: float, latency_s: float) -> Measured:
+async def measure(cluster: Cluster, writer: str, kind: str, pace: Pace, seconds: float, latency_s: float) -> Measured:
     """Measure one kind with a writer of its own."""
     victim = cluster.bookies[0]
     gate = GrayGate("127.0.0.1", int(victim.id.rpartition(":")[2]))
@@ -292,7 +343,7 @@ async def measure(cluster: Cluster, writer: str, kind: str, seconds: float, late
             await asyncio.sleep(0.1)
     following: Following | None = None
     try:
-        load = await Load.open(client, writer)
+        load = await Load.open(client, writer, pace)
         await load.rate(1.0, victim)
         ordinary_rate = await load.rate(seconds / ORDINARY_SHARE, victim)
         await load.settle()
@@ -339,7 +390,40 @@ async def measure(cluster: Cluster, writer: str, kind: str, seconds: float, late
     )
 
 
-def told(one: Measured) -> str:
+async def _p99_of_reads(client: Client, ledger_id: int, seconds: float) -> tuple[float, float]:
+    """Return (p50, p99) of reads of one entry, in seconds, by readers that each prefer some bookie."""
+    loop, took = asyncio.get_running_loop(), []
+    ends = loop.time() + seconds
+    while loop.time() < ends:
+        reader = await client.open(ledger_id, recover=False)
+        for number in range(READS_PER_READER):
+            entry_id = (len(took) + 7 * number) % READ_ENTRIES
+            asked = loop.time()
+            await reader.read(entry_id, entry_id)
+            took.append(loop.time() - asked)
+    took = sorted(took[READS_FIRST:])
+    return took[len(took) // 2], took[int(0.99 * (len(took) - 1))]
+
+
+async def measure_reads(cluster: Cluster, seconds: float) -> tuple[float, float]:
+    """Return the p99 of reads with three good bookies, and with one that takes ten times as long, in seconds."""
+    victim, uri = cluster.bookies[0], MetadataUri.parse(cluster.uri)
+    gate = GrayGate("127.0.0.1", int(victim.id.rpartition(":")[2]))
+    await gate.start()
+    tree = RoutedTree(await open_tree(uri), uri.root, {victim.id: gate}, lambda ledger_id, stored: None)
+    try:
+        async with Client(cluster.uri, tree=tree) as client:
+            writer = await client.create(**QUORUMS)
+            await writer.append_many([ENTRY] * READ_ENTRIES)
+            await writer.close()
+            usual, ordinary = await _p99_of_reads(client, writer.ledger_id, seconds)
+            gate.request_s = (SLOWER_READS - 1) * usual
+            return ordinary, (await _p99_of_reads(client, writer.ledger_id, seconds))[1]
+    finally:
+        await gate.stop()
+
+
+def line_of(one: Measured) -> str:
     back = "never" if one.back_s is None else f"{one.back_s:.1f} s"
     return (
         f"{one.writer:<8}{one.kind:<13} rate {one.ordinary_rate:7.0f} -> {one.gray_rate:7.0f} ({one.rate_ratio:.2f})  "
@@ -355,23 +439,54 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--latency-seconds", type=float, default=10.0, help="of single adds (default 10)")
     parser.add_argument("--kind", action="append", choices=list(KINDS), help="default: all")
     parser.add_argument("--writer", action="append", choices=WRITERS, help="default: ledger")
+    parser.add_argument("--no-reads", action="store_true", help="measure writers only")
+    parser.add_argument("--dir", type=Path, help="where the bookies' folders are made")
+    parser.add_argument(
+        "--disk-gb", type=float, default=DISK_GB, help=f"space there that one kind may take (default {DISK_GB:.0f})"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object a kind")
     options = parser.parse_args(arguments)
+    try:
+        pace = Pace.within(1e9 * options.disk_gb, options.seconds)
+    except ValueError as error:
+        parser.error(f"--disk-gb {options.disk_gb}: it {error}")
     found, have_ended = [], False
-    with tempfile.TemporaryDirectory(prefix="bkspark-gray-") as directory:
-        settings = {"zkTimeout": SESSION_TIMEOUT_MS}
-        with Cluster(Path(directory), settings=settings) as cluster:
-            for writer in options.writer or WRITERS[:1]:
-                for kind in options.kind or KINDS:
-                    try:
-                        one = asyncio.run(measure(cluster, writer, kind, options.seconds, options.latency_seconds))
-                    except BookKeeperError as error:
-                        print(f"{writer:<8}{kind:<13} the writer or its follower ended: {error}", flush=True)
-                        have_ended = True
-                        continue
-                    found.append(one)
-                    print(json.dumps(asdict(one)) if options.json else told(one), flush=True)
-    return 0 if not have_ended and all(one.is_good for one in found) else 1
+    for writer in options.writer or WRITERS[:1]:
+        for kind in options.kind or KINDS:
+            # The next one gets an empty disk.
+            with (
+                tempfile.TemporaryDirectory(prefix="bkspark-gray-", dir=options.dir) as directory,
+                Cluster(Path(directory), settings=SETTINGS) as cluster,
+            ):
+                try:
+                    one = asyncio.run(measure(cluster, writer, kind, pace, options.seconds, options.latency_seconds))
+                except BookKeeperError as error:
+                    print(f"{writer:<8}{kind:<13} the writer or its follower ended: {error}", flush=True)
+                    have_ended = True
+                    continue
+            found.append(one)
+            print(json.dumps(asdict(one)) if options.json else line_of(one), flush=True)
+    return 0 if not have_ended and reads_are_good(options) and all(one.is_good for one in found) else 1
+
+
+def reads_are_good(options: argparse.Namespace) -> bool:
+    """Measure reads, and print what they came to; return whether the p99 stays within its bound."""
+    if options.no_reads:
+        return True
+    with (
+        tempfile.TemporaryDirectory(prefix="bkspark-gray-", dir=options.dir) as directory,
+        Cluster(Path(directory), settings=SETTINGS) as cluster,
+    ):
+        ordinary, gray = asyncio.run(measure_reads(cluster, options.latency_seconds))
+    is_good = gray <= P99_RATIO_MAX * ordinary
+    if options.json:
+        print(json.dumps({"reads": "tenth", "ordinary_p99_ms": 1000 * ordinary, "gray_p99_ms": 1000 * gray}))
+    else:
+        verdict = "" if is_good else "  NOT GOOD"
+        print(
+            f"reads   tenth        p99 {1000 * ordinary:6.2f} -> {1000 * gray:6.2f} ms ({gray / ordinary:.2f}){verdict}"
+        )
+    return is_good
 
 
 if __name__ == "__main__":

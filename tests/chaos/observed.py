@@ -17,7 +17,7 @@ def ledger_history(operations: Sequence[Operation]) -> LedgerHistory:
             for entry_id, value in enumerate(facts["values"], facts["first"]):
                 ledger.invoked[entry_id] = (value.encode(), operation.call)
         if operation.result == "denied":
-            ledger.denied.append((operation.client, facts["entry"], _told(ledger, operation.client)))
+            ledger.denied.append((operation.client, facts["entry"], _reported(ledger, operation.client)))
         if operation.result != "ok" or operation.returned is None:
             continue
         if operation.op == "append" and facts.get("relaxed"):
@@ -41,6 +41,6 @@ def size_of(value: bytes) -> int:
     return int(value.partition(b":")[0])
 
 
-def _told(ledger: LedgerHistory, reader: str) -> int:
+def _reported(ledger: LedgerHistory, reader: str) -> int:
     """Return how far a reader knew that entries are confirmed."""
     return max((lac for who, lac, _ in ledger.lacs if who == reader), default=-1)

@@ -30,7 +30,8 @@ def test_no_checker_complains_of_real_processes_under_kills_pauses_and_partition
 def test_gray_command_measures_a_bookie_that_neither_works_nor_fails(capsys: pytest.CaptureFixture[str]) -> None:
     """What the ratios are is for a quiet machine; tests/ledger/test_gray_bookies.py holds them in virtual time."""
     gray.main(["--seconds", "6", "--latency-seconds", "1", "--kind", "cut", "--json"])
-    found = json.loads(capsys.readouterr().out)
+    found, reads = map(json.loads, capsys.readouterr().out.splitlines())
+    assert reads["reads"] == "tenth"
     assert found["kind"] == "cut"
     assert found["back_s"] is not None
     assert found["followed"] == found["to_follow"] > 0

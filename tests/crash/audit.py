@@ -69,6 +69,9 @@ def audit_space(twin: BookieTwin, existing: Collection[int]) -> None:
         )
         if is_orphan:
             raise Violation(f"{path} is left over after a pass of garbage collection")
+    kept = set(twin.store.index.ledger_ids().tolist()) - set(existing)
+    if kept:
+        raise Violation(f"ledgers {sorted(kept)} are in the index after a pass of garbage collection")
     if not twin.setup.journal.reuse_files:
         _audit_journals(twin)
     for usage in twin.usages():
@@ -123,7 +126,7 @@ def _audit_header(ledger_id: int, ledger: LedgerHistory, known: Known | None) ->
     if ledger.fence_acknowledged and not known.fenced:
         raise Violation(f"ledger {ledger_id}: its fence is gone")
     if known.fenced and not ledger.fence_asked:
-        raise Violation(f"ledger {ledger_id}: fenced, which nobody asked for")
+        raise Violation(f"ledger {ledger_id}: fenced, which no client asked for")
     if known.master_key != ledger.master_key:
         raise Violation(f"ledger {ledger_id}: master key {known.master_key!r}")
 
@@ -133,7 +136,7 @@ def _audit_lac(ledger_id: int, ledger: LedgerHistory, packet: bytes) -> None:
     if lac < ledger.lac_acknowledged:
         raise Violation(f"ledger {ledger_id}: explicit LAC {lac}; {ledger.lac_acknowledged} was acknowledged")
     if packet and (lac not in ledger.lacs_asked or packet != lac_packet(ledger_id, lac)):
-        raise Violation(f"ledger {ledger_id}: explicit LAC {lac} {packet!r}, which nobody wrote")
+        raise Violation(f"ledger {ledger_id}: explicit LAC {lac} {packet!r}, which no client wrote")
 
 
 def _audit_absence(ledger_id: int, ledger: LedgerHistory, entry_id: int, status: int) -> None:

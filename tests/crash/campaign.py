@@ -1,7 +1,8 @@
 """Crash-point campaigns: every operation boundary of seeded scripts, under every loss policy, reopened and audited.
 
-`python -m tests.crash.campaign --seed S --images N | --seconds T [--storage CLASS] [--processes P]` prints one JSON
-line of counts; a violation ends it with exit code 1 and a line that names seed, boundary, policy and what was broken.
+`python -m tests.crash.campaign --seed S --images N | --seconds T [--storage CLASS] [--fences] [--processes P]` prints
+one JSON line of counts; a violation ends it with exit code 1 and a line that names seed, boundary, policy and what was
+broken.
 
 Scripts take turns: one of each storage, one with an entry log per ledger. `coverage` says for each of these which part
 of the pairs (boundary, policy) of its finished scripts was crashed; boundaries are counted by the simulated disks.
@@ -29,7 +30,7 @@ from tests.crash.audit import Violation, audit, audit_space, observe
 from tests.crash.history import History
 from tests.crash.images import VARIANTS, Fingerprint, Loss, crash_image, fingerprint
 from tests.crash.parallel import mapping, processor_seconds, rare_collections
-from tests.crash.scripts import Script, write_more
+from tests.crash.scripts import FencingScript, Script, write_more
 from tests.crash.simulated_files import SimulatedDisk
 from tests.crash.twins import BookieTwin, Remembered, Setup
 
@@ -188,15 +189,18 @@ def reopened(image: SimulatedDisk, setup: Setup, history: History) -> BookieTwin
     """Open the storage on a crash image.
 
     Raises:
-        Violation: it does not start.
+        Violation: it does not start, or takes durable data for lost.
     """
     try:
-        return BookieTwin(image, setup, history)
+        twin = BookieTwin(image, setup, history)
     except Violation:
         # State of a hook that read another disk.
         raise
     except Exception as error:
         raise Violation(f"did not start: {type(error).__name__}: {error}") from error
+    if twin.is_in_doubt:
+        raise Violation(f"every ledger is in doubt, although nothing durable is lost: {'; '.join(twin.notices)}")
+    return twin
 
 
 def kinds_of(setup: Setup) -> list[str]:
@@ -218,6 +222,7 @@ class _Part:
     steps: int
     storage_class: StorageClass | None
     ends: float | None
+    script: type[Script]
 
     def run(self) -> Counter[str] | Violation:
         """Return the counts of the script, or what it found."""
@@ -226,6 +231,7 @@ class _Part:
         campaign = Campaign(
             lambda campaign: self.ends is not None and time.monotonic() >= self.ends,
             storage_class=storage_class,
+            script=self.script,
             log_per_ledger=kind == len(StorageClass),
         )
         with rare_collections():
@@ -246,6 +252,7 @@ def run(
     *,
     steps: int = STEPS,
     processes: int = 1,
+    script: type[Script] = Script,
 ) -> Counter[str]:
     """Run whole scripts of seeds from `seed` on until there are `images`, or for `seconds`; return the counts.
 
@@ -255,7 +262,7 @@ def run(
         Violation: of the lowest seed that has one.
     """
     ends = None if seconds is None else time.monotonic() + seconds
-    parts = (_Part(each, steps, storage_class, ends) for each in itertools.count(seed))
+    parts = (_Part(each, steps, storage_class, ends, script) for each in itertools.count(seed))
     total: Counter[str] = Counter()
     with mapping(processes) as in_order:
         for counts in in_order(_Part.run, parts):
@@ -275,14 +282,18 @@ def main(arguments: list[str] | None = None) -> int:
     budget.add_argument("--images", type=int, help="audit so many images (default 150000)")
     budget.add_argument("--seconds", type=float, help="run for so long")
     parser.add_argument("--processes", type=int, default=1, help="run scripts side by side (default 1)")
+    parser.add_argument(
+        "--fences", action="store_true", help="scripts of ledgers with fences and explicit LACs, and few entries"
+    )
     options = parser.parse_args(arguments)
     if options.processes < 1:
         parser.error(f"--processes {options.processes}: it must be at least 1")
     images = options.images if options.images or options.seconds else 150_000
     # Each pass of garbage collection says what it keeps.
     logging.disable()
+    script = FencingScript if options.fences else Script
     try:
-        counts = run(options.seed, images, options.seconds, options.storage, processes=options.processes)
+        counts = run(options.seed, images, options.seconds, options.storage, processes=options.processes, script=script)
     except Violation as violation:
         print(violation, file=sys.stderr)
         return 1

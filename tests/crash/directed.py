@@ -107,7 +107,7 @@ def lose_newest_journal() -> None:
         except StorageDamaged:
             continue
         audit(restarted, history)
-        raise Violation(f"{path} is {'lost' if is_lost else 'empty'}, and nobody missed it")
+        raise Violation(f"{path} is {'lost' if is_lost else 'empty'}, and the bookie did not notice")
 
 
 def cut_power_after_a_kill_in_a_header_write() -> None:
@@ -381,7 +381,7 @@ class _Renewing(DoubtfulMetadataView):
         return np.empty(0, np.int64)
 
 
-def collect_by_a_session_made_anew() -> None:
+def collect_by_a_new_session() -> None:
     """Collect garbage when the direct reads come from another session than the listing, which knows less.
 
     Raises:

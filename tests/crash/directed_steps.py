@@ -6,7 +6,10 @@ import errno
 from random import Random
 
 from bkspark.wire.flags import RECOVERY_ADD
+from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.journal.journal import JournalOptions
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.crash.audit import Violation, audit
 from tests.crash.campaign import reopened
 from tests.crash.history import History
@@ -129,6 +132,32 @@ def restart_with_logs_in_two_directories() -> None:
         twin.stop()
         twin = reopened(twin.disk, setup, twin.history)
         audit(twin, twin.history)
+
+
+def collect_while_the_index_waits_for_space() -> None:
+    """Flush two new ledgers when their entry logs have space and their index files have not; give the space back, seal
+    the logs and collect garbage before the flush is tried again.
+
+    Raises:
+        Violation: a log counted as one whose positions the index has, and was deleted.
+    """
+    append = AppendOptions(log_per_ledger=True, active_logs_max=4)
+    setup = Setup(store=StoreOptions(cache_half_bytes=6144, append=append, pages=PageOptions(64, 1)))
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    for ledger_id in (1, 2):
+        twin.add(ledger_id, [(entry_id, b"entry") for entry_id in range(0, 40, 10)])
+    twin.disk.fault = _no_space_for_an_index
+    twin.checkpoint()
+    twin.disk.fault = None
+    twin.store.seal_logs()
+    twin.collect(DoubtfulMetadataView([1, 2]), is_forced=False)
+    twin.checkpoint()
+    audit(twin, twin.history)
+
+
+def _no_space_for_an_index(operation: str, path: str) -> OSError | None:
+    takes_space = operation in ("create", "write", "reserve") and path.endswith(".idx")
+    return os_error(errno.ENOSPC, path) if takes_space else None
 
 
 def _with_ledgers(*ledger_ids: int) -> BookieTwin:

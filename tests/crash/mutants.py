@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from bookie_service.storage.ledgers.storage_class import StorageClass
-from tests.crash import directed, planted, planted_index, planted_journal, planted_storages
+from tests.crash import directed, directed_steps, planted, planted_index, planted_journal, planted_storages
 from tests.crash import planted_collection as collecting
 from tests.crash.faults import misdirect_position
 from tests.crash.hunting import (
@@ -30,7 +30,7 @@ from tests.crash.hunting import (
     hunt_twice,
     killed_by,
 )
-from tests.crash.step_mutants import COMMIT_MUTANTS, DOUBT_MUTANTS, FULL_DISK_MUTANTS, START_MUTANTS
+from tests.crash.step_mutants import COMMIT_MUTANTS, DOUBT_MUTANTS, FULL_DISK_MUTANTS, HEADER_MUTANTS, START_MUTANTS
 
 
 def _crash(name: str, bug: str, plant: Callable[[], AbstractContextManager[Any]], first_seed: int = 1) -> Mutant:
@@ -88,6 +88,12 @@ STORAGE_MUTANTS = (
         directed.compact_while_written,
     ),
     Mutant(
+        "settled without an index",
+        "a log is deleted whose positions the index lacks, because it had no space",
+        planted_storages.logs_settled_without_an_index,
+        directed_steps.collect_while_the_index_waits_for_space,
+    ),
+    Mutant(
         "positions of ledgers' own logs mixed",
         "entries of several ledgers get each other's positions",
         planted_storages.ledgers_in_one_anothers_log,
@@ -102,6 +108,7 @@ MUTANTS = (
     *START_MUTANTS,
     *DOUBT_MUTANTS,
     *FULL_DISK_MUTANTS,
+    *HEADER_MUTANTS,
     _crash("reply before sync", "a group is acknowledged from the page cache", planted_journal.unsynced_group),
     _crash("reply before write", "a group is acknowledged and never written", planted_journal.unwritten_group),
     _crash(
@@ -201,7 +208,7 @@ MUTANTS = (
     _crash("unborn file kept", "a file without a durable header stops the start", planted_journal.kept_unborn_file),
     _crash(
         "body not verified",
-        "S38, #4659: a zero body behind a durable header is taken",
+        "S38, #4659: a zero body after a durable header is taken",
         planted_journal.unverified_body,
         7,
     ),
@@ -223,9 +230,9 @@ MUTANTS = (
     _crash("entry log not synced on roll", "#659: only the newest log is synced", planted_index.unsynced_full_log),
     _crash("entry log name not synced", "positions into a log whose name is lost", planted_index.unsynced_log_name, 13),
     _crash("index not synced", "S07: the mark moves past positions in the page cache", planted_index.unsynced_index),
-    _crash("index name not synced", "an index file's name is lost behind the mark", planted_index.unsynced_index_name),
+    _crash("index name not synced", "an index file's name is lost after the mark", planted_index.unsynced_index_name),
     _crash(
-        "index folder not synced", "an index folder's name is lost behind the mark", planted_index.unsynced_index_folder
+        "index folder not synced", "an index folder's name is lost after the mark", planted_index.unsynced_index_folder
     ),
     _crash(
         "mark at every flush", "S07: the mark passes positions that are only in memory", planted.mark_at_every_flush
@@ -348,7 +355,7 @@ MUTANTS = (
         "direct reads of a lagging server",
         "Z6: what a listing misses is asked of a session that knows less",
         collecting.caught_up_once,
-        directed.collect_by_a_session_made_anew,
+        directed.collect_by_a_new_session,
     ),
     Mutant(
         "failure is a proof",
@@ -362,7 +369,7 @@ MUTANTS = (
         collecting.listed_before_own,
         directed.create_during_listing,
     ),
-    _collect("no tombstone", "P21, #4462: a late writer makes a fenced ledger anew", collecting.no_tombstones, 6),
+    _collect("no tombstone", "P21, #4462: a late writer makes a fenced ledger again", collecting.no_tombstones, 6),
     _collect("tombstone after the drop", "P21: a crash in between forgets the fence", collecting.late_tombstones),
     _collect("tombstone not synced", "P21: a power cut forgets the fence", collecting.unsynced_tombstones, 6),
     _crash("index file noted early", "a crash makes an index file count as lost", planted_index.noted_before_durable),
@@ -393,6 +400,8 @@ EQUIVALENT = {
     "lowest mark counts": "journals go only after every copy is durable, so the lowest copy's journals are there too",
     "lastId not written": "the highest of it and of the log files found counts; the id of a "
     "newest log that was removed may come again, and nothing points to it",
+    "tail of a found file of headers not synced": "the sync of the next record covers it, and the journal has its rows "
+    "until then",
     "intent not synced": "before the index moves both logs are whole, and when it has moved the old one holds nothing",
     "removed ledgers not synced": "a ledger that returns is garbage again; its fence is in its header and remembered",
     "equal generations": "both header slots of one change hold the same bytes; while they differ the journal has it",

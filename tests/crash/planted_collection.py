@@ -118,7 +118,7 @@ def nearly_dead_is_dead() -> Plant:
 
 
 def open_log_collected() -> Plant:
-    return replaced(EntryLogs, "rotated", lambda self: sorted(self._directory_of))
+    return replaced(EntryLogs, "rotated", lambda self: sorted(self._paths))
 
 
 # ---- which ledgers go ----

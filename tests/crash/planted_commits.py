@@ -132,10 +132,10 @@ def second_fence_early() -> Plant:
     """A second recovery is answered as if the first one's fence were durable."""
 
     def make(old: Any) -> Any:
-        def fence(self: Bookie, ledger_id: int, key: bytes) -> _Fence:
+        def fence(self: Bookie, client: Any, ledger_id: int, key: bytes) -> _Fence:
             ledger = self._store.ledger(ledger_id)
             was_fenced = ledger is not None and ledger.fenced
-            found = old(self, ledger_id, key)
+            found = old(self, client, ledger_id, key)
             return _Fence(found.status, found.journal_index, 0) if was_fenced else found
 
         return fence

@@ -109,6 +109,8 @@ class Script:
     """How likely the event loop's turn ends with a step, else it goes on in the next: one of these for a script."""
     concurrency = (0.0, 0.1, 0.3)
     """How likely another thread goes on between two operations of one: one of these for a script."""
+    ledger_ids: tuple[int, ...] = (1, 2, 0x1_0203)
+    """Those at the beginning."""
 
     def __init__(
         self,
@@ -127,7 +129,7 @@ class Script:
         self._operations_before = -self.disk.operations
         self._hook = hook
         self._steps = steps
-        self._ledgers = [1, 2, 0x1_0203]
+        self._ledgers = list(self.ledger_ids)
         self._known_to_lagging = list(self._ledgers)
         """What a server of the metadata store knows that lags behind: nothing of ledgers since the last collection."""
         self._next_entry: dict[int, int] = {}
@@ -468,6 +470,26 @@ class CommittingScript(Script):
     def _configuration(self, storage_class: StorageClass | None, log_per_ledger: bool | None) -> Setup:
         found = super()._configuration(storage_class, log_per_ledger)
         return replace(found, journals=1, operation_ns=0, serial_writer_after=0)
+
+
+class FencingScript(Script):
+    """One of more ledgers that have fences and explicit LACs, mostly without entries."""
+
+    weights: ClassVar[dict[str, int]] = {
+        **dict.fromkeys(Script.weights, 0),
+        "add": 4,
+        "again": 2,
+        "fence": 14,
+        "lac": 8,
+        "checkpoint": 14,
+        "collect": 4,
+        "drop unmarked": 1,
+        "revive": 2,
+        "stop": 2,
+        "kill": 2,
+        "power cut": 2,
+    }
+    ledger_ids = (1, 2, 3, 4, 5, 0x1_0203)
 
 
 def write_more(twin: BookieTwin, random: Random) -> None:

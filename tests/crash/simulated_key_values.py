@@ -53,6 +53,9 @@ class SimulatedKeyValues:
         key = max(self.keys(first, end), default=None)
         return None if key is None else (key, self._map[key])
 
+    def key_count(self) -> int:
+        return sum(1 for _ in self.keys(b"", b"\xff"))
+
     def keys(self, first: bytes, end: bytes) -> Iterator[bytes]:
         return iter(sorted(key for key in self._map if first <= key < end))
 

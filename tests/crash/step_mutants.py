@@ -5,7 +5,15 @@ from __future__ import annotations
 from functools import partial
 
 from bookie_service.storage.ledgers.storage_class import StorageClass
-from tests.crash import directed, directed_steps, planted_commits, planted_doubts, planted_starts
+from tests.crash import (
+    directed,
+    directed_headers,
+    directed_steps,
+    planted_commits,
+    planted_doubts,
+    planted_headers,
+    planted_starts,
+)
 from tests.crash.doubts import Damage
 from tests.crash.hunting import (
     Mutant,
@@ -93,7 +101,7 @@ COMMIT_MUTANTS = (
     ),
     Mutant(
         "revived fence not journaled",
-        "P21: a repair makes a fenced, dropped ledger anew; a crash forgets the fence",
+        "P21: a repair makes a fenced, dropped ledger again; a crash forgets the fence",
         planted_commits.revived_fence_not_journaled,
         partial(hunt_collections, 4),
     ),
@@ -199,7 +207,7 @@ START_MUTANTS = (
     ),
     Mutant(
         "late add revives",
-        "P21: a late add makes a fenced, dropped ledger anew",
+        "P21: a late add makes a fenced, dropped ledger again",
         planted_starts.late_add_revives,
         partial(hunt_collections, first_seed=6),
     ),
@@ -235,7 +243,7 @@ START_MUTANTS = (
     ),
     Mutant(
         "late explicit LAC revives",
-        "P21: a late explicit LAC makes a fenced, dropped ledger anew",
+        "P21: a late explicit LAC makes a fenced, dropped ledger again",
         planted_starts.late_lac_revives,
         directed_steps.write_lac_behind_a_drop,
     ),
@@ -299,7 +307,7 @@ DOUBT_MUTANTS = (
     ),
     Mutant(
         "dropped in doubt, without a tombstone",
-        "P21: a late writer makes a ledger anew that may have been fenced",
+        "P21: a late writer makes a ledger again that may have been fenced",
         planted_doubts.dropped_in_doubt_unfenced,
         partial(hunt_doubts, Damage.REMOVED),
     ),
@@ -339,3 +347,79 @@ FULL_DISK_MUTANTS = (
     ),
 )
 """Defects of starts with full ledger directories."""
+
+HEADER_MUTANTS = (
+    Mutant(
+        "row of a header not synced",
+        "the mark moves past a fence in the page cache",
+        planted_headers.unsynced_row,
+        directed_headers.crash_headers,
+    ),
+    Mutant(
+        "file of headers not synced",
+        "a power cut leaves a torn file, or its older version",
+        planted_headers.unsynced_file,
+        directed_headers.crash_headers,
+    ),
+    Mutant(
+        "name of a found file of headers not synced",
+        "a killed process wrote it; it is noted, and a power cut takes it",
+        planted_headers.found_name_not_synced,
+        directed_headers.crash_start_after_headers,
+    ),
+    Mutant(
+        "header dropped before its index file is durable",
+        "a power cut leaves neither, and replay has no key",
+        planted_headers.dropped_before_its_file,
+        directed_headers.crash_headers,
+    ),
+    Mutant(
+        "header of a dropped ledger kept",
+        "what any client may send stays for ever",
+        planted_headers.never_dropped,
+        directed_headers.hunt_headers,
+    ),
+    Mutant(
+        "first entry forgets the fence",
+        "the new index file has the ledger's key only",
+        planted_headers.unfenced_file,
+        directed_headers.crash_headers,
+    ),
+    Mutant(
+        "file of headers not noted",
+        "its loss goes unnoticed, and fenced ledgers take adds",
+        planted_headers.unnoted,
+        directed_headers.lose_headers,
+    ),
+    Mutant(
+        "file of headers noted before it is durable",
+        "a crash alone puts every ledger in doubt",
+        planted_headers.noted_before_durable,
+        directed_headers.crash_headers,
+    ),
+    Mutant(
+        "header appended to a file that is not noted",
+        "a torn record counts as a loss, and every ledger is in doubt",
+        planted_headers.appended_to_an_unnoted_file,
+        directed_headers.crash_first_header_after_all_were_dropped,
+    ),
+    Mutant(
+        "index file noted that has no header yet",
+        "the header that counts is dropped, and the start is refused",
+        planted_headers.found_file_noted,
+        directed_headers.crash_manifest_beside_a_first_entry,
+    ),
+    Mutant(
+        "torn record of headers counts as a loss",
+        "a crash alone puts every ledger in doubt",
+        planted_headers.torn_record_refused,
+        directed_headers.crash_headers,
+    ),
+    Mutant(
+        "rows of headers not verified",
+        "a damaged fence bit or key is believed",
+        planted_headers.unverified_rows,
+        directed_headers.lose_headers,
+    ),
+)
+"""Defects of the file of headers of ledgers without entries."""

@@ -58,7 +58,7 @@ def _lists_in_the_first_directory() -> Plant:
 
 def _same_generation() -> Plant:
     """It is unknown which of two versions of a list is the later one."""
-    return replaced(file_format, "encode_head", lambda generation, old=file_format.encode_head: old(1))
+    return replaced(file_format, "encode_head", lambda generation, old=file_format.encode_head, **kind: old(1, **kind))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from bookie_service.formats import index as index_format
-from tests.crash import directed, directed_steps
+from tests.crash import directed, directed_headers, directed_steps
 from tests.crash.hunting import Mutant, hunt_crashes, killed_by
 from tests.crash.mutants import EQUIVALENT, MUTANTS
 from tests.planting import Plant, replaced
@@ -21,13 +21,18 @@ def test_mutant_is_killed(mutant: Mutant) -> None:
 
 
 DIRECTED = dict.fromkeys(
-    mutant.hunt for mutant in MUTANTS if inspect.getmodule(mutant.hunt) in (directed, directed_steps)
+    mutant.hunt for mutant in MUTANTS if inspect.getmodule(mutant.hunt) in (directed, directed_headers, directed_steps)
 )
 
 
 @pytest.mark.parametrize("hunt", DIRECTED, ids=lambda hunt: hunt.__name__)
 def test_hunt_finds_nothing_in_the_product_itself(hunt: Callable[[], None]) -> None:
     hunt()
+
+
+def test_headers_of_ledgers_without_entries_survive_crashes_in_several_directories() -> None:
+    """The files are synced together, by their file system, too."""
+    directed_headers.crash_headers(directories=2, files_synced_singly_max=0)
 
 
 def test_error_of_the_harness_is_no_kill() -> None:

@@ -442,7 +442,7 @@ def test_refusal_after_a_damaged_mark_names_it() -> None:
     twin.checkpoint()
     assert twin.store.droppable([1])
     twin.store.prepare_drop([1], [], 0)
-    twin.store.index.sync_removed(twin.store.drop([1]))
+    twin.store.sync_dropped(twin.store.drop([1]))
     _, mark = file_at(twin.disk, "lastMark")
     overwrite(mark, 12, b"\xff")
     with pytest.raises(StorageDamaged, match=r"master key.*/lastMark is damaged"):

@@ -18,7 +18,8 @@ from crc32c import crc32c
 
 from bkspark.wire import v2
 from bkspark.wire.framing import FRAME_BYTES_MAX, scan_frames
-from bookie_service.engine.bookie import Bookie, BookieOptions
+from bookie_service.engine.bookie import Bookie
+from bookie_service.engine.bookie_environment import BookieOptions
 from bookie_service.engine.disk_watch import DiskOptions, DiskWatch
 from bookie_service.engine.entry_lists import StepReport
 from bookie_service.engine.reads import ReadOptions, ids_of
@@ -143,7 +144,7 @@ class _SilentClient(TakingClient):
 SILENT = _SilentClient()
 
 
-class Answers(TakingClient):
+class Sent(TakingClient):
     """A connection that keeps the reply frames' bytes."""
 
     def __init__(self) -> None:
@@ -281,7 +282,7 @@ class BookieTwin:
 
     def read(self, ledger_id: int, entry_id: int) -> tuple[int, int, bytes]:
         """Return (status, entry id, entry) of a single read."""
-        answers = Answers()
+        answers = Sent()
         self.bookie.reads.enqueue(SingleReads(answers, V2_RESPONSES, *ids_of(ledger_id, entry_id)))
         _, _, status, _, _ = struct.unpack_from(">iiiqq", answers.buffer)
         content = answers.buffer[28:]
@@ -289,7 +290,7 @@ class BookieTwin:
 
     def refuses_adds(self, ledger_id: int, key: bytes) -> bool:
         """Say whether an ordinary add is refused; only then the bookie is as before."""
-        answers = Answers()
+        answers = Sent()
         content = struct.pack(">qqq", ledger_id, 0, -1)
         octets, runs = self._runs(answers, add_frame(key, content))
         runs.serve(octets)
@@ -302,7 +303,7 @@ class BookieTwin:
 
     def batch_read(self, ledger_id: int, first_entry: int) -> tuple[int, list[bytes]]:
         """Return (status, entries from `first_entry` on)."""
-        answers = Answers()
+        answers = Sent()
         self.bookie.reads.enqueue(BatchRead(answers, ledger_id, first_entry, 1, 0, 1 << 20))
         status = struct.unpack_from(">i", answers.buffer, 8)[0]
         body = answers.buffer[4 + v2.BATCH_REPLY_BYTES :]

@@ -21,7 +21,7 @@ import numpy as np
 
 from bkspark.wire import v2
 from tests.bookie.serving import Peer, adds
-from tests.floods.requests import HELD, HELD_ENTRIES, REQUESTS, SPARSE
+from tests.floods.requests import HANDSHAKES, HELD, HELD_ENTRIES, REQUESTS, SPARSE
 
 _CONTEXT = multiprocessing.get_context("spawn")
 MALFORMED = "malformed"
@@ -34,7 +34,8 @@ _FIRST_HONEST_LEDGER = 1 << 30
 class Flood:
     """What flood clients do.
 
-    name: name of requests in `REQUESTS`; MALFORMED: invalid frames; "": the connections send nothing.
+    name: name of requests in `REQUESTS` or of a handshake in `HANDSHAKES`; MALFORMED: invalid frames; "": the
+        connections send nothing.
     count: requests made before, and sent again and again. repeats: False: they are sent once.
     takes_replies: False: replies are left in the socket.
     """
@@ -50,6 +51,8 @@ def bytes_of(what: Flood) -> bytes:
     """Return what each connection of a flood sends."""
     if what.name == MALFORMED:
         return b"\xff" * 64
+    if what.name in HANDSHAKES:
+        return HANDSHAKES[what.name]()
     return REQUESTS[what.name](what.count) if what.name else b""
 
 

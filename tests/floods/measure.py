@@ -18,8 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bkspark.tls.options import FACTORY_CLASS
 from tests.cluster import Cluster, ClusterBookie
 from tests.floods.clients import MALFORMED, Child, Flood, child, flood, honest, prepare, sink
+from tests.security.certificates import Authority
 
 P99_RATIO_MAX = 2.0
 LOG_LINES_PER_S_MAX = 10.0
@@ -51,6 +53,8 @@ FLOODS: dict[str, Flood] = {
     "lists of a sparse ledger": Flood("V3 lists of a sparse ledger", count=1000),
     "fences of unknown ledgers": Flood("V2 fences of unknown ledgers", connections=2, count=100_000, repeats=False),
     "malformed frames": Flood(MALFORMED, connections=4),
+    "2,000 connections without a handshake": Flood("START_TLS and no handshake", connections=2000, repeats=False),
+    "2,000 half TLS handshakes": Flood("half TLS handshakes", connections=2000, repeats=False),
 }
 
 
@@ -117,7 +121,7 @@ def measure(
     try:
         with ExitStack() as held:
             place = held.enter_context(tempfile.TemporaryDirectory(prefix="bkspark-floods-", dir=directory))
-            cluster = held.enter_context(Cluster(Path(place) / "cluster", bookies=1))
+            cluster = held.enter_context(Cluster(Path(place) / "cluster", bookies=1, settings=_tls(Path(place))))
             (bookie,) = cluster.bookies
             port = int(bookie.id.rpartition(":")[2])
             prepare(port)
@@ -131,6 +135,12 @@ def measure(
                 yield _measure_one(name, seconds, rounds, bookie, client, target)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def _tls(folder: Path) -> dict[str, str]:
+    """Return the keys of a bookie that has TLS and serves clear connections, too."""
+    key, chain = Authority(folder).issue("bookie").pem()
+    return {"tlsProviderFactoryClass": FACTORY_CLASS, "tlsKeyStore": key, "tlsCertificatePath": chain}
 
 
 def _measure_one(name: str, seconds: float, rounds: int, bookie: ClusterBookie, client: Child, target: Child) -> Result:

@@ -5,6 +5,8 @@ The bookie has ledger HELD with entries 0 to 49; SPARSE has entries 0 and 2**40 
 
 from __future__ import annotations
 
+import contextlib
+import ssl
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +16,7 @@ import numpy as np
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
 from bkspark.wire.digest import master_key
+from bkspark.wire.start_tls import encode_start_tls
 from tests.bookie.serving import KEY, adds
 from tests.bookie.v3_peer import PIGGYBACK, request
 
@@ -54,6 +57,24 @@ def of_v3(operation: int, **fields: Callable[[int], int] | int) -> Callable[[int
 
     return lambda count: many(count, one)
 
+
+def half_handshake() -> bytes:
+    """Return START_TLS and the whole first message of a client, which answers nothing more."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    sent = ssl.MemoryBIO()
+    client = context.wrap_bio(ssl.MemoryBIO(), sent)
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return encode_start_tls(0) + sent.read()
+
+
+HANDSHAKES: dict[str, Callable[[], bytes]] = {
+    "START_TLS and no handshake": lambda: encode_start_tls(0),
+    "half TLS handshakes": half_handshake,
+}
+"""By name: what a connection sends once, and nothing after it."""
 
 REQUESTS: dict[str, Callable[[int], bytes]] = {
     "V2 reads of missing ledgers": lambda count: many(count, lambda i: read(UNKNOWN + i, i)),

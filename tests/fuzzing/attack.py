@@ -131,7 +131,7 @@ class Link:
             if any(wanted in frame for frame in self.receive()):
                 return True
             if time.monotonic() > until:
-                raise Hang("a valid request behind hostile ones has no answer")
+                raise Hang("a valid request after hostile ones has no answer")
         return False
 
 

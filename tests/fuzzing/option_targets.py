@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from bkspark import properties
 from bkspark.core.metadata import check_quorums
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.entries import EntryBatch
@@ -26,7 +27,7 @@ from bkspark.spark.formats.decoding import MalformedMode
 from bkspark.spark.formats.registry import columns_of, decoder_of, encoder_of
 from bkspark.spark.offsets import ManyLogs, OneLog
 from bkspark.spark.options import OPTIONS, SourceOptions
-from bookie_service.settings import configuration, properties
+from bookie_service.settings import configuration
 from tests.fuzzing.target import Draw, Target
 
 # ---- Spark's options ----

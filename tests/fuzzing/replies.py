@@ -360,7 +360,7 @@ class Caller:
         async for batch in reader.batches(first, batch_bytes=self._luck.choice((4096, 1 << 20))):
             self._check(batch, at, ENTRIES - 1, "scan")
             if batch.first_entry != at:
-                self._result.wrong.append(f"scan gave entry {batch.first_entry} behind {at - 1}")
+                self._result.wrong.append(f"scan gave entry {batch.first_entry} after {at - 1}")
             at = batch.end_entry
         if at != ENTRIES:
             self._result.wrong.append(f"scan of a closed ledger ended at {at} without an error")

@@ -15,18 +15,19 @@ from typing import Any
 import numpy as np
 
 from bkspark.errors import BookKeeperError, ProtocolError
-from bkspark.net.answers import BatchAnswer, EntryAnswers
 from bkspark.net.channel import BookieChannel
 from bkspark.net.connection import AddListener, BookieConnection
+from bkspark.net.responses import BatchResponse, EntryResponses
 from bkspark.net.v3_channel import BookieV3Channel
 from bkspark.wire import v2, v3, v3_reads
 from bkspark.wire.digest import DigestType, EntryDigest
-from bkspark.wire.framing import scan_frames
+from bkspark.wire.framing import count_leading, scan_frames
 from bkspark.wire.layout import ENTRY_BYTES_MIN
 from bookie_service.engine import containment
 from bookie_service.network.request_stream import RequestStream
 from bookie_service.network.v2_requests import V2RequestStream
 from bookie_service.network.v3_requests import V3RequestStream
+from bookie_service.storage.io.framed_entries import FramedEntries
 from tests.crash.history import History
 from tests.crash.twins import BookieTwin, Setup, TakingClient
 from tests.fuzzing.target import Draw, Target
@@ -113,7 +114,7 @@ class _Peer(TakingClient):
         if any(_is_far(bytes(buffer[start:end])) for start, end in zip(table.starts.tolist(), table.ends.tolist())):
             self.close()
             return
-        first = 0 if self._is_v3 is False else v3.count_frames(octets, table)
+        first = 0 if self._is_v3 is False else count_leading(octets, table, v3.FIRST_BYTE)
         if first:
             self._waiting.append((octets, V3RequestStream(self._twin.bookie, self, table.take(slice(0, first)))))
         self._is_v3 = first == len(table)
@@ -312,11 +313,11 @@ def _answers_are_of_what_was_asked(outcomes: list[Any]) -> None:
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
             assert isinstance(outcome, BookKeeperError), repr(outcome)
-        elif isinstance(outcome, BatchAnswer):
+        elif isinstance(outcome, BatchResponse):
             entries = outcome.entries
             assert (entries.ledger_id, entries.first_entry) in ((_LEDGER, 3), (_LEDGER + 1, 0))
             assert len(entries) <= (4 if entries.ledger_id == _LEDGER else 100), "more entries than asked for"
-        elif isinstance(outcome, EntryAnswers):
+        elif isinstance(outcome, EntryResponses):
             assert outcome.entry_ids.tolist() == [3, 4, 5, 6]
             found = outcome.payloads
             assert [it is not None for it in found] == (outcome.statuses == v2.EOK).tolist()
@@ -341,7 +342,8 @@ def _v2_answer_seeds() -> Iterator[bytes]:
 def _v3_answer_seeds() -> Iterator[bytes]:
     entries = [_stored_entry(_LEDGER, entry_id, b"payload") for entry_id in range(3, 7)]
     sizes = np.array([len(entry) + 4 for entry in entries])
-    reads = bytes(v3_reads.encode_read_responses(np.arange(4), _LEDGER, 3, _framed(*entries), sizes, 2))
+    placed = FramedEntries(3, _framed(*entries), sizes).placed(3)
+    reads = bytes(v3_reads.encode_read_responses(np.arange(4), _LEDGER, placed, 2))
     adds = v3.encode_add_responses(np.arange(4), np.zeros(4, np.int64), np.full(4, _LEDGER), np.arange(4))
     others = b""
     for txn_id, operation, name in (

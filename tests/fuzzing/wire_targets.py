@@ -16,7 +16,11 @@ from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import entry_lists, lac, local_reads, v2, v3, v3_adds, v3_reads
 from bkspark.wire.digest import DigestType, EntryDigest, master_key
 from bkspark.wire.entry_lists import EntryRuns
-from bkspark.wire.framing import LENGTH_BYTES, FrameTable, scan_frames, split_items
+from bkspark.wire.framing import LENGTH_BYTES, FrameTable, count_leading, scan_frames, split_items
+from bkspark.wire.single_add import SingleAdd
+from bkspark.wire.v3_single_add import decode_single_add, number
+from bkspark.wire.v3_single_read import SingleRead, decode_single_read
+from bookie_service.storage.io.framed_entries import FramedEntries
 from tests.fuzzing.target import INT64_MAX, Draw, Target
 from tests.wire.single_lacs import may_add
 
@@ -191,13 +195,19 @@ def _v2_built(data: bytes) -> None:
 def _v3_requests(data: bytes) -> None:
     table = scan_frames(data, len(data))
     octets = np.frombuffer(data, np.uint8)
-    v3.count_frames(octets, table)
+    count_leading(octets, table, v3.FIRST_BYTE)
     bodies = list(_bodies(data, table))
     for first in range(len(table)):
         if adds := v3_adds.decode_adds(octets, table, first):
             _adds_are_protobufs(data, bodies[first:], adds)
         if reads := v3_reads.decode_reads(octets, table, first):
             _reads_are_protobufs(bodies[first:], reads)
+        if add := decode_single_add(
+            memoryview(data)[table.starts[first] - LENGTH_BYTES :], len(bodies[first]) + 4, 1 << 30
+        ):
+            _single_add_is_protobufs(bodies[first], add)
+        if read := decode_single_read(bodies[first]):
+            _single_read_is_protobufs(bodies[first], read)
         _outcome(lambda first=first: v3.decode_request(bodies[first]))
 
 
@@ -226,6 +236,30 @@ def _reads_are_protobufs(bodies: list[bytes], reads: v3_reads.ReadRequests) -> N
         assert (read.ledgerId, read.entryId) == (reads.ledger_ids[row], reads.entry_ids[row])
         is_fencing = read.HasField("flag") and read.flag == protocol.ReadRequest.FENCE_LEDGER
         assert (read.masterKey if is_fencing else None) == reads.fencing_key
+
+
+def _single_add_is_protobufs(body: bytes, single: SingleAdd) -> None:
+    request = v3.decode_request(body)
+    add, entry_at = request.addRequest, single.entry_at - LENGTH_BYTES
+    assert (request.header.operation, request.header.version) == (protocol.ADD_ENTRY, protocol.VERSION_THREE)
+    assert (add.ledgerId, add.entryId, add.masterKey) == (single.ledger_id, single.entry_id, single.master_key)
+    assert add.body == body[entry_at : entry_at + single.size]
+    assert (add.HasField("flag") and add.flag == protocol.AddRequest.RECOVERY_ADD) == single.is_recovery
+    assert not add.writeFlags
+    assert not add.bypassJournal
+    answer = protocol.Response.FromString(single.acknowledgement(single.ledger_id, single.entry_id)[LENGTH_BYTES:])
+    assert answer.header.txnId == request.header.txnId
+
+
+def _single_read_is_protobufs(body: bytes, single: SingleRead) -> None:
+    request = v3.decode_request(body)
+    read = request.readRequest
+    assert (request.header.operation, request.header.version) == (protocol.READ_ENTRY, protocol.VERSION_THREE)
+    assert request.header.txnId == number(single.txn_id)
+    assert (read.ledgerId, read.entryId) == (single.ledger_id, single.entry_id)
+    is_fencing = read.HasField("flag") and read.flag == protocol.ReadRequest.FENCE_LEDGER
+    assert (read.masterKey if is_fencing else None) == single.fencing_key
+    assert not read.HasField("previousLAC")
 
 
 def _signed(number: int) -> int:
@@ -305,8 +339,9 @@ def _v3_response_seeds() -> Iterator[bytes]:
     entries = [_stored_entry(7, 3, b"one"), _stored_entry(7, 4, b"three")]
     items = _framed(*entries)
     sizes = np.array([len(entry) + LENGTH_BYTES for entry in entries])
-    yield bytes(v3_reads.encode_read_responses(ids[:2], 7, 3, items, sizes, None))
-    yield bytes(v3_reads.encode_read_responses(ids[:2], 7, 3, items, sizes, 2))
+    placed = FramedEntries(3, items, sizes).placed(3)
+    yield bytes(v3_reads.encode_read_responses(ids[:2], 7, placed, None))
+    yield bytes(v3_reads.encode_read_responses(ids[:2], 7, placed, 2))
 
 
 def _v3_built(data: bytes) -> None:

@@ -81,10 +81,10 @@ def _judge_scripts(program: Path, folder: Path) -> bool:
     is_right, history = True, folder / "script.jsonl"
     for script in planted.CORRECT:
         planted.write(history, script)
-        is_right &= _told(script.__name__.replace("_", " "), judge(program, history).reasons, None)
+        is_right &= _printed(script.__name__.replace("_", " "), judge(program, history).reasons, None)
     for script, complaint in planted.DEFECTS:
         planted.write(history, script)
-        is_right &= _told(script.__name__.replace("_", " "), judge(program, history).reasons, complaint)
+        is_right &= _printed(script.__name__.replace("_", " "), judge(program, history).reasons, complaint)
     return is_right
 
 
@@ -98,11 +98,11 @@ def _judge_planted_runs(program: Path, folder: Path) -> bool:
                 history = planted_runs.run(folder, scenario, cluster, is_planted)
                 reasons = judge(program, history).reasons
                 name = f"real run, {'planted' if is_planted else 'without'}: {scenario.name}"
-                is_right &= _told(name, reasons, scenario.complaint if is_planted else None)
+                is_right &= _printed(name, reasons, scenario.complaint if is_planted else None)
     return is_right
 
 
-def _told(name: str, reasons: list[str], complaint: str | None) -> bool:
+def _printed(name: str, reasons: list[str], complaint: str | None) -> bool:
     """Print what the judge said, and return whether it is what it must say: nothing, or that complaint alone."""
     if complaint is None:
         is_right, said = not reasons, "linearizable"

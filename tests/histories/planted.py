@@ -448,7 +448,7 @@ def one_place_twice(h: Script) -> None:
 
 
 DEFECTS: tuple[tuple[Callable[[Script], None], str], ...] = (
-    (lost_acknowledged_entry, "entry 2 is lost: the reader was told that it does not exist"),
+    (lost_acknowledged_entry, "entry 2 is lost: the reader was answered that it does not exist"),
     (lost_by_a_recovery, "entries 3 to 4 are lost: the end is said to be 2"),
     (falling_lac, "the LAC of this reader fell from 7 to 4"),
     (lac_of_nothing, "entry 3 was said to be confirmed: the ledger holds entries 0 to 2"),
@@ -462,7 +462,7 @@ DEFECTS: tuple[tuple[Callable[[Script], None], str], ...] = (
     (acknowledged_with_a_gap, "the next entry is 2: entry 3 cannot be appended"),
     (unknown_append_lost_after_it_was_confirmed, "entries 3 to 3 are lost: the end is said to be 2"),
     (unknown_append_appears_after_the_end, "entry 2 was read: the ledger holds entries 0 to 1"),
-    (lost_in_an_open_ledger, "entry 3 is lost: the reader was told that it does not exist"),
+    (lost_in_an_open_ledger, "entry 3 is lost: the reader was answered that it does not exist"),
     (synced_entry_of_a_relaxed_ledger_lost, "entries 4 to 4 are lost: the end is said to be 3"),
     (confirmed_entry_of_a_relaxed_ledger_lost, "entries 2 to 2 are lost: the end is said to be 1"),
     (synced_before_it_was_appended, "entry 5 was said to be synced: the ledger holds entries 0 to 4"),

@@ -208,7 +208,7 @@ def opened_without_fencing() -> Plant:
     return replaced(log_writer, "fence", _look_without_fencing)
 
 
-def lac_of_whoever_answers_first() -> Plant:
+def lac_of_the_first_answer() -> Plant:
     """A reader takes the LAC of the first bookie that answers, and forgets the one that it knew."""
     return both(
         replaced(LastEntries, "joined", lambda self, other: other),
@@ -228,7 +228,7 @@ class Scenario:
 
 SCENARIOS = (
     Scenario("one negative ends a recovery", one_bookie_lacks_the_end, one_negative_ends, "are lost: the end is"),
-    Scenario("the LAC falls", one_bookie_lags, lac_of_whoever_answers_first, "the LAC of this reader fell"),
+    Scenario("the LAC falls", one_bookie_lags, lac_of_the_first_answer, "the LAC of this reader fell"),
     Scenario(
         "a late recovery overwrites the end",
         two_recoveries_find_different_ends,

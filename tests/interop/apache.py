@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -28,7 +29,16 @@ STOP_SECONDS = 60.0
 class ApacheBookie:
     """One of Apache's bookies: `id`, `pid`, `dir`, `settings`; `kill` is SIGKILL."""
 
-    def __init__(self, classpath: str, directory: Path, port: int, uri: str) -> None:
+    def __init__(
+        self,
+        classpath: str,
+        directory: Path,
+        port: int,
+        uri: str,
+        settings: Mapping[str, str] | None = None,
+        jvm_options: Sequence[str] = JVM_OPTIONS,
+    ) -> None:
+        """`settings` override those of a test."""
         self.id = f"{HOST}:{port}"
         self.dir = directory
         self._session = 0
@@ -46,14 +56,16 @@ class ApacheBookie:
             "skipListSizeLimit": str(16 << 20),
             "diskUsageThreshold": "0.99",
             "diskUsageWarnThreshold": "0.98",
+            **(settings or {}),
         }
         self._configuration = directory / "bookie.conf"
         self._configuration.write_text("".join(f"{key}={value}\n" for key, value in self.settings.items()))
         self._classpath = classpath
+        self._jvm_options = jvm_options
         self._process = self._launch()
 
     def _launch(self) -> ChildProcess:
-        program = ["java", *JVM_OPTIONS, "-cp", self._classpath, "org.apache.bookkeeper.server.Main"]
+        program = ["java", *self._jvm_options, "-cp", self._classpath, "org.apache.bookkeeper.server.Main"]
         return ChildProcess(f"Apache bookie {self.id}", [*program, "--conf", str(self._configuration)], self._log)
 
     @property
@@ -120,7 +132,20 @@ class ApacheCluster:
     A context manager that ends them all.
     """
 
-    def __init__(self, classpath: str, directory: Path, peer: Peer, *, apache: int = 3, ours: int = 0) -> None:
+    def __init__(
+        self,
+        classpath: str,
+        directory: Path,
+        peer: Peer,
+        *,
+        apache: int = 3,
+        ours: int = 0,
+        settings: Mapping[str, str] | None = None,
+        jvm_options: Sequence[str] = JVM_OPTIONS,
+    ) -> None:
+        """`settings` and `jvm_options`: of Apache's bookies, see `ApacheBookie`."""
+        self._settings = settings
+        self._jvm_options = jvm_options
         self._classpath = classpath
         self._directory = directory
         self._peer = peer
@@ -141,7 +166,9 @@ class ApacheCluster:
             self._peer.call("initialize", uri=self.uri)
             for port in self._apache_ports:
                 directory = self._directory / f"apache-{port}"
-                self.apache.append(ApacheBookie(self._classpath, directory, port, self.uri))
+                self.apache.append(
+                    ApacheBookie(self._classpath, directory, port, self.uri, self._settings, self._jvm_options)
+                )
             for number, port in enumerate(self._our_ports, start=1):
                 directory = self._directory / f"ours-{port}"
                 process = BookieProcess(number, port, directory, self.uri, {"zkTimeout": SESSION_TIMEOUT_MS})

@@ -15,6 +15,7 @@ from pathlib import Path
 BOOKKEEPER = Path(__file__).parent / "java"
 PULSAR = Path(__file__).parent / "pulsar"
 BUILD_SECONDS = 900
+_LIST_LIBRARIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:build-classpath"
 
 
 class BuildFailed(Exception):
@@ -48,6 +49,21 @@ def classpath(project: Path) -> str:
     return f"{project / 'target' / 'classes'}:{_libraries(project).read_text().strip()}"
 
 
+def bookkeeper_classpath(version: str) -> str:
+    """Return the classpath of the BookKeeper program with the libraries of another version, such as 4.14.7.
+
+    Its classes are those built for the usual version: what a command calls must exist in both.
+
+    Raises:
+        BuildFailed: see `classpath`.
+    """
+    classes = classpath(BOOKKEEPER).partition(":")[0]
+    libraries = BOOKKEEPER / "target" / f"classpath-{version}.txt"
+    if not libraries.is_file():
+        _run_maven(BOOKKEEPER, f"-Dbookkeeper.version={version}", f"-Dmdep.outputFile={libraries}", _LIST_LIBRARIES)
+    return f"{classes}:{libraries.read_text().strip()}"
+
+
 def _libraries(project: Path) -> Path:
     return project / "target" / "classpath.txt"
 
@@ -62,10 +78,15 @@ def _fingerprint(project: Path) -> str:
 
 
 def _build(project: Path) -> None:
+    _run_maven(project, "clean", "process-classes")
+
+
+def _run_maven(project: Path, *arguments: str) -> None:
+    """Run Maven in a project, first without the network. Raises BuildFailed when both fail."""
     executable = maven()
     if executable is None:
         raise BuildFailed("there is no mvn on the PATH; install Maven to run the tests against Apache's client")
-    command = [executable, "-q", "-B", "clean", "process-classes"]
+    command = [executable, "-q", "-B", *arguments]
     for mode in (["-o"], []):
         done = subprocess.run([*command, *mode], cwd=project, capture_output=True, text=True, timeout=BUILD_SECONDS)
         if done.returncode == 0:

@@ -12,22 +12,21 @@ import select
 import subprocess
 import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 ANSWER_SECONDS = 300.0
-JVM_OPTIONS = (
-    "-Xmx512m",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
+NETTY_OPTIONS = (
     "-Dio.netty.tryReflectionSetAccessible=true",
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
 )
-"""A short life in little memory, and the doors that netty's direct buffers want."""
+"""What netty's direct buffers need."""
+JVM_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *NETTY_OPTIONS)
+"""For a short life in little memory."""
 
 
 def payload(entry_id: int, size: int) -> bytes:
@@ -58,8 +57,8 @@ class PeerError(Exception):
 class Peer:
     """A JVM with Apache's client, driven by lines of JSON; Commands.java says what each command takes and answers."""
 
-    def __init__(self, classpath: str, log: Path) -> None:
-        command = ["java", *JVM_OPTIONS, "-cp", classpath, "bkspark.interop.Peer"]
+    def __init__(self, classpath: str, log: Path, jvm_options: Sequence[str] = JVM_OPTIONS) -> None:
+        command = ["java", *jvm_options, "-cp", classpath, "bkspark.interop.Peer"]
         self._log = log
         # The program ends with its stdin, so it never outlives pytest.
         with log.open("ab") as errors:
@@ -115,13 +114,19 @@ class JavaClient:
     """Apache's client on one cluster in one protocol: `Peer.call` with the URI filled in. A context manager that
     disconnects."""
 
-    def __init__(self, peer: Peer, uri: str, protocol: str = "v2") -> None:
+    def __init__(self, peer: Peer, uri: str, protocol: str = "v2", settings: Mapping[str, str] | None = None) -> None:
+        """`settings`: keys of its ClientConfiguration."""
         self._peer = peer
-        self._arguments = {"uri": uri, "protocol": protocol}
+        self.protocol = protocol
+        """v2 or v3. Constant."""
+        self._arguments: dict[str, Any] = {"uri": uri, "protocol": protocol}
+        if settings:
+            self._arguments["client_settings"] = dict(settings)
 
     def speaking(self, protocol: str) -> JavaClient:
         """Return another client on the same cluster, v2 or v3; to be disconnected by itself."""
-        return JavaClient(self._peer, self._arguments["uri"], protocol)
+        settings = self._arguments.get("client_settings")
+        return JavaClient(self._peer, self._arguments["uri"], protocol, settings)
 
     def __enter__(self) -> JavaClient:
         return self

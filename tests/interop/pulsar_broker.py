@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 
 from bkspark.cli.child_process import ChildProcess
@@ -31,9 +33,14 @@ _DOORS = (
 
 
 class PulsarBroker:
-    """One broker that keeps its topics on `uri`'s bookies, E3/Qw3/Qa2: `url`; `start`, `kill`, `stop` and `run`."""
+    """One broker that keeps its topics on `uri`'s bookies, E3/Qw3/Qa2: `url`; `start`, `kill`, `stop` and `run`.
 
-    def __init__(self, classpath: str, directory: Path, uri: str) -> None:
+    Args:
+        settings: lines of its configuration, beside those that it needs.
+    """
+
+    def __init__(self, classpath: str, directory: Path, uri: str, settings: Mapping[str, object] = {}) -> None:
+        self._more_settings = dict(settings)
         self._classpath = classpath
         self._directory = directory
         directory.mkdir(parents=True)
@@ -53,9 +60,9 @@ class PulsarBroker:
         self._process = self._java("broker", program)
         wait_until(self._is_ready, f"the broker to be ready; its log is {self._process.log_path}", START_S)
 
-    def run(self, command: str, *arguments: object) -> list[str]:
-        """Run a user's command (Peer.java says which) to its end and return what it said."""
-        user = self.user(command, *arguments)
+    def run(self, command: str, *arguments: object, program: str = "Peer") -> list[str]:
+        """Run a user's command (Peer.java and Topics.java say which) to its end and return what it said."""
+        user = self.user(command, *arguments, program=program)
         try:
             said = list(user.lines())
             assert user.wait(STOP_S)
@@ -64,11 +71,20 @@ class PulsarBroker:
         finally:
             user.kill()
 
-    def user(self, command: str, *arguments: object) -> ChildProcess:
+    def user(self, command: str, *arguments: object, program: str = "Peer") -> ChildProcess:
         """Start a user's command; the caller ends it."""
         self._users += 1
         words = [command, self.url, *map(str, arguments)]
-        return self._java(f"user{self._users}", ["bkspark.pulsar.Peer", *words])
+        return self._java(f"user{self._users}", [f"bkspark.pulsar.{program}", *words])
+
+    def admin(self, method: str, path: str, body: object = None) -> bytes:
+        """Ask the broker's REST service, under /admin/v2; return its answer."""
+        data = None if body is None else json.dumps(body).encode()
+        address = f"http://{HOST}:{self._web_port}/admin/v2/{path}"
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(address, data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return bytes(answer.read())
 
     def kill(self) -> None:
         """SIGKILL: its ledgers stay open, its sessions run out."""
@@ -88,8 +104,13 @@ class PulsarBroker:
         """Write what a Pulsar cluster keeps in ZooKeeper, as its operator would."""
         stores = ["--metadata-store", self._zookeeper, "--configuration-metadata-store", self._zookeeper]
         urls = ["--web-service-url", f"http://{HOST}:{self._web_port}", "--broker-service-url", self.url]
-        program = "org.apache.pulsar.PulsarClusterMetadataSetup"
-        setup = self._java("setup", [program, "--cluster", CLUSTER, *stores, *urls])
+        self._run_setup("org.apache.pulsar.PulsarClusterMetadataSetup", [*stores, *urls])
+        if "transactionCoordinatorEnabled" in self._more_settings:
+            program = "org.apache.pulsar.PulsarTransactionCoordinatorMetadataSetup"
+            self._run_setup(program, ["--configuration-store", self._zookeeper])
+
+    def _run_setup(self, program: str, arguments: list[str]) -> None:
+        setup = self._java("setup", [program, "--cluster", CLUSTER, *arguments])
         try:
             list(setup.lines())
             assert setup.wait(ANSWER_S)
@@ -115,6 +136,7 @@ class PulsarBroker:
             "numIOThreads": 2,
             "numHttpServerThreads": 8,
             "managedLedgerCacheSizeMB": 64,
+            **self._more_settings,
         }
 
     def _is_ready(self) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from bkspark.blocking import Client, LedgerWriter
+from bkspark.blocking import Client, EncryptionOptions, LedgerWriter
 from bkspark.core.metadata import LedgerState
 from bkspark.errors import LedgerFenced, NoSuchLedger, UnauthorizedAccess
+from bkspark.wire.encrypted_entries import TAG_BYTES
 from tests.interop.cases import (
     EACH_DIGEST,
     EACH_QUORUM,
@@ -20,6 +23,7 @@ from tests.interop.cases import (
 )
 from tests.interop.conftest import Bookies
 from tests.interop.peer import JavaClient, PeerError, contents, payloads
+from tests.key_files import new_key_file
 
 pytestmark = [pytest.mark.interop, pytest.mark.cluster]
 
@@ -115,6 +119,24 @@ def test_items_4_5_our_client_recovers_what_java_left_open(
     java.call("abandon", ledger=ledger)
     closed = java.call("metadata", ledger=ledger)
     assert (closed["state"], closed["last_entry"], closed["length"]) == ("CLOSED", len(SIZES) - 1, sum(SIZES))
+
+
+def test_java_recovers_an_encrypted_ledger_that_our_client_left_open(
+    java: JavaClient, bookies: Bookies, tmp_path: Path
+) -> None:
+    """Without its key: recovery sends the stored payloads again, and they still open."""
+    entries = payloads(SIZES)
+    with Client(bookies.uri, encryption=EncryptionOptions(new_key_file(tmp_path / "keys"))) as client:
+        writer = create(client, (3, 3, 2))
+        writer.append_many(entries)
+        answer = java.read(writer.ledger_id, "crc32c", "")
+        assert [size for size, _ in answer["entries"]] == [len(entry) + TAG_BYTES for entry in entries]
+        with pytest.raises(LedgerFenced):
+            writer.append(b"too late")
+        writer.abandon()
+        reader = client.open(writer.ledger_id)
+        assert reader.is_closed
+        assert list(reader.read(0, reader.last_entry)) == entries
 
 
 @EACH_QUORUM

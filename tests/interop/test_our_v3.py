@@ -95,8 +95,8 @@ def test_item_5_explicit_lac_long_poll_force_and_the_list_of_entries(bookies: Bo
         assert (nothing.status, nothing.lac) == (v2.Status.ENOENTRY, None)
         await writer.append_many([b"zero", b"one"])
         # Entry 1 was sealed when nothing was confirmed.
-        told = await channel.read_lac(ledger, digest)
-        assert (told.status, told.lac, told.entry.entry_id) == (v2.Status.EOK, -1, 1)
+        heard = await channel.read_lac(ledger, digest)
+        assert (heard.status, heard.lac, heard.entry.entry_id) == (v2.Status.EOK, -1, 1)
 
         waiting = asyncio.ensure_future(channel.poll_entry(ledger, -1, 30.0, digest))
         assert await channel.write_lac(ledger, 1, digest, KEY) == v2.Status.EOK

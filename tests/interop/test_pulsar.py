@@ -52,7 +52,8 @@ def ledgers_of(client: Client, topic: str) -> list[int]:
     found = []
     for ledger_id in client.ledgers():
         custom = client.metadata(ledger_id).custom_metadata
-        if custom.get("application") == b"pulsar" and custom.get("pulsar/managed-ledger") == name:
+        # Ledgers of cursors name the topic, too.
+        if custom.get("pulsar/managed-ledger") == name and "pulsar/cursor" not in custom:
             found.append(ledger_id)
     return sorted(found)
 

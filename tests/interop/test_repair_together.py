@@ -6,15 +6,17 @@ from __future__ import annotations
 import contextlib
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bkspark.blocking import Client, LedgerWriter
+from bkspark.blocking import Client, EncryptionOptions, LedgerWriter, run
 from bkspark.cli.cluster_process import BookieProcess
+from bkspark.cli.ledger_copies import copies_at
 from bkspark.cli.ports import free_ports
+from bkspark.entries import EntryBatch
 from bkspark.errors import LedgerClosed, LedgerFenced
 from bkspark.wire import v2
 from tests.bookie.small_disks import mounted
@@ -31,6 +33,7 @@ from tests.interop.mixed import (
 )
 from tests.interop.peer import JavaClient, Peer, PeerError, contents, payloads
 from tests.interop.shell import shell
+from tests.key_files import new_key_file
 from tests.polling import wait_until
 from tests.replication.repairing import autorecovery, check, command, forget, naming, wait_until_moved
 
@@ -155,6 +158,41 @@ def test_item_7_javas_worker_copies_onto_our_bookie_what_our_auditor_listed(
     assert [lac_in(spare.id, ledgers[-1], entry_id) for entry_id in (0, 7, 199)] == [199, 199, 199]
 
 
+def test_apaches_worker_copies_encrypted_ledgers_and_fences_an_open_one_without_their_key(
+    java_alone: Peer, mixed: MixedCluster, observer: Observer, java: JavaClient, tmp_path: Path
+) -> None:
+    """It seals the envelope again, and leaves the payload as it is: ciphertext, whose nonce names ledger and entry."""
+    keys = EncryptionOptions(new_key_file(tmp_path / "keys"))
+    lost, spare = mixed.ours[1], mixed.ours[0]
+    entries = payloads([100] * 20)
+    with Client(mixed.uri, encryption=keys) as client:
+        with without(client, spare.id) as closed:
+            closed.append_many(entries)
+        left = without(client, spare.id)
+        left.append_many(entries)
+        ledgers = [closed.ledger_id, left.ledger_id]
+        with our_auditor(mixed.uri), javas_worker(java_alone, mixed.uri, observer):
+            lost.kill()
+            wait_until_moved(client, ledgers, lost.id)
+            wait_until(lambda: not observer.listed(), "the list to be empty", WAIT_S)
+        assert_open_ledger_was_fenced(client, left)
+        assert naming(client, ledgers, spare.id) == ledgers
+        for ledger in ledgers:
+            copies = copies_at(client.asynchronous, ledger, spare.id, 0, None, b"")
+            assert [entry for batch in collected(copies) for entry in batch] == entries
+    with Client(mixed.uri, encryption=EncryptionOptions(shows_sealed=True)) as client:
+        for ledger in ledgers:
+            stored = contents(client.open(ledger).read(0, 19))
+            assert java.read(ledger, "crc32c", "")["entries"] == stored != contents(entries)
+
+
+def collected(batches: AsyncIterator[EntryBatch]) -> list[EntryBatch]:
+    async def collect() -> list[EntryBatch]:
+        return [batch async for batch in batches]
+
+    return run(collect)
+
+
 def test_item_7_our_worker_copies_onto_apaches_bookie_what_javas_auditor_listed(
     java_alone: Peer, mixed: MixedCluster, observer: Observer, client: Client, java: JavaClient
 ) -> None:
@@ -247,7 +285,7 @@ def test_item_7_our_auditor_obeys_the_switch_and_the_delay_of_apaches_shell(
         assert command(mixed.uri, "autorecovery", "--enable")[0]["enabled"] is True
         assert observer.listed() == set()
         shell(java, "triggeraudit")
-        wait_until(lambda: set(ledgers) <= observer.listed(), "our auditor to audit when told", WAIT_S)
+        wait_until(lambda: set(ledgers) <= observer.listed(), "our auditor to audit on request", WAIT_S)
 
 
 def test_item_7_javas_auditor_obeys_our_switch(
@@ -317,6 +355,7 @@ def test_item_8_javas_client_goes_on_when_our_bookies_disk_is_full_and_recovers_
 ) -> None:
     """The full bookie is read-only: it refuses an owner's adds, gives its entries, takes recovery's, and comes back."""
     settings = {"zkTimeout": SESSION_TIMEOUT_MS, "diskCheckInterval": "100", "journalPreAllocSizeMB": "1"}
+    settings["diskUsageThreshold"] = "0.95"
     with mounted(tmp_path / "small", SMALL_DISK_BYTES) as disk, java.speaking(protocol) as writer:
         full = BookieProcess(3, free_ports(1)[0], disk / "bookie", mixed.uri, settings)
         full.restart()

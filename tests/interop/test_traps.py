@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bkspark.core.copies import settled_fragments
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.entries import EntryBatch
 from bkspark.metadata import paths
@@ -21,7 +22,6 @@ from bkspark.wire.status import Status
 from bookie_service.network.connection import ConnectionOptions
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.options import AutoRecoveryOptions
-from bookie_service.replication.repair import settled_fragments
 from tests.bookie.serving import KEY, Serving, service_options, stored
 from tests.ledger.in_process import URI, InProcessCluster, run
 

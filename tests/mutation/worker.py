@@ -153,7 +153,7 @@ class _Child:
                     return self._answer("flooded", f"more than {MEMORY_BYTES_MAX >> 30} GiB of memory")
             readable, _, _ = select.select([self._pipe, sys.stdin], [], [], min(_LOOK_S, self._deadline - now))
             if sys.stdin in readable:
-                raise EOFError("whoever wants the answer is gone")
+                raise EOFError("the process that wants the answer is gone")
             if not readable:
                 continue
             data = os.read(self._pipe, 1 << 16)

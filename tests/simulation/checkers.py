@@ -95,14 +95,14 @@ def confirmed_stays(ledger: LedgerHistory) -> Iterator[str]:
             yield f"the LAC of {who} fell from {highest[who]} to {lac}"
         highest[who] = max(lac, highest.get(who, -1))
     for who, entry_id, lac in ledger.denied:
-        yield f"{who} knew that {lac} is confirmed, and was told that there is no entry {entry_id}"
-    told = max(highest.values(), default=-1)
+        yield f"{who} knew that {lac} is confirmed, and was answered that there is no entry {entry_id}"
+    known = max(highest.values(), default=-1)
     for close in ledger.closes:
-        if told > close.last_entry:
-            yield f"{told} was confirmed, and the end that {close.who} learned is {close.last_entry}"
+        if known > close.last_entry:
+            yield f"{known} was confirmed, and the end that {close.who} learned is {close.last_entry}"
     for look in ledger.looks:
         if look.lac < look.owed:
-            yield f"{look.who} was told LAC {look.lac}, and {look.owed} had been confirmed before it asked"
+            yield f"{look.who} was given LAC {look.lac}, and {look.owed} had been confirmed before it asked"
     for attempt, lacs in ledger.recovery_lacs.items():
         if len(lacs) > 1:
             yield f"{attempt} wrote entries back with the LACs {sorted(lacs)}, and a recovery's LAC is frozen"
@@ -133,7 +133,7 @@ def fences_cover(ledger: LedgerHistory) -> Iterator[str]:
     for who, bookie, entry_id in ledger.unfenced_negatives:
         # What lies below the end a recovery may ask without a fence, for its length.
         if end is not None and entry_id > end:
-            yield f"{bookie} told {who} that it lacks entry {entry_id}, and was not fenced durably"
+            yield f"{bookie} answered {who} that it lacks entry {entry_id}, and was not fenced durably"
 
 
 def metadata_register(ledger: LedgerHistory) -> Iterator[str]:
@@ -211,11 +211,11 @@ def _stays(ledger: LedgerHistory, bookie: str, entry_id: int) -> bool:
 def confirmed_is_synced(ledger: LedgerHistory) -> Iterator[str]:
     """C11: everything up to a reported LAC is on disks: audits see only durable copies."""
     for audit in ledger.audits:
-        told = max((lac for _, lac, when in ledger.lacs if when <= audit.when), default=-1)
-        for entry_id in range(told + 1):
+        known = max((lac for _, lac, when in ledger.lacs if when <= audit.when), default=-1)
+        for entry_id in range(known + 1):
             copies = audit.copies[entry_id] if entry_id < len(audit.copies) else None
             if copies is None or copies.valid + copies.damaged < audit.ack_quorum:
-                yield f"{audit.what}: {told} was confirmed, entry {entry_id} is not synced by {audit.ack_quorum}"
+                yield f"{audit.what}: {known} was confirmed, entry {entry_id} is not synced by {audit.ack_quorum}"
                 break
 
 

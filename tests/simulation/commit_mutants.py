@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bkspark.log import attempts, changes, epochs, heads, log, sharing, store
+from bkspark.log import attempts, changes, epochs, heads, log, sharing, store, unregistered
 from bkspark.log.formats import LogHead, Publisher, SegmentFacts
 from bkspark.metadata.tree import ANY_VERSION, Delete, Set
 from tests.planting import Plant, changed, replaced
@@ -115,10 +115,10 @@ def _emptied_keeps(_: Any) -> Any:
 
 
 def _deletes_before_the_change(original: Any) -> Any:
-    async def overwrite(self: log.Log, ledgers: Any, *, publisher: Any = None) -> Any:
+    async def overwrite(self: log.Log, ledgers: Any, **options: Any) -> Any:
         for item in await (await self.snapshot()).ledgers():
             await self._delete_ledger(item.ledger_id)
-        return await original(self, ledgers, publisher=publisher)
+        return await original(self, ledgers, **options)
 
     return overwrite
 
@@ -162,6 +162,13 @@ def _forgets_other_queries(original: Any) -> Any:
     return published
 
 
+def _registers_unchecked(original: Any) -> Any:
+    async def add(self: Any, name: str, ledger_id: int, owner: Any, *, unchanged: Any = None) -> None:
+        await original(self, name, ledger_id, owner)
+
+    return add
+
+
 MUTANTS = (
     Mutant("another query's version is a repetition, where the list changes", changes, "is_repeated", _takes_any_query),
     Mutant("another query's version is a repetition, before it is written", log, "is_repeated", _takes_any_query),
@@ -181,6 +188,9 @@ MUTANTS = (
     Mutant("complete mode keeps the old content", changes, "emptied", _emptied_keeps),
     Mutant("complete mode deletes before it publishes", log.Log, "overwrite", _deletes_before_the_change),
     Mutant("truncation deletes ledgers with slices after it", store.LogStore, "truncate", _truncates_shared),
+    Mutant("a ledger is registered that a vacuum closed", attempts.AttemptStore, "add", _registers_unchecked),
+    Mutant("an unregistered ledger is not closed first", unregistered, "_is_recovered_empty", _never_async(True)),
+    Mutant("a vacuum leaves unregistered ledgers", log, "delete_unregistered", _never_async(0)),
     Mutant("sweeping forgets what it should delete", log.Log, "_delete_ledger", _never_async(None)),
 )
 

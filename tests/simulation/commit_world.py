@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,13 +17,16 @@ from bkspark.client import Client
 from bkspark.entries import EntryBatch
 from bkspark.errors import ClientClosed, LedgerFenced, MetadataError, NoSuchLedger
 from bkspark.log import Log
+from bkspark.log.formats import APPLICATION, APPLICATION_KEY, LOG_KEY
 from bkspark.metadata.memory import MemoryStore, MemoryTree
-from bkspark.metadata.tree import Operation, Stat
+from bkspark.metadata.tree import ANY_VERSION, Check, Operation, Stat
 
 NAME = "x"
 ROOT = "/ledgers"
 TURN_SHARE = 0.5
 """Share of all calls before which another process has a turn."""
+STALL_SHARE, STALL_TURNS_MAX = 0.2, 80
+"""Share of new ledgers that are registered late, and the turns of others meanwhile: a vacuum has time to find them."""
 
 
 class Killed(BaseException):
@@ -128,6 +131,11 @@ class SimulatedLedger:
         return self.last_entry is not None
 
     @property
+    def path(self) -> str:
+        """The node of its metadata, whose version alone matters here."""
+        return f"{ROOT}/{self.ledger_id}"
+
+    @property
     def length(self) -> int:
         return sum(map(len, self.entries))
 
@@ -185,8 +193,8 @@ class SimulatedWriter:
             await self._tail
         dies = await self._process.call()
         if self._ledger.is_fenced or self.ledger_id not in self._process.world.ledgers:
-            raise LedgerFenced(f"ledger {self.ledger_id} was closed by somebody else", ledger_id=self.ledger_id)
-        closed = self._ledger.close()
+            raise LedgerFenced(f"ledger {self.ledger_id} was closed by another client", ledger_id=self.ledger_id)
+        closed = await self._process.world.close(self._ledger)
         if dies:
             raise Killed
         return closed
@@ -222,8 +230,13 @@ class SimulatedClient:
         ledger = SimulatedLedger(world.next_ledger, self._process)
         world.next_ledger += 1
         world.ledgers[ledger.ledger_id] = ledger
+        await world.tree.create(ledger.path, make_parents=True)
         if dies:
             raise Killed
+        if world.chance.random() < STALL_SHARE:
+            world.count("stall")
+            for _ in range(world.chance.randrange(STALL_TURNS_MAX)):
+                await asyncio.sleep(0)
         return SimulatedWriter(self._process, ledger)
 
     async def metadata(self, ledger_id: int) -> SimulatedLedger:
@@ -234,17 +247,37 @@ class SimulatedClient:
         dies = await self._process.call()
         ledger = self._find(ledger_id)
         ledger.is_fenced = ledger.is_fenced or not ledger.is_closed
-        closed = ledger.close()
+        closed = await self._process.world.close(ledger)
         if dies:
             raise Killed
         return closed
 
     async def delete(self, ledger_id: int) -> None:
+        """Delete the metadata. The bookies collect the ledger, and its fence with it: they take a late writer's
+        entries."""
         dies = await self._process.call()
-        self._find(ledger_id)
+        ledger = self._find(ledger_id)
         self._process.world.ledgers.pop(ledger_id)
+        await self._process.world.tree.delete(ledger.path)
+        ledger.is_fenced = False
+        ledger.last_entry = None
         if dies:
             raise Killed
+
+    async def ids(self) -> AsyncIterator[int]:
+        await self._process.call()
+        for ledger_id in list(self._process.world.ledgers):
+            yield ledger_id
+
+    async def read(self, ledger_id: int) -> SimpleNamespace:
+        """Metadata as a vacuum looks at them."""
+        await self._process.call()
+        custom = {APPLICATION_KEY: APPLICATION.encode(), LOG_KEY: NAME.encode()}
+        self._find(ledger_id)
+        return SimpleNamespace(metadata=SimpleNamespace(custom_metadata=custom), ctime_ms=0)
+
+    async def as_created(self, ledger_id: int) -> Check:
+        return Check(f"{ROOT}/{ledger_id}", 0)
 
     def _find(self, ledger_id: int) -> SimulatedLedger:
         ledger = self._process.world.ledgers.get(ledger_id)
@@ -259,9 +292,16 @@ class World:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.server = MemoryStore()
+        self.tree = self.server.session()
         self.ledgers: dict[int, SimulatedLedger] = {}
         self.next_ledger = 0
         self.struck: dict[str, int] = {}
+
+    async def close(self, ledger: SimulatedLedger) -> SimpleNamespace:
+        """Close a ledger, if it is not closed; return its closed metadata."""
+        if not ledger.is_closed:
+            await self.tree.set(ledger.path, b"", ANY_VERSION)
+        return ledger.close()
 
     def count(self, event: str) -> None:
         self.struck[event] = self.struck.get(event, 0) + 1

@@ -301,7 +301,7 @@ class Cluster:
         await asyncio.sleep(self.connect_s + self.delay_s())
         bookie = self.bookies[port - _FIRST_PORT]
         if bookie.twin is None:
-            raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
+            raise ConnectionRefusedError(f"no process listens at {host}:{port}")
         protocol = factory()
         assert isinstance(protocol, asyncio.BufferedProtocol)
         link = Link(self, bookie, protocol)

@@ -36,7 +36,7 @@ _STATES: dict[str, tuple[str, object, object, tuple[float, ...]]] = {
 """Faults that are an attribute of a bookie: its name, its value, what it is otherwise, and how long it may last."""
 READ_ERRORS = ("damage", "EIO", "unknown state", "too many reads")
 """Those that reads are answered with."""
-TOLD_AT_ONCE = frozenset({"crash", "reset"})
+REPORTED_AT_ONCE = frozenset({"crash", "reset"})
 """Faults that clients learn of without a time-out."""
 
 

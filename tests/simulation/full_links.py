@@ -11,14 +11,17 @@ import asyncio
 import contextvars
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bkspark.errors import ProtocolError
 from bkspark.wire import v2, v3
-from bkspark.wire.framing import LENGTH_BYTES, FrameTable, gather_i64, scan_frames
+from bkspark.wire.flags import RECOVERY_ADD
+from bkspark.wire.framing import LENGTH_BYTES, FrameTable, count_leading, gather_i64, scan_frames
 from bkspark.wire.layout import LAC_AT
+from bkspark.wire.single_add import SingleAdd
 from bookie_service.engine.add_batch import AddBatch
 from bookie_service.engine.reads import Reading
 from bookie_service.engine.single_reads import SingleReads
@@ -40,14 +43,25 @@ _ENTRY_LAC_LOW, _ENTRY_LENGTH_LOW, _ENTRY_DIGEST = 23, 31, 32
 """Where in an entry the lowest bytes of its LAC and of its length are, and where its digest begins."""
 
 
+@dataclass(frozen=True, slots=True)
+class Adds:
+    """Adds of one ledger; `lacs`: what each entry carries. `is_fenced`: the bookie that they reach has fenced it."""
+
+    ledger_id: int
+    entry_ids: list[int]
+    lacs: list[int]
+    is_recovery: bool
+    is_fenced: bool
+
+
 class Observer:
     """Told of requests as they reach a bookie, and of its answers as they leave. Does nothing by itself."""
 
     def on_request(self, kind: str, bookie: FullBookie, who: str) -> None:
         """`kind`: "fence", the first request of a recovery, or "recovery read"."""
 
-    def on_adds(self, bookie: FullBookie, who: str, run: AddBatch, lacs: np.ndarray, is_fenced: bool) -> None:
-        """Adds of one client; `lacs`: what each entry carries. `is_fenced`: their ledger is, at this bookie."""
+    def on_adds(self, bookie: FullBookie, who: str, adds: Adds) -> None:
+        """Adds of one client reach a bookie."""
 
     def on_negative(self, bookie: FullBookie, who: str, ledger_id: int, entry_id: int) -> None:
         """The bookie answers that it does not have an entry; only what it tells clients that fence."""
@@ -185,7 +199,7 @@ class Served(TakingClient):
         octets = np.frombuffer(buffer, np.uint8)
         try:
             table = scan_frames(buffer, len(buffer))
-            self._is_v3 = v3.count_frames(octets, table) == len(table)
+            self._is_v3 = count_leading(octets, table, v3.FIRST_BYTE) == len(table)
             runs: RequestStream = (
                 V3RequestStream(self._door, self, table)
                 if self._is_v3
@@ -309,13 +323,30 @@ class _Door:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._bookie.twin.bookie, name)
 
+    def takes_single(self, add: SingleAdd) -> bool:
+        """Whether an add may be taken alone: what is refused comes in runs."""
+        bookie = self._bookie
+        is_refusing = bookie.add_error is not None or bookie.is_refusing or bookie.is_read_only
+        return not is_refusing and bookie.twin.bookie.takes_single(add)  # type: ignore[union-attr]
+
+    def add_single(self, client: Served, octets: np.ndarray, add: SingleAdd, *, is_alone: bool = True) -> bool:
+        """Take an add that came alone."""
+        if not self.takes_single(add):
+            return False
+        self._observe(add.ledger_id, [add.entry_id], [add.lac], is_recovery=add.is_recovery)
+        return self._bookie.twin.bookie.add_single(client, octets, add, is_alone=is_alone)  # type: ignore[union-attr]
+
+    def _observe(self, ledger_id: int, entry_ids: list[int], lacs: list[int], *, is_recovery: bool) -> None:
+        if self._cluster.observes:
+            adds = Adds(ledger_id, entry_ids, lacs, is_recovery, self._bookie.is_fenced(ledger_id))
+            self._cluster.observer.on_adds(self._bookie, self._who, adds)
+
     def add(self, client: Served, octets: np.ndarray, run: AddBatch) -> int:
         """Take adds, or refuse them."""
         bookie = self._bookie
-        if self._cluster.observes:
-            lacs = gather_i64(octets, run.item_starts + LENGTH_BYTES + LAC_AT)
-            is_fenced = bookie.is_fenced(run.ledger_ids.item(0))
-            self._cluster.observer.on_adds(bookie, self._who, run, lacs, is_fenced)
+        lacs = gather_i64(octets, run.item_starts + LENGTH_BYTES + LAC_AT).tolist()
+        is_recovery = bool(run.flags.item(0) & RECOVERY_ADD)
+        self._observe(run.ledger_ids.item(0), run.entry_ids.tolist(), lacs, is_recovery=is_recovery)
         status: v2.Status | None = bookie.add_error
         if bookie.is_refusing:
             status = v2.Status.ETOOMANYREQUESTS
@@ -330,6 +361,11 @@ class _Door:
     def reads(self) -> _Door:
         """What answers reads: this door."""
         return self
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the bookie takes no further readings for now."""
+        return self._bookie.twin.bookie.reads.is_full  # type: ignore[union-attr]
 
     def answer(self, reading: Reading, turn: Turn) -> bool:
         """Answer reads, or refuse them."""

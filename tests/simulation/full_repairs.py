@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from bkspark.core.copies import settled_fragments, stored_entries
 from bkspark.core.metadata import LedgerMetadata, LedgerState
 from bkspark.core.striping import write_set
 from bkspark.errors import BookKeeperError, NoSuchLedger
@@ -37,7 +38,6 @@ from bkspark.wire.status import Status
 from bookie_service.replication import auditor
 from bookie_service.replication.autorecovery import AutoRecovery
 from bookie_service.replication.options import AuditOptions, AutoRecoveryOptions, RepairOptions
-from bookie_service.replication.repair import settled_fragments, stored_entries
 from tests.crash import history as storage_history
 from tests.crash.images import Loss, crash_image
 from tests.crash.twins import BookieTwin
@@ -144,11 +144,7 @@ class RepairSchedule(FullSchedule):
             bookie.crashed_s = None
         self._is_repairing = True
         self._daemons = [asyncio.ensure_future(self._recovering(number)) for number in range(2)]
-        if self.loses_two:
-            await self._lose_a_second_one(span_s)
-        else:
-            for _ in range(self.random.choice((1, 1, 2))):
-                await self._lose_and_heal(span_s)
+        await self._happen(span_s)
         for ledger in self.ledgers:
             ledger.writer.abandon()
         self._is_repairing = False
@@ -157,6 +153,14 @@ class RepairSchedule(FullSchedule):
             daemon.cancel()
         await asyncio.gather(*self._daemons, return_exceptions=True)
         await owner.close()
+
+    async def _happen(self, span_s: float) -> None:
+        """Lose bookies, and let everything be repaired."""
+        if self.loses_two:
+            await self._lose_a_second_one(span_s)
+        else:
+            for _ in range(self.random.choice((1, 1, 2))):
+                await self._lose_and_heal(span_s)
 
     async def _created(self, owner: object) -> Written:
         size, write_quorum, ack_quorum = self.quorums
@@ -278,7 +282,7 @@ class RepairSchedule(FullSchedule):
             try:
                 await recovery.start()
                 self._sessions[number] = session
-                self._complain(f"autorecovery met an error that nobody expected: {await recovery.defect!r}")
+                self._complain(f"autorecovery met an unexpected error: {await recovery.defect!r}")
                 return
             except BookKeeperError:
                 await asyncio.sleep(0.5)
@@ -318,7 +322,7 @@ class RepairSchedule(FullSchedule):
         named = [bookie for bookie in self.cluster.bookies if bookie.id in old.last_fragment.bookies]
         since = [bookie.crashed_s for bookie in named if bookie.crashed_s is not None]
         if not since:
-            self._complain(f"A3: ledger {ledger_id} is fenced, and its last fragment names nobody who was away")
+            self._complain(f"A3: ledger {ledger_id} is fenced, and its last fragment names no bookie that was away")
         elif self.loop.time() < min(since) + self.grace_s:
             self._complain(f"A3: ledger {ledger_id} is fenced before the grace period is over")
 

@@ -13,8 +13,6 @@ from itertools import pairwise
 from random import Random
 from typing import Any, TypeVar
 
-import numpy as np
-
 from bkspark.client import Client
 from bkspark.core.metadata import LedgerMetadata, LedgerState
 from bkspark.core.writer_options import WriterOptions
@@ -24,8 +22,6 @@ from bkspark.ledger.writer import LedgerWriter
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri
 from bkspark.net.pool import NetOptions
-from bkspark.wire.flags import RECOVERY_ADD
-from bookie_service.engine.add_batch import AddBatch
 from bookie_service.engine.reads import ReadOptions
 from tests.planting import changed
 from tests.simulation.checkers import violations
@@ -37,11 +33,11 @@ from tests.simulation.full_faults import (
     KINDS,
     MESSAGES,
     READ_ERRORS,
-    TOLD_AT_ONCE,
+    REPORTED_AT_ONCE,
     Faults,
     links_of,
 )
-from tests.simulation.full_links import TO_BOOKIE, WHO, Observer
+from tests.simulation.full_links import TO_BOOKIE, WHO, Adds, Observer
 from tests.simulation.history import Close, History, LedgerHistory, Look, Wait
 from tests.simulation.virtual_loop import Stuck, VirtualLoop
 
@@ -51,7 +47,7 @@ EVENTS = frozenset({"owner ended early", "recovery failed"})
 QUORUMS = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (2, 2, 2), (4, 3, 2), (3, 3, 3), (3, 2, 1))
 PATIENCE_S = 60.0
 """Virtual seconds after the faults in which everything must end."""
-THEMES = (*["uniform"] * 3, *["hole"] * 4, *["aimed"] * 3, *["race"] * 2, "told", *["control"] * 2)
+THEMES = (*["uniform"] * 3, *["hole"] * 4, *["aimed"] * 3, *["race"] * 2, "reported", *["control"] * 2)
 """What a schedule is about: faults at any time; entries that one bookie lacks, and a recovery that meets a fault;
 faults upon requests of recoveries; a recovery that begins while the owner changes its ensemble; faults that clients
 learn of at once; no fault."""
@@ -129,7 +125,7 @@ class FullSchedule(Observer):
     def run(self) -> FullOutcome:
         """Play the schedule; an error that is no BookKeeperError counts as a violation."""
         found: list[str] = []
-        self.loop.set_exception_handler(lambda loop, context: found.append(f"exception: {_told(context)}"))
+        self.loop.set_exception_handler(lambda loop, context: found.append(f"exception: {_described(context)}"))
         try:
             with (
                 changed(secrets, "randbits", lambda old: self.random.getrandbits),
@@ -178,7 +174,7 @@ class FullSchedule(Observer):
         self._audits.begin(writer.ledger_id, writer.metadata)
         self.cluster.observer, self.cluster.observes = self, True
         self.faults.damage_on_disk = self._audits.damage_an_entry
-        self.faults.lingers_s = lambda: 0.0 if self.theme == "told" else self.aside.choice(LINGERS_S)
+        self.faults.lingers_s = lambda: 0.0 if self.theme == "reported" else self.aside.choice(LINGERS_S)
         span_s = self.random.choice((0.02, 0.2, 1.5))
         tasks = [as_client("owner", self._write(writer, span_s))]
         tasks += [self._recovering(f"recoverer {i}", span_s) for i in range(self._recoverers())]
@@ -236,13 +232,13 @@ class FullSchedule(Observer):
         """Wait for those others, now that the ledger is closed."""
 
     def _recoverers(self) -> int:
-        return 0 if self.theme in ("hole", "race", "told") else self.random.choice((0, 1, 1, 1, 2))
+        return 0 if self.theme in ("hole", "race", "reported") else self.random.choice((0, 1, 1, 1, 2))
 
     def _readers(self) -> int:
         return self.random.choice((0, 0, 1, 2))
 
     def _strikes(self) -> int:
-        return self.random.choice((1, 2, 3)) if self.theme in ("uniform", "told") else 0
+        return self.random.choice((1, 2, 3)) if self.theme in ("uniform", "reported") else 0
 
     async def _ended(self, tasks: Sequence[asyncio.Future[None]], what: str) -> None:
         if not tasks:
@@ -389,7 +385,9 @@ class FullSchedule(Observer):
             for _ in range(self.random.choice((2, 3, 5))):
                 await asyncio.sleep(self.random.random() * span_s)
                 with contextlib.suppress(MetadataError, ReadFailed, BookieUnavailable):
+                    # Kept when the reading fails: what one reader knows of the end is not lost, another may know less.
                     reader = await self._look(who, client, reader)
+                    await self._read_confirmed(who, reader)
         finally:
             await client.close()
 
@@ -405,7 +403,11 @@ class FullSchedule(Observer):
             # What a recovery writes back carries its own LAC, which may be a lower one.
             self.ledger.looks.append(Look(who, reader.last_entry, owed, self._now()))
         self.ledger.lacs.append((who, reader.last_entry, self._now()))
-        began, position = self._now(), 0
+        return reader
+
+    async def _read_confirmed(self, who: str, reader: LedgerReader) -> None:
+        # A reading ends where the reader's end was when it began; it may learn of a later one meanwhile.
+        began, position, end = self._now(), 0, reader.last_entry + 1
         try:
             async for batch in reader.batches(batch_bytes=self.aside.choice(BATCH_BYTES)):
                 if batch.first_entry != position:
@@ -413,12 +415,11 @@ class FullSchedule(Observer):
                 for i, payload in enumerate(batch):
                     self.ledger.reads.append((who, batch.first_entry + i, bytes(payload)))
                 position = batch.first_entry + len(batch)
-            if position != reader.last_entry + 1:
-                self.ledger.pending.append(f"{who} was given no entry {position} of {reader.last_entry + 1}")
+            if position != end:
+                self.ledger.pending.append(f"{who} was given no entry {position} of {end}")
         except NoSuchEntry as error:
             if self.ledger.changes[-1][0] < began:
                 self.ledger.denied.append((who, error.entry_id or 0, reader.last_entry))
-        return reader
 
     async def _look_at_the_open_ledger(self, writer: LedgerWriter) -> None:
         """Add one entry more, while nothing else happens: readers must see all entries but that one confirmed."""
@@ -433,7 +434,7 @@ class FullSchedule(Observer):
     async def _strike(self, span_s: float) -> None:
         """Let one fault happen, and end."""
         await asyncio.sleep(self.random.random() * span_s)
-        kind = self.random.choice(sorted(TOLD_AT_ONCE) if self.theme == "told" else self.KINDS)
+        kind = self.random.choice(sorted(REPORTED_AT_ONCE) if self.theme == "reported" else self.KINDS)
         bookie = self.random.choice(self.cluster.bookies)
         await self.faults.strike(kind, bookie, self.aside.choice(("", "", "owner")))
 
@@ -469,20 +470,19 @@ class FullSchedule(Observer):
         self.cluster.metadata_s = self.random.choice((self.cluster.metadata_s, 0.05))
         self._recovering("recoverer", self.random.choice((0.0, 0.01, 0.1)))
 
-    def on_adds(self, bookie: FullBookie, who: str, run: AddBatch, lacs: np.ndarray, is_fenced: bool) -> None:
-        if run.ledger_ids.item(0) != self._ledger_id:
+    def on_adds(self, bookie: FullBookie, who: str, adds: Adds) -> None:
+        if adds.ledger_id != self._ledger_id:
             return
         self._reached.add((who, bookie.id))
-        entry_ids = run.entry_ids.tolist()
-        if run.flags.item(0) & RECOVERY_ADD:
+        if adds.is_recovery:
             attempt = f"{who}, fence {self._attempts[who]}"
-            self.ledger.recovery_lacs.setdefault(attempt, set()).update(lacs.tolist())
-            self.ledger.rewritten.setdefault(who, set()).update(entry_ids)
+            self.ledger.recovery_lacs.setdefault(attempt, set()).update(adds.lacs)
+            self.ledger.rewritten.setdefault(who, set()).update(adds.entry_ids)
             self.on_request("recovery add", bookie, who)
             return
         self.on_request("add", bookie, who)
-        if is_fenced:
-            self.ledger.fenced_out.update((bookie.id, entry_id) for entry_id in entry_ids)
+        if adds.is_fenced:
+            self.ledger.fenced_out.update((bookie.id, entry_id) for entry_id in adds.entry_ids)
 
     def on_negative(self, bookie: FullBookie, who: str, ledger_id: int, entry_id: int) -> None:
         if ledger_id == self._ledger_id and entry_id >= 0 and not bookie.is_fenced_durably(ledger_id):
@@ -506,6 +506,8 @@ class FullSchedule(Observer):
         missing = sorted(set(range(metadata.last_entry + 1)) - read)
         if missing:
             self.ledger.pending.append(f"entries {missing} were not read in the end")
+        # What the owner sent before it closed the ledger may still be on its way to a bookie that Qa did not need.
+        await asyncio.sleep(ON_ITS_WAY_S)
         for bookie in self.cluster.bookies:
             bookie.settle()
         self._excuse_unreached_bookies()
@@ -530,12 +532,12 @@ class FullSchedule(Observer):
         if not struck:
             delays_s = cluster.network_s + cluster.journal_s + cluster.metadata_s
             self.ledger.prompt_ns = int(1e9 * (QUIET_DELAYS * delays_s + QUIET_S))
-        elif self.theme == "told" and self.history.faults["crash"] <= 1 and cluster.metadata_s <= PROMPT_METADATA_S:
+        elif self.theme == "reported" and self.history.faults["crash"] <= 1 and cluster.metadata_s <= PROMPT_METADATA_S:
             self.ledger.prompt_ns = int(1e9 * PROMPT_S)
             self.ledger.prompt_adds_only = True
 
 
-def _told(context: dict[str, Any]) -> str:
+def _described(context: dict[str, Any]) -> str:
     return repr(context["exception"]) if "exception" in context else str(context.get("message"))
 
 

@@ -38,7 +38,7 @@ class TailSchedule(FullSchedule):
         self._explicit_lac_s = self.random.choice((0.0, 0.005, 0.05))
         self._followers: list[asyncio.Task[None]] = []
         self._positions: dict[str, int] = {}
-        self.told_early = 0
+        self.reported_early = 0
         """How many entries readers that follow were given before the ledger was closed."""
 
     def _client(self, tree: DelayedTree | None = None) -> Client:
@@ -139,10 +139,10 @@ class TailSchedule(FullSchedule):
                     for i, payload in enumerate(batch):
                         self.ledger.reads.append((who, batch.first_entry + i, bytes(payload)))
                     self._positions[who] = batch.end_entry
-                    self.told_early += 0 if reader.is_closed else len(batch)
+                    self.reported_early += 0 if reader.is_closed else len(batch)
                 return
             except BookKeeperError:
-                self.history.count_fault("follower was told of an error")
+                self.history.count_fault("error was reported to a follower")
                 await asyncio.sleep(AGAIN_S)
             finally:
                 await client.close()

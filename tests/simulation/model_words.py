@@ -3,7 +3,7 @@
 What one step does depends on little of the state: an answer concerns one client's cores, a request one bookie. So each
 rule of the model is carried out on the product's cores once for all that it depends on, in a state that holds nothing
 else, and its outcome is kept. That is sound because cores are pure: equal contents and equal events give equal contents
-and equal effects. All contents of a core count, but for `_TOLD_TO_NOBODY`.
+and equal effects. All contents of a core count, but for `_REPORTED_TO_NO_CALLER`.
 
 A word has the numbers of the owner and the recoverer (each with its cores, its pending compare-and-set and its messages
 on their way, as a multiset), of the disks and of the stored metadata, and the losses and crashes that are left. Two
@@ -81,7 +81,7 @@ class _Numbered(Generic[_Value]):
 
 # ---- what decides the future of a core ----
 
-_TOLD_TO_NOBODY = frozenset({"error", "_first_error", "_random", "_limits", "_pauses", "bit", "stripe"})
+_REPORTED_TO_NO_CALLER = frozenset({"error", "_first_error", "_random", "_limits", "_pauses", "bit", "stripe"})
 """Errors of ended cores, constants."""
 _SHARED = frozenset({"slots", "pending", "durability", "change", "_slots", "_pending", "_left_out", "_unwell"})
 """What a writer's core and its parts refer to, and its pipeline has."""
@@ -91,7 +91,7 @@ def _contents(core: Any) -> Hashable:
     """Return all that a core is made of, as a key."""
     if core is None:
         return None
-    found = {name: value for name, value in contents(core).items() if name not in _TOLD_TO_NOBODY}
+    found = {name: value for name, value in contents(core).items() if name not in _REPORTED_TO_NO_CALLER}
     if isinstance(core, PendingEntries):
         found["_votes"] = core.votes
     elif not isinstance(core, Pipeline):

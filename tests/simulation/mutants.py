@@ -167,7 +167,7 @@ MUTANTS = (
     Mutant(
         "loss not reported",
         "a lost connection with adds under way is no failure",
-        copies.lost_connection_not_told,
+        copies.lost_connection_not_reported,
         first_seed=225,
     ),
     Mutant(

@@ -158,6 +158,8 @@ class Connection:
         """The client learns, a moment later, that the connection is gone; what was sent may still arrive."""
         self._network.disturbed.add((self.client.name, self.bookie.name))
         if not self._wedged and (self.client.name, self.bookie.name, DOWN) in self._network.cut:
+            # The reset does not arrive: the client waits for its time-out.
+            self._network.history.count_fault("cut")
             self._wedged = True
             return
         self._network.world.at(self._network.world.now + _LOST_AT_ONCE_NS, self.client, self._tell_lost)

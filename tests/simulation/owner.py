@@ -326,4 +326,4 @@ class Owner(Client):
     def _failed(self, error: BookKeeperError) -> None:
         self.site.probe("owner failed", self.name, "")
         if isinstance(error, LedgerFenced) and all(by == self.name for _, _, by in self._ledger.changes):
-            self._ledger.pending.append("the owner was told that another client recovers the ledger, and nobody did")
+            self._ledger.pending.append("the owner heard that another client recovers the ledger, and no client did")

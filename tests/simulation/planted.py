@@ -15,7 +15,7 @@ from bkspark.core.pending import PendingEntries
 from bkspark.core.pipeline import Pipeline, WriterState
 from bkspark.core.reader import GroupRead
 from bkspark.core.recovery import RecoveryCore, RecoveryState
-from bkspark.core.recovery_window import Answer
+from bkspark.core.recovery_window import Response
 from bkspark.core.slots import Slots
 from bkspark.core.striping import write_set_masks
 from bkspark.core.writer import WriterCore
@@ -290,9 +290,9 @@ def fence_not_awaited() -> Plant:
 
 
 def error_covers() -> Plant:
-    def wrap(old: Any, self: RecoveryCore, slot: int, answer: Answer, *rest: Any, **named: Any) -> Any:
-        if answer is Answer.FAILED:
-            answer, named = Answer.NEGATIVE, {}
+    def wrap(old: Any, self: RecoveryCore, slot: int, answer: Response, *rest: Any, **named: Any) -> Any:
+        if answer is Response.FAILED:
+            answer, named = Response.NEGATIVE, {}
         return old(self, slot, answer, *rest, **named)
 
     return around(RecoveryCore, "on_fence_answer", wrap)
@@ -315,7 +315,7 @@ def lac_from_nothing() -> Plant:
 
 
 def lac_one_too_high() -> Plant:
-    def wrap(old: Any, self: RecoveryCore, slot: int, answer: Answer, lac: int = -1, *rest: Any, **named: Any) -> Any:
+    def wrap(old: Any, self: RecoveryCore, slot: int, answer: Response, lac: int = -1, *rest: Any, **named: Any) -> Any:
         return old(self, slot, answer, lac + 1, *rest, **named)
 
     return around(RecoveryCore, "on_fence_answer", wrap)
@@ -340,7 +340,7 @@ all_negatives_needed = _negatives(lambda write_quorum, ack_quorum: write_quorum)
 def error_is_negative() -> Plant:
     def wrap(old: Any, self: RecoveryCore, slot: int, entry_ids: Any, answers: Any, *rest: Any, **named: Any) -> Any:
         named.pop("error", None)
-        answers = np.where(answers == Answer.FAILED, np.uint8(Answer.NEGATIVE), answers)
+        answers = np.where(answers == Response.FAILED, np.uint8(Response.NEGATIVE), answers)
         return old(self, slot, entry_ids, answers, *rest[:2], **named)
 
     return around(RecoveryCore, "on_read_answers", wrap)

@@ -97,7 +97,7 @@ def recovery_closes_with_the_length_heard() -> Plant:
 # ---- waits ----
 
 
-def lost_connection_not_told() -> Plant:
+def lost_connection_not_reported() -> Plant:
     return replaced(WriterCore, "has_outstanding", lambda self, slot: self.slots.all[slot].is_probed)
 
 

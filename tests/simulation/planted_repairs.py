@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from bkspark.cli import restart
 from bkspark.core.effects import WriteMetadata
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.striping import write_set
@@ -236,3 +238,37 @@ def any_version_written() -> Plant:
         return [replace(it, expected_version=-1) if isinstance(it, WriteMetadata) else it for it in old(self)]
 
     return around(RepairCore, "_write", wrap)
+
+
+# ---- plans of operators ----
+
+
+def maintenance_ignored() -> Plant:
+    async def maintained(self: Auditor) -> tuple[frozenset[str], None]:
+        return frozenset(), None
+
+    return replaced(Auditor, "_maintained", maintained)
+
+
+def return_not_awaited() -> Plant:
+    """The next bookie is restarted while the last one is still away."""
+
+    async def until(*arguments: Any) -> None:
+        return
+
+    return _both(replaced(restart, "_until_back", until), replaced(restart, "_until_none", until))
+
+
+def leaving_bookies_stay() -> Plant:
+    """A drain takes a bookie that leaves for one that keeps its copies."""
+
+    def wrap(old: Any, self: RepairCore, fragment: Fragment, bookie: str) -> bool:
+        return bookie not in self._leaving and old(self, fragment, bookie)
+
+    return around(RepairCore, "_is_lost", wrap)
+
+
+@contextlib.contextmanager
+def _both(first: Plant, second: Plant) -> Iterator[None]:
+    with first, second:
+        yield

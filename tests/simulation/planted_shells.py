@@ -16,7 +16,7 @@ from bkspark.core import effects
 from bkspark.core.last_confirmed import LastConfirmed, LastEntries
 from bkspark.core.reader import GroupRead
 from bkspark.core.recovery import RecoveryCore
-from bkspark.core.recovery_window import Answer
+from bkspark.core.recovery_window import Response
 from bkspark.core.writer import WriterCore
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError, DigestMismatch, MetadataVersion, ReadFailed
@@ -29,11 +29,12 @@ from bkspark.ledger import writer_run as writer_shell
 from bkspark.ledger.fanout import Fanout
 from bkspark.ledger.range_reader import RangeReader
 from bkspark.ledger.reader import LedgerReader
+from bkspark.ledger.replica_reads import ReplicaReads
 from bkspark.ledger.window import AppendWindow
 from bkspark.ledger.writer import LedgerWriter
 from bkspark.ledger.writer_run import WriterRun
-from bkspark.net.answers import BAD_DIGEST, LastEntryAnswer
 from bkspark.net.channel import BookieChannel
+from bkspark.net.responses import BAD_DIGEST, LastEntryResponse
 from bkspark.net.v3_channel import BookieV3Channel
 from bkspark.wire import v2
 from bkspark.wire.adds import AddFlags, AddSealer
@@ -76,7 +77,7 @@ def _read_as_negative(status: int) -> Plant:
     def make(old: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
         def answers_of(statuses: np.ndarray) -> np.ndarray:
             answers = old(statuses)
-            answers[statuses == status] = Answer.NEGATIVE
+            answers[statuses == status] = Response.NEGATIVE
             return answers
 
         return answers_of
@@ -93,9 +94,9 @@ def damaged_entry_is_negative() -> Plant:
 
 
 def fence_answered_with_an_error_counts() -> Plant:
-    def answered(old: Any, self: RecoveryCore, slot: int, answer: Answer, *rest: Any, **named: Any) -> Any:
-        if answer is Answer.FAILED and type(named.get("error")) is ReadFailed:
-            return old(self, slot, Answer.NEGATIVE)
+    def answered(old: Any, self: RecoveryCore, slot: int, answer: Response, *rest: Any, **named: Any) -> Any:
+        if answer is Response.FAILED and type(named.get("error")) is ReadFailed:
+            return old(self, slot, Response.NEGATIVE)
         return old(self, slot, answer, *rest, **named)
 
     return around(RecoveryCore, "on_fence_answer", answered)
@@ -147,10 +148,10 @@ def taken_in_bookie_not_awaited() -> Plant:
 
 
 def length_of_no_answer() -> Plant:
-    async def length_at(self: RangeReader, bookie: str, entry_id: int) -> int:
+    async def length_at(self: ReplicaReads, bookie: str, entry_id: int) -> int:
         return 0
 
-    return replaced(RangeReader, "length_at", length_at)
+    return replaced(ReplicaReads, "length_at", length_at)
 
 
 def _lost_write_is_done(shell: Any) -> Callable[[], Plant]:
@@ -183,7 +184,7 @@ def answers_of_a_dropped_link() -> Plant:
     return both(replaced(Fanout, "_drop", drop), around(WriterCore, "on_add_replies", replies))
 
 
-def lost_connection_not_told() -> Plant:
+def lost_connection_not_reported() -> Plant:
     def listener(old: Any) -> Any:
         return lambda on_replies, on_lost: old(on_replies, lambda error: None)
 
@@ -210,10 +211,10 @@ def backlog_forgotten() -> Plant:
 
 
 def close_does_not_wait_for_connections() -> Plant:
-    async def reach(links: Any) -> None:
+    async def reach(self: Fanout, but: Any = ()) -> None:
         return None
 
-    return replaced(fanout_shell, "reach", reach)
+    return replaced(Fanout, "reach", reach)
 
 
 def last_of_chosen_entries_not_sent() -> Plant:
@@ -254,11 +255,11 @@ lac_sent_one_late = _sealed(lambda batch, lac, length: (max(-1, lac - 1), length
 length_sealed_one_batch_late = _sealed(lambda batch, lac, length: (lac, max(0, length - batch.payload_bytes)))
 
 
-def told_one_too_many() -> Plant:
+def reported_one_too_many() -> Plant:
     return changed(window_shell, "settle", lambda old: lambda waits, last_entry: old(waits, last_entry + 1))
 
 
-def told_when_sent() -> Plant:
+def reported_when_sent() -> Plant:
     def wait_for(old: Any, self: AppendWindow, last_entry: int) -> Any:
         future = old(self, last_entry)
         if not future.done():
@@ -379,7 +380,7 @@ def digests_not_checked() -> Plant:
 
 def last_entry_believed() -> Plant:
     def of(old: Any) -> Any:
-        def answer(kind: type[LastEntryAnswer], status: int, body: bytes, ledger_id: int, digest: Any) -> Any:
+        def answer(kind: type[LastEntryResponse], status: int, body: bytes, ledger_id: int, digest: Any) -> Any:
             checked = old.__func__(kind, status, body, ledger_id, digest)
             if checked.status != BAD_DIGEST:
                 return checked
@@ -388,4 +389,4 @@ def last_entry_believed() -> Plant:
 
         return classmethod(answer)
 
-    return changed(LastEntryAnswer, "of", of)
+    return changed(LastEntryResponse, "of", of)

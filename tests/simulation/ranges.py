@@ -142,14 +142,14 @@ def _run_one(chunk: tuple[str, int, int]) -> tuple[int, Tally]:
 def run_range(state: State, kind: str, first: int, count: int, processes: int) -> None:
     """Run the chunks that are not finished."""
     todo = [chunk for chunk in _chunks(kind, first, count) if chunk[1] not in state.done]
-    began = told = time.monotonic()
+    began = reported = time.monotonic()
     before = sum(tally.runs for tally in state.done.values())
     with multiprocessing.get_context("fork").Pool(processes) as pool:
         for begin, tally in pool.imap_unordered(_run_one, todo):
             state.add(begin, tally)
             now = time.monotonic()
-            if now - told >= PROGRESS_S or len(state.done) * CHUNKS[kind] >= count:
-                told = now
+            if now - reported >= PROGRESS_S or len(state.done) * CHUNKS[kind] >= count:
+                reported = now
                 total = state.total()
                 rate = (total.runs - before) / (now - began)
                 left_s = (count - total.runs) / rate

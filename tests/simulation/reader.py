@@ -55,20 +55,20 @@ class Reader(Client):
             self._adopt_lac(metadata.last_entry, metadata)
             return
         core = LastConfirmed(self.site.ledger_id, metadata)
-        told = False
+        reported = False
         # A reader with older metadata may ask bookies that no longer take part.
         is_current = self.site.metadata.current(self.site.ledger_id).metadata.fragments == metadata.fragments
         owed = self._ledger.lac_owed if is_current else -1
 
         def on_answer(slot: int, answer: tuple[Status, int, Stored | None]) -> None:
-            nonlocal told
+            nonlocal reported
             status, entry_id, stored = answer
             if stored is not None:
                 core.on_entry(slot, entry_id, stored.lac, stored.length)
             elif status in NEGATIVE:
                 core.on_nothing(slot)
-            if core.is_covered and not told:
-                told = True
+            if core.is_covered and not reported:
+                reported = True
                 lac = core.result().lac
                 self._note_look(lac, owed)
                 self._adopt_lac(lac, metadata)

@@ -10,7 +10,7 @@ import numpy as np
 from bkspark.core import effects
 from bkspark.core.reader import next_span
 from bkspark.core.recovery import RecoveryCore, RecoveryState
-from bkspark.core.recovery_window import Answer
+from bkspark.core.recovery_window import Response
 from bkspark.core.writer import WriterCore
 from bkspark.errors import BookKeeperError, ReadFailed, UnauthorizedAccess
 from bkspark.ledger.metadata_steps import write_metadata
@@ -119,19 +119,19 @@ class Recoverer(Client):
             status, last_entry, stored = answer
             self.site.probe("fence answered", self.name, effect.bookie)
             if stored is not None:
-                return core.on_fence_answer(slot, Answer.FOUND, stored.lac, stored.length, last_entry=last_entry)
+                return core.on_fence_answer(slot, Response.FOUND, stored.lac, stored.length, last_entry=last_entry)
             if status in NEGATIVE:
-                return core.on_fence_answer(slot, Answer.NEGATIVE)
+                return core.on_fence_answer(slot, Response.NEGATIVE)
             if status is Status.ETOOMANYREQUESTS:
-                return core.on_fence_answer(slot, Answer.REFUSED)
-            return core.on_fence_answer(slot, Answer.FAILED, error=_refused(status, effect.bookie))
+                return core.on_fence_answer(slot, Response.REFUSED)
+            return core.on_fence_answer(slot, Response.FAILED, error=_refused(status, effect.bookie))
 
         self._ask(
             effect.bookie,
             clients.fencing_read_of_last_entry,
             (),
             answered,
-            lambda error: core.on_fence_answer(slot, Answer.FAILED, error=error),
+            lambda error: core.on_fence_answer(slot, Response.FAILED, error=error),
         )
 
     def _rest(self, effect: effects.BackOff) -> None:
@@ -171,14 +171,14 @@ class Recoverer(Client):
             for entry_id, answer, (status, stored) in zip(ids, answers, read):
                 if stored is not None:
                     self._note_read(entry_id, stored)
-                elif answer == Answer.FAILED and error is None:
+                elif answer == Response.FAILED and error is None:
                     error = _refused(status, effect.bookie)
             todo = core.on_read_answers(slot, entry_ids, answers, payloads, lengths, error)
             self.site.probe("recovery read", self.name, effect.bookie)
             return todo
 
         def failed(error: BookKeeperError) -> list[effects.RecoveryEffect]:
-            return core.on_read_answers(slot, entry_ids, np.full(len(ids), Answer.FAILED, np.uint8), error=error)
+            return core.on_read_answers(slot, entry_ids, np.full(len(ids), Response.FAILED, np.uint8), error=error)
 
         self._ask(effect.bookie, clients.fencing_reads, (ids,), answered, failed)
 
@@ -210,7 +210,13 @@ class Recoverer(Client):
         self._rewriting_to = batch.last_entry
         self._ledger.rewritten[self.name].update(range(batch.first_entry, batch.end_entry))
         pipeline.perform(pipeline.core.on_silent(effect.silent, self.now_ns))
-        pipeline.perform(pipeline.core.add(entries, batch.payload_bytes, self.now_ns))
+        try:
+            todo = pipeline.core.add(entries, batch.payload_bytes, self.now_ns)
+        except BookKeeperError as error:
+            # The writer failed after its last entry was acknowledged, when the recovery did not wait for it.
+            self._rewrite_failed(error)
+        else:
+            pipeline.perform(todo)
 
     def _rewrite_failed(self, error: BookKeeperError) -> None:
         if self._pipeline is not None:
@@ -239,12 +245,12 @@ class Recoverer(Client):
         self._perform(ask())
 
 
-def _answer_of(status: Status, stored: Stored | None) -> Answer:
+def _answer_of(status: Status, stored: Stored | None) -> Response:
     if stored is not None:
-        return Answer.FOUND
+        return Response.FOUND
     if status in NEGATIVE:
-        return Answer.NEGATIVE
-    return Answer.REFUSED if status is Status.ETOOMANYREQUESTS else Answer.FAILED
+        return Response.NEGATIVE
+    return Response.REFUSED if status is Status.ETOOMANYREQUESTS else Response.FAILED
 
 
 def _refused(status: Status, bookie: str) -> BookKeeperError:

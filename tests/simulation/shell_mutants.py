@@ -46,7 +46,9 @@ MUTANTS = (
     _mutant("lost write: recovery", "a lost CAS counts as done", shells.recovery_takes_a_lost_write_for_done, 55),
     _mutant("lost write: owner", "a lost CAS counts as done", shells.owner_takes_a_lost_write_for_done, 380),
     _mutant("dropped link", "answers on a dropped link count for another", shells.answers_of_a_dropped_link),
-    _mutant("loss not reported", "the core does not hear of a lost connection", shells.lost_connection_not_told, 275),
+    _mutant(
+        "loss not reported", "the core does not hear of a lost connection", shells.lost_connection_not_reported, 275
+    ),
     _mutant("backlog forgotten", "what waits for a connection is lost", shells.backlog_forgotten),
     _mutant("close too early", "close does not wait for connections", shells.close_does_not_wait_for_connections, 95),
     _mutant("last not sent", "striped: the last entry for a slot is not sent", shells.last_of_chosen_entries_not_sent),
@@ -55,8 +57,8 @@ MUTANTS = (
     _mutant("LAC never sent", "entries carry -1 as LAC", shells.lac_never_sent),
     _mutant("LAC one late", "entries carry a LAC one too low", shells.lac_sent_one_late),
     _mutant("length one late", "a batch is sealed with the length before", shells.length_sealed_one_batch_late),
-    _mutant("returns one too early", "an append returns one entry too early", shells.told_one_too_many),
-    _mutant("returns when sent", "an append returns when its entries are sent", shells.told_when_sent),
+    _mutant("returns one too early", "an append returns one entry too early", shells.reported_one_too_many),
+    _mutant("returns when sent", "an append returns when its entries are sent", shells.reported_when_sent),
     _mutant("room kept", "the bytes of acknowledged entries count on", shells.room_never_given_back),
     _mutant("waiters not woken", "callers that wait for room are not woken", shells.waiting_for_room_forgotten),
     _mutant("LAC heard last", "a reader takes the LAC heard last", shells.reader_takes_the_lac_heard_last),
@@ -95,7 +97,7 @@ lacks. The others are noticed too, once in 500 schedules or less.
 
 EQUIVALENT = {
     "damage covers": "a bookie that answers the first request of a recovery with a damaged entry has fenced the ledger "
-    "all the same: it counts towards coverage, and only the LAC that it would have told is not heard; recovery then "
+    "nevertheless: it counts towards coverage, and only the LAC that it would have reported is lost; recovery then "
     "begins lower, at entries that are acknowledged, which no (Qw - Qa) + 1 bookies deny",
 }
 

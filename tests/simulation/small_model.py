@@ -26,7 +26,7 @@ from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.pending import PendingEntries, Synced
 from bkspark.core.pipeline import Pipeline, WriterState
 from bkspark.core.recovery import RecoveryCore, RecoveryState
-from bkspark.core.recovery_window import Answer, RecoveryWindow
+from bkspark.core.recovery_window import RecoveryWindow, Response
 from bkspark.core.slots import Refusal, Slot, Slots
 from bkspark.core.striping import write_set
 from bkspark.core.unwell import UnwellBookies
@@ -289,10 +289,10 @@ class Model:
             self._post(state, ("added", who, slot, name, entry_id, Status.EOK))
         elif kind == "fence":
             disk = replace(disk, fenced=True)
-            self._post(state, ("fenced", who, slot, name, Answer.FOUND if disk.entries else Answer.NEGATIVE))
+            self._post(state, ("fenced", who, slot, name, Response.FOUND if disk.entries else Response.NEGATIVE))
         else:
             disk = replace(disk, fenced=disk.fenced or self.reads_fence)
-            answer = Answer.FOUND if entry_id in disk.entries else Answer.NEGATIVE
+            answer = Response.FOUND if entry_id in disk.entries else Response.NEGATIVE
             self._post(state, ("was read", who, slot, name, entry_id, answer))
         state.disks = {**state.disks, name: disk}
 
@@ -313,7 +313,7 @@ class Model:
             return
         core = self._core(state, who)
         answer = facts[-1]
-        error = AWAY if answer is Answer.FAILED else None
+        error = AWAY if answer is Response.FAILED else None
         if kind == "fenced":
             todo = core.on_fence_answer(slot, answer, -1, 1, error=error)
         else:
@@ -335,9 +335,9 @@ class Model:
         if kind in ("add", "added"):
             self._post(state, ("failed", who, slot, name))
         elif kind in ("fence", "fenced"):
-            self._post(state, ("fenced", who, slot, name, Answer.FAILED))
+            self._post(state, ("fenced", who, slot, name, Response.FAILED))
         elif kind in ("read", "was read"):
-            self._post(state, ("was read", who, slot, name, message[4], Answer.FAILED))
+            self._post(state, ("was read", who, slot, name, message[4], Response.FAILED))
 
     def crashed(self, state: State, name: str) -> State:
         """Return the state after a bookie is gone for good."""

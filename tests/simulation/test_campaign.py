@@ -36,6 +36,26 @@ def test_no_checker_complains_of_any_schedule(part: int) -> None:
     print(json.dumps(tally.report(1 + part, 0)))
 
 
+def test_writer_ends_after_an_error_and_then_a_refusal_of_one_bookie() -> None:
+    """The writer waited for ever for an entry that no bookie was asked to store again."""
+    assert run_plan(plan_of(7281044)).violations == []
+
+
+def test_recovery_ends_whose_writer_fails_between_two_entries() -> None:
+    """The simulated client let the writer's error pass, where the real one fails the recovery."""
+    assert run_plan(plan_of(7320759)).violations == []
+
+
+def test_add_may_wait_for_a_reset_that_a_cut_link_loses() -> None:
+    """The link lost the news that the bookie had crashed; the checker took the cut for harmless."""
+    assert run_plan(plan_of(7370803)).violations == []
+
+
+def test_bookie_that_refuses_load_beyond_a_slow_link_may_be_left_out():
+    """The probes of its refusal took 17 ms each: the owner went on without it after 50 ms, as it may."""
+    assert run_plan(plan_of(7619002)).violations == []
+
+
 def test_no_checker_complains_of_ledgers_with_relaxed_durability() -> None:
     """C11: what a LAC or `sync` said is synced survives the crash of all bookies at once."""
     tally = run_seeds(1, 1, RELAXED_SCHEDULES, None, relaxed_plan_of)

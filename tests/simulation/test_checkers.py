@@ -103,7 +103,7 @@ BAD: list[tuple[str, str, Callable[[LedgerHistory], object]]] = [
     ("C2", "a length that is not the sum", lambda it: it.closes.__setitem__(slice(None), [Close("owner", 1, 7, 25)])),
     ("C2", "an entry with a wrong length", lambda it: it.wrong_lengths.append(("b1", 1, 9))),
     ("C3", "torn bytes read", lambda it: it.reads.append(("reader", 1, b"tw"))),
-    ("C3", "an entry that nobody wrote", lambda it: it.reads.append(("reader", 5, ONE))),
+    ("C3", "an entry that no client wrote", lambda it: it.reads.append(("reader", 5, ONE))),
     ("C3", "foreign bytes stored", lambda it: it.audits[0].copies.append(copies(ONE))),
     ("C4", "LAC falls", lambda it: it.lacs.append(("reader", 0, 31))),
     ("C4", "confirmed, then absent", lambda it: it.denied.append(("reader", 0, 1))),

@@ -11,7 +11,6 @@ from dataclasses import replace
 from random import Random
 from typing import TypeVar
 
-import numpy as np
 import pytest
 
 from bkspark.client import Client
@@ -21,14 +20,12 @@ from bkspark.errors import BookKeeperError
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.uri import MetadataUri
-from bkspark.wire.flags import RECOVERY_ADD
 from bkspark.wire.status import Status
-from bookie_service.engine.add_batch import AddBatch
 from tests.planting import changed
 from tests.simulation import full_links
 from tests.simulation.full_cluster import URI, Cluster, FullBookie
 from tests.simulation.full_faults import links_of
-from tests.simulation.full_links import TO_BOOKIE, TO_CLIENT, Observer
+from tests.simulation.full_links import TO_BOOKIE, TO_CLIENT, Adds, Observer
 from tests.simulation.full_schedule import as_client
 from tests.simulation.virtual_loop import VirtualLoop
 
@@ -93,8 +90,8 @@ def test_recovery_closes_only_when_what_it_wrote_back_is_on_its_way_to_a_bookie_
             self._cluster = cluster
             self.lost = ""
 
-        def on_adds(self, bookie: FullBookie, who: str, run: AddBatch, lacs: np.ndarray, is_fenced: bool) -> None:
-            if not self.lost and run.flags.item(0) & RECOVERY_ADD:
+        def on_adds(self, bookie: FullBookie, who: str, adds: Adds) -> None:
+            if not self.lost and adds.is_recovery:
                 self.lost = bookie.id
                 for link in links_of(self._cluster, bookie, who):
                     link.abort()

@@ -29,7 +29,7 @@ def test_no_checker_complains_of_readers_that_follow_and_of_ledgers_with_relaxed
         schedule = TailSchedule(seed)
         outcome = schedule.run()
         assert outcome.violations == [], f"seed {seed}"
-        early += schedule.told_early
+        early += schedule.reported_early
         faults.update(outcome.history.faults)
         types[schedule.ledger_type] += 1
     assert early > SCHEDULES

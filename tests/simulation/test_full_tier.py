@@ -24,6 +24,7 @@ from tests.simulation.full_faults import Faults
 from tests.simulation.full_links import Link
 from tests.simulation.full_schedule import run_full
 from tests.simulation.history import History, LedgerHistory
+from tests.simulation.ranges import run_chunk
 from tests.simulation.virtual_loop import VirtualLoop
 
 SCHEDULES = 100
@@ -83,6 +84,21 @@ async def _write_under_load(cluster: Cluster) -> int:
         # The pause between two tries is half a second at most.
         assert asyncio.get_running_loop().time() - before < 1
         return (await writer.close()).last_entry
+
+
+def test_reader_may_learn_of_a_later_end_while_it_reads_to_an_earlier_one() -> None:
+    """The checker asked for the entries up to the later end; a reading ends where it was to end when it began."""
+    assert run_chunk("full", 4040980, 1).failing == {}
+
+
+def test_reader_keeps_what_it_knows_of_the_end_when_a_reading_fails() -> None:
+    """A reader opened later may know less: the entries that tell it more may be on a bookie that is down."""
+    assert run_chunk("full", 4071513, 1).failing == {}
+
+
+def test_copies_are_counted_when_what_was_sent_has_arrived() -> None:
+    """The last add reached a bookie after the close and the last reading, which needed Qa others alone."""
+    assert run_chunk("full", 4093147, 1).failing == {}
 
 
 def test_sync_that_a_slow_journal_began_takes_no_longer_than_others_when_all_faults_have_ended() -> None:

@@ -18,7 +18,7 @@ from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.pipeline import WriterState
 from bkspark.core.reader import GroupRead
 from bkspark.core.recovery import RecoveryCore, RecoveryState
-from bkspark.core.recovery_window import Answer
+from bkspark.core.recovery_window import Response
 from bkspark.core.writer import WriterCore
 from bkspark.errors import BookieUnavailable, BookKeeperError, DigestMismatch, LedgerFenced, NoSuchEntry, ReadFailed
 from bkspark.metadata.bookies import BookieRegistry
@@ -56,7 +56,7 @@ def answer(core: WriterCore, slot: int, *ids: int, status: Status = Status.EOK) 
 
 
 def read_answer(
-    core: RecoveryCore, slot: int, entry_id: int, answer: Answer, error: BookKeeperError | None = None
+    core: RecoveryCore, slot: int, entry_id: int, answer: Response, error: BookKeeperError | None = None
 ) -> list[effects.WriterEffect]:
     """What the bookie in a slot says of one entry; all entries are one byte."""
     ids = np.array([entry_id])
@@ -81,8 +81,8 @@ def test_p01_recovery_reads_fence() -> None:
 
 def test_p02_recovery_starts_at_the_last_fragment_whatever_its_bookies_hold() -> None:
     core = recovery_of(Fragment(0, ("b1", "b2", "b3")), Fragment(2000, ("b4", "b5", "b6")))
-    core.on_fence_answer(0, Answer.NEGATIVE)
-    reads = core.on_fence_answer(1, Answer.NEGATIVE)
+    core.on_fence_answer(0, Response.NEGATIVE)
+    reads = core.on_fence_answer(1, Response.NEGATIVE)
     assert core.lac == 1999
     assert min(int(read.entry_ids.min()) for read in reads) == 2000
 
@@ -119,8 +119,8 @@ def test_p03_recovery_publishes_no_ensemble_before_it_closes() -> None:
 def test_p04_recovery_reads_from_the_ensemble_it_began_with() -> None:
     core = recovery_of(Fragment(0, ("b1", "b2", "b3")))
     core.on_ensemble_changed((Fragment(0, ("b4", "b5", "b6")),))
-    core.on_fence_answer(0, Answer.NEGATIVE)
-    reads = core.on_fence_answer(1, Answer.NEGATIVE)
+    core.on_fence_answer(0, Response.NEGATIVE)
+    reads = core.on_fence_answer(1, Response.NEGATIVE)
     assert {read.bookie for read in reads} <= {"b1", "b2", "b3"}
 
 
@@ -198,10 +198,10 @@ def test_p09_the_end_needs_no_word_from_a_bookie_that_never_answers() -> None:
 def test_p10_error_answers_cover_nothing(error: Exception) -> None:
     """All sets of answers for E <= 6: tests/core/test_striping_quorum.py."""
     core = recovery_of(Fragment(0, ("b1", "b2", "b3")))
-    core.on_fence_answer(0, Answer.NEGATIVE)
-    core.on_fence_answer(1, Answer.FAILED, error=error)
+    core.on_fence_answer(0, Response.NEGATIVE)
+    core.on_fence_answer(1, Response.FAILED, error=error)
     assert core.state is RecoveryState.FENCING
-    core.on_fence_answer(2, Answer.NEGATIVE)
+    core.on_fence_answer(2, Response.NEGATIVE)
     assert core.state is RecoveryState.READING
 
 
@@ -367,14 +367,14 @@ def test_p34_rewritten_entries_pass_the_fence() -> None:
 def test_p37_damaged_copy_is_no_vote() -> None:
     """Neither for the entry nor against it: another copy decides."""
     core = recovery_of(Fragment(0, ("b1", "b2", "b3")))
-    core.on_fence_answer(0, Answer.NEGATIVE)
-    core.on_fence_answer(1, Answer.NEGATIVE)
-    read_answer(core, 0, 0, Answer.FAILED, DigestMismatch("torn"))
-    read_answer(core, 1, 0, Answer.NEGATIVE)
+    core.on_fence_answer(0, Response.NEGATIVE)
+    core.on_fence_answer(1, Response.NEGATIVE)
+    read_answer(core, 0, 0, Response.FAILED, DigestMismatch("torn"))
+    read_answer(core, 1, 0, Response.NEGATIVE)
     assert core.state is RecoveryState.READING
-    read_answer(core, 2, 0, Answer.FOUND)
+    read_answer(core, 2, 0, Response.FOUND)
     for slot in (1, 2, 0):
-        read_answer(core, slot, 1, Answer.NEGATIVE)
+        read_answer(core, slot, 1, Response.NEGATIVE)
     assert core.state is RecoveryState.REWRITING
     assert core.last_entry == 0
 
@@ -391,14 +391,14 @@ def test_p38_entry_that_is_sent_again_with_other_bytes_is_noticed() -> None:
 
 def test_x01_rewritten_entries_carry_the_lac_that_recovery_began_with() -> None:
     core = recovery_of(Fragment(0, ("b1", "b2", "b3")))
-    core.on_fence_answer(0, Answer.FOUND, 1, 1 << 40, last_entry=2)
-    core.on_fence_answer(1, Answer.FOUND, 1, 1 << 40, last_entry=2)
+    core.on_fence_answer(0, Response.FOUND, 1, 1 << 40, last_entry=2)
+    core.on_fence_answer(1, Response.FOUND, 1, 1 << 40, last_entry=2)
     lacs = []
     for first in (2, 6):
         done: list[effects.WriterEffect] = []
         for entry_id in range(first, first + 16):
             for slot in range(3):
-                done += read_answer(core, slot, entry_id, Answer.FOUND)
+                done += read_answer(core, slot, entry_id, Response.FOUND)
         lacs += [effect.lac for effect in done if isinstance(effect, effects.RewriteEntries)]
         core.on_rewritten()
     assert lacs == [1, 1]

@@ -4,6 +4,10 @@ The rule: a straight line is fitted (least squares) to the samples of the second
 must not exceed the bound of the figure: a share of the mean, and never less than a floor. In a soak of two hours that
 half is an hour, so the rise is one per hour. Samples of a process that is younger than WARM_S do not count. A role with
 few samples left, as of a process that is killed too often, is not judged, and listed so.
+
+Faults end some processes again and again. What such a process holds depends on what it happened to do in its minutes,
+so its samples are no independent ones. The line of a role with PROCESSES_MIN or more processes in the half is fitted to
+their means, and twice the standard error of the rise is allowed beside the bound.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import numpy as np
 
 WARM_S = 60.0
 SAMPLES_MIN = 20
+PROCESSES_MIN = 5
 TOO_FEW = "too few samples"
 MIB = 1 << 20
 
@@ -42,7 +47,7 @@ FIGURES = (
     Figure("log_lines_per_s", "log lines a second", 1.0, mean_max=10.0),
 )
 JVM_SHARE = 0.25
-"""Of RSS, descriptors and threads of what has a JVM: a heap grows up to its limit as its collector likes."""
+"""By how much RSS, descriptors and threads of a JVM may grow: its heap grows up to its limit."""
 UNJUDGED = {("zookeeper", "disk_bytes")}
 """ZooKeeper removes old logs and snapshots once an hour."""
 
@@ -57,6 +62,7 @@ class Line:
     mean: float
     rise: float
     bound: float
+    """With what is allowed for the standard error."""
     verdict: str
 
     @property
@@ -65,17 +71,17 @@ class Line:
 
 
 def series(samples: Sequence[dict[str, Any]], role: str, name: str, warm_s: float = WARM_S) -> np.ndarray:
-    """Return the samples of a figure of a role that count, as rows of (seconds, value)."""
+    """Return the samples of a figure of a role that count, as rows of (seconds, value, process id)."""
     own = [sample for sample in samples if sample.get("role") == role]
     if name == "log_lines_per_s":
         rates = [
-            (after["seconds"], (after["log_lines"] - before["log_lines"]) / (after["seconds"] - before["seconds"]))
+            (after["seconds"], (after["log_lines"] - before["log_lines"]) / (after["seconds"] - before["seconds"]), 0)
             for before, after in pairwise(each for each in own if "log_lines" in each)
             if after["seconds"] > before["seconds"]
         ]
-        return np.array(rates, float).reshape(-1, 2)
-    rows = [(each["seconds"], each[name]) for each in own if name in each and each["age_s"] >= warm_s]
-    return np.array(rows, float).reshape(-1, 2)
+        return np.array(rates, float).reshape(-1, 3)
+    rows = [(each["seconds"], each[name], each["pid"]) for each in own if name in each and each["age_s"] >= warm_s]
+    return np.array(rows, float).reshape(-1, 3)
 
 
 def roles(samples: Sequence[dict[str, Any]]) -> list[str]:
@@ -101,12 +107,19 @@ def _judged(samples: Sequence[dict[str, Any]], end_s: float, jvm_roles: Sequence
 
 
 def judge_line(role: str, figure: Figure, rows: np.ndarray, half_s: float, share: float) -> Line:
-    """Judge rows of (seconds, value) of a half that is `half_s` long."""
+    """Judge rows of (seconds, value, process id) of a half that is `half_s` long."""
     mean = float(rows[:, 1].mean())
     bound = max(figure.floor, share * mean)
     rise, verdict = 0.0, TOO_FEW
     if len(rows) >= SAMPLES_MIN:
-        rise = float(np.polyfit(rows[:, 0], rows[:, 1], 1)[0]) * half_s
+        processes = np.unique(rows[:, 2])
+        if len(processes) < PROCESSES_MIN:
+            rise = float(np.polyfit(rows[:, 0], rows[:, 1], 1)[0]) * half_s
+        else:
+            means = np.array([rows[rows[:, 2] == each, :2].mean(axis=0) for each in processes])
+            (slope, _), covariance = np.polyfit(means[:, 0], means[:, 1], 1, cov=True)
+            rise = float(slope) * half_s
+            bound += 2 * float(np.sqrt(covariance[0, 0])) * half_s
         verdict = "flat" if rise <= bound else "RISES"
         if figure.mean_max is not None and mean > figure.mean_max:
             verdict = "TOO MANY"

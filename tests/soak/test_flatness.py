@@ -22,7 +22,12 @@ def samples_of(
     value: Callable[[float], float], name: str = "rss_bytes", age: Callable[[float], float] | None = None
 ) -> list[dict[str, Any]]:
     times = [STEP_S * number for number in range(int(END_S / STEP_S) + 1)]
-    return [{"seconds": at, "role": "bookie1", "age_s": age(at) if age else at, name: value(at)} for at in times]
+    ages = {at: age(at) if age else at for at in times}
+    # A process began so long before.
+    return [
+        {"seconds": at, "role": "bookie1", "age_s": ages[at], "pid": round(at - ages[at]), name: value(at)}
+        for at in times
+    ]
 
 
 def verdict(samples: list[dict[str, Any]], jvm_roles: list[str] | None = None) -> str:
@@ -68,6 +73,21 @@ def test_what_a_process_takes_while_it_starts_does_not_count() -> None:
 
     samples = samples_of(lambda at: min(age(at), 60) / 60 * 100 * MIB, age=age)
     assert verdict(samples) == "flat"
+
+
+def test_a_peak_in_one_process_of_many_is_no_rise() -> None:
+    """A bookie that faults end every few minutes had its flood late in one half and early in the other."""
+    samples = samples_of(lambda at: (250 if 6300 < at < 6600 else 80) * MIB, age=lambda at: at % 300)
+    assert verdict(samples) == "flat"
+
+
+def test_a_rise_from_process_to_process_is_not_flat() -> None:
+    """As of a file that grows and is loaded at each start."""
+
+    def value(at: float) -> float:
+        return (60 + 40 * at / 3600 + 10 * (at // 300 % 3)) * MIB
+
+    assert verdict(samples_of(value, age=lambda at: at % 300)) == "RISES"
 
 
 def test_a_process_that_is_killed_all_the_time_is_not_judged() -> None:

@@ -2,7 +2,7 @@
 
 The client, the bookie and their metadata run in one process, in whose threads `sys.setprofile` reports each call. Calls
 of functions, of comprehensions, and each time that a coroutine or a generator goes on count, in files of the product
-alone. A trip that is short is made several times, and the one with the fewest calls is reported: ticks of timers fall
+alone. A trip is made several times if it can be, and the one with the fewest calls is reported: ticks of timers fall
 into others, and where a disk was slow, the bookie leaves a sync to its journal's thread for a while.
 """
 
@@ -23,7 +23,9 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
+from bkspark.blocking import loop
 from bkspark.client import LedgerWriter
+from bkspark.spark import workers
 from bkspark.spark.option_values import parse_ledgers
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.plan import ReadPlanner
@@ -129,15 +131,14 @@ async def _writes(recorder: Recorder, cluster: InProcessCluster) -> dict[str, li
 
 
 async def _reads(recorder: Recorder, cluster: InProcessCluster) -> dict[str, list[Call]]:
-    """Return the calls of Spark tasks of one worker that read a partition, whose entries a bookie has on disk alone.
+    """Return the calls of Spark tasks that read a partition, whose entries a bookie has on disk alone.
 
-    The first task connects, and is the first to read the ledger since the bookie started.
+    The first task of a worker connects, and is the first to read the ledger since the bookie started.
     """
     client = cluster.client()
     async with await client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
         await writer.append_many([ENTRY] * READ_ENTRIES)
     ledger_id = writer.ledger_id
-    await cluster.bookies[0].flush()
     options = SourceOptions.parse({"uri": URI, "ledgers": str(ledger_id)})
     planner = ReadPlanner(client, options)
     (partition,) = await planner.partitions(await planner.chosen(parse_ledgers(str(ledger_id))))
@@ -149,10 +150,22 @@ async def _reads(recorder: Recorder, cluster: InProcessCluster) -> dict[str, lis
     async def read() -> None:
         assert await asyncio.to_thread(task) == READ_ENTRIES
 
+    async def first_read() -> list[Call]:
+        await cluster.bookies[0].flush()
+        await asyncio.to_thread(_be_new_worker)
+        return await _one(recorder, read)
+
+    firsts = [await first_read() for _ in range(TRIES)]
     return {
-        "first Spark partition read of a worker, 12 entries": await _one(recorder, read),
+        "first Spark partition read of a worker, 12 entries": min(firsts, key=len),
         "Spark partition read, 12 entries": await _shortest(recorder, read),
     }
+
+
+def _be_new_worker() -> None:
+    """Forget what this process keeps for its tasks, as one that pyspark's daemon has just forked."""
+    workers._after_fork()
+    loop._after_fork()
 
 
 def trips() -> dict[str, list[Call]]:

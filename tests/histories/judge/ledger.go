@@ -45,7 +45,7 @@ func ledgerObject(name string, records []*record) *object {
 	return o
 }
 
-// lastSeen is the highest entry that anybody was told of.
+// lastSeen is the highest entry that any client heard of.
 func lastSeen(records []*record) int64 {
 	seen := int64(-1)
 	for _, r := range records {
@@ -98,7 +98,7 @@ func denyEntry(id int64) func(any) (any, string) {
 	return func(state any) (any, string) {
 		s := state.(ledger)
 		if id < count(s.last) {
-			return nil, fmt.Sprintf("entry %d is lost: the reader was told that it does not exist, the ledger holds %s", id, held(s.last))
+			return nil, fmt.Sprintf("entry %d is lost: the reader was answered that it does not exist, the ledger holds %s", id, held(s.last))
 		}
 		return s, ""
 	}

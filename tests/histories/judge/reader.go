@@ -2,8 +2,8 @@ package main
 
 import "fmt"
 
-// The LAC that one reader of a ledger is told never falls, whichever bookies it asks. Readers are judged apart from each
-// other: two of them may be told of different LACs in either order. The state is the highest LAC so far.
+// The LAC that one reader of a ledger is given never falls, whichever bookies it asks. Readers are judged apart from each
+// other: two of them may hear of different LACs in either order. The state is the highest LAC so far.
 func readerObject(name string, records []*record) *object {
 	o := &object{name: name, init: int64(-1), equal: func(one, other any) bool { return one == other }}
 	for _, r := range records {

@@ -10,7 +10,7 @@ type entry struct {
 	before *entry
 	index  int64
 	value  string
-	// at is where a log keeps the entry; nil for a ledger's, and for one that nobody was told the place of.
+	// at is where a log keeps the entry; nil for a ledger's, and for one whose place no client knows.
 	at   *place
 	hash uint64
 }

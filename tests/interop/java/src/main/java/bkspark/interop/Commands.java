@@ -42,6 +42,7 @@ import org.apache.bookkeeper.net.BookieId;
  * read       ledger digest password recover how [first last]
  *            {"closed", "last_confirmed", "length", "entries": [[bytes, crc32] ...], "batch_reads"}
  * explicit_lac  ledger digest password                       {"last_confirmed"}    asked over V3, even by a V2 client
+ * load       what ...                                        see {@link Load}
  * metadata   ledger                                          see {@link #metadata}
  * list                                                       {"ledgers"}
  * delete     ledger                                          {}
@@ -57,6 +58,7 @@ final class Commands {
     private record WriterKey(String uri, long ledger) {}
 
     private final Map<String, BookKeeper> clients = new HashMap<>();
+    private final Map<String, BookKeeper> loadClients = new HashMap<>();
     private final Map<WriterKey, Writer> writers = new HashMap<>();
     private final Repairs repairs = new Repairs();
 
@@ -87,6 +89,7 @@ final class Commands {
             case "abandon" -> abandon(request);
             case "read" -> read(request);
             case "explicit_lac" -> explicitLac(request);
+            case "load" -> Load.run(loadClient(request), request);
             case "metadata" -> metadata(request);
             case "list" -> list(request);
             case "delete" -> delete(request);
@@ -95,21 +98,41 @@ final class Commands {
     }
 
     private ObjectNode disconnect(JsonNode request) throws Exception {
-        BookKeeper client = clients.remove(clientKey(request));
-        if (client != null) {
-            client.close();
+        for (Map<String, BookKeeper> each : List.of(clients, loadClients)) {
+            BookKeeper client = each.remove(clientKey(request));
+            if (client != null) {
+                client.close();
+            }
         }
         return JSON.createObjectNode();
+    }
+
+    private BookKeeper loadClient(JsonNode request) throws Exception {
+        BookKeeper client = loadClients.get(clientKey(request));
+        if (client == null) {
+            ClientConfiguration configuration = Load.clientConfiguration(text(request, "uri"), isV2(request));
+            client = BookKeeper.newBuilder(configured(configuration, request)).build();
+            loadClients.put(clientKey(request), client);
+        }
+        return client;
     }
 
     private BookKeeper client(JsonNode request) throws Exception {
         BookKeeper client = clients.get(clientKey(request));
         if (client == null) {
-            client = BookKeeper.newBuilder(clientConfiguration(text(request, "uri"), isV2(request)))
-                    .build();
+            ClientConfiguration configuration = clientConfiguration(text(request, "uri"), isV2(request));
+            client = BookKeeper.newBuilder(configured(configuration, request)).build();
             clients.put(clientKey(request), client);
         }
         return client;
+    }
+
+    /** Adds the keys that a request has as {@code client_settings}. */
+    private static ClientConfiguration configured(ClientConfiguration configuration, JsonNode request) {
+        request.path("client_settings")
+                .fields()
+                .forEachRemaining(each -> configuration.setProperty(each.getKey(), each.getValue().textValue()));
+        return configuration;
     }
 
     static ClientConfiguration clientConfiguration(String uri) {
@@ -268,7 +291,7 @@ final class Commands {
     }
 
     private static String clientKey(JsonNode request) {
-        return (isV2(request) ? "v2 " : "v3 ") + text(request, "uri");
+        return (isV2(request) ? "v2 " : "v3 ") + text(request, "uri") + request.path("client_settings");
     }
 
     private static WriterKey writerKey(JsonNode request) {

@@ -1,0 +1,340 @@
+"""Our HTTP API and metrics beside those of Apache's bookie: the same cluster and entries, endpoint by endpoint."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from bkspark.blocking import Client
+from bkspark.cli.cluster_process import HOST, BookieProcess
+from bkspark.cli.ports import free_ports
+from bkspark.cli.zookeeper_process import ZooKeeperProcess
+from tests.cluster import ClusterBookie
+from tests.interop.apache import SESSION_TIMEOUT_MS, ApacheBookie
+from tests.interop.peer import Peer
+from tests.polling import wait_until
+
+HTTP = {
+    "httpServerEnabled": "true",
+    "httpServerClass": "org.apache.bookkeeper.http.vertx.VertxHttpServer",
+    "statsProviderClass": "org.apache.bookkeeper.stats.prometheus.PrometheusMetricsProvider",
+    "prometheusStatsLatencyRolloverSeconds": "1",
+    "persistBookieStatusEnabled": "true",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A bookie of Apache's and one of ours: ids and HTTP ports."""
+
+    apache: str
+    ours: str
+    apache_port: int
+    our_port: int
+    apache_dir: Path
+    our_dir: Path
+
+
+@pytest.fixture(scope="module")
+def pair(classpath: str, peer: Peer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    directory = tmp_path_factory.mktemp("http")
+    zookeeper_port, apache_http, our_http, apache_port, our_port, stats_port = free_ports(6)
+    zookeeper = ZooKeeperProcess(directory / "zookeeper", port=zookeeper_port)
+    uri = f"zk://{HOST}:{zookeeper_port}/ledgers"
+    apache: ApacheBookie | None = None
+    ours: ClusterBookie | None = None
+    try:
+        zookeeper.start()
+        peer.call("initialize", uri=uri)
+        apache = ApacheBookie(
+            classpath,
+            directory / "apache",
+            apache_port,
+            uri,
+            {**HTTP, "httpServerPort": str(apache_http), "prometheusStatsHttpPort": str(stats_port)},
+        )
+        settings = {
+            **HTTP,
+            "zkTimeout": SESSION_TIMEOUT_MS,
+            "httpServerPort": str(our_http),
+            "prometheusStatsHttpPort": "0",
+        }
+        ours = ClusterBookie(BookieProcess(1, our_port, directory / "ours", uri, settings))
+        ours.launch()
+        ours.wait_until_serving()
+        apache.wait_until_serving()
+        wait_until(lambda: answers(apache_http), "Apache's HTTP server")
+        # Both bookies hold all entries, and answer reads of both protocols.
+        with Client(uri) as client:
+            with client.create(ensemble=2, write_quorum=2, ack_quorum=2, metadata={"a": b"b"}) as writer:
+                writer.append_many([b"entry %d" % number for number in range(200)])
+            open_writer = client.create(ensemble=2, write_quorum=2, ack_quorum=2)
+            open_writer.append(b"left open")
+            reader = client.open(writer.ledger_id)
+            for _ in range(20):
+                assert len(reader.read(0, 199)) == 200
+        yield Pair(apache.id, ours.id, apache_http, our_http, directory / "apache", directory / "ours")
+    finally:
+        if ours is not None:
+            ours.stop()
+        if apache is not None:
+            apache.close()
+        zookeeper.stop()
+
+
+def answers(port: int) -> bool:
+    try:
+        return ask(port, "GET", "/heartbeat")[0] == 200
+    except OSError:
+        return False
+
+
+def ask(port: int, method: str, path: str, body: object = None) -> tuple[int, str]:
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        with urlopen(Request(f"http://127.0.0.1:{port}{path}", data, method=method), timeout=60) as reply:
+            return reply.status, reply.read().decode()
+    except HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def shape(value: object) -> object:
+    """Return a JSON value with its names and types only; names that are ids of ledgers, bookies and files are alike."""
+    if isinstance(value, Mapping):
+        return {re.sub(r"[0-9.:a-f]{1,40}(?=[(.)]|$)", "#", str(name)): shape(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [shape(member) for member in value[:1]]
+    return type(value).__name__ if not isinstance(value, (int, float)) or isinstance(value, bool) else "number"
+
+
+def form(status: int, body: str) -> object:
+    """Return what two answers have in common if they have the same form."""
+    try:
+        return status, shape(json.loads(body))
+    except ValueError:
+        return status, re.sub(r"[0-9.:]+", "#", body.strip()) if status == 200 else "text"
+
+
+B, A, L = "/api/v1/bookie", "/api/v1/autorecovery", "/api/v1/ledger"
+SAME = [
+    ("GET", "/heartbeat", None),
+    ("PUT", "/heartbeat", None),
+    ("GET", f"{B}/info", None),
+    ("GET", f"{B}/state", None),
+    ("GET", f"{B}/is_ready", None),
+    ("GET", f"{B}/sanity", None),
+    ("GET", f"{B}/cluster_info", None),
+    ("GET", f"{B}/list_bookies", None),
+    ("GET", f"{B}/list_bookies?type=ro", None),
+    ("GET", f"{B}/list_bookies?print_hostnames=true", None),
+    ("GET", f"{B}/list_bookie_info", None),
+    ("GET", f"{B}/state/readonly", None),
+    ("GET", f"{B}/last_log_mark", None),
+    ("GET", f"{B}/list_disk_file?file_type=journal", None),
+    ("GET", f"{B}/list_disk_file?file_type=entrylog", None),
+    ("GET", f"{B}/list_disk_file?file_type=nothing", None),
+    ("GET", f"{B}/gc", None),
+    ("GET", f"{B}/gc_details", None),
+    ("GET", f"{B}/gc/suspend_compaction", None),
+    ("PUT", f"{B}/gc/suspend_compaction", {"suspendMajor": True}),
+    ("PUT", f"{B}/gc/suspend_compaction", {"suspendMajor": True, "suspendMinor": True}),
+    ("GET", f"{B}/gc/suspend_compaction", None),
+    ("PUT", f"{B}/gc/resume_compaction", {"resumeMajor": True, "resumeMinor": True}),
+    ("PUT", f"{B}/gc/resume_compaction", {"nothing": True}),
+    ("PUT", f"{B}/gc/resume_compaction", None),
+    ("GET", f"{B}/gc/resume_compaction", None),
+    ("PUT", f"{B}/gc", None),
+    ("PUT", f"{B}/gc", {"forceMajor": True, "forceMinor": False}),
+    ("POST", f"{B}/gc", None),
+    ("PUT", f"{B}/state", None),
+    ("PUT", f"{B}/info", None),
+    ("PUT", f"{B}/is_ready", None),
+    ("POST", f"{B}/list_bookies", None),
+    ("PUT", f"{B}/state/readonly", {"readOnly": True}),
+    ("GET", f"{B}/state", None),
+    ("GET", f"{B}/sanity", None),
+    ("PUT", f"{B}/state/readonly", {"readOnly": False}),
+    ("GET", f"{L}/list", None),
+    ("GET", f"{L}/list?print_metadata=true&decode_meta=true", None),
+    ("GET", f"{L}/list?print_metadata=true&page=1", None),
+    ("GET", f"{L}/list?print_metadata=true&decode_meta=true&page=2", None),
+    ("GET", f"{L}/metadata?ledger_id=0", None),
+    ("GET", f"{L}/metadata?ledger_id=1", None),
+    ("GET", f"{L}/metadata?ledger_id=77", None),
+    ("GET", f"{L}/metadata?ledger_id=x", None),
+    ("GET", f"{L}/metadata", None),
+    ("GET", f"{L}/read?ledger_id=0", None),
+    ("GET", f"{L}/read?ledger_id=0&start_entry_id=5&end_entry_id=7", None),
+    ("GET", f"{L}/read?ledger_id=0&page=1", None),
+    ("GET", f"{L}/read?ledger_id=0&start_entry_id=7&end_entry_id=5", None),
+    ("GET", f"{L}/read", None),
+    ("DELETE", f"{L}/delete", None),
+    ("GET", f"{L}/delete?ledger_id=1", None),
+    ("DELETE", f"{L}/delete?ledger_id=77", None),
+    ("GET", f"{A}/status", None),
+    ("PUT", f"{A}/status?enabled=false", None),
+    ("GET", f"{A}/status", None),
+    ("PUT", f"{A}/status?enabled=true", None),
+    ("PUT", f"{A}/status", None),
+    ("GET", f"{A}/list_under_replicated_ledger", None),
+    ("GET", f"{A}/who_is_auditor", None),
+    ("GET", f"{A}/lost_bookie_recovery_delay", None),
+    ("PUT", f"{A}/lost_bookie_recovery_delay", {"delay_seconds": 17}),
+    ("GET", f"{A}/lost_bookie_recovery_delay", None),
+    ("PUT", f"{A}/lost_bookie_recovery_delay", {}),
+    ("PUT", f"{A}/lost_bookie_recovery_delay", None),
+    ("PUT", f"{A}/decommission", None),
+    ("PUT", f"{A}/decommission", {}),
+    ("PUT", f"{A}/bookie", None),
+    ("GET", "/api/v1/nothing", None),
+    ("PUT", "/metrics", None),
+]
+"""Requests in order; each is sent to Apache's bookie and to ours, and answered in the same form."""
+
+
+MISTAKES = [
+    ("PUT", f"{B}/state/readonly", None, 500, 400),
+    ("PUT", f"{B}/gc/suspend_compaction", {"suspendMajor": "true"}, 500, 400),
+    ("PUT", f"{B}/gc", {"forceMajor": "x"}, 200, 400),
+    ("PUT", "/api/v1/config/server_config", {"gcWatTime": "x"}, 200, 400),
+]
+"""Requests that are wrong, with Apache's status and ours: a mistake of the client is no error of the server, and what
+has no effect is no success."""
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize(("method", "path", "body", "apaches", "ours"), MISTAKES)
+def test_mistakes_of_a_client_are_called_so(
+    pair: Pair, method: str, path: str, body: object, apaches: int, ours: int
+) -> None:
+    assert (ask(pair.apache_port, method, path, body)[0], ask(pair.our_port, method, path, body)[0]) == (apaches, ours)
+
+
+@pytest.mark.interop
+def test_endpoints_answer_as_apaches(pair: Pair) -> None:
+    different = []
+    for method, path, body in SAME:
+        apache = ask(pair.apache_port, method, path, body)
+        ours = ask(pair.our_port, method, path, body)
+        if form(*apache) != form(*ours):
+            different.append(f"{method} {path} {body}\n  Apache's: {apache}\n  ours:     {ours}")
+    assert not different, "\n".join(different)
+
+
+@pytest.mark.interop
+def test_facts_of_the_cluster_are_the_same(pair: Pair) -> None:
+    for path in (f"{B}/cluster_info", f"{B}/list_bookies", f"{L}/list", f"{L}/read?ledger_id=0&page=1"):
+        assert json.loads(ask(pair.apache_port, "GET", path)[1]) == json.loads(ask(pair.our_port, "GET", path)[1]), path
+    apache = json.loads(ask(pair.apache_port, "GET", f"{L}/metadata?ledger_id=0")[1])["0"]
+    ours = json.loads(ask(pair.our_port, "GET", f"{L}/metadata?ledger_id=0")[1])["0"]
+    assert apache.keys() == ours.keys()
+    assert {name for name in apache if apache[name] != ours[name]} <= {"password"}
+    assert ours["password"] == ""
+
+
+@pytest.mark.interop
+def test_status_file_has_apaches_form(pair: Pair) -> None:
+    for port, directory in ((pair.apache_port, pair.apache_dir), (pair.our_port, pair.our_dir)):
+        for read_only, form in ((True, r"1,READ_ONLY,\d{13},true\n"), (False, r"1,READ_WRITE,\d{13},false\n")):
+            assert ask(port, "PUT", f"{B}/state/readonly", {"readOnly": read_only})[0] == 200
+            text = (directory / "ledgers" / "current" / "BOOKIE_STATUS").read_text()
+            assert re.fullmatch(form, text), (port, text)
+
+
+LINE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)")
+NAMES = [
+    # With the sorted storage, in which Apache's garbage collection has names of its own.
+    "bookie_SERVER_STATUS",
+    "bookie_WRITE_BYTES",
+    "bookie_READ_BYTES",
+    "bookkeeper_server_ADD_ENTRY",
+    "bookkeeper_server_ADD_ENTRY_REQUEST",
+    "bookkeeper_server_READ_ENTRY",
+    "bookkeeper_server_READ_ENTRY_REQUEST",
+    "bookkeeper_server_ADD_ENTRY_IN_PROGRESS",
+    "bookkeeper_server_READ_ENTRY_IN_PROGRESS",
+    "bookkeeper_server_ADD_ENTRY_BLOCKED",
+    "bookkeeper_server_READ_ENTRY_BLOCKED",
+    "bookkeeper_server_thread_executor_queue",
+    "bookkeeper_server_GET_BOOKIE_INFO",
+    "bookkeeper_server_READ_LAC",
+    "bookie_journal_JOURNAL_ADD_ENTRY",
+    "bookie_journal_JOURNAL_SYNC",
+    "bookie_journal_JOURNAL_QUEUE_SIZE",
+    "bookie_journal_JOURNAL_FORCE_WRITE_QUEUE_SIZE",
+    "bookie_journal_JOURNAL_WRITE_BYTES",
+    "bookie_journal_JOURNAL_FLUSH_LATENCY",
+    "bookie_journal_JOURNAL_FORCE_WRITE_BATCH_ENTRIES",
+    "bookie_journal_JOURNAL_FORCE_WRITE_BATCH_BYTES",
+    "bookie_ledger_writable_dirs",
+    "bookie_ledger_num_dirs",
+    "bookie_BOOKIE_ADD_ENTRY",
+    "bookie_BOOKIE_READ_ENTRY",
+    "bookkeeper_server_READ_LAC_REQUEST",
+    "bookkeeper_server_BookieReadThreadPool_threads",
+    "bookie_gc_ENTRY_LOG_COMPACT_RATIO",
+    "bookie_gc_DELETED_LEDGER_TOTAL",
+    "bookie_gc_MAJOR_COMPACTION_TOTAL",
+    "bookie_gc_MINOR_COMPACTION_TOTAL",
+    "bookie_gc_RECLAIMED_DELETION_SPACE_BYTES",
+    "bookie_gc_RECLAIMED_COMPACTION_SPACE_BYTES",
+    "bookie_gc_ACTIVE_ENTRY_LOG_TOTAL",
+    "bookie_gc_ACTIVE_LEDGER_TOTAL",
+    "bookie_gc_ENTRY_LOG_SPACE_BYTES",
+    "bookie_JOURNAL_DIRS",
+    "bookie_gc_entry_log_usage_buckets_le_10",
+]
+
+
+def families(port: int) -> dict[str, tuple[str, set[str], set[str]]]:
+    """Return (kind, names of samples, names of labels) of each family, from the text itself: a parser adds suffixes."""
+    status, text = ask(port, "GET", "/metrics")
+    assert status == 200
+    found: dict[str, tuple[str, set[str], set[str]]] = {}
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split()
+            found[name] = (kind, set(), set())
+        elif not line.startswith("#") and (match := LINE.fullmatch(line)):
+            owner = next((name for name in (match[1], *_without_suffix(match[1])) if name in found), None)
+            if owner is not None:  # some samples about the JVM have no family
+                found[owner][1].add(match[1])
+                found[owner][2].update(re.findall(r'([a-zA-Z_]+)="', match[2] or ""))
+    return found
+
+
+def _without_suffix(name: str) -> Iterator[str]:
+    for suffix in ("_count", "_sum", "_bucket"):
+        if name.endswith(suffix):
+            yield name.removesuffix(suffix)
+
+
+@pytest.mark.interop
+def test_metrics_have_apaches_names_kinds_and_labels(pair: Pair) -> None:
+    apache, ours = families(pair.apache_port), families(pair.our_port)
+    different = []
+    for name in NAMES:
+        if name not in apache or name not in ours:
+            different.append(f"{name}: Apache's {name in apache}, ours {name in ours}")
+            continue
+        (kind, samples, labels), (our_kind, our_samples, our_labels) = apache[name], ours[name]
+        if (kind, samples, labels) != (our_kind, our_samples, our_labels):
+            different.append(f"{name}: Apache's {apache[name]}, ours {ours[name]}")
+    assert not different, "\n".join(different)
+    usage = re.compile("bookie_ledger_dir_.*_usage")
+    assert len([name for name in ours if usage.fullmatch(name)]) == len(
+        [name for name in apache if usage.fullmatch(name)]
+    )
+
+
+@pytest.mark.interop
+def test_apaches_bookie_reads_our_registration_with_its_http_endpoint(pair: Pair) -> None:
+    for port in (pair.apache_port, pair.our_port):
+        assert pair.ours in json.loads(ask(port, "GET", f"{B}/list_bookies")[1])

@@ -1,0 +1,130 @@
+"""GSSAPI with Apache's peers and a real key distribution center, in V2 and V3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bkspark.errors import BookKeeperError
+from bookie_service.settings.authentication import KEY, SASL_CLASS
+from tests.cluster import Cluster
+from tests.interop.apache import ApacheCluster
+from tests.interop.cases import PASSWORD, SIZES
+from tests.interop.peer import JVM_OPTIONS, JavaClient, Peer, PeerError, contents, payloads
+from tests.interop.test_sasl import JAVA_CLIENT, PROTOCOLS, QUORUMS, our_client, write_and_recover
+from tests.security import kdc
+from tests.security.kdc import KeyDistributionCenter
+from tests.security.sasl_serving import jaas_file
+from tests.security.test_kerberos import SERVICE, STRANGER, WRITER, section
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.cluster,
+    pytest.mark.skipif(bool(kdc.missing()), reason=kdc.missing() or "all is there"),
+]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kerberos")
+
+
+@pytest.fixture(scope="module")
+def realm(directory: Path) -> Iterator[KeyDistributionCenter]:
+    with KeyDistributionCenter(directory) as center, pytest.MonkeyPatch.context() as patch:
+        for name, value in center.environment.items():
+            patch.setenv(name, value)
+        yield center
+
+
+@pytest.fixture(scope="module")
+def service(realm: KeyDistributionCenter) -> str:
+    """The section of bookies."""
+    return section("Bookie", realm.keytab(SERVICE), SERVICE)
+
+
+@pytest.fixture(scope="module")
+def jaas(realm: KeyDistributionCenter, directory: Path, service: str) -> str:
+    return jaas_file(directory / "jaas.conf", service + section("BookKeeper", realm.keytab(WRITER), WRITER))
+
+
+@pytest.fixture(scope="module")
+def stranger(realm: KeyDistributionCenter, directory: Path) -> str:
+    return jaas_file(directory / "stranger.conf", section("BookKeeper", realm.keytab(STRANGER), STRANGER))
+
+
+def options(realm: KeyDistributionCenter, jaas: str) -> tuple[str, ...]:
+    return (
+        *JVM_OPTIONS,
+        f"-Djava.security.auth.login.config={jaas}",
+        f"-Djava.security.krb5.conf={realm.configuration}",
+        "-Dzookeeper.sasl.client=false",
+    )
+
+
+@pytest.fixture(scope="module")
+def java_peer(classpath: str, directory: Path, realm: KeyDistributionCenter, jaas: str) -> Iterator[Peer]:
+    peer = Peer(classpath, directory / "java.log", options(realm, jaas))
+    yield peer
+    peer.kill()
+
+
+@pytest.fixture(scope="module")
+def our_bookies(jaas: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    settings = {KEY: SASL_CLASS, "saslJaasConfig": jaas, "authenticationRequired": "true"}
+    with Cluster(tmp_path_factory.mktemp("ours"), settings=settings) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def apache_bookies(
+    realm: KeyDistributionCenter,
+    jaas: str,
+    classpath: str,
+    java_peer: Peer,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[ApacheCluster]:
+    with ApacheCluster(
+        classpath,
+        tmp_path_factory.mktemp("apache"),
+        java_peer,
+        settings={KEY: SASL_CLASS},
+        jvm_options=options(realm, jaas),
+    ) as cluster:
+        yield cluster
+
+
+@PROTOCOLS
+def test_apaches_client_writes_and_reads_on_our_bookies(
+    our_bookies: Cluster, java_peer: Peer, jaas: str, protocol: str
+) -> None:
+    with JavaClient(java_peer, our_bookies.uri, protocol, JAVA_CLIENT) as java:
+        ledger = java.write(QUORUMS, "crc32c", PASSWORD, SIZES)
+        assert java.read(ledger, "crc32c", PASSWORD)["entries"] == contents(payloads(SIZES))
+    with our_client(our_bookies.uri, jaas, protocol) as client:
+        assert list(client.open(ledger).read(0, len(SIZES) - 1)) == payloads(SIZES)
+
+
+@PROTOCOLS
+def test_our_client_writes_and_reads_on_apaches_bookies(
+    apache_bookies: ApacheCluster, java_peer: Peer, jaas: str, protocol: str
+) -> None:
+    with our_client(apache_bookies.uri, jaas, protocol) as client:
+        ledger = write_and_recover(client)
+    with JavaClient(java_peer, apache_bookies.uri, protocol, JAVA_CLIENT) as java:
+        assert java.read(ledger, "crc32c", PASSWORD)["entries"] == contents(payloads(SIZES))
+
+
+def test_principal_that_is_not_allowed_gets_nothing_from_our_bookies(
+    our_bookies: Cluster, classpath: str, directory: Path, realm: KeyDistributionCenter, stranger: str
+) -> None:
+    with our_client(our_bookies.uri, stranger) as client, pytest.raises(BookKeeperError):
+        client.create(ensemble=3, write_quorum=3, ack_quorum=2).append(b"x")
+    peer = Peer(classpath, directory / "stranger.log", options(realm, stranger))
+    try:
+        with JavaClient(peer, our_bookies.uri, "v2", JAVA_CLIENT) as java, pytest.raises(PeerError):
+            java.write(QUORUMS, "crc32c", PASSWORD, [10])
+    finally:
+        peer.kill()

@@ -1,0 +1,192 @@
+"""SASL with Apache's peers: its Java client on our bookies, and our client on its bookies, in V2 and V3, with TLS too.
+
+One JAAS file has the sections of all: it is the same for both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bkspark.blocking import Client
+from bkspark.errors import BookKeeperError
+from bkspark.net.pool import NetOptions
+from bkspark.security.client_keys import PROVIDER, PROVIDER_CLASS
+from bkspark.security.sasl import SaslClientOptions
+from bkspark.tls.options import FACTORY_CLASS, TlsOptions
+from bookie_service.settings.authentication import KEY, SASL_CLASS
+from tests.cluster import Cluster
+from tests.interop.apache import ApacheCluster
+from tests.interop.cases import PASSWORD, SIZES
+from tests.interop.peer import JVM_OPTIONS, JavaClient, Peer, PeerError, contents, payloads
+from tests.security.certificates import Authority
+from tests.security.sasl_serving import jaas_file, jaas_text
+
+pytestmark = [pytest.mark.interop, pytest.mark.cluster]
+
+QUORUMS = (3, 3, 2)
+PROTOCOLS = pytest.mark.parametrize("protocol", ["v2", "v3"])
+JAVA_CLIENT = {PROVIDER: PROVIDER_CLASS}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sasl")
+
+
+@pytest.fixture(scope="module")
+def jaas(directory: Path) -> str:
+    return jaas_file(directory / "jaas.conf", jaas_text())
+
+
+def java_peer(classpath: str, directory: Path, name: str, jaas: str) -> Peer:
+    """Return a JVM with Apache's client; Java names the JAAS file by a property of the whole process."""
+    return Peer(classpath, directory / f"{name}.log", (*JVM_OPTIONS, *_options(jaas)))
+
+
+def _options(jaas: str) -> tuple[str, ...]:
+    return (f"-Djava.security.auth.login.config={jaas}", "-Dzookeeper.sasl.client=false")
+
+
+@pytest.fixture(scope="module")
+def sasl_peer(classpath: str, directory: Path, jaas: str) -> Iterator[Peer]:
+    peer = java_peer(classpath, directory, "right", jaas)
+    yield peer
+    peer.kill()
+
+
+@pytest.fixture(scope="module")
+def authority(directory: Path) -> Authority:
+    return Authority(directory)
+
+
+@pytest.fixture(scope="module")
+def tls_keys(authority: Authority, directory: Path) -> dict[str, str]:
+    """Keys of a bookie, and of a client, with one certificate for both."""
+    key, chain = authority.issue("both").pem()
+    return {
+        "tlsProviderFactoryClass": FACTORY_CLASS,
+        "tlsKeyStoreType": "PEM",
+        "tlsKeyStore": key,
+        "tlsCertificatePath": chain,
+        "tlsTrustStoreType": "PEM",
+        "tlsTrustStore": authority.pem,
+    }
+
+
+@pytest.fixture(scope="module")
+def our_bookies(jaas: str, tls_keys: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    settings = {KEY: SASL_CLASS, "saslJaasConfig": jaas, "authenticationRequired": "true", **tls_keys}
+    with Cluster(tmp_path_factory.mktemp("ours"), settings=settings) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def apache_bookies(
+    jaas: str,
+    tls_keys: dict[str, str],
+    classpath: str,
+    sasl_peer: Peer,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[ApacheCluster]:
+    with ApacheCluster(
+        classpath,
+        tmp_path_factory.mktemp("apache"),
+        sasl_peer,
+        settings={KEY: SASL_CLASS, "tlsProvider": "JDK", **tls_keys},
+        jvm_options=(*JVM_OPTIONS, *_options(jaas)),
+    ) as cluster:
+        yield cluster
+
+
+def our_client(uri: str, jaas: str | None, wire_protocol: str = "v2", tls: TlsOptions | None = None) -> Client:
+    sasl = None if jaas is None else SaslClientOptions(jaas)
+    net = NetOptions(sasl=sasl, tls=tls)
+    return Client(uri, password=PASSWORD.encode(), wire_protocol=wire_protocol, net=net)
+
+
+def write_and_recover(client: Client) -> int:
+    """Write a ledger and recover another; return the first one's id."""
+    with client.create(ensemble=3, write_quorum=3, ack_quorum=2) as writer:
+        writer.append_many(payloads(SIZES))
+    assert list(client.open(writer.ledger_id).read(0, len(SIZES) - 1)) == payloads(SIZES)
+    left_open = client.create(ensemble=3, write_quorum=3, ack_quorum=2)
+    left_open.append_many(payloads(SIZES))
+    assert client.recover(left_open.ledger_id).last_entry == len(SIZES) - 1
+    left_open.abandon()
+    return writer.ledger_id
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("with_tls", [False, True], ids=["clear", "TLS"])
+def test_apaches_client_writes_and_reads_on_our_bookies(
+    our_bookies: Cluster, sasl_peer: Peer, jaas: str, tls_keys: dict[str, str], protocol: str, with_tls: bool
+) -> None:
+    settings = JAVA_CLIENT | ({**tls_keys, "tlsProvider": "JDK"} if with_tls else {})
+    with JavaClient(sasl_peer, our_bookies.uri, protocol, settings) as java:
+        ledger = java.write(QUORUMS, "crc32c", PASSWORD, SIZES)
+        assert java.read(ledger, "crc32c", PASSWORD)["entries"] == contents(payloads(SIZES))
+    with our_client(our_bookies.uri, jaas, protocol) as client:
+        assert list(client.open(ledger).read(0, len(SIZES) - 1)) == payloads(SIZES)
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("with_tls", [False, True], ids=["clear", "TLS"])
+def test_our_client_writes_and_reads_on_apaches_bookies(
+    apache_bookies: ApacheCluster, sasl_peer: Peer, jaas: str, authority: Authority, protocol: str, with_tls: bool
+) -> None:
+    tls = TlsOptions(trust_store=authority.pem) if with_tls else None
+    with our_client(apache_bookies.uri, jaas, protocol, tls) as client:
+        ledger = write_and_recover(client)
+    with JavaClient(sasl_peer, apache_bookies.uri, protocol, JAVA_CLIENT) as java:
+        assert java.read(ledger, "crc32c", PASSWORD)["entries"] == contents(payloads(SIZES))
+
+
+@PROTOCOLS
+def test_our_client_writes_and_reads_on_our_bookies(our_bookies: Cluster, jaas: str, protocol: str) -> None:
+    with our_client(our_bookies.uri, jaas, protocol) as client:
+        write_and_recover(client)
+
+
+@PROTOCOLS
+def test_apaches_client_without_sasl_gets_nothing_from_our_bookies(
+    our_bookies: Cluster, sasl_peer: Peer, protocol: str
+) -> None:
+    with JavaClient(sasl_peer, our_bookies.uri, protocol) as java, pytest.raises(PeerError):
+        java.write(QUORUMS, "crc32c", PASSWORD, [10])
+
+
+@PROTOCOLS
+def test_apaches_client_with_a_wrong_password_gets_nothing_from_our_bookies(
+    our_bookies: Cluster, classpath: str, directory: Path, protocol: str
+) -> None:
+    wrong = jaas_file(directory / "wrong.conf", jaas_text(password="wrong"))
+    peer = java_peer(classpath, directory, "wrong", wrong)
+    try:
+        with JavaClient(peer, our_bookies.uri, protocol, JAVA_CLIENT) as java, pytest.raises(PeerError):
+            java.write(QUORUMS, "crc32c", PASSWORD, [10])
+    finally:
+        peer.kill()
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("owner", ["ours", "apache's"])
+@pytest.mark.parametrize("case", ["no SASL", "wrong password", "unknown user", "user that is not allowed"])
+def test_our_client_that_is_not_authenticated_gets_nothing(
+    request: pytest.FixtureRequest, directory: Path, protocol: str, owner: str, case: str
+) -> None:
+    """Apache's bookies say nothing to a client that they refuse; the error names the reasons there can be."""
+    cluster = request.getfixturevalue("our_bookies" if owner == "ours" else "apache_bookies")
+    users = {"wrong password": (None, "wrong"), "unknown user": ("bookkeeper-x", None), "no SASL": (None, None)}
+    user, password = users.get(case, ("reader", "another password"))
+    given = {key: value for key, value in (("user", user), ("password", password)) if value is not None}
+    jaas = None if case == "no SASL" else jaas_file(directory / "client.conf", jaas_text(**given))
+    sasl = None if jaas is None else SaslClientOptions(jaas, timeout_s=1)
+    with (
+        Client(cluster.uri, wire_protocol=protocol, net=NetOptions(sasl=sasl)) as client,
+        pytest.raises(BookKeeperError, match="authenticat") as caught,
+    ):
+        client.create(ensemble=3, write_quorum=3, ack_quorum=2).append(b"x")
+    assert "another password" not in str(caught.value)
