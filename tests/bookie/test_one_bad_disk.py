@@ -45,8 +45,15 @@ def options(directory: Path, **changes: object) -> ServiceOptions:
     return replace(service_options(directory), **(defaults | changes))
 
 
-def hurt(files: FaultyFiles, name: str, code: int) -> None:
-    """Have a directory take no changes any more: it is full, or its disk fails."""
+def settle(serving: Serving) -> None:
+    """Return when everything is flushed and the marks are after it. Until the next add, no flush begins."""
+    store = serving.service.storage.store
+    wait_until(lambda: serving.call(lambda: store.is_clean and not store.is_flushing), "the flush of everything")
+
+
+def hurt(serving: Serving, files: FaultyFiles, name: str, code: int) -> None:
+    """Have a directory take no changes any more: it is full, or its disk fails. No flush is in the middle of it."""
+    settle(serving)
     files.code = code
     if code == errno.ENOSPC:
         files.used = {f"/{name}/": 0.9999}
@@ -87,7 +94,7 @@ def test_bookie_goes_on_when_one_directory_is_full_or_fails_and_starts_so(tmp_pa
     with Serving(options(tmp_path), files) as serving, serving.connect() as peer:
         with flushing(tmp_path):
             write_all(peer, 0)
-        hurt(files, name, code)
+        hurt(serving, files, name, code)
         with flushing(tmp_path):
             write_all(peer, 40)
         with flushing(tmp_path):
@@ -119,6 +126,7 @@ def test_disk_that_is_gone_takes_with_it_what_lay_there_and_nothing_else(tmp_pat
     with Serving(options(tmp_path), files) as serving, serving.connect() as peer:
         with flushing(tmp_path):
             write_all(peer, 0)
+        settle(serving)
         files.fault = lambda operation, path: f"/{name}/current" in path
         refused = set()
         with flushing(tmp_path):
@@ -207,7 +215,7 @@ def test_moved_index_files_are_found_without_the_list_and_go_when_their_ledger_d
     with Serving(options(tmp_path), files) as serving, serving.connect() as peer:
         with flushing(tmp_path):
             write_all(peer, 0)
-        hurt(files, "a", errno.ENOSPC)
+        hurt(serving, files, "a", errno.ENOSPC)
         with flushing(tmp_path):
             write_all(peer, 40)
     files.fault, files.used = None, {}
@@ -236,7 +244,7 @@ def test_check_reads_index_files_where_they_moved_to(tmp_path: Path) -> None:
     with Serving(options(tmp_path), files) as serving, serving.connect() as peer:
         with flushing(tmp_path):
             write_all(peer, 0)
-        hurt(files, "a", errno.EROFS)
+        hurt(serving, files, "a", errno.EROFS)
         with flushing(tmp_path):
             write_all(peer, 40)
     files.fault = None
