@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from tests.polling import wait_until
+
+T = TypeVar("T")
 
 WIDE, PHONE = 1280, 390
 _HEIGHT = 900
@@ -48,6 +52,25 @@ return found;
 """
 """Returns what is wrong with a page for people with a keyboard, a screen reader, little light, or a phone."""
 
+_DEPARTURE = """
+const e = arguments[0];
+window.departing = true;
+if (e.dataset.confirm) return "asks";
+if (e.matches("a[href]")) return "leaves";
+return e.form && e.type === "submit" && (e.formNoValidate || e.form.checkValidity()) ? "leaves" : "stays";
+"""
+"""Marks the page, and returns what a click on an element does: ask, lead to another page, or neither."""
+_ARRIVED = "return !window.departing && document.readyState === 'complete'"
+_REPLACED = (
+    "aborted by navigation",
+    "cannot determine loading status",
+    "document unloaded",
+    "does not belong to the document",
+    "find context with specified id",
+    "context was destroyed",
+)
+"""What chromedriver says, beside errors of their own types, when a page is replaced while it looks at it."""
+
 
 def missing() -> str:
     """Return why no browser can be driven, "" if one can."""
@@ -59,6 +82,57 @@ def missing() -> str:
     except ImportError:
         return "selenium is not installed"
     return ""
+
+
+class Element:
+    """An element of the page that is shown now: it is looked up for each use, as a page and its parts are replaced."""
+
+    def __init__(self, driver: Any, by: str, value: str) -> None:
+        self._driver = driver
+        self._place = (by, value)
+
+    @property
+    def text(self) -> str:
+        """What the element shows."""
+        return self.use(lambda found: str(found.text))
+
+    def click(self) -> None:
+        """Click on it; `Browser.press` and `follow` also wait for the page that comes."""
+        self.use(lambda found: found.click())
+
+    def type(self, keys: str) -> None:
+        """Send keys to it."""
+        self.use(lambda found: found.send_keys(keys))
+
+    def fill(self, text: str) -> None:
+        """Replace what it holds."""
+        self.use(lambda found: found.clear())
+        self.type(text)
+
+    def use(self, action: Callable[[Any], T]) -> T:
+        """Return what `action` returns for the element; look it up again if it was replaced meanwhile."""
+        return settled(lambda: action(self._driver.find_element(*self._place)), f"the element {self._place[1]}")
+
+
+def settled(look: Callable[[], T], what: str) -> T:
+    """Return what `look` returns once no page is being replaced under it."""
+    from selenium.common.exceptions import (
+        NoSuchElementException,
+        StaleElementReferenceException,
+        WebDriverException,
+    )
+
+    def looked() -> list[T]:
+        try:
+            return [look()]
+        except (NoSuchElementException, StaleElementReferenceException):
+            return []
+        except WebDriverException as error:
+            if not any(words in str(error) for words in _REPLACED):
+                raise
+            return []
+
+    return wait_until(looked, what)[0]
 
 
 class Browser:
@@ -81,22 +155,73 @@ class Browser:
     @property
     def text(self) -> str:
         """What the page shows."""
-        return str(self.find("body").text)
+        return self.find("body").text
 
-    def find(self, selector: str) -> Any:
-        return self.driver.find_element("css selector", selector)
+    def find(self, selector: str) -> Element:
+        """Return the first element of a selector."""
+        return Element(self.driver, "css selector", selector)
 
-    def click(self, selector: str) -> None:
-        self.find(selector).click()
+    def count(self, selector: str) -> int:
+        """Return how many elements of the page a selector has."""
+        return len(settled(lambda: self.driver.find_elements("css selector", selector), selector))
 
-    def fill(self, selector: str, text: str) -> None:
-        field = self.find(selector)
-        field.clear()
-        field.send_keys(text)
+    def attributes(self, selector: str, name: str) -> list[str]:
+        """Return an attribute of all elements of a selector, of one page."""
+        script = "return [...document.querySelectorAll(arguments[0])].map((e) => e.getAttribute(arguments[1]))"
+        return settled(lambda: list(self.driver.execute_script(script, selector, name)), selector)
 
     def press(self, words: str) -> None:
-        """Click the button with these words."""
-        self.driver.find_element("xpath", f"//button[normalize-space()='{words}']").click()
+        """Click the button with these words; wait for the question or the page that follows, if one does."""
+        self._leave_by(Element(self.driver, "xpath", f"//button[normalize-space()='{words}']"))
+
+    def follow(self, words: str) -> None:
+        """Click the link with these words, and wait for its page."""
+        self._leave_by(Element(self.driver, "link text", words))
+
+    def _leave_by(self, element: Element) -> None:
+        def click(found: Any) -> str:
+            effect = str(self.driver.execute_script(_DEPARTURE, found))
+            found.click()
+            return effect
+
+        effect = element.use(click)
+        if effect == "leaves":
+            self._arrive()
+        elif effect == "asks":
+            wait_until(lambda: self.question, "the question")
+
+    @property
+    def question(self) -> str:
+        """The question that the page asks in a dialog, "" without one."""
+        from selenium.common.exceptions import NoAlertPresentException
+
+        try:
+            return str(self.driver.switch_to.alert.text)
+        except NoAlertPresentException:
+            return ""
+
+    def answer(self, *, yes: bool) -> None:
+        """Answer the question that `press` led to; after yes wait for the page that follows."""
+        if yes:
+            self.driver.switch_to.alert.accept()
+            self._arrive()
+        else:
+            self.driver.switch_to.alert.dismiss()
+
+    @contextmanager
+    def departure(self) -> Iterator[None]:
+        """Wait for the page to which the block leads without a click."""
+        self.driver.execute_script("window.departing = true")
+        yield
+        self._arrive()
+
+    def _arrive(self) -> None:
+        """Wait until another page than the marked one is whole."""
+
+        def arrived() -> bool:
+            return settled(lambda: bool(self.driver.execute_script(_ARRIVED)), "the page")
+
+        wait_until(arrived, "the page that follows")
 
     def problems(self) -> list[str]:
         """Return what PROBLEMS finds on the page."""

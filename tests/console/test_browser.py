@@ -72,21 +72,22 @@ def test_hostile_entries_stay_text(browser: Browser, ledger_id: int) -> None:
     browser.open(f"/ledgers/{ledger_id}/entries")
     assert HOSTILE.decode() in browser.text
     assert browser.driver.title == f"Entries of ledger {ledger_id} · bkspark console"
-    assert not browser.driver.find_elements("css selector", "main img")
+    assert not browser.count("main img")
 
 
 def test_the_keyboard_reaches_the_content_and_shows_where_it_is(browser: Browser) -> None:
     from selenium.webdriver.common.keys import Keys
 
     browser.open("/")
-    browser.find("body").send_keys(Keys.TAB)
+    browser.find("body").type(Keys.TAB)
     focused = browser.driver.switch_to.active_element
     assert focused.text == "Skip to the content"
     style = "return getComputedStyle(document.activeElement).outlineStyle"
     assert browser.driver.execute_script(style) == "solid"
     focused.send_keys(Keys.ENTER)
     assert browser.driver.switch_to.active_element.get_attribute("id") == "content"
-    browser.find('nav a[href="/bookies"]').send_keys(Keys.ENTER)
+    with browser.departure():
+        browser.find('nav a[href="/bookies"]').type(Keys.ENTER)
     assert browser.find("h1").text == "Bookies"
     assert browser.find('nav a[aria-current="page"]').text == "Bookies"
 
@@ -96,13 +97,13 @@ def test_the_theme_is_chosen_and_kept(browser: Browser) -> None:
     browser.open("/")
     ground = "return getComputedStyle(document.body).backgroundColor"
     light = browser.driver.execute_script(ground)
-    browser.click("#theme")
-    browser.click("#theme")
+    browser.find("#theme").click()
+    browser.find("#theme").click()
     assert browser.find("#theme").text == "Theme: dark"
     assert browser.driver.execute_script(ground) != light
     browser.open("/bookies")
     assert browser.driver.execute_script(ground) != light
-    browser.click("#theme")
+    browser.find("#theme").click()
     assert browser.find("#theme").text == "Theme: as the system"
     assert browser.driver.execute_script(ground) == light
 
@@ -110,15 +111,14 @@ def test_the_theme_is_chosen_and_kept(browser: Browser) -> None:
 def test_a_bookie_is_made_read_only_and_writable_by_its_page(browser: Browser, console_cluster: Cluster) -> None:
     bookie = console_cluster.bookies[2].id
     browser.open("/bookies")
-    browser.driver.find_element("link text", bookie).click()
-    browser.fill("#reason", "browsed")
+    browser.follow(bookie)
+    browser.find("#reason").fill("browsed")
     browser.press("Make it read-only")
-    question = browser.driver.switch_to.alert
-    assert bookie in question.text
-    question.dismiss()
+    assert bookie in browser.question
+    browser.answer(yes=False)
     assert "browsed" not in browser.find("#facts").text
     browser.press("Make it read-only")
-    browser.driver.switch_to.alert.accept()
+    browser.answer(yes=True)
     wait_until(lambda: "Done: set read-only" in browser.text, "the answer")
     assert "browsed" in browser.find("#facts").text
     browser.press("Make it writable")
@@ -129,14 +129,14 @@ def test_a_bookie_is_made_read_only_and_writable_by_its_page(browser: Browser, c
 
 def test_a_ledger_is_searched_and_its_copies_are_checked(browser: Browser, ledger_id: int) -> None:
     browser.open("/ledgers")
-    browser.fill("#id", str(ledger_id))
+    browser.find("#id").fill(str(ledger_id))
     browser.press("Search")
     assert browser.find("h1").text == f"Ledger {ledger_id}"
-    assert len(browser.driver.find_elements("css selector", "svg.fragments rect")) == 3
+    assert browser.count("svg.fragments rect") == 3
     browser.press("Read the copies")
     assert "Every bookie has the copies that it must have" in browser.text
     browser.open(f"/ledgers/{ledger_id}")
-    browser.fill("#from", "2")
+    browser.find("#from").fill("2")
     browser.press("Read")
     assert '"three": 3' in browser.text
 
@@ -156,7 +156,7 @@ def test_entries_appear_in_the_live_tail_as_they_are_confirmed(browser: Browser,
 
         wait_until(appended, "an entry to appear", 30)
         assert "earlier" not in browser.find(".tail ol").text
-        assert not browser.driver.find_elements("css selector", ".tail img")
+        assert not browser.count(".tail img")
         browser.press("Stop the live tail")
         assert "stopped after" in browser.find(".tail").text
 
@@ -178,7 +178,7 @@ def test_the_overview_changes_without_being_loaded_again(browser: Browser, conso
 def test_the_switch_of_autorecovery_asks_before_it_disables(browser: Browser) -> None:
     browser.open("/repair")
     browser.press("Disable")
-    browser.driver.switch_to.alert.accept()
+    browser.answer(yes=True)
     wait_until(lambda: "Done: disable autorecovery" in browser.text, "the answer")
     browser.press("Enable")
     wait_until(lambda: "Done: enable autorecovery" in browser.text, "the answer")
@@ -188,7 +188,7 @@ def test_the_steps_of_an_operation_say_whether_a_bookie_may_be_stopped(
     browser: Browser, console_cluster: Cluster
 ) -> None:
     browser.open("/operations")
-    browser.driver.find_element("link text", console_cluster.bookies[0].id).click()
+    browser.follow(console_cluster.bookies[0].id)
     browser.press("Check now")
     assert "It may be stopped" in browser.text or "Not now" in browser.text
 
@@ -196,13 +196,13 @@ def test_the_steps_of_an_operation_say_whether_a_bookie_may_be_stopped(
 def test_numbers_of_a_plot_can_be_read_as_a_table(browser: Browser) -> None:
     browser.open("/")
     wait_until(lambda: _reopened(browser, "/", "figure details"), "the first samples", 40)
-    browser.click("figure details summary")
+    browser.find("figure details summary").click()
     assert "Highest" in browser.find("figure details").text
 
 
 def _reopened(browser: Browser, path: str, selector: str) -> bool:
     browser.open(path)
-    return bool(browser.driver.find_elements("css selector", selector))
+    return browser.count(selector) > 0
 
 
 class _Foreign(BaseHTTPRequestHandler):

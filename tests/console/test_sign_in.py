@@ -315,18 +315,17 @@ def test_a_reader_sees_no_button_that_changes_anything(
     bookie = console_cluster.bookies[0].id
     window.open("/bookies")
     assert window.find("h1").text == "Sign in"
-    window.fill("#token", "not the token of anyone")
+    window.find("#token").fill("not the token of anyone")
     window.press("Sign in")
     assert "This is not a token of this console." in window.text
-    window.fill("#token", TOKENS["read"])
+    window.find("#token").fill(TOKENS["read"])
     window.press("Sign in")
     assert "token:reader" in window.text
     changing = {}
     for path in ("/", "/bookies", f"/bookies/{bookie}", "/repair", "/operations", f"/operations/{bookie}", "/audit"):
         window.open(path)
         assert not window.problems(), path
-        forms = window.driver.find_elements("css selector", "form[method=post]")
-        actions = {unquote(form.get_attribute("action")).removeprefix(window.url) for form in forms}
+        actions = {unquote(action) for action in window.attributes("form[method=post]", "action")}
         reading = ("/sign-out", f"/bookies/{bookie}/stop-check", f"/operations/{bookie}/check")
         changing[path] = actions - {*reading, f"/operations/{bookie}/preview"}
     assert not any(changing.values()), changing
@@ -351,7 +350,7 @@ def test_a_reader_sees_no_button_that_changes_anything(
 def test_an_operator_sees_the_buttons_of_its_role(window: Browser, console_cluster: Cluster) -> None:
     bookie = console_cluster.bookies[1].id
     window.open("/sign-in")
-    window.fill("#token", TOKENS["operate"])
+    window.find("#token").fill(TOKENS["operate"])
     window.press("Sign in")
     window.open(f"/bookies/{bookie}")
     window.press("Collect now")
