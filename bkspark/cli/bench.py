@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-WRITE_WINDOW = 8192
+WRITE_WINDOW, WRITE_WINDOW_BYTES = 8192, 16 << 20
 WRITE_SECONDS = 10.0
 READ_ENTRIES = 200_000
 
@@ -72,7 +72,12 @@ def add_parser(commands: Commands) -> None:
 def _add_load(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--entry-size", type=entry_size, default=1024, metavar="B", help="bytes (default: 1024)")
     add_quorums(parser)
-    parser.add_argument("--window", type=positive, metavar="N", help="entries in flight per ledger; 1 measures latency")
+    parser.add_argument(
+        "--window",
+        type=positive,
+        metavar="N",
+        help="entries in flight per ledger; 1 measures latency (default of writes: 8192, 16 MiB at most)",
+    )
     parser.add_argument("--seconds", type=seconds, metavar="S", help="stop after this time")
     parser.add_argument("--entries", type=positive, metavar="N", help="stop after this many entries")
     parser.add_argument("--ledgers", type=positive, default=1, metavar="K", help="ledgers at once (default: 1)")
@@ -161,7 +166,7 @@ def _write_load(arguments: argparse.Namespace, entries: int | None, seconds_max:
         write_quorum=write_quorum,
         ack_quorum=ack_quorum,
         ledgers=arguments.ledgers,
-        window=arguments.window or WRITE_WINDOW,
+        window=arguments.window or max(1, min(WRITE_WINDOW, WRITE_WINDOW_BYTES // max(1, arguments.entry_size))),
         seconds=WRITE_SECONDS if entries is None and seconds_max is None else seconds_max,
         entries=entries,
     )
