@@ -80,6 +80,7 @@ SERVER_LAYERS = (
     ("bookie_service.service",),
     ("bookie_service.operation",),
     ("bookie_service.admin",),
+    ("bookie_service.wiring",),
     ("bookie_service.process",),
     ("bookie_service.__main__", "bookie_service.replication.__main__"),
 )
@@ -91,7 +92,7 @@ IMPORTED_BY = {
         "bookie_service.settings",
         "bookie_service.operation",
         "bookie_service.admin",
-        "bookie_service.process",
+        "bookie_service.wiring",
     ),
 }
 """Rooms beside the way of a request: who may import them, besides themselves."""
