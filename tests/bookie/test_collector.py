@@ -130,8 +130,9 @@ def test_error_of_a_pass_ends_the_process_and_reaches_waiting_callers(
             raise OSError(5, "Input/output error", "an index file")
 
         monkeypatch.setattr(task.bench.store, "seal_logs", fail)
-        with pytest.raises(BookKeeperError, match="stopped before garbage was collected"):
+        with pytest.raises(BookKeeperError, match="failed, which ends the bookie") as caught:
             await task.collector.collect()
+        assert "an index file" in str(caught.value)
         assert [error.filename for error in task.failures] == ["an index file"]
 
     with_task(tmp_path, test)

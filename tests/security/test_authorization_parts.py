@@ -129,6 +129,30 @@ def test_few_look_ups_run_at_once() -> None:
     with_lookups(test)
 
 
+def test_defect_in_one_request_that_waits_is_logged_and_the_others_are_answered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The others waited for ever, and the error was reported when Python forgot the task."""
+
+    def fail(answer: Found) -> None:
+        raise ValueError("a defect")
+
+    async def test(view: HeldView, lookups: LedgerLookups, found: list[tuple[int, Found]]) -> None:
+        lookups.look_up(7, fail)
+        lookups.look_up(7, lambda answer: found.append((1, answer)))
+        for ledger_id in range(8, LOOKUPS_AT_ONCE + 8):
+            lookups.look_up(ledger_id, lambda answer: found.append((2, answer)))
+        await settled()
+        await view.answer(7, LedgerFacts(7))
+        assert found == [(1, LedgerFacts(7))]
+        assert len(view.asked) == LOOKUPS_AT_ONCE + 1
+
+    with_lookups(test)
+    (record,) = caplog.records
+    assert "ledger 7" in record.getMessage()
+    assert record.exc_info is not None
+
+
 @pytest.mark.parametrize("error", [MetadataError("the session is gone"), ValueError("a defect")], ids=str)
 def test_failed_look_up_says_that_nothing_is_known(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     async def test(view: HeldView, lookups: LedgerLookups, found: list[tuple[int, Found]]) -> None:
