@@ -19,7 +19,7 @@ from typing import NoReturn
 from bkspark.errors import BookKeeperError, ConfigurationError
 from bkspark.security.sasl import SaslClient
 from bkspark.tls.contexts import TlsContext
-from bookie_service.admin import check, instances, live_commands, log_output, rebuild
+from bookie_service.admin import live_commands, log_output
 from bookie_service.admin.http.face import check_credentials
 from bookie_service.admin.shutdown import SIGNALS, ShutdownSignals
 from bookie_service.network import event_loop
@@ -36,7 +36,6 @@ from bookie_service.settings.arguments import (
 )
 from bookie_service.settings.configuration import LOG_FORMATS, LOG_LEVELS, Configuration, load
 from bookie_service.settings.file import read
-from bookie_service.settings.instances import instance_settings
 from bookie_service.settings.rules_file import RulesFile
 from bookie_service.settings.users import current_user
 from bookie_service.storage.io.files import make_private
@@ -88,6 +87,9 @@ def _is_command(arguments: argparse.Namespace) -> bool:
 
 def _command(configuration: Configuration, arguments: argparse.Namespace) -> int:
     """Carry out what is asked for instead of a bookie; return the exit code."""
+    # Imported here: no bookie needs what reads damaged files.
+    from bookie_service.admin import check, rebuild
+
     if arguments.check:
         return check.run(configuration, arguments.json)
     make_private(group=configuration.file_group is not None)
@@ -129,6 +131,8 @@ def _serve(start: Start, recorder: TurnRecorder | None) -> int:
 
 def _supervise(arguments: argparse.Namespace, argv: Sequence[str], signals: ShutdownSignals) -> int:
     """Run all instances; return the exit code. Raises ConfigurationError."""
+    from bookie_service.admin import instances
+
     if _is_command(arguments):
         raise ConfigurationError("this acts on one bookie: add --instance I to --instances")
     first = load(arguments.config, [*_settings(arguments), *_of_instance(arguments, 1).items()])
@@ -140,6 +144,8 @@ def _supervise(arguments: argparse.Namespace, argv: Sequence[str], signals: Shut
 
 def _of_instance(arguments: argparse.Namespace, number: int) -> dict[str, str]:
     """Return the keys of an instance that differ from the configuration of all. Raises ConfigurationError."""
+    from bookie_service.settings.instances import instance_settings
+
     values = {} if arguments.config is None else read(arguments.config)[0]
     return instance_settings(values | dict(_settings(arguments)), number, arguments.instances)
 
