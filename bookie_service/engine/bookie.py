@@ -101,7 +101,7 @@ class Bookie:
         self._deferred: list[deque[_WaitingReply]] = [deque() for _ in journals]
         """Replies to adds that need only be written, not synced."""
         self._deferrals = Deferrals(len(journals))
-        self._forces = Forces(self._deferrals)
+        self._forces = Forces(self._deferrals, options.forces_max)
         self._durable = [0] * len(journals)
         self._adds_in_flight = 0
         self._unlooked_bytes = self._room_bytes = 0

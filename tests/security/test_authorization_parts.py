@@ -35,7 +35,6 @@ from bookie_service.admin.http.routing import Routes
 from bookie_service.cluster.ledger_lookups import LOOKUPS_AT_ONCE, LedgerLookups
 from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
 from bookie_service.engine.authorization import Authorization, Found, RefusedRequests, Unfound
-from bookie_service.operation import authorization as operation
 from bookie_service.operation.authorization import RulesFollower, log_refusal
 from bookie_service.settings.rules_file import RulesFile
 from tests.bookie.serving import KEY, Serving, adds, service_options
@@ -265,10 +264,7 @@ def test_file_is_read_again_only_when_it_has_changed(tmp_path: Path) -> None:
     assert file.read_if_changed() is None
 
 
-def test_bad_change_keeps_the_rules_and_is_one_log_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(operation, "LOOK_S", 0.01)
+def test_bad_change_keeps_the_rules_and_is_one_log_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     path = tmp_path / "rules"
     path.write_text("* read *\n")
@@ -276,7 +272,7 @@ def test_bad_change_keeps_the_rules_and_is_one_log_line(
     async def run() -> None:
         file = RulesFile(str(path))
         authorization = authorization_with(file.read())
-        follower = RulesFollower(file, authorization)
+        follower = RulesFollower(file, authorization, look_s=0.01)
         follower.start()
         before = authorization.rules
         path.write_text("* nothing *\n")
