@@ -21,7 +21,7 @@ from bookie_service.engine.bookie_environment import BookieClient, BookieOptions
 from bookie_service.engine.disk_watch import DiskOptions
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.formats.index import LAYOUT, UNKNOWN_KEY
-from bookie_service.network.connection import ConnectionOptions
+from bookie_service.network.connection_options import ConnectionOptions
 from bookie_service.network.connections import ConnectionLimits
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.logs.log_appender import AppendOptions
