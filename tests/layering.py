@@ -280,7 +280,7 @@ OS_WITHOUT_FILES = _words(
 PATH_CALLS = _words(
     "read_text read_bytes write_text write_bytes iterdir is_file is_dir exists mkdir unlink touch rmdir stat"
 )
-"""Methods of pathlib.Path that reach the disk; without an argument they are no method of our own."""
+"""Methods of pathlib.Path that reach the disk; without an argument they are not methods of our own."""
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def secret_fields() -> Iterator[tuple[str, str, bool]]:
             elif issubclass(kind, tuple) and hasattr(kind, "_fields"):
                 for field_name in kind._fields:
                     if any(word in field_name for word in NAMES):
-                        # The one that namedtuple makes is no function of the class's module.
+                        # The one that namedtuple makes is not a function of the class's module.
                         yield name, field_name, kind.__repr__.__module__ != kind.__module__
 
 

@@ -70,7 +70,7 @@ def decode(data: bytes, bookie: str) -> BookiePlan:
     try:
         facts = json.loads(data)
         if not isinstance(facts, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
         known = {each.name: each for each in dataclasses.fields(BookiePlan)}
         values = {name: value for name, value in facts.items() if name in known and name != "bookie"}
         for name, value in values.items():

@@ -2,7 +2,7 @@
 
 A bookie with a dozen ledgers collects garbage again and again, and each time the metadata tree fails in another way:
 an error, a session that expires, listings that lack some names or whole levels, with direct reads that fail, nodes that
-vanish meanwhile, bytes that are no metadata, another cluster's tree. Between these passes ledgers are really deleted;
+vanish meanwhile, bytes that are not metadata, another cluster's tree. Between these passes ledgers are really deleted;
 the next pass with a truthful tree must drop them.
 
 `python -m tests.bookie.listings --seed S --listings N` prints one JSON line of counts.

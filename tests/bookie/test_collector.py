@@ -138,7 +138,7 @@ def test_error_of_a_pass_ends_the_process_and_reaches_waiting_callers(
     with_task(tmp_path, test)
 
 
-def test_stop_tells_who_waits_and_is_no_failure(tmp_path: Path) -> None:
+def test_stop_tells_who_waits_and_is_not_a_failure(tmp_path: Path) -> None:
     """It was one when a pass was asked for in the same turn of the event loop: the bookie ended with an error."""
 
     async def test(task: Task) -> None:

@@ -281,7 +281,7 @@ def test_records_in_the_journal_of_a_ledger_whose_header_is_lost_are_kept(fenced
         assert peer.add(UNKNOWN, 1, [b"late"])[0] in (Status.EUA, Status.EFENCED)
 
 
-def test_record_that_a_crash_tore_is_no_loss(fenced: ServiceOptions) -> None:
+def test_record_that_a_crash_tore_is_not_a_loss(fenced: ServiceOptions) -> None:
     path = headers_file(fenced)
     path.write_bytes(path.read_bytes() + bytes(30))
     with Serving(fenced) as serving, serving.connect() as peer:

@@ -50,7 +50,7 @@ def test_physical_block_size_falls_back_to_that_of_most_disks(tmp_path: Path, mo
     assert set(asked) == {os.stat(tmp_path).st_dev}
 
 
-def test_directory_is_no_file_to_be_opened_read_only_instead(tmp_path: Path) -> None:
+def test_directory_is_not_a_file_to_be_opened_read_only_instead(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         LocalFiles().open(str(tmp_path))
 

@@ -129,7 +129,7 @@ def lying(lac: int):
 
 
 @pytest.mark.parametrize("lac", LIES)
-def test_last_entry_with_an_impossible_lac_is_no_answer_to_recovery_or_open(lac):
+def test_last_entry_with_an_impossible_lac_is_not_an_answer_to_recovery_or_open(lac):
     """With 2^63 - 1 recovery raised numpy's IndexError; with 5000 it closed the ledger at 5000."""
 
     async def test(world: World) -> None:

@@ -237,7 +237,7 @@ def test_file_that_cannot_be_used_is_named_with_line_and_remedy(tmp_path: Path) 
     with pytest.raises(ConfigurationError, match="cannot be read: Is a directory"):
         RulesFile(str(tmp_path)).read()
     path.write_text("* read *\n* raed *\n")
-    with pytest.raises(ConfigurationError, match=f"={path}: line 2: 'raed' is no right: it must be read"):
+    with pytest.raises(ConfigurationError, match=f"={path}: line 2: 'raed' is not a right: it must be read"):
         RulesFile(str(path)).read()
     path.write_text("* read *\n")
     path.chmod(0o666)
@@ -369,7 +369,7 @@ def http_status(rules: str, method: str, path: str, principal: Principal = USER,
     ],
 )
 def test_http_request_needs_read_on_its_ledger_or_admin(rules: str, method: str, path: str, status: int) -> None:
-    """The handler judges what is no id; here it answers 200."""
+    """The handler judges what is not an id; here it answers 200."""
     assert http_status(rules, method, path) == status
 
 
