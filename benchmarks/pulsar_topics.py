@@ -48,7 +48,7 @@ BROKER = {
     "managedLedgerDefaultAckQuorum": 1,
     "managedLedgerMaxSizePerLedgerMbytes": 256,
     "managedLedgerMinLedgerRolloverTimeMinutes": 0,
-    # What the broker has in its cache is no matter of reading.
+    # What the broker has in its cache does not matter for reading.
     "managedLedgerCacheSizeMB": 64,
 }
 ONE_COPY = {"ensembleSize": "1", "writeQuorum": "1", "ackQuorum": "1", "payloadFormat": "raw", "maxLedgerBytes": "256m"}

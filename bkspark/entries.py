@@ -131,7 +131,7 @@ class EntryBatch:
 
         Raises:
             TypeError: the buffer is not bytes-like.
-            ValueError: its items are no octets, or the offsets do not ascend within it.
+            ValueError: its items are not octets, or the offsets do not ascend within it.
         """
         with memoryview(self.buffer) as octets:
             if octets.itemsize != 1 or octets.ndim != 1 or not octets.c_contiguous:

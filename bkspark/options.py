@@ -54,7 +54,7 @@ class Bounds:
         return isinstance(self.least, int) and isinstance(self.most, int)
 
     def check(self, name: str, value: object) -> None:
-        """Raise ConfigurationError, which names `name`, where a value is no number within these bounds."""
+        """Raise ConfigurationError, which names `name`, where a value is not a number within these bounds."""
         if self.is_whole:
             whole_number(name, value, int(self.least), int(self.most), self.unit)
         else:
@@ -148,7 +148,7 @@ def whole_number(name: str, value: object, least: int = 0, most: int = LEDGER_ID
         ConfigurationError: it is something else, or out of bounds.
     """
     try:
-        # It raises TypeError for what is no whole number, faster than a look at the type before it.
+        # It raises TypeError for what is not a whole number, faster than a look at the type before it.
         whole = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise ConfigurationError(

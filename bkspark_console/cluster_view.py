@@ -166,7 +166,7 @@ class ClusterView:
         return (await self.origins()).get(bookie)
 
     async def racks(self) -> dict[str, str]:
-        """Return the rack of each bookie that has one; an unreadable map is no reason to show nothing."""
+        """Return the rack of each bookie that has one; an unreadable map is not a reason to show nothing."""
         try:
             return (await (await self.client.context()).registry.racks()).racks
         except MetadataError:
@@ -206,7 +206,7 @@ class ClusterView:
             kind = APACHES if error.status == HTTPStatus.NOT_FOUND else SILENT
             return BookieHttpFacts(kind, origin, "" if kind == APACHES else str(error))
         if not isinstance(state, dict):
-            return BookieHttpFacts(SILENT, origin, f"{origin} is no bookie's HTTP server")
+            return BookieHttpFacts(SILENT, origin, f"{origin} is not the HTTP server of a bookie")
         return BookieHttpFacts(OURS, origin, "", state)
 
     async def our_origins(self) -> dict[str, str]:

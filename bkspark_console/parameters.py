@@ -33,7 +33,7 @@ def ledger_id(text: str) -> int:
 def log_name(text: str) -> str:
     """Return the name of a log. Raises BadParameter."""
     if not is_log_name(text):
-        raise BadParameter(f"{text[:_SHOWN_MAX]!r} is no name of a log: {LOG_NAME_RULE}")
+        raise BadParameter(f"{text[:_SHOWN_MAX]!r} is not a name of a log: {LOG_NAME_RULE}")
     return text
 
 

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,10 +26,8 @@ _PROCESSES_OF = {
     "peer": ("cluster", "interop"),
 }
 _GROUPS = ("spark", "interop", "cluster")
-"""Tests that share such processes stay in one of the test runner's processes: the first of these that they need.
-
-Three groups of about one length, though each starts a cluster of its own: the longest bounds the whole run.
-"""
+"""Tests that share such processes form groups (`_group`), by the first of these kinds that they need. The tests of a
+group run in one of the test runner's processes."""
 _CAMPAIGNS = ("chaos", "crash", "fuzzing", "histories", "mutation", "simulation", "soak")
 """Folders of statistical search and of long runs: all of their tests are slow."""
 _PROGRAMS = {
@@ -42,7 +41,7 @@ _running: list[pytest.Item] = []
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Derive markers from fixtures and folders, so that deselecting a marker deselects all that it is about.
 
     Tests that share processes get a group; the rest may run anywhere, in any order.
@@ -54,11 +53,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         started = {marker for fixture in fixtures & set(_PROCESSES_OF) for marker in _PROCESSES_OF[fixture]}
         for marker in started:
             item.add_marker(marker)
-        group = next((group for group in _GROUPS if group in started), None)
-        if group is not None:
-            item.add_marker(pytest.mark.xdist_group(group))
+        kind = next((kind for kind in _GROUPS if kind in started), None)
+        if kind is not None:
+            item.add_marker(pytest.mark.xdist_group(_group(kind, item.path)))
         if item.path.parent.name in _CAMPAIGNS:
             item.add_marker("slow")
+    if hasattr(config, "workerinput"):
+        # One of several processes: a long test that comes last keeps one of them busy while the others have ended.
+        items.sort(key=lambda item: not any(map(item.get_closest_marker, (*_GROUPS, "slow"))))
+
+
+def _group(kind: str, path: Path) -> str:
+    """Return the group of a test in a file that needs processes of a kind. The longest group bounds the whole run.
+
+    A JVM with Spark takes ten seconds and a gigabyte: one for all tests. Apache's programs take seconds: one group for
+    each folder. ZooKeeper and a cluster are cheap and last as long as the runner's process: one group for each file.
+    """
+    if kind == "spark":
+        return kind
+    return f"{kind} {path.parent.name}" if kind == "interop" else f"{kind} {path.parent.name}/{path.stem}"
 
 
 def _parameters(item: pytest.Item) -> Iterable[object]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bkspark import errors
 from bkspark.errors import BookKeeperError
+from tests.sources import nodes_of
 
 PACKAGE = Path(errors.__file__).parent
 FACTS = {"ledger_id": "ledger", "entry_id": "entry", "bookie": "bookie"}
@@ -68,14 +69,14 @@ def facts_given() -> dict[str, list[set[str]]]:
     for path in sorted(PACKAGE.rglob("*.py")):
         if path.name == "errors.py":
             continue
-        for name, call in _raised(ast.parse(path.read_text()), names):
+        for name, call in _raised(path, names):
             found[name].append({keyword.arg for keyword in call.keywords} & set(FACTS))  # type: ignore[arg-type]
     return found
 
 
-def _raised(tree: ast.AST, names: set[str]) -> Iterator[tuple[str, ast.Call]]:
+def _raised(path: Path, names: set[str]) -> Iterator[tuple[str, ast.Call]]:
     """Yield (error, call) for every call of an error, or of a local `kind` that is one of several."""
-    for function in ast.walk(tree):
+    for function in nodes_of(path):
         if isinstance(function, ast.Call) and isinstance(function.func, ast.Name) and function.func.id in names:
             yield function.func.id, function
         if not isinstance(function, ast.FunctionDef):

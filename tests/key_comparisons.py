@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.sources import nodes_of, python_files
+
 _SECRET = re.compile(r"(^|_)(master_key|fencing_key|stored_key|given_key|password|passwd|secret|token|csrf)$")
 _PUBLIC_TOKENS = ("bkspark/log",)
 """Where a token names a change of a log, and everyone may read it."""
@@ -15,14 +17,13 @@ _CONSTANT = re.compile(r"[A-Z_]+")
 
 def early_exits(root: Path, packages: tuple[str, ...]) -> Iterator[str]:
     """Yield place and text of each `==`, `!=` or `in` with a secret on one side, and no constant on the other."""
-    for package in packages:
-        for path in sorted((root / package).rglob("*.py")):
-            place = path.relative_to(root).as_posix()
-            if path.name.endswith("_pb2.py") or place.startswith(_PUBLIC_TOKENS):
-                continue
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Compare) and _exits_early(node):
-                    yield f"{place}:{node.lineno}: {ast.unparse(node)}"
+    for path in python_files(root, packages):
+        place = path.relative_to(root).as_posix()
+        if path.name.endswith("_pb2.py") or place.startswith(_PUBLIC_TOKENS):
+            continue
+        for node in nodes_of(path):
+            if isinstance(node, ast.Compare) and _exits_early(node):
+                yield f"{place}:{node.lineno}: {ast.unparse(node)}"
 
 
 def _exits_early(node: ast.Compare) -> bool:

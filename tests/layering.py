@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.sources import nodes_of, parsed, python_files
+
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -78,6 +80,7 @@ SERVER_LAYERS = (
     ("bookie_service.service",),
     ("bookie_service.operation",),
     ("bookie_service.admin",),
+    ("bookie_service.wiring",),
     ("bookie_service.process",),
     ("bookie_service.__main__", "bookie_service.replication.__main__"),
 )
@@ -89,7 +92,7 @@ IMPORTED_BY = {
         "bookie_service.settings",
         "bookie_service.operation",
         "bookie_service.admin",
-        "bookie_service.process",
+        "bookie_service.wiring",
     ),
 }
 """Rooms beside the way of a request: who may import them, besides themselves."""
@@ -277,7 +280,7 @@ OS_WITHOUT_FILES = _words(
 PATH_CALLS = _words(
     "read_text read_bytes write_text write_bytes iterdir is_file is_dir exists mkdir unlink touch rmdir stat"
 )
-"""Methods of pathlib.Path that reach the disk; without an argument they are no method of our own."""
+"""Methods of pathlib.Path that reach the disk; without an argument they are not methods of our own."""
 
 
 @dataclass(frozen=True)
@@ -321,10 +324,10 @@ def shared_names(root: Path) -> dict[str, list[str]]:
     A class of `bkspark.blocking` has the name of the one class whose calls it makes.
     """
     places: dict[str, list[str]] = {}
-    for module in _read(root).values():
-        for node in module.tree.body:
+    for path in python_files(root, PACKAGES):
+        for node in parsed(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places.setdefault(node.name, []).append(module.name)
+                places.setdefault(node.name, []).append(_module_name(path.relative_to(root)))
     return {
         name: modules
         for name, modules in places.items()
@@ -338,12 +341,11 @@ def is_within(name: str, packages: tuple[str, ...]) -> bool:
 
 
 def _read(root: Path) -> Sources:
-    paths = {_module_name(path.relative_to(root)): path for p in PACKAGES for path in sorted((root / p).rglob("*.py"))}
+    paths = {_module_name(path.relative_to(root)): path for path in python_files(root, PACKAGES)}
     sources = {}
     for name, path in paths.items():
-        tree = ast.parse(path.read_text(), str(path))
-        nodes = tuple(ast.walk(tree))
-        sources[name] = Module(name, path, tree, nodes, tuple(_imports(nodes, paths)))
+        nodes = nodes_of(path)
+        sources[name] = Module(name, path, parsed(path), nodes, tuple(_imports(nodes, paths)))
     return sources
 
 

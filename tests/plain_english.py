@@ -52,6 +52,13 @@ PATTERNS = (
     Pattern(re.compile(r"\bWho\s+(?![^.!?|]*\?)[a-z]"), "name the subject: 'a client that', not 'Who'"),
     Pattern(re.compile(r"\bstands?\b(?!\s+for\b(?!\s+(?:all|each|every)\b))"), "say 'is', 'lies' or 'are written'"),
     Pattern(
+        re.compile(
+            r"(?<!\b[Tt]here )\b(?:is|are|was|were)\s+no\s+"
+            r"(?!longer\b|more\b|less\b|one\b|way\b|room\b|need\b|such\b|\w+er\b)"
+        ),
+        "say 'is not a ...': 'is no X' is read as 'there is no X'",
+    ),
+    Pattern(
         # A pattern that begins with its word is found ten times as fast.
         re.compile(
             r"\bbehind\b(?<!\blags behind)(?<!\blag behind)(?<!\blagging behind)(?<!\bfall behind)(?<!\bfalls behind)"
@@ -98,6 +105,12 @@ NAME_PATTERNS = (
     Pattern(re.compile(r"_in_front(?=_|$)"), "say 'before' or 'below'"),
     Pattern(re.compile(r"(?:^|_)so_many(?=_|$)"), "say 'this many', or name the number"),
     Pattern(re.compile(r"_all_the_same(?=_|$)"), "say 'nevertheless' or 'still'"),
+    Pattern(
+        re.compile(
+            r"(?<!there)_(?:is|are|was|were)_no_(?!longer|more|less|one(?:_|$)|way|room|need|such|[a-z]+er(?:_|$))"
+        ),
+        "say 'is not a ...'",
+    ),
     Pattern(re.compile(r"^test_of_"), "begin with the subject"),
 )
 """What names of test functions must not contain."""

@@ -44,13 +44,13 @@ def test_batch_whose_offsets_do_not_ascend_in_a_row_of_octets(buffer, offsets):
         as_batch(EntryBatch(buffer, np.array(offsets, np.int64)))
 
 
-def test_offsets_that_are_no_array():
+def test_offsets_that_are_not_an_array():
     with pytest.raises(ValueError, match="offsets"):
         EntryBatch(b"abc", [0, 3])
 
 
 @pytest.mark.parametrize("entries", [None, 5, object()])
-def test_what_is_no_collection_is_named(entries):
+def test_what_is_not_a_collection_is_named(entries):
     with pytest.raises(TypeError, match=f"entries must be .* not {type(entries).__name__}"):
         as_batch(entries)
 

@@ -8,8 +8,11 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 from bkspark.extras import EXTRAS, explain
 from tests.missing_packages import run_module_without, run_without
+from tests.sources import GROUP, nodes_of, python_files
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("bkspark", "bookie_service", "bkspark_console", "pyspark_bookkeeper")
@@ -31,8 +34,8 @@ def required(extra: str | None) -> set[str]:
 def imported() -> set[str]:
     """Return the first names of all modules that the product imports, inside functions, too."""
     found: set[str] = set()
-    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path in python_files(ROOT, PACKAGES):
+        for node in nodes_of(path):
             if isinstance(node, ast.Import):
                 found |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -40,6 +43,7 @@ def imported() -> set[str]:
     return found
 
 
+@pytest.mark.xdist_group(GROUP)
 def test_every_package_that_is_imported_is_required_by_exactly_one_extra_or_by_all() -> None:
     # pyspark brings py4j and pandas is what a Spark user may pass in; pkg_resources would be setuptools'.
     third_party = imported() - set(sys.stdlib_module_names) - {*PACKAGES, "py4j", "pandas"}

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests import layering
+from tests.sources import GROUP
 
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.mark.xdist_group(GROUP)
 def test_the_product_breaks_no_rule() -> None:
     broken = layering.violations(ROOT)
     assert not broken, "\n".join(broken)
@@ -62,6 +64,7 @@ def test_the_rooms_of_the_server_are_those_that_the_architecture_page_shows() ->
     assert [room for room in shown if not room.endswith("__main__")] == rooms
 
 
+@pytest.mark.xdist_group(GROUP)
 def test_no_two_classes_share_a_name_except_a_call_and_its_blocking_form() -> None:
     assert layering.shared_names(ROOT) == {}
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import importlib
 import math
+import re
 import typing
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pytest
 
 from bkspark.errors import ConfigurationError
 from bkspark.options import Bounds, bounded, bounds_of, check
+from tests.sources import python_files
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("bkspark", "bookie_service")
@@ -31,19 +32,17 @@ REQUIRED = {
 """Fields without a default."""
 
 
-def _is_of_options(node: ast.AST) -> bool:
-    return isinstance(node, ast.ClassDef) and node.name.endswith(("Options", "Limits", "Durability", "CompactionLevel"))
+_OF_OPTIONS = re.compile(r"^class (\w*(?:Options|Limits|Durability|CompactionLevel))\b", re.MULTILINE)
 
 
 def _options_classes():
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-            for node in ast.parse(path.read_text()).body:
-                if _is_of_options(node) and f"{module}.{node.name}" not in DERIVED:
-                    kind = getattr(importlib.import_module(module), node.name)
-                    if dataclasses.is_dataclass(kind):
-                        yield kind
+    for path in python_files(ROOT, PACKAGES):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for name in _OF_OPTIONS.findall(path.read_text()):
+            if f"{module}.{name}" not in DERIVED:
+                kind = getattr(importlib.import_module(module), name)
+                if dataclasses.is_dataclass(kind):
+                    yield kind
 
 
 CLASSES = tuple(_options_classes())

@@ -28,6 +28,7 @@ RIDDLES = (
     "It stops after so many entries.",
     "The ledger is closed all the same.",
     "What is not cached there, a thread reads.",
+    "A damaged answer is no vote.",
 )
 PLAIN = (
     "A client of ours, of course.",
@@ -41,6 +42,7 @@ PLAIN = (
     "What a bookie stores for a ledger.",
     "There were so many that it stopped.",
     "All the same size.",
+    "There is no vote, and it is no longer asked for.",
 )
 RIDDLING_NAMES = (
     "test_ledger_id_that_is_none",
@@ -53,10 +55,13 @@ RIDDLING_NAMES = (
     "test_sync_after_so_many_adds",
     "test_fence_is_kept_all_the_same",
     "test_of_two_writers_one_wins",
+    "test_what_is_no_list_is_refused",
 )
 PLAIN_NAMES = (
     "test_none_of_these_is_lost",
     "test_there_is_none",
+    "test_there_is_no_list",
+    "test_it_is_no_longer_a_list",
     "test_a_reader_lags_behind",
     "test_dash_stands_for_nothing",
     "test_standalone",

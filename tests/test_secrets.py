@@ -26,6 +26,7 @@ from bkspark.wire.single_add import SingleAdd
 from bookie_service.formats.index import LedgerHeader
 from tests import key_comparisons
 from tests.layering import PACKAGES
+from tests.sources import GROUP
 
 SECRET = b"s3cret"
 NAMES = ("password", "passwd", "secret", "master_key", "fencing_key")
@@ -55,7 +56,7 @@ def secret_fields() -> Iterator[tuple[str, str, bool]]:
             elif issubclass(kind, tuple) and hasattr(kind, "_fields"):
                 for field_name in kind._fields:
                     if any(word in field_name for word in NAMES):
-                        # The one that namedtuple makes is no function of the class's module.
+                        # The one that namedtuple makes is not a function of the class's module.
                         yield name, field_name, kind.__repr__.__module__ != kind.__module__
 
 
@@ -83,6 +84,7 @@ def test_what_is_made_with_a_secret_does_not_show_it() -> None:
         assert password not in str(each)
 
 
+@pytest.mark.xdist_group(GROUP)
 def test_no_secret_is_compared_in_a_way_whose_time_tells_how_much_of_it_is_right() -> None:
     root = Path(__file__).parent.parent
     assert list(key_comparisons.early_exits(root, PACKAGES)) == []

@@ -11,6 +11,9 @@ import pytest
 
 from tests.structure.hops import ROOT
 
+pytestmark = pytest.mark.xdist_group("structure")
+"""All of them need what one process measured."""
+
 HOPS_MAX = {
     "one append, warm": (90, 24),
     "Spark partition read, 12 entries": (178, 34),

@@ -81,7 +81,7 @@ def test_no_module_of_the_product_is_checked_less_strictly() -> None:
 
 
 def test_the_types_of_spark_are_used() -> None:
-    """Without them, a reader or writer that Spark cannot call is no error."""
+    """Without them, a reader or writer that Spark cannot call is not an error."""
     sections = [name for name in _configuration().sections() if name.startswith("mypy-")]
     assert not [name for name in sections if "pyspark" in name]
 

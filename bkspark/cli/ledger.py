@@ -252,7 +252,7 @@ def read(arguments: argparse.Namespace) -> int:
 def _present(reader: LedgerReader, arguments: argparse.Namespace) -> Iterator[EntryBatch]:
     last = reader.last_unconfirmed if arguments.unconfirmed else reader.last_entry
     for option, entry in (("--from", arguments.first_entry), ("--to", arguments.last_entry)):
-        # Reading an empty ledger from 0 on is no mistake.
+        # Reading an empty ledger from 0 on is not a mistake.
         if entry and entry > last:
             raise ConfigurationError(
                 f"{option} {entry} lies after the last {'held' if arguments.unconfirmed else 'confirmed'} entry of "

@@ -164,7 +164,7 @@ class _Repairs:
                 planned = f" (in {plan.kind} by {plan.who})" if plan is not None else ""
                 reasons.append(f"{bookie} does not run{planned}")
             elif state is None:
-                reasons.append(f"{bookie} is no bookie of the cluster any more")
+                reasons.append(f"{bookie} is no longer a bookie of the cluster")
             else:
                 reasons.append(f"{bookie} runs, and lacks entries or has damaged ones")
         if not self.is_enabled:

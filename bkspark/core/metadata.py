@@ -109,7 +109,7 @@ class LedgerMetadata:
         if self.state is not LedgerState.CLOSED and (self.last_entry != NO_ENTRY or self.length):
             raise ValueError("only a closed ledger has a last entry and a length")
         if previous > ENTRY_ID_MAX or not NO_ENTRY <= self.last_entry <= LAST_ENTRY_MAX:
-            raise ValueError(f"its last entry {self.last_entry} or last fragment, from {previous}, is no entry's id")
+            raise ValueError(f"its last entry {self.last_entry} or last fragment, at {previous}, is not an entry's id")
         if not 0 <= self.length <= LENGTH_MAX:
             raise ValueError(f"its length of {self.length} bytes is not in 0 .. {LENGTH_MAX}")
         object.__setattr__(self, "custom_metadata", MappingProxyType(dict(self.custom_metadata)))

@@ -16,8 +16,8 @@ repeated with the same pauses. The tail fails when refreshes fail and neither a 
 `TailLimits.patience_ns`: a writer that does not use the metadata store meanwhile does not notice its failure, and its
 readers still get its entries.
 
-An early answer without news is no reason to poll again at once: some bookies answer like that for ever when a ledger is
-fenced and not closed.
+After an early answer without news the poll is not repeated at once: some bookies always answer like that when a ledger
+is fenced and not closed.
 
 Events: `wait`, `on_polled`, `on_poll_failed`, `on_proven`, `on_metadata_changed`, `on_refreshed`, `on_refresh_failed`,
 `on_tick`. Each returns effects. After each of them `lac` and `is_closed` say what is known.

@@ -39,7 +39,7 @@ class EncryptionOptions:
         """Read the key file.
 
         Raises:
-            ConfigurationError: it cannot be read, or a line is no key; or the package `cryptography` is missing.
+            ConfigurationError: it cannot be read, or a line is not a key; or the package `cryptography` is missing.
         """
         if self.key_file is not None:
             self._ring()[0].wrap(bytes(KEY_BYTES))

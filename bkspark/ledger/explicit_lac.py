@@ -19,7 +19,7 @@ async def send_explicit_lac(
 ) -> None:
     """Send the writer's LAC to bookies at intervals, if no add carries it, until cancelled.
 
-    It is no error if a bookie does not accept it: the ledger is unaffected, and the next interval tries again.
+    It is not an error if a bookie does not accept it: the ledger is unaffected, and the next interval tries again.
     """
     metadata = writer.metadata
     core = ExplicitLac(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)

@@ -48,7 +48,7 @@ CONDEMNED_AT_ONCE = 500
 """Pending nodes that one transaction removes: it must stay far below ZooKeeper's 1 MiB."""
 
 DeleteLedger = Callable[[int], Awaitable[None]]
-"""Deletes a ledger; one that does not exist is no error."""
+"""Deletes a ledger; one that does not exist is not an error."""
 
 T = TypeVar("T")
 

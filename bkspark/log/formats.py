@@ -462,7 +462,7 @@ class _Node:
         self._members = members
 
     def error(self, reason: str) -> MetadataFormat:
-        return MetadataFormat(f"metadata node {self._path} is no {self._what}: {reason}")
+        return MetadataFormat(f"metadata node {self._path} is not a {self._what}: {reason}")
 
     def end(self) -> None:
         unknown = sorted(set(self._members) - self._taken)
@@ -526,7 +526,7 @@ class _Node:
                 raise self.error(f"{key} holds something else than [name, version] or [name, version, query]")
             self._as_whole(key, value[1], 0)
             if len(value) == 3 and not isinstance(value[2], str):
-                raise self.error(f"{key} holds a query that is no text")
+                raise self.error(f"{key} holds a query that is not text")
         return tuple(tuple(value) for value in values)
 
     def schemas(self, key: str) -> tuple[SchemaRef, ...]:

@@ -85,16 +85,16 @@ def decode_schema(data: bytes, path: str) -> StoredSchema:
             raise ValueError("its compressed text is cut, too long or followed by other bytes")
         members = json.loads(text)
         if not isinstance(members, dict) or members.get("version") != _VERSION:
-            raise ValueError(f"it is no JSON object of version {_VERSION}: use a newer bkspark")
+            raise ValueError(f"it is not a JSON object of version {_VERSION}: use a newer bkspark")
         if sorted(members) != ["format", "schema", "version"]:
             raise ValueError(f"its members are {sorted(members)}")
         if not isinstance(members["format"], str) or not isinstance(members["schema"], str):
             raise ValueError("its format or schema is not text")
     except (ValueError, RecursionError, zlib.error) as error:
-        raise MetadataFormat(f"metadata node {path} is no schema of a log: {error}") from None
+        raise MetadataFormat(f"metadata node {path} is not a schema of a log: {error}") from None
     stored = StoredSchema(members["format"], members["schema"])
     if stored.name != path.rpartition("/")[2]:
-        raise MetadataFormat(f"metadata node {path} is no schema of a log: its name is not that of its content")
+        raise MetadataFormat(f"metadata node {path} is not a schema of a log: its name is not that of its content")
     return stored
 
 

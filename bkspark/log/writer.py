@@ -97,7 +97,7 @@ async def create_ledger(cluster: Cluster, name: str, options: LedgerOptions) -> 
 
 
 async def delete_ledger(cluster: Cluster, ledger_id: int) -> None:
-    """Delete a ledger; one that does not exist is no error."""
+    """Delete a ledger; one that does not exist is not an error."""
     try:
         await cluster.delete(ledger_id)
     except NoSuchLedger:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
@@ -17,6 +18,8 @@ from bkspark.errors import MetadataError, MetadataFormat, NodeExists, NoSuchNode
 from bkspark.metadata import paths
 from bkspark.metadata.tree import Callback, Tree
 from bkspark.metadata.uri import MetadataUri
+
+_logger = logging.getLogger(__name__)
 
 MAINTENANCE, DRAIN, QUARANTINE = KINDS = ("maintenance", "drain", "quarantine")
 PLAN_BYTES_MAX = 64 * 1024
@@ -67,7 +70,7 @@ def decode(data: bytes, bookie: str) -> BookiePlan:
     try:
         facts = json.loads(data)
         if not isinstance(facts, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
         known = {each.name: each for each in dataclasses.fields(BookiePlan)}
         values = {name: value for name, value in facts.items() if name in known and name != "bookie"}
         for name, value in values.items():
@@ -108,7 +111,7 @@ class BookiePlans:
         return decode(data, bookie)
 
     async def all(self) -> AsyncIterator[BookiePlan]:
-        """Yield all plans that can be read."""
+        """Yield all plans that can be read; log the others."""
         try:
             names = await self._tree.children(self._root)
         except NoSuchNode:
@@ -116,7 +119,8 @@ class BookiePlans:
         for bookie in names:
             try:
                 plan = await self.find(bookie)
-            except MetadataFormat:
+            except MetadataFormat as error:
+                _logger.warning("a plan is left out: %s", error)
                 continue
             if plan is not None:
                 yield plan

@@ -122,7 +122,7 @@ class BookieRegistry:
         """Return where to dial a bookie. One that is not registered but has a host:port id is dialled there.
 
         Raises:
-            BookieUnavailable: it is not registered and its id is no address.
+            BookieUnavailable: it is not registered and its id is not an address.
         """
         address = await self.registration(bookie_id)
         if address is not None:
@@ -297,7 +297,7 @@ class BookieRegistry:
             return False
         if names:
             raise MetadataError(
-                f"{self._root} is not empty and is no cluster (it holds {names[0]!r}): choose another path in the "
+                f"{self._root} is not empty and is not a cluster (it holds {names[0]!r}): choose another path in the "
                 "metadata URI"
             )
         identity = str(uuid.uuid4()).encode()

@@ -26,7 +26,7 @@ class RackMap:
 
 
 def decode(data: bytes, path: str) -> RackMap:
-    """Return what the map says of bookies. A host name that is no text is ignored: older tools left it null.
+    """Return what the map says of bookies. A host name that is not text is ignored: older tools left it null.
 
     Raises:
         MetadataFormat: it is not such a map; names `path`.
@@ -41,7 +41,7 @@ def decode(data: bytes, path: str) -> RackMap:
             fields = _object(place, f"bookie {bookie!r}", path)
             rack, host = fields.get("rack"), fields.get("hostname")
             if rack is not None and not isinstance(rack, str):
-                raise MetadataFormat(f"the rack map at {path} gives bookie {bookie!r} a rack that is no text: {rack!r}")
+                raise MetadataFormat(f"the rack map at {path} gives bookie {bookie!r} the rack {rack!r}, not text")
             if rack and rack.strip("/"):
                 found.racks[bookie] = "/" + rack.strip("/")
             if isinstance(host, str) and host:

@@ -56,7 +56,7 @@ def decode(data: bytes, bookie_id: str) -> BookieAddress:
     """Return where a registered bookie serves.
 
     Raises:
-        MetadataFormat: damaged, without a bookie endpoint, or empty with an id that is no host:port.
+        MetadataFormat: damaged, without a bookie endpoint, or empty with an id that is not host:port.
     """
     try:
         if not data:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -136,7 +137,12 @@ class ZooKeeperConnection(ConnectionHandler):  # type: ignore[misc]
             if login.is_complete:
                 return  # the last message of GSSAPI, which has no answer to look at
             # A server without SASL answers with nothing at all.
-            answer, _ = SASL.deserialize(body, offset)
+            try:
+                answer, _ = SASL.deserialize(body, offset)
+            except struct.error:
+                raise SaslFailure(
+                    "it does not answer as ZooKeeper does: its answer to the SASL login is cut off"
+                ) from None
             token = login.step(answer or b"")
             if login.is_complete and not token:
                 return

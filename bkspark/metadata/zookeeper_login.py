@@ -47,7 +47,7 @@ def login_of(options: ZooKeeperOptions) -> NewLogin | None:
 
 
 def _is_optional(options: ZooKeeperOptions) -> bool:
-    """Whether a file without the section is no mistake."""
+    """Whether a file without the section is not a mistake."""
     shows_certificate = options.tls is not None and options.tls.client_authentication
     return options.jaas_section == DEFAULT_SECTION and (shows_certificate or not options.closes_nodes)
 

@@ -27,7 +27,7 @@ def from_base64(texts: pa.Array) -> pa.Array:
     data, starts, ends, is_valid = bounds_of(texts)
     low, high = int(starts[0]), int(ends.max())
     if ((ends - starts) % 4).any() or int((ends - starts).sum()) != high - low:
-        raise ValueError("its key is not Base64, as its metadata say: its size is no multiple of four")
+        raise ValueError("its key is not Base64, as its metadata say: its size is not a multiple of four")
     letters = data[low:high]
     pads = np.zeros(len(texts), np.int64)
     if len(letters):

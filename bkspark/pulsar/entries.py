@@ -168,7 +168,7 @@ def decode_entries(batch: EntryBatch, *, is_compacted: bool = False) -> Entries:
     start, at = _sized(data, at, ends, rows, "message metadata")
     metadata = _fields(rows, data, start, at, numbers=_NUMBERS, spans=_SPANS, repeated=_REPEATED)
     for number, name in ((PRODUCER, "producer_name"), (SEQUENCE, "sequence_id"), (PUBLISH_TIME, "publish_time")):
-        _check(metadata.has(number), rows, f"its metadata have no {name}: it is no message of Pulsar")
+        _check(metadata.has(number), rows, f"its metadata have no {name}: it is not a message of Pulsar")
     entries = Entries(data, ledger_ids, entry_ids, metadata, at, ends, broker_times, indexes)
     messages = metadata.int32(BATCH_MESSAGES)
     # Checked before memory is allocated for them.

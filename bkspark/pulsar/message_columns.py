@@ -89,7 +89,7 @@ def properties(messages: Messages) -> pa.Array:
     """Return map<string, string>; of a key given twice the last value.
 
     Raises:
-        ValueError: a property is no pair of texts.
+        ValueError: a property is not a pair of texts.
     """
     sources = ((messages.entries.metadata, entry_fields.PROPERTIES), (messages.singles, single_fields.PROPERTIES))
     if not any(len(fields.occurrences(number)) for fields, number in sources):

@@ -34,25 +34,25 @@ class MessageId:
         """Return the id that a text or a list of bytes is.
 
         Raises:
-            ValueError: it is no message id.
+            ValueError: it is not a message id.
         """
         if isinstance(value, str):
             found = _TEXT.fullmatch(value.strip())
             if found is None:
-                raise ValueError("is no message id such as 12:3 or 12:3:-1:4 (ledger:entry:partition:batch index)")
+                raise ValueError("is not a message id such as 12:3 or 12:3:-1:4 (ledger:entry:partition:batch index)")
             return cls._checked(int(found[1]), int(found[2]), int(found[4] or -1))
         if isinstance(value, Sequence) and not isinstance(value, (bytes, str)):
             if not all(type(each) is int and -128 <= each <= 255 for each in value):
-                raise ValueError("is no list of bytes")
+                raise ValueError("is not a list of bytes")
             value = bytes(each & 0xFF for each in value)
         if not isinstance(value, bytes):
             raise ValueError("is neither the text nor the bytes of a message id")
         try:
             data = MessageIdData.FromString(value)
         except DecodeError:
-            raise ValueError("has bytes that are no MessageId") from None
+            raise ValueError("has bytes that are not a MessageId") from None
         if not data.HasField("ledgerId") or not data.HasField("entryId"):
-            raise ValueError("has bytes that are no MessageId")
+            raise ValueError("has bytes that are not a MessageId")
         return cls._checked(data.ledgerId, data.entryId, data.batch_index)
 
     @classmethod

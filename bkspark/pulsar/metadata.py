@@ -144,7 +144,7 @@ def decode_cursor(data: bytes, path: str) -> Cursor:
     """Return the node of a subscription's cursor. Raises MetadataFormat as `decode_managed_ledger`."""
     info = _parsed(formats.ManagedCursorInfo, _plain(data, path), path)
     if not info.HasField("cursorsLedgerId"):
-        raise MetadataFormat(f"{path}: it is no cursor of Pulsar: cursorsLedgerId is missing")
+        raise MetadataFormat(f"{path}: it is not a cursor of Pulsar: cursorsLedgerId is missing")
     return Cursor(
         info.cursorsLedgerId,
         EntryPosition(info.markDeleteLedgerId, info.markDeleteEntryId),
@@ -158,7 +158,7 @@ def decode_cursor_entry(data: bytes, ledger_id: int, source: str) -> Cursor:
     """Return what an entry of a cursor's ledger says. Raises MetadataFormat as `decode_managed_ledger`."""
     info = _parsed(formats.PositionInfo, data, source)
     if not info.HasField("ledgerId") or not info.HasField("entryId"):
-        raise MetadataFormat(f"{source}: it is no position of a cursor")
+        raise MetadataFormat(f"{source}: it is not a position of a cursor")
     return Cursor(
         ledger_id,
         EntryPosition(info.ledgerId, info.entryId),
@@ -189,7 +189,7 @@ def decode_partitions(data: bytes, path: str) -> int:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise MetadataFormat(f"{path}: it holds no number of partitions: {error!r}") from None
     if type(count) is not int or not 0 <= count <= PARTITIONS_MAX:
-        raise MetadataFormat(f"{path}: {str(count)[:40]} is no number of partitions of 0 to {PARTITIONS_MAX}")
+        raise MetadataFormat(f"{path}: {str(count)[:40]} is not a number of partitions of 0 to {PARTITIONS_MAX}")
     return 0 if is_deleted is True else count
 
 
@@ -213,7 +213,7 @@ def decode_schema_entry(data: bytes, source: str) -> tuple[formats.SchemaInfo, t
     """Return a stored schema, and where versions before it are stored. Raises MetadataFormat."""
     entry = _parsed(formats.SchemaEntry, data, source)
     if not entry.HasField("schema_data"):
-        raise MetadataFormat(f"{source}: it is no schema: schema_data is missing")
+        raise MetadataFormat(f"{source}: it is not a schema: schema_data is missing")
     info = _parsed(formats.SchemaInfo, entry.schema_data, source)
     return info, tuple(each for each in map(_version, entry.index) if each.place.ledger_id >= 0)
 
@@ -244,4 +244,4 @@ def _parsed(kind: type[M], data: bytes, source: str) -> M:
     try:
         return kind.FromString(data)
     except DecodeError as error:
-        raise MetadataFormat(f"{source}: it is no {kind.DESCRIPTOR.name} of Pulsar: {error}") from None
+        raise MetadataFormat(f"{source}: it is not a {kind.DESCRIPTOR.name} of Pulsar: {error}") from None

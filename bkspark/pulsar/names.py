@@ -58,7 +58,7 @@ class TopicName:
         """Return the topic that a short or full name means.
 
         Raises:
-            ConfigurationError: it is no name of a topic, or that of one that is never stored.
+            ConfigurationError: it is not a name of a topic, or that of one that is never stored.
         """
         domain, separator, rest = text.partition("://")
         if not separator:
@@ -86,7 +86,7 @@ class TopicName:
 
     @classmethod
     def of_managed_ledger(cls, name: str) -> TopicName | None:
-        """Return the topic whose managed ledger is called so; None where it is no topic's."""
+        """Return the topic whose managed ledger is called so; None: it belongs to no topic."""
         parts = name.split("/")
         if len(parts) not in (4, 5) or parts[-2] != PERSISTENT:
             return None

@@ -97,7 +97,7 @@ def protobuf_decoder(definition: bytes, wanted: pa.DataType) -> Callable[[pa.Arr
         try:
             return _cells(made.FromString(value))
         except DecodeError as error:
-            raise ValueError(f"it is no {descriptor.full_name}: {error}") from None
+            raise ValueError(f"it is not a {descriptor.full_name}: {error}") from None
 
     return lambda values: pa.array([None if value is None else row(value) for value in values.to_pylist()], wanted)
 

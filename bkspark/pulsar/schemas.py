@@ -139,7 +139,7 @@ def decode_schema(version: int, info: formats.SchemaInfo, source: str) -> Schema
         except ValueError:
             own = None
         if not isinstance(own, dict):
-            raise MetadataFormat(f"{source}: the properties of its {name} are no JSON object")
+            raise MetadataFormat(f"{source}: the properties of its {name} are not a JSON object")
         parts.append(Schema(version, part_kind, definition, {str(k): str(v) for k, v in own.items()}))
     return Schema(version, kind, b"", properties, parts[0], parts[1])
 
@@ -177,7 +177,7 @@ def stored_type(avro: Any, named: dict[str, pa.DataType | None] | None = None) -
     """Return the type of values of an Avro schema with timestamps as they are stored, in ms or µs.
 
     Raises:
-        ConfigurationError: Spark has no type for it, or it is no Avro schema.
+        ConfigurationError: Spark has no type for it, or it is not an Avro schema.
     """
     known = {} if named is None else named
     if isinstance(avro, list):
@@ -195,7 +195,7 @@ def stored_type(avro: Any, named: dict[str, pa.DataType | None] | None = None) -
             return found
     if not isinstance(avro, dict):
         raise ConfigurationError(
-            f"the topic's schema holds {str(avro)[:80]!r}, which is no Avro type: use valueFormat=raw"
+            f"the topic's schema holds {str(avro)[:80]!r}, which is not an Avro type: use valueFormat=raw"
         )
     kind, logical = avro.get("type"), avro.get("logicalType")
     if isinstance(kind, (dict, list)):

@@ -208,7 +208,7 @@ def _avro_decoder(schema: Schema, target: Schema) -> ValueDecoder:
         try:
             found = fastavro.schemaless_reader(stream, parsed, resolved)
         except Exception as error:  # bytes of another schema lead to errors of any type
-            raise ValueError(f"it is no record of its schema: {type(error).__name__}: {str(error)[:200]}") from None
+            raise ValueError(f"it is not a record of its schema: {type(error).__name__}: {str(error)[:200]}") from None
         if stream.tell() != len(value):
             raise ValueError(f"{len(value) - stream.tell()} bytes follow its record: another schema wrote it")
         return found if convert is None else convert(found)
@@ -331,6 +331,6 @@ def _union_converter(members: list[Any], again: Callable[[Any], Converter | None
             if isinstance(value, kinds) and (not isinstance(value, bool) or bool in kinds):
                 inner = converters[place]
                 return {f"member{place}": value if inner is None else inner(value)}
-        raise ValueError(f"it holds a {type(value).__name__}, which is no member of its union")
+        raise ValueError(f"it holds a {type(value).__name__}, which is not a member of its union")
 
     return convert

@@ -375,10 +375,10 @@ def _principal(word: _Word) -> tuple[str, Pattern]:
     if parts is None:
         if word == list(_ANONYMOUS):
             return _ANONYMOUS, Pattern((_ANONYMOUS,))
-        raise ValueError(f"{_shown(word)!r} is no principal: it must be {kinds}")
+        raise ValueError(f"{_shown(word)!r} is not a principal: it must be {kinds}")
     kind, name = parts
     if kind not in _NAMED_KINDS:
-        raise ValueError(f"{kind!r:.100} is no kind of principal: it must be {kinds}")
+        raise ValueError(f"{kind!r:.100} is not a kind of principal: it must be {kinds}")
     return kind, _pattern(name, f"{kind}:")
 
 
@@ -387,7 +387,7 @@ def _rights(word: _Word) -> int:
     for name in _literal(word, "a list of rights").split(","):
         right = RIGHTS.get(name)
         if right is None:
-            raise ValueError(f"{name!r:.100} is no right: it must be {', '.join(RIGHTS)}, with commas and no spaces")
+            raise ValueError(f"{name!r:.100} is not a right: it must be {', '.join(RIGHTS)}, with commas and no spaces")
         rights |= right
     return rights
 
@@ -431,5 +431,5 @@ def _ids(text: str) -> Selector:
 
 def _id(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > LEDGER_ID_MAX:
-        raise ValueError(f"{text!r:.100} is no ledger id: it must be a number from 0 to {LEDGER_ID_MAX}")
+        raise ValueError(f"{text!r:.100} is not a ledger id: it must be a number from 0 to {LEDGER_ID_MAX}")
     return int(text)

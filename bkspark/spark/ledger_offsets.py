@@ -111,8 +111,8 @@ class ManyLedgers:
         """
         if not isinstance(value, Mapping) or set(value) != {"finished", "ledgers", "selection", "version"}:
             raise ConfigurationError(
-                f"{source} is {shown(value)}, no offset of a stream of ledgers: use the checkpoint of this query, or a "
-                "new one"
+                f"{source} is {shown(value)}, not an offset of a stream of ledgers: use the checkpoint of this "
+                "query, or a new one"
             )
         if value["version"] != VERSION:
             raise ConfigurationError(f"{source} has version {value['version']!r}, this bkspark reads version {VERSION}")

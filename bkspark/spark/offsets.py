@@ -59,7 +59,7 @@ class LogOffset:
         name, log_id = value.get("log"), value.get("log_id")
         if not isinstance(name, str) or not isinstance(log_id, str):
             raise ConfigurationError(
-                f"{source} {dict(value)!r} is no offset of a stream: 'log' and 'log_id' are missing"
+                f"{source} {dict(value)!r} is not an offset of a stream: 'log' and 'log_id' are missing"
             )
         if name != log:
             raise ConfigurationError(
@@ -100,7 +100,7 @@ class ManyLogs:
         value = _object(value, source)
         logs = value.get("logs")
         if not isinstance(logs, Mapping) or set(value) != {"logs", "version"}:
-            raise ConfigurationError(f"{source} {dict(value)!r} is no offset of a stream with 'logsPattern': use 'log'")
+            raise ConfigurationError(f"{source} {dict(value)!r} is not an offset of 'logsPattern': use 'log'")
         if value["version"] != VERSION:
             raise ConfigurationError(f"{source} has version {value['version']!r}, this bkspark reads version {VERSION}")
         return {name: LogOffset.from_json(_object(each, source), name, source) for name, each in logs.items()}

@@ -86,7 +86,7 @@ def uri(value: str) -> str:
     try:
         return str(MetadataUri.parse(value))
     except ConfigurationError as error:
-        raise ValueError(f"is no metadata URI: {short(error)}") from None
+        raise ValueError(f"is not a metadata URI: {short(error)}") from None
 
 
 def flag(value: str) -> bool:
@@ -162,7 +162,7 @@ def pattern(value: str) -> str:
     try:
         re.compile(text(value))
     except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(f"is no regular expression: {str(error)[:SHOWN_CHARACTERS_MAX]}") from None
+        raise ValueError(f"is not a regular expression: {str(error)[:SHOWN_CHARACTERS_MAX]}") from None
     return value
 
 

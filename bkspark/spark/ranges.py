@@ -23,7 +23,7 @@ PARTITION_LEDGERS_MAX = 1000
 """Approximate limit of the ledgers in one task: each costs some round trips, however small it is."""
 
 PARTITION_BYTES_MIN = 16 << 20
-"""Below this a task costs more to start than to run, so idle slots alone are no reason to split further."""
+"""Below this a task costs more to start than to run, so idle slots alone are not a reason to split further."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ def session(app_name: str = "bkspark", *, master: str | None = None, **settings:
     for name in settings:
         if not name.startswith("spark__"):
             raise ConfigurationError(
-                f"'{name}' is no setting of Spark's, which would take no notice of it: settings begin with spark and "
+                f"'{name}' is not a setting of Spark, which would ignore it: settings begin with spark and "
                 "have __ in place of dots, as spark__sql__shuffle__partitions"
             )
     # Python workers need the packages of this interpreter; a python3 from the PATH may lack them.

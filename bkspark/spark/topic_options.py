@@ -64,12 +64,12 @@ def pulsar_uri(value: str) -> str:
     hosts = (rest if has_scheme else value).removeprefix("//")
     authority, _, chroot = hosts.partition("/")
     if not authority or (not has_scheme and ("://" in value or ":" not in authority)):
-        raise ValueError("is no address of ZooKeeper, such as zk://host:2181 or zk://host:2181/chroot")
+        raise ValueError("is not an address of ZooKeeper, such as zk://host:2181 or zk://host:2181/chroot")
     try:
         # The chroot may be empty, which a metadata URI's is not.
         parsed = MetadataUri.parse(f"zk://{authority}/{chroot.strip('/') or 'ledgers'}")
     except ConfigurationError as error:
-        raise ValueError(f"is no address of ZooKeeper, such as zk://host:2181/chroot: {values.short(error)}") from None
+        raise ValueError(f"is not a ZooKeeper address such as zk://host:2181/chroot: {values.short(error)}") from None
     return f"zk://{parsed.connect_string.replace(',', ';')}/{chroot.strip('/')}"
 
 

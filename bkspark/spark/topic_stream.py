@@ -69,7 +69,8 @@ class TopicOffset:
         fields = {"entry": ENTRY_ID_MAX, "ledger": LEDGER_ID_MAX, "batch": ENTRY_ID_MAX}
         is_right = isinstance(value, Mapping) and {"entry", "ledger"} <= value.keys() <= fields.keys()
         if not is_right or not all(type(each) is int and -1 <= each <= fields[key] for key, each in value.items()):
-            raise ConfigurationError(f"{source}: {shown(value)} is no position of topic {name}: use a new checkpoint")
+            wrong = f"{shown(value)} is not a position of topic {name}"
+            raise ConfigurationError(f"{source}: {wrong}: use a new checkpoint")
         ledger_id = value["ledger"]
         return cls(name, Position(max(ledger_id, 0), ledger_id, value["entry"]), value.get("batch", 0))
 
@@ -92,7 +93,7 @@ class ManyTopics:
         """Return the offsets by topic or partition.
 
         Raises:
-            ConfigurationError: it is no offset of a stream of topics.
+            ConfigurationError: it is not an offset of a stream of topics.
         """
         if not isinstance(value, Mapping) or not isinstance(value.get("topics"), Mapping):
             raise ConfigurationError(
@@ -107,7 +108,7 @@ class ManyTopics:
         found = {}
         for name, partitions in value["topics"].items():
             if not isinstance(partitions, Mapping) or not all(key.removeprefix("-").isdecimal() for key in partitions):
-                raise ConfigurationError(f"{source}: {shown(partitions)} are no partitions of topic {name}")
+                raise ConfigurationError(f"{source}: {shown(partitions)} are not partitions of topic {name}")
             for partition, position in partitions.items():
                 topic = TopicName.parse(name)
                 full = str(topic if int(partition) < 0 else topic.of_partition(int(partition)))

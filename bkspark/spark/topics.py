@@ -352,7 +352,7 @@ class TopicView:
         """Return where the options let reading begin, and which messages of the first batch are passed over.
 
         Raises:
-            ConfigurationError, DataLoss: it is no position of the topic, or what follows it is gone.
+            ConfigurationError, DataLoss: it is not a position of the topic, or what follows it is gone.
         """
         options = self._options
         if options.starting_subscription is not None:

@@ -166,7 +166,7 @@ def _texts(given: Mapping[str, Any]) -> dict[str, str]:
         elif isinstance(value, Mapping):
             texts |= {f"{name}.{key}": _text(name, item) for key, item in value.items()}
         else:
-            raise ConfigurationError(f"option '{name}' is {value!r}, which is no mapping: give {{'key': 'value'}}")
+            raise ConfigurationError(f"option '{name}' is {value!r}, which is not a mapping: give {{'key': 'value'}}")
     return texts
 
 

@@ -202,7 +202,7 @@ class EncryptionRecord:
                 raise ValueError
         except (ValueError, KeyError, TypeError, RecursionError):
             raise DecryptionFailed(
-                f"ledger {ledger_id} is encrypted, but its custom metadata {RECORD_KEY!r} are no record of version "
+                f"ledger {ledger_id} is encrypted, but its custom metadata {RECORD_KEY!r} are not a record of version "
                 f"{_VERSION} with {_CIPHER}: a newer version wrote it, or it is damaged",
                 ledger_id=ledger_id,
             ) from None

@@ -11,7 +11,7 @@ fields by ascending number, each once, numbers in as few bytes as they need:
               aa 06 A  08 status  10 ledger  18 entry  [c8 3e LastAddSynced]
 
 Frames of equal length that differ only in the numbers' values are a run, found and decoded by array operations over the
-first frame as a template (requests: `v3_adds`). A frame in any other form is no error: protobuf's classes decode it.
+first frame as a template (requests: `v3_adds`). Protobuf's classes decode a frame in any other form.
 
 Field 1001, `c8 3e`, is our own extension (docs/relaxed-durability.md); Apache's peers ignore it.
 
@@ -144,7 +144,7 @@ def decode_response(body: bytes) -> protocol.Response:
     try:
         response = protocol.Response.FromString(body)
     except DecodeError as error:
-        raise ProtocolError(f"a frame of {len(body)} bytes is no V3 response ({error})") from error
+        raise ProtocolError(f"a frame of {len(body)} bytes is not a V3 response ({error})") from error
     _check_complete(response, "response")
     return response
 

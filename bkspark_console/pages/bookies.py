@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import numpy as np
 from aiohttp import web
 
 from bkspark.core.health import BookieFacts
@@ -12,9 +13,9 @@ from bkspark.security.roles import Role
 from bkspark_console.access import actions_of, needs, view_of, who_of
 from bkspark_console.bookie_http import BookieHttpError
 from bkspark_console.cluster_view import API, OURS, BookieHttpFacts, ClusterView
-from bkspark_console.history import ADD_P99, ADDS, QUEUE, READ_BYTES, READ_P99, READS, SYNC_P99, WRITTEN
+from bkspark_console.history import ADD_P99, ADDS, QUEUE, READ_BYTES, READ_P99, READS, SYNC_P99, WRITTEN, History
 from bkspark_console.parameters import BadParameter, bookie_id, choice, whole_number, words
-from bkspark_console.plots import plot
+from bkspark_console.plots import Plot, plot
 from bkspark_console.render import render, segment
 
 PAGE = 50
@@ -88,6 +89,30 @@ async def _shown(request: web.Request, **more: Any) -> web.Response:
     if facts is None:
         raise web.HTTPNotFound(text=f"there is no bookie {identity}")
     http, cookie, racks = await asyncio.gather(view.http_facts(identity), view.cookie(identity), view.racks())
+    http, live = await _live(view, http)
+    return render(
+        request,
+        "bookie.html",
+        **{
+            "title": f"Bookie {identity}",
+            "facts": facts,
+            "http": http,
+            "state": dict(http.state),
+            "ours": http.kind == OURS,
+            "cookie": cookie,
+            "rack": racks.get(identity, ""),
+            "directories": view.history.directories(identity),
+            "stages": view.history.stages(identity),
+            "against": None,
+            "plots": _plots(view.history, identity),
+            **live,
+            **more,
+        },
+    )
+
+
+async def _live(view: ClusterView, http: BookieHttpFacts) -> tuple[BookieHttpFacts, dict[str, Any]]:
+    """Return what the bookie's own HTTP says now, and why not if it does not answer."""
     keys: dict[str, str] = {}
     limbo: dict[str, Any] = {"ledgers": [], "next": None}
     collection: dict[str, Any] = {}
@@ -100,53 +125,21 @@ async def _shown(request: web.Request, **more: Any) -> web.Response:
             )
         except BookieHttpError as error:
             http = BookieHttpFacts(http.kind, http.origin, str(error), http.state)
-    history, times = view.history, view.history.times
-    return render(
-        request,
-        "bookie.html",
-        **{
-            "title": f"Bookie {identity}",
-            "facts": facts,
-            "http": http,
-            "state": dict(http.state),
-            "ours": http.kind == OURS,
-            "cookie": cookie,
-            "rack": racks.get(identity, ""),
-            "keys": dict(sorted(keys.items())),
-            "limbo": limbo,
-            "collection": collection,
-            "directories": history.directories(identity),
-            "stages": history.stages(identity),
-            "against": None,
-            "plots": [
-                plot(
-                    "Entries",
-                    "per second",
-                    times,
-                    {"added": history.values(identity, ADDS), "read": history.values(identity, READS)},
-                ),
-                plot(
-                    "Bytes",
-                    "MiB per second",
-                    times,
-                    {"written": history.values(identity, WRITTEN), "read": history.values(identity, READ_BYTES)},
-                    scale=_MIB,
-                ),
-                plot(
-                    "Latency, p99",
-                    "ms",
-                    times,
-                    {
-                        "add": history.values(identity, ADD_P99),
-                        "read": history.values(identity, READ_P99),
-                        "journal sync": history.values(identity, SYNC_P99),
-                    },
-                ),
-                plot("Waiting for the journal", "adds", times, {"queue": history.values(identity, QUEUE)}),
-            ],
-            **more,
-        },
-    )
+    return http, {"keys": dict(sorted(keys.items())), "limbo": limbo, "collection": collection}
+
+
+def _plots(history: History, identity: str) -> list[Plot]:
+    def values(**series: int) -> dict[str, np.ndarray]:
+        return {label.replace("_", " "): history.values(identity, number) for label, number in series.items()}
+
+    times = history.times
+    latencies = values(add=ADD_P99, read=READ_P99, journal_sync=SYNC_P99)
+    return [
+        plot("Entries", "per second", times, values(added=ADDS, read=READS)),
+        plot("Bytes", "MiB per second", times, values(written=WRITTEN, read=READ_BYTES), scale=_MIB),
+        plot("Latency, p99", "ms", times, latencies),
+        plot("Waiting for the journal", "adds", times, values(queue=QUEUE)),
+    ]
 
 
 # ---- actions ----

@@ -23,6 +23,8 @@ LOOKUPS_AT_ONCE = 64
 LOOKUP_S_MAX = 4.0
 """Less than the time-outs of clients, so that they get an answer: EIO."""
 
+_DEFECT = "this is a defect of the bookie"
+
 OnFound = Callable[[Found], None]
 
 
@@ -78,7 +80,11 @@ class LedgerLookups:
             self._waiting[ledger_id] = late
             self._queue.append(ledger_id)
         for on_found in asked:
-            on_found(found)
+            try:
+                on_found(found)
+            except Exception:
+                # The others are answered nevertheless.
+                logger.exception("a request that waited for a look-up of ledger %d failed: %s", ledger_id, _DEFECT)
         self._begin()
 
     async def _found(self, ledger_id: int) -> Found:
@@ -95,5 +101,5 @@ class LedgerLookups:
             )
             return Unfound.UNKNOWN
         except Exception:
-            logger.exception("a look-up of a ledger failed: this is a defect of the bookie", extra={"kind": "look-up"})
+            logger.exception("a look-up of ledger %d failed: %s", ledger_id, _DEFECT, extra={"kind": "look-up"})
             return Unfound.UNKNOWN

@@ -23,18 +23,30 @@ from typing import Protocol
 
 import numpy as np
 
+from bkspark.options import COUNT_MAX, bounded, check
 from bkspark.security.authorization import READ, LedgerFacts, Rules
 from bkspark.security.principal import Principal
 from bkspark.wire.status import Status
 
-FACTS_KEPT_MAX = 65_536
-"""Ledgers that are remembered for all connections."""
-LEDGERS_PER_CONNECTION_MAX = 8192
-"""Ledgers that one connection remembers."""
-LOOKUPS_PER_CONNECTION_MAX = 32
-"""Ledgers that one connection has looked up at once."""
 _LOOK_ROWS = 32
 _LOOK_MORE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorizationLimits:
+    """How much is remembered.
+
+    ledgers_max: ledgers that are remembered for all connections.
+    connection_ledgers_max: those that one connection remembers.
+    connection_lookups_max: those that one connection has looked up at once.
+    """
+
+    ledgers_max: int = bounded(65_536, 4, COUNT_MAX)
+    connection_ledgers_max: int = bounded(8192, 1, COUNT_MAX)
+    connection_lookups_max: int = bounded(32, 1, COUNT_MAX)
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 StatusOf = Callable[[Hashable, int], Status]
@@ -114,8 +126,15 @@ NO_RULE = "no rule allows it"
 class Authorization:
     """The rules in force, and what is known of ledgers. For one event loop."""
 
-    def __init__(self, rules: Rules, look_up: LookUp, on_refused: Callable[[RefusedRequests], None]) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        look_up: LookUp,
+        on_refused: Callable[[RefusedRequests], None],
+        limits: AuthorizationLimits | None = None,
+    ) -> None:
         """`on_refused` is called once for requests that came together and are refused for one reason."""
+        self.limits = limits or AuthorizationLimits()
         self.rules = rules
         """The rules in force; changed by `set_rules` alone."""
         self.look_up = look_up
@@ -162,9 +181,9 @@ class Authorization:
         return self._facts.get(ledger_id)
 
     def remember(self, facts: LedgerFacts) -> None:
-        """Remember a ledger; forget the oldest ones beyond FACTS_KEPT_MAX."""
-        if len(self._facts) >= FACTS_KEPT_MAX:
-            for ledger_id in list(islice(self._facts, FACTS_KEPT_MAX // 4)):
+        """Remember a ledger; forget the oldest ones beyond `limits.ledgers_max`."""
+        if len(self._facts) >= self.limits.ledgers_max:
+            for ledger_id in list(islice(self._facts, self.limits.ledgers_max // 4)):
                 del self._facts[ledger_id]
         self._facts[facts.ledger_id] = facts
 
@@ -276,7 +295,7 @@ class ConnectionRights:
         return Verdict.REFUSED if needed & ~rights else Verdict.ALLOWED
 
     def _remember(self, facts: LedgerFacts) -> int:
-        if len(self._facts) >= LEDGERS_PER_CONNECTION_MAX:
+        if len(self._facts) >= self._authorization.limits.connection_ledgers_max:
             self._facts, self._rights = {}, {}
         self._facts[facts.ledger_id] = facts
         rights = self._rights[facts.ledger_id] = self._mine.rights(facts)
@@ -301,9 +320,10 @@ class ConnectionRights:
         return len(ledgers)
 
     def _begin_lookups(self, needed: int, ledgers: int | np.ndarray | None) -> None:
-        ids = ledgers[: 8 * LOOKUPS_PER_CONNECTION_MAX].tolist() if isinstance(ledgers, np.ndarray) else [ledgers]
+        most = self._authorization.limits.connection_lookups_max
+        ids = ledgers[: 8 * most].tolist() if isinstance(ledgers, np.ndarray) else [ledgers]
         for ledger_id in dict.fromkeys(ids):
-            if len(self._looked_up) >= LOOKUPS_PER_CONNECTION_MAX:
+            if len(self._looked_up) >= most:
                 return
             if ledger_id not in self._looked_up and self._verdict(needed, ledger_id) is Verdict.WAIT:
                 self._looked_up.add(ledger_id)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hmac import compare_digest
 
@@ -101,7 +101,7 @@ class Bookie:
         self._deferred: list[deque[_WaitingReply]] = [deque() for _ in journals]
         """Replies to adds that need only be written, not synced."""
         self._deferrals = Deferrals(len(journals))
-        self._forces = Forces(self._deferrals)
+        self._forces = Forces(self._deferrals, options.forces_max)
         self._durable = [0] * len(journals)
         self._adds_in_flight = 0
         self._unlooked_bytes = self._room_bytes = 0
@@ -251,13 +251,7 @@ class Bookie:
         if run.is_deferred:
             taken = self._deferrals.take([_newest(octets, ledger_id, run.take(rows)) for ledger_id, rows in groups])
         replies = (asked.encode_responses(statuses, None if taken is None else taken.last_synced(asked.ledger_ids)),)
-        records = []
-        if new_keys:
-            records.append(Record.of(RecordKind.LEDGER_KEY, len(new_keys), journal_format.encode_keys(new_keys)))
-            fenced = [ledger_id for ledger_id, _ in new_keys if ledgers[ledger_id].fenced]
-            if fenced:
-                # A repair brings back ledgers that were dropped here: their fence is remembered.
-                records.append(Record.of(RecordKind.FENCE, len(fenced), journal_format.encode_fences(fenced)))
+        records = _records_of_keys(new_keys, ledgers) if new_keys else []
         half = self._store.active
         begin = half.used
         addresses = half.place(octets, run.make_items(octets), run.sizes)
@@ -580,6 +574,16 @@ class Bookie:
         blocked, self._blocked = self._blocked, {}
         for client in blocked:
             client.resume()
+
+
+def _records_of_keys(keys: list[tuple[int, bytes]], ledgers: Mapping[int, Ledger]) -> list[Record]:
+    """Return the journal's records of the first adds of ledgers."""
+    records = [Record.of(RecordKind.LEDGER_KEY, len(keys), journal_format.encode_keys(keys))]
+    fenced = [ledger_id for ledger_id, _ in keys if ledgers[ledger_id].fenced]
+    if fenced:
+        # A repair brings back ledgers that were dropped here: their fence is remembered.
+        records.append(Record.of(RecordKind.FENCE, len(fenced), journal_format.encode_fences(fenced)))
+    return records
 
 
 def _newest(octets: np.ndarray, ledger_id: int, run: AddBatch) -> tuple[int, np.ndarray, int]:

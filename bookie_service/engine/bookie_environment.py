@@ -44,6 +44,7 @@ class BookieOptions:
     entry_lists: how many lists of entries may wait to be made, one after the other; above, ETOOMANYREQUESTS.
     serial_writer_after: after this many consecutive single adds from one client, its adds are journaled without waiting
         for others.
+    forces_max: how many forces may wait for a flush; above, ETOOMANYREQUESTS.
     journals_entries: False answers adds from memory; a crash loses those that no checkpoint moved to the entry log.
     """
 
@@ -53,6 +54,7 @@ class BookieOptions:
     long_polls: ShareLimits = LONG_POLLS
     long_poll_s_max: float = bounded(300.0, 0.001, YEARS_S, "seconds")
     entry_lists: ShareLimits = ENTRY_LISTS
+    forces_max: int = bounded(10_000, 1, COUNT_MAX)
     reads: ReadOptions = field(default_factory=ReadOptions)
 
     def __post_init__(self) -> None:

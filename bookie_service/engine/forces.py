@@ -8,9 +8,6 @@ from bookie_service.engine.bookie_environment import BookieClient
 from bookie_service.engine.deferrals import Deferrals
 from bookie_service.engine.responses import Parts
 
-FORCES_MAX = 10_000
-"""Limit of forces that wait for a flush; more are refused with ETOOMANYREQUESTS."""
-
 
 @dataclass(frozen=True, slots=True)
 class WaitingForce:
@@ -24,8 +21,10 @@ class WaitingForce:
 class Forces:
     """The forces of one bookie that wait for a flush."""
 
-    def __init__(self, deferrals: Deferrals) -> None:
+    def __init__(self, deferrals: Deferrals, most: int) -> None:
+        """`most`: how many may wait."""
         self._deferrals = deferrals
+        self._most = most
         self._waiting: list[WaitingForce] = []
         """Those that wait for a flush to begin."""
         self._flushing: list[WaitingForce] = []
@@ -38,7 +37,7 @@ class Forces:
     @property
     def is_full(self) -> bool:
         """Whether a further force must be refused."""
-        return len(self._waiting) + len(self._flushing) >= FORCES_MAX
+        return len(self._waiting) + len(self._flushing) >= self._most
 
     @property
     def need_flush(self) -> bool:

@@ -291,6 +291,7 @@ class GarbageCollector:
         except _Stopped:
             return
         except Exception as error:
+            _fail(waiting, f"garbage collection failed, which ends the bookie: {error}")
             self._on_failure(error)
         finally:
             _fail(waiting + self._waiting, "the bookie stopped before garbage was collected")

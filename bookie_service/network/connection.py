@@ -15,14 +15,12 @@ import logging
 import math
 import socket
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from typing import Protocol
 
 from bkspark.errors import ProtocolError
-from bkspark.options import YEARS_S, bounded, check
 from bkspark.security.principal import ANONYMOUS, Principal, principal_of_certificate
 from bkspark.wire import v2, v3, v3_single_add
-from bkspark.wire.framing import FRAME_BYTES_MAX, count_leading, scan_frames
+from bkspark.wire.framing import count_leading, scan_frames
 from bookie_service.engine.authorization import Authorization
 from bookie_service.engine.bookie import Bookie
 from bookie_service.engine.containment import end_undecodable
@@ -30,6 +28,7 @@ from bookie_service.engine.responses import Parts
 from bookie_service.engine.turns import Turn, Turns
 from bookie_service.network.authentication import ListenerAuthentication
 from bookie_service.network.changes import add_needs
+from bookie_service.network.connection_options import ConnectionOptions
 from bookie_service.network.connections import Connections
 from bookie_service.network.gate import BYTES_MAX, Gate
 from bookie_service.network.gated_requests import GatedRequests
@@ -52,24 +51,6 @@ _UNSENT_BYTES_LOW = 256 * 1024
 _COSTLY_WINDOW_BYTES = 64 * 1024
 """Bytes that are received at once after requests that took many turns. A whole window of them takes milliseconds to
 receive, divide and keep, and no other client is answered in that time."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionOptions:
-    """Limits of one connection, in bytes and seconds, and the options of its socket.
-
-    stalled_s_max: how long a peer may take none of its waiting replies before its connection is closed.
-    frame_s_max: how long it may take to send one frame, from its first byte on, while there is room to receive it.
-    """
-
-    frame_bytes_max: int = bounded(FRAME_BYTES_MAX, 1024, 64 * 1024 * 1024, "bytes")
-    stalled_s_max: float = bounded(60.0, 0.001, YEARS_S, "seconds")
-    frame_s_max: float = bounded(60.0, 0.001, YEARS_S, "seconds")
-    no_delay: bool = True
-    keep_alive: bool = True
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 class ConnectionEvents(Protocol):
@@ -105,9 +86,13 @@ class Connection:
         authentication: ListenerAuthentication | None = None,
         authorization: Authorization | None = None,
     ) -> None:
-        """`address`: of the peer's machine; `tls`: what a peer gets that asks for TLS; `authentication`: None: none.
+        """Begin to read from `connected`, which does not block.
 
-        `authorization` decides which requests are served; None: all of them.
+        Args:
+            address: of the peer's machine.
+            tls: what a peer gets that asks for TLS.
+            authentication: what the peer must pass; None: nothing.
+            authorization: decides which requests are served; None: all of them.
         """
         self._socket = connected
         self._transport: socket.socket | TlsSocket = connected
@@ -166,17 +151,17 @@ class Connection:
         self._frame_since = math.inf
         """Since when the peer could have sent the rest of the frame that the receive buffer begins with."""
         self._wait_to_send: list[Callable[[], None]] = []
-        if tls is not None and tls.options.required:
-            self._secure_until = self._idle_since + tls.options.handshake_s
-        if authentication is not None:
-            self._authenticate_until = self._idle_since + authentication.options.timeout_s
-            authentication.waiting.add(self)
-        connected.setblocking(False)
-        # Without it, a reply after an unacknowledged one waits for the peer's delayed acknowledgement: 40 ms.
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(options.no_delay))
-        # A peer whose machine died is noticed, and its connection does not count against the limit for ever.
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(options.keep_alive))
+        if self._gate is not None:
+            self._begin_proofs()
         self._read_on()
+
+    def _begin_proofs(self) -> None:
+        """Limit how long the peer may take for TLS and for its identity."""
+        if self._tls is not None and self._tls.options.required:
+            self._secure_until = self._idle_since + self._tls.options.handshake_s
+        if self._authentication is not None:
+            self._authenticate_until = self._idle_since + self._authentication.options.timeout_s
+            self._authentication.waiting.add(self)
 
     # ---- called by the event loop ----
 
@@ -584,6 +569,7 @@ class Acceptor:
         """
         self._parts = bookie, memory_budget, turns, options, connections, tls, authentication, authorization
         self._connections = connections
+        self._options = options
         self._loop = memory_budget.loop
 
     def accept(self, accepted: socket.socket, address: str) -> None:
@@ -594,4 +580,9 @@ class Acceptor:
             logger.warning("refused a connection from %s: %s", address, refusal, extra={"kind": no_digits(refusal)})
             accepted.close()
         else:
+            accepted.setblocking(False)
+            # Without it, a reply after an unacknowledged one waits for the peer's delayed acknowledgement: 40 ms.
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(self._options.no_delay))
+            # A peer whose machine died is noticed, and its connection does not count against the limit for ever.
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(self._options.keep_alive))
             self._connections.add(Connection(accepted, address, *self._parts), now)

@@ -56,7 +56,7 @@ class Listener:
             try:
                 accepted, address = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionError):
-                # It is no error when a peer leaves before it was accepted.
+                # It is not an error when a peer leaves before it was accepted.
                 return
             except OSError as error:
                 self._loop.remove_reader(self._socket)

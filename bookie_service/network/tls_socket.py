@@ -222,7 +222,7 @@ class TlsSocket:
                 self._has_begun = True
                 return
             if first != _FRAME:
-                raise TlsFailure("the TLS handshake failed: what follows START_TLS is no handshake")
+                raise TlsFailure("the TLS handshake failed: what follows START_TLS is not a handshake")
             body_at = at + LENGTH_BYTES
             end = body_at + int.from_bytes(self._clear[at:body_at], "big")
             if len(self._clear) < body_at or len(self._clear) < end:

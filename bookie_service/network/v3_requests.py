@@ -147,7 +147,7 @@ class V3RequestStream(RequestStream):
         end = self._table.ends.item(self._row)
 
         def begin() -> None:
-            # What follows is no request any more.
+            # What follows is not a request.
             self._count = self._row + 1
             start_tls(v3_responses.started_tls(request), end)
 

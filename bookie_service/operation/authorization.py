@@ -73,7 +73,9 @@ class RulesSource(Protocol):
 class RulesFollower:
     """Puts the rules of a file in force whenever it changes. For the event loop."""
 
-    def __init__(self, source: RulesSource, authorization: Authorization) -> None:
+    def __init__(self, source: RulesSource, authorization: Authorization, look_s: float = LOOK_S) -> None:
+        """`look_s`: the pause between two looks at the file."""
+        self._look_s = look_s
         self._source = source
         self.authorization = authorization
         self._reading = asyncio.Lock()
@@ -94,7 +96,7 @@ class RulesFollower:
 
     async def _follow(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(self._look_s)
             try:
                 await self._use(self._source.read_if_changed, "file")
             except ConfigurationError as error:

@@ -31,7 +31,7 @@ from bookie_service.engine.shares import ShareLimits
 from bookie_service.formats.index import POSITION_BYTES
 from bookie_service.gc.garbage_collector import CollectionOptions
 from bookie_service.gc.gc_policy import CompactionLevel
-from bookie_service.network.connection import ConnectionOptions
+from bookie_service.network.connection_options import ConnectionOptions
 from bookie_service.network.connections import ConnectionLimits
 from bookie_service.replication.options import AuditOptions, AutoRecoveryOptions, RepairOptions
 from bookie_service.settings.authentication import (

@@ -32,7 +32,7 @@ class RulesFile:
         except OSError as error:
             raise ConfigurationError(f"{KEY}={self.path}: the file cannot be read: {error.strerror}") from None
         if not stat.S_ISREG(mode):
-            raise ConfigurationError(f"{KEY}={self.path}: it is no file")
+            raise ConfigurationError(f"{KEY}={self.path}: it is not a file")
         if mode & stat.S_IWOTH:
             raise ConfigurationError(
                 f"{KEY}={self.path}: every user of this host can change it: run chmod o-w {self.path}"

@@ -11,7 +11,7 @@ from bookie_service.engine.bookie_environment import BookieOptions
 from bookie_service.engine.disk_watch import DiskOptions
 from bookie_service.gc.garbage_collector import CollectionOptions
 from bookie_service.network.authentication import ListenerAuthenticationOptions
-from bookie_service.network.connection import ConnectionOptions
+from bookie_service.network.connection_options import ConnectionOptions
 from bookie_service.network.connections import ConnectionLimits
 from bookie_service.network.tls_handshakes import ListenerTlsOptions
 from bookie_service.storage.journal.flush_policy import FlushLimits

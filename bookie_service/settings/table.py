@@ -18,7 +18,7 @@ from bookie_service.engine.disk_watch import DiskOptions
 from bookie_service.engine.reads import ReadOptions
 from bookie_service.gc.garbage_collector import CollectionOptions
 from bookie_service.network.authentication import ListenerAuthenticationOptions
-from bookie_service.network.connection import ConnectionOptions
+from bookie_service.network.connection_options import ConnectionOptions
 from bookie_service.network.connections import ConnectionLimits
 from bookie_service.network.tls_handshakes import ListenerTlsOptions
 from bookie_service.replication.options import AuditOptions, RepairOptions

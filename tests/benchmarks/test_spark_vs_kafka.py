@@ -49,8 +49,8 @@ def test_broker_that_does_not_start_is_a_reason_too(monkeypatch, capsys, tmp_pat
         (["--scale", "-1"], "'-1' is not a number above 0"),
         (["--scale", "nan"], "'nan' is not a number above 0"),
         (["--plot", "picture.doc"], "'picture.doc' does not end in .png or .svg"),
-        (["--plot", "/nowhere/picture.png"], "'/nowhere' is no folder"),
-        (["--dir", "/nowhere"], "'/nowhere' is no folder"),
+        (["--plot", "/nowhere/picture.png"], "'/nowhere' is not a folder"),
+        (["--dir", "/nowhere"], "'/nowhere' is not a folder"),
     ],
 )
 def test_wrong_arguments_are_reported_before_anything_is_measured(arguments, reason, capsys):

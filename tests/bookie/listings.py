@@ -2,7 +2,7 @@
 
 A bookie with a dozen ledgers collects garbage again and again, and each time the metadata tree fails in another way:
 an error, a session that expires, listings that lack some names or whole levels, with direct reads that fail, nodes that
-vanish meanwhile, bytes that are no metadata, another cluster's tree. Between these passes ledgers are really deleted;
+vanish meanwhile, bytes that are not metadata, another cluster's tree. Between these passes ledgers are really deleted;
 the next pass with a truthful tree must drop them.
 
 `python -m tests.bookie.listings --seed S --listings N` prints one JSON line of counts.
@@ -24,7 +24,7 @@ from bkspark.errors import MetadataError, NoSuchNode, SessionExpired
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.memory import MemoryStore, MemoryTree
-from bkspark.metadata.tree import Stat
+from bkspark.metadata.tree import Stat, Tree
 from bkspark.metadata.uri import MetadataUri
 from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
 from bookie_service.gc.garbage_collector import GarbageCollector
@@ -86,6 +86,13 @@ class DoubtfulTree(MemoryTree):
         return self.mode
 
 
+async def initialize(tree: Tree) -> None:
+    """Make a cluster with a ledger of other bookies: no listing is empty because of what was deleted."""
+    await BookieRegistry(tree, URI).initialize_cluster()
+    metadata = LedgerMetadata(1, 1, 1, (Fragment(0, ("other:1",)),))
+    await LedgerStore(tree, URI).create(metadata, ledger_id=OF_OTHERS)
+
+
 async def collect_against(seed: int, listings: int) -> Counter[str]:
     """Run a number of passes.
 
@@ -98,14 +105,11 @@ async def collect_against(seed: int, listings: int) -> Counter[str]:
     stranger = MemoryStore().session()
     tree = DoubtfulTree(store, stranger)
     for each in (tree, stranger):
-        await BookieRegistry(each, URI).initialize_cluster()
+        await initialize(each)
     ledgers = LedgerStore(tree, URI)
     metadata_view = LedgerMetadataView(tree, URI, US)
     await metadata_view.open()
     bench = Bench(Path("/bookie"), SimulatedFiles(SimulatedDisk()))
-    # A ledger of other bookies, in the stranger's cluster, too: no listing is empty because of what was deleted.
-    for each in (ledgers, LedgerStore(stranger, URI)):
-        await each.create(LedgerMetadata(1, 1, 1, (Fragment(0, ("other:1",)),)), ledger_id=OF_OTHERS)
     now_s = 0.0
     collector = GarbageCollector(
         bench.store,

@@ -18,7 +18,8 @@ from bookie_service.engine.bookie import Bookie
 from bookie_service.engine.bookie_environment import ENTRY_LISTS, BookieOptions
 from bookie_service.engine.entry_lists import EntryLists
 from bookie_service.engine.turns import Turn, TurnLimits, Turns
-from bookie_service.network.connection import Connection, ConnectionOptions
+from bookie_service.network.connection import Connection
+from bookie_service.network.connection_options import ConnectionOptions
 from bookie_service.network.memory_budget import MemoryBudget
 from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.base import StoreOptions

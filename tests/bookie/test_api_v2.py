@@ -111,6 +111,84 @@ def check_plans(api: Api, child: BookieChild) -> None:
     assert f"audit: http:127.0.0.1: drain bookie {child.id}" in log
 
 
+def check_bookie(api: Api, child: BookieChild) -> None:
+    state = api("GET", "/api/v2/bookie")
+    assert (state["id"], state["phase"]) == (child.id, "serving")
+    assert api("PUT", "/api/v2/bookie/read-only", {"read_only": True, "reason": "r"})["reason"] == "r"
+    assert api("PUT", "/api/v2/bookie/read-only", {"read_only": False})["read_only"] is False
+    everything = {"minor": True, "major": True, "collection": True}
+    assert api("PUT", "/api/v2/bookie/collection/suspended", everything)["is_suspended"] is True
+    api("POST", "/api/v2/bookie/collection", {}, status=400)
+    api("PUT", "/api/v2/bookie/collection/suspended", dict.fromkeys(everything, False))
+    operation = api("POST", "/api/v2/bookie/collection", {"major": True}, status=202)
+    at = f"/api/v2/operations/{operation['id']}"
+    wait_until(lambda: api("GET", at)["state"] == "done", "garbage to be collected")
+    assert "freed_bytes" in api("GET", at)["result"]
+    api("GET", "/api/v2/bookie/collection")
+    changed = api("PATCH", "/api/v2/bookie/keys", {"compactionRate": "5"})["changed"]
+    assert changed == {"compactionRate": {"old": "", "new": "5"}}
+    assert api("GET", "/api/v2/bookie/keys")["compactionRate"] == "5"
+    assert api("GET", "/api/v2/bookie/limbo") == {"ledgers": [], "next": None}
+
+
+def check_cluster(api: Api) -> None:
+    assert api("GET", "/api/v2/cluster/bookies")["bookies"][0]["state"] == "available"
+    assert api("GET", "/api/v2/underreplicated") == {"ledgers": [], "next": None}
+    assert api("GET", "/api/v2/autorecovery")["enabled"] is True
+    wanted = {"enabled": False, "lost_bookie_delay_s": 9, "bytes_per_s": 1000}
+    assert api("PATCH", "/api/v2/autorecovery", wanted).items() >= wanted.items()
+    assert api("PATCH", "/api/v2/autorecovery", {"bytes_per_s": None})["bytes_per_s"] is None
+    assert api("GET", "/api/v2/repairs") == {"workers": []}
+    moving = api("POST", "/api/v2/cluster/bookies/127.0.0.1:1/recover", {"forget": True}, status=202)
+    wait_until(lambda: api("GET", f"/api/v2/operations/{moving['id']}")["state"] == "failed", "the move to fail")
+    assert "there is no bookie 127.0.0.1:1" in api("GET", f"/api/v2/operations/{moving['id']}")["error"]
+    assert len(api("GET", "/api/v2/operations")["operations"]) == 2
+
+
+def check_ledgers(api: Api) -> None:
+    assert api("GET", "/api/v2/ledgers?limit=2") == {"ledgers": [0, 1], "next": 1}
+    assert api("GET", "/api/v2/ledgers?limit=2&after=1") == {"ledgers": [2], "next": None}
+    ledger = api("GET", "/api/v2/ledgers/2")
+    assert (ledger["lastEntryId"], ledger["state"]) == (11, "CLOSED")
+    assert "password" not in ledger
+    page = api("GET", "/api/v2/ledgers/2/entries?limit=10")
+    assert [base64.b64decode(each["value"]) for each in page["entries"]] == [b"\x00\xff%d" % n for n in range(10)]
+    page = api("GET", f"/api/v2/ledgers/2/entries?after={page['next']}")
+    assert [each["entry"] for each in page["entries"]] == [10, 11]
+    assert page["next"] is None
+    assert api("DELETE", "/api/v2/ledgers/2") == {"ledger": 2}
+
+
+def check_audit(api: Api) -> None:
+    audit = api("GET", "/api/v2/audit?limit=2")
+    assert [each["number"] for each in audit["records"]] == sorted(
+        (r["number"] for r in audit["records"]), reverse=True
+    )
+    assert all(each["who"].startswith("http:127.0.0.1") for each in audit["records"])
+    earlier = api("GET", f"/api/v2/audit?before={audit['next']}")["records"]
+    assert earlier[0]["number"] == audit["next"] - 1
+    assert any(each["change"].startswith("set read-only") for each in earlier + audit["records"])
+
+
+def check_refusals(api: Api) -> None:
+    for method, path, body, status in (
+        ("GET", "/api/v2/ledgers?limit=0", None, 400),
+        ("GET", "/api/v2/ledgers?after=x", None, 400),
+        ("GET", "/api/v2/ledgers/x", None, 400),
+        ("GET", "/api/v2/ledgers/77", None, 404),
+        ("DELETE", "/api/v2/ledgers/77", None, 404),
+        ("PUT", "/api/v2/bookie/read-only", {"read_only": "yes"}, 400),
+        ("PUT", "/api/v2/bookie/read-only", {"read_only": True, "x": 1}, 400),
+        ("PATCH", "/api/v2/bookie/keys", {"bookiePort": "1"}, 400),
+        ("PATCH", "/api/v2/autorecovery", {"lost_bookie_delay_s": -1}, 400),
+        ("GET", "/api/v2/operations/none", None, 404),
+    ):
+        error = api(method, path, body, status)
+        assert error["error"]["status"] == status
+    assert api.send("POST", "/api/v2/bookie")[0] == 405
+    assert api.send("GET", "/api/v2/nothing")[0] == 404
+
+
 @pytest.mark.cluster
 def test_every_path_answers_as_the_description_says(uri: str, tmp_path: Path) -> None:
     child = BookieChild(tmp_path / "bookie", uri, **HTTP)
@@ -121,71 +199,12 @@ def test_every_path_answers_as_the_description_says(uri: str, tmp_path: Path) ->
             for number in range(3):
                 with client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
                     writer.append_many([b"\x00\xff%d" % entry for entry in range(10 + number)])
-        state = api("GET", "/api/v2/bookie")
-        assert (state["id"], state["phase"]) == (child.id, "serving")
-        assert api("PUT", "/api/v2/bookie/read-only", {"read_only": True, "reason": "r"})["reason"] == "r"
-        assert api("PUT", "/api/v2/bookie/read-only", {"read_only": False})["read_only"] is False
-        everything = {"minor": True, "major": True, "collection": True}
-        assert api("PUT", "/api/v2/bookie/collection/suspended", everything)["is_suspended"] is True
-        api("POST", "/api/v2/bookie/collection", {}, status=400)
-        api("PUT", "/api/v2/bookie/collection/suspended", dict.fromkeys(everything, False))
-        operation = api("POST", "/api/v2/bookie/collection", {"major": True}, status=202)
-        at = f"/api/v2/operations/{operation['id']}"
-        wait_until(lambda: api("GET", at)["state"] == "done", "garbage to be collected")
-        assert "freed_bytes" in api("GET", at)["result"]
-        api("GET", "/api/v2/bookie/collection")
-        changed = api("PATCH", "/api/v2/bookie/keys", {"compactionRate": "5"})["changed"]
-        assert changed == {"compactionRate": {"old": "", "new": "5"}}
-        assert api("GET", "/api/v2/bookie/keys")["compactionRate"] == "5"
-        assert api("GET", "/api/v2/bookie/limbo") == {"ledgers": [], "next": None}
-        assert api("GET", "/api/v2/cluster/bookies")["bookies"][0]["state"] == "available"
-        assert api("GET", "/api/v2/ledgers?limit=2") == {"ledgers": [0, 1], "next": 1}
-        assert api("GET", "/api/v2/ledgers?limit=2&after=1") == {"ledgers": [2], "next": None}
-        ledger = api("GET", "/api/v2/ledgers/2")
-        assert (ledger["lastEntryId"], ledger["state"]) == (11, "CLOSED")
-        assert "password" not in ledger
-        page = api("GET", "/api/v2/ledgers/2/entries?limit=10")
-        assert [base64.b64decode(each["value"]) for each in page["entries"]] == [b"\x00\xff%d" % n for n in range(10)]
-        page = api("GET", f"/api/v2/ledgers/2/entries?after={page['next']}")
-        assert [each["entry"] for each in page["entries"]] == [10, 11]
-        assert page["next"] is None
-        assert api("DELETE", "/api/v2/ledgers/2") == {"ledger": 2}
-        assert api("GET", "/api/v2/underreplicated") == {"ledgers": [], "next": None}
-        assert api("GET", "/api/v2/autorecovery")["enabled"] is True
-        wanted = {"enabled": False, "lost_bookie_delay_s": 9, "bytes_per_s": 1000}
-        assert api("PATCH", "/api/v2/autorecovery", wanted).items() >= wanted.items()
-        assert api("PATCH", "/api/v2/autorecovery", {"bytes_per_s": None})["bytes_per_s"] is None
-        assert api("GET", "/api/v2/repairs") == {"workers": []}
-        moving = api("POST", "/api/v2/cluster/bookies/127.0.0.1:1/recover", {"forget": True}, status=202)
-        wait_until(lambda: api("GET", f"/api/v2/operations/{moving['id']}")["state"] == "failed", "the move to fail")
-        assert "there is no bookie 127.0.0.1:1" in api("GET", f"/api/v2/operations/{moving['id']}")["error"]
-        assert len(api("GET", "/api/v2/operations")["operations"]) == 2
-        audit = api("GET", "/api/v2/audit?limit=2")
-        assert [each["number"] for each in audit["records"]] == sorted(
-            (r["number"] for r in audit["records"]), reverse=True
-        )
-        assert all(each["who"].startswith("http:127.0.0.1") for each in audit["records"])
-        earlier = api("GET", f"/api/v2/audit?before={audit['next']}")["records"]
-        assert earlier[0]["number"] == audit["next"] - 1
-        assert any(each["change"].startswith("set read-only") for each in earlier + audit["records"])
+        check_bookie(api, child)
+        check_ledgers(api)
+        check_cluster(api)
+        check_audit(api)
         check_plans(api, child)
-
-        for method, path, body, status in (
-            ("GET", "/api/v2/ledgers?limit=0", None, 400),
-            ("GET", "/api/v2/ledgers?after=x", None, 400),
-            ("GET", "/api/v2/ledgers/x", None, 400),
-            ("GET", "/api/v2/ledgers/77", None, 404),
-            ("DELETE", "/api/v2/ledgers/77", None, 404),
-            ("PUT", "/api/v2/bookie/read-only", {"read_only": "yes"}, 400),
-            ("PUT", "/api/v2/bookie/read-only", {"read_only": True, "x": 1}, 400),
-            ("PATCH", "/api/v2/bookie/keys", {"bookiePort": "1"}, 400),
-            ("PATCH", "/api/v2/autorecovery", {"lost_bookie_delay_s": -1}, 400),
-            ("GET", "/api/v2/operations/none", None, 404),
-        ):
-            error = api(method, path, body, status)
-            assert error["error"]["status"] == status
-        assert api.send("POST", "/api/v2/bookie")[0] == 405
-        assert api.send("GET", "/api/v2/nothing")[0] == 404
+        check_refusals(api)
         assert api("POST", "/api/v2/bookie/restart") == {}
         described = {(method, path) for path, methods in api.document["paths"].items() for method in methods}
         assert described == api.asked, "every path of the description was asked"

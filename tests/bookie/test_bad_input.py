@@ -18,7 +18,7 @@ from bkspark.errors import MetadataFormat
 from bkspark.metadata.paths import ledger_path
 from bkspark.metadata.uri import LedgerManager, MetadataUri
 from bkspark.wire.status import Status
-from bookie_service.network.connection import ConnectionOptions
+from bookie_service.network.connection_options import ConnectionOptions
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.options import AutoRecoveryOptions
 from tests.bookie.child import START_S, BookieChild, new_cluster

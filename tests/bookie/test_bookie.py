@@ -21,7 +21,7 @@ from bookie_service.engine.bookie_environment import BookieClient, BookieOptions
 from bookie_service.engine.disk_watch import DiskOptions
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.formats.index import LAYOUT, UNKNOWN_KEY
-from bookie_service.network.connection import ConnectionOptions
+from bookie_service.network.connection_options import ConnectionOptions
 from bookie_service.network.connections import ConnectionLimits
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.logs.log_appender import AppendOptions
@@ -80,7 +80,7 @@ def test_pipelined_adds_of_many_sizes_and_ledgers_are_all_stored(peer: Peer) -> 
         ]
 
 
-def test_adding_an_entry_again_is_no_error(peer: Peer) -> None:
+def test_adding_an_entry_again_is_not_an_error(peer: Peer) -> None:
     assert peer.add(5, 0, [b"same", b"bytes"]) == [Status.EOK] * 2
     assert peer.add(5, 0, [b"same"]) == [Status.EOK]
     assert peer.read(5, 0).body == stored(5, 0, b"same")
@@ -465,7 +465,7 @@ def test_largest_entry_that_fits_a_frame_is_stored(peer: Peer) -> None:
     assert split(peer.batch_read(5, 0).body) == [stored(5, 0, payload)]
 
 
-# ---- frames that are no storage requests ----
+# ---- frames that are not storage requests ----
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_bookie_that_a_full_disk_made_read_only_is_not_so_at_the_next_start() ->
         b"1,READ_ONLY," + b"9" * 2000,
     ],
 )
-def test_other_bytes_are_no_status(data: bytes) -> None:
+def test_other_bytes_are_not_a_status(data: bytes) -> None:
     assert decode_status(data) is None
 
 

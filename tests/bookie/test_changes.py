@@ -14,7 +14,7 @@ from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
 from bkspark.wire.framing import FRAME_BYTES_MAX
 from bkspark.wire.status import Status
-from bookie_service.engine import forces
+from bookie_service.engine.bookie_environment import BookieOptions
 from tests.bookie.simulated_connections import ServedBookie, SimulatedSocket
 from tests.bookie.test_deferrals import BYPASSING
 from tests.bookie.v3_peer import add_frames, request
@@ -241,11 +241,8 @@ def forces_answered(peer: SimulatedSocket) -> list[tuple[int, int]]:
     return found
 
 
-def test_force_waits_for_the_flush_of_what_bypasses_the_journal_and_only_for_that(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(forces, "FORCES_MAX", 3)
-    served = ServedBookie()
+def test_force_waits_for_the_flush_of_what_bypasses_the_journal_and_only_for_that() -> None:
+    served = ServedBookie(options=BookieOptions(forces_max=3))
     peer = served.connect()
 
     def bypass(ledger_id: int) -> None:

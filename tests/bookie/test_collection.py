@@ -333,7 +333,7 @@ def test_copying_never_reads_beyond_damage(tmp_path: Path) -> None:
 
 
 def test_logs_of_tiny_entries_are_not_rewritten_again_and_again(tmp_path: Path) -> None:
-    """The ledgers map is no garbage."""
+    """The ledgers map is not garbage."""
     bench = Bench(tmp_path)
     for ledger_id in range(50):
         bench.put(ledger_id, range(1), size=0)

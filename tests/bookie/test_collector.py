@@ -130,14 +130,15 @@ def test_error_of_a_pass_ends_the_process_and_reaches_waiting_callers(
             raise OSError(5, "Input/output error", "an index file")
 
         monkeypatch.setattr(task.bench.store, "seal_logs", fail)
-        with pytest.raises(BookKeeperError, match="stopped before garbage was collected"):
+        with pytest.raises(BookKeeperError, match="failed, which ends the bookie") as caught:
             await task.collector.collect()
+        assert "an index file" in str(caught.value)
         assert [error.filename for error in task.failures] == ["an index file"]
 
     with_task(tmp_path, test)
 
 
-def test_stop_tells_who_waits_and_is_no_failure(tmp_path: Path) -> None:
+def test_stop_tells_who_waits_and_is_not_a_failure(tmp_path: Path) -> None:
     """It was one when a pass was asked for in the same turn of the event loop: the bookie ended with an error."""
 
     async def test(task: Task) -> None:

@@ -31,7 +31,7 @@ NO_NUMBERS = (
     "1\n2",
 )
 HUGE = (1 << 63, -(1 << 63) - 1, 10**5000)
-"""Apache's bookies do not start with these, either: they are no long."""
+"""Apache's bookies do not start with these, either: they do not fit into a long."""
 NO_FLAGS = ("maybe", "2", "10", "tru", "ture", "yes please", "NaN", "trüe", "true\nfalse")
 WRONG_TEXTS = {
     "bookieId": ("a b", "..", "readonly", "a/b", "x" * 5000 + "!"),

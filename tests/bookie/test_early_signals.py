@@ -57,7 +57,7 @@ def ended(program: str) -> tuple[int, str, str]:
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=START_S, check=False
     )
-    # Lines of the log that report the start are no complaint.
+    # Lines of the log that report the start are not complaints.
     complaints = [line for line in result.stderr.splitlines(keepends=True) if " INFO " not in line]
     return result.returncode, result.stdout, "".join(complaints)
 
@@ -78,7 +78,7 @@ def test_signal_while_bkspark_becomes_the_server_waits_for_its_first_lines(
 
 
 @pytest.mark.parametrize("command", ["--check", "--collect"])
-def test_interrupted_command_says_so_and_is_no_success(command: str) -> None:
+def test_interrupted_command_says_so_and_is_not_a_success(command: str) -> None:
     number = int(signal.SIGINT)
     program = AT_IMPORT.format(program="bookie_service", module="numpy", number=number, arguments=[command])
     assert ended(program) == (1, "", "bookie: interrupted\n")

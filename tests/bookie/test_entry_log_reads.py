@@ -298,7 +298,7 @@ def test_scan_goes_on_over_items_longer_than_what_it_reads_at_once(log: OneLog) 
         item(5, 1 << 62),
     ],
 )
-def test_scan_ends_where_the_first_thing_begins_that_is_no_item(log: OneLog, wrong: bytes) -> None:
+def test_scan_ends_where_the_first_thing_begins_that_is_not_an_item(log: OneLog, wrong: bytes) -> None:
     log.put(item(5, 0), item(5, 1))
     end = log.end
     log.put(wrong)

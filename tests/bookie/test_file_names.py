@@ -26,7 +26,7 @@ def test_a_name_is_parsed_as_it_is_written(
 
 
 @pytest.mark.parametrize("stem", ["", "0x5", "+5", "-5", " 5", "5 ", "1_0", "005", "A", "\u0665", "g", "f" * 16, "5.5"])
-def test_other_names_are_no_file_of_ours(stem: str) -> None:
+def test_other_names_are_not_a_file_of_ours(stem: str) -> None:
     assert entry_log.parse_file_name(f"{stem}.log") is None
     assert index.parse_file_name(f"{stem}.idx") is None
     assert journal.parse_file_name(f"{stem}.txn") is None

@@ -22,7 +22,6 @@ from bookie_service.admin.check import BookieCheck
 from bookie_service.formats import index_files, ledger_headers
 from bookie_service.formats.index import LAYOUT, UNKNOWN_KEY, LedgerHeader, encode_head, merged, relative_path
 from bookie_service.settings.service_options import ServiceOptions
-from bookie_service.storage.index import ledger_headers as storage
 from bookie_service.storage.index.ledger_headers import LedgerHeaders, LedgerHeadersWriter
 from bookie_service.storage.index.manifest import IndexManifestWriter
 from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles
@@ -282,7 +281,7 @@ def test_records_in_the_journal_of_a_ledger_whose_header_is_lost_are_kept(fenced
         assert peer.add(UNKNOWN, 1, [b"late"])[0] in (Status.EUA, Status.EFENCED)
 
 
-def test_record_that_a_crash_tore_is_no_loss(fenced: ServiceOptions) -> None:
+def test_record_that_a_crash_tore_is_not_a_loss(fenced: ServiceOptions) -> None:
     path = headers_file(fenced)
     path.write_bytes(path.read_bytes() + bytes(30))
     with Serving(fenced) as serving, serving.connect() as peer:
@@ -328,11 +327,16 @@ def test_key_value_storage_refuses_directories_that_have_headers_alone(tmp_path:
 # ---- the file itself ----
 
 
-def test_headers_are_what_a_dictionary_would_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "_ROWS_BESIDE", 30)
+def headers_writer(directories: list[str]) -> LedgerHeadersWriter:
+    """Return a writer that rewrites its file often."""
+    known = IndexManifestWriter(LocalFiles(), directories)
+    return LedgerHeadersWriter(LocalFiles(), directories, known, rows_beside=30)
+
+
+def test_headers_are_what_a_dictionary_would_have(tmp_path: Path) -> None:
     random, directories = Random(1), [str(tmp_path)]
     model: dict[int, LedgerHeader] = {}
-    headers = LedgerHeadersWriter(LocalFiles(), directories, IndexManifestWriter(LocalFiles(), directories))
+    headers = headers_writer(directories)
     for step in range(300):
         changed = [
             LedgerHeader(
@@ -349,7 +353,7 @@ def test_headers_are_what_a_dictionary_would_have(tmp_path: Path, monkeypatch: p
             model.pop(ledger_id, None)
         model |= {header.ledger_id: header for header in changed}
         if step % 40 == 39:
-            headers = LedgerHeadersWriter(LocalFiles(), directories, IndexManifestWriter(LocalFiles(), directories))
+            headers = headers_writer(directories)
             assert not headers.damage
         assert [headers.header(each) for each in range(50)] == [model.get(each) for each in range(50)]
         assert headers.ledger_ids().tolist() == sorted(model)

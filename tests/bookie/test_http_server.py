@@ -100,7 +100,7 @@ def test_one_connection_takes_many_requests_also_when_they_come_at_once() -> Non
 @pytest.mark.parametrize(
     ("data", "status"),
     [
-        (b"\x00\x00\x00\x40 this is no HTTP\r\n\r\n", 400),
+        (b"\x00\x00\x00\x40 this is not HTTP\r\n\r\n", 400),
         (b"GET /" + b"a" * 5000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 431),
         (b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"a: b\r\n" * 1000, 431),
         (b"PUT /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\n" + b"x" * 5000, 413),
@@ -122,7 +122,7 @@ def test_one_connection_takes_many_requests_also_when_they_come_at_once() -> Non
         "bad_length",
     ],
 )
-def test_what_is_no_request_or_too_large_is_refused_and_the_connection_ends(data: bytes, status: int) -> None:
+def test_what_is_not_a_request_or_too_large_is_refused_and_the_connection_ends(data: bytes, status: int) -> None:
     reply = served(lambda port: talk(port, data))
     assert isinstance(reply, bytes)
     assert status_of(reply) == status

@@ -132,19 +132,18 @@ def test_list_of_a_later_version_refuses_the_start(options: ServiceOptions) -> N
         pass
 
 
-def test_list_says_what_a_dictionary_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifest, "_RECENT_MAX", 20)
-    monkeypatch.setattr(manifest, "_ROWS_BESIDE", 30)
+def test_list_says_what_a_dictionary_would(tmp_path: Path) -> None:
+    small = {"recent_max": 20, "rows_beside": 30}
     random = Random(1)
     model: dict[int, int] = {}
-    known = IndexManifestWriter(LocalFiles(), [str(tmp_path)])
+    known = IndexManifestWriter(LocalFiles(), [str(tmp_path)], **small)
     for step in range(300):
         changed = random.sample(range(50), random.randrange(9))
         changes = {ledger_id: random.choice((0, random.randrange(1, 9999))) for ledger_id in changed}
         known.note(changes)
         model |= changes
         if step % 40 == 39:
-            known = IndexManifestWriter(LocalFiles(), [str(tmp_path)])
+            known = IndexManifestWriter(LocalFiles(), [str(tmp_path)], **small)
             assert known.is_complete
         assert [known.least_bytes(each) for each in range(50)] == [model.get(each, 0) for each in range(50)]
     ledger_ids, file_bytes = IndexManifest(LocalFiles(), [str(tmp_path)]).all()
@@ -153,19 +152,16 @@ def test_list_says_what_a_dictionary_would(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_list_with_places_says_what_a_dictionary_would_while_disks_fail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_list_with_places_says_what_a_dictionary_would_while_disks_fail(tmp_path: Path, seed: int) -> None:
     """What was refused by all disks is written with the next change."""
-    monkeypatch.setattr(manifest, "_RECENT_MAX", 10)
-    monkeypatch.setattr(manifest, "_ROWS_BESIDE", 20)
+    small = {"recent_max": 10, "rows_beside": 20}
     random, files = Random(seed), FaultyFiles()
     directories = [str(tmp_path / name) for name in "abc"]
     for each in directories:
         Path(each).mkdir()
     sizes: dict[int, int] = {}
     places: dict[int, int] = {}
-    known, is_waiting = IndexManifestWriter(files, directories), False
+    known, is_waiting = IndexManifestWriter(files, directories, **small), False
     for step in range(150):
         bad = random.choice(["", "", "a", "b", "ac", "abc"])
         files.fault = lambda operation, path: operation != "read" and any(f"/{name}/" in path for name in bad)  # noqa: B023
@@ -187,7 +183,7 @@ def test_list_with_places_says_what_a_dictionary_would_while_disks_fail(
         assert all(known.place(each) == places.get(each, each % 3) for each in held)
         if step % 20 == 19 and not is_waiting:
             files.fault = None
-            known = IndexManifestWriter(files, directories)
+            known = IndexManifestWriter(files, directories, **small)
             assert known.is_complete
             assert known.damaged_at is None
 

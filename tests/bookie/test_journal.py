@@ -16,7 +16,7 @@ from bookie_service.formats import journal as journal_format
 from bookie_service.formats.journal import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, FileHeader, RecordKind
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage.io.files import File, LocalFiles, physical_block_bytes
-from bookie_service.storage.journal.journal import CACHED_BYTES, SPARES_MAX, Journal, JournalOptions, Record
+from bookie_service.storage.journal.journal import SPARES_MAX, Journal, JournalOptions, Record
 from bookie_service.storage.journal.replay import ReplayedJournal, replay_journal
 from tests.bookie.faulty_files import FaultyFiles
 
@@ -173,14 +173,14 @@ def test_durable_part_leaves_the_page_cache_and_is_read_back_from_the_disk(tmp_p
     """journalRemoveFromPageCache: "Should we remove pages from page cache after force write" (default true)."""
     options = replace(OPTIONS, leaves_page_cache=leaves)
     journal = open_journal(tmp_path, options=options)
-    bodies = [bytes([65 + i]) * (CACHED_BYTES // 4) for i in range(7)]
+    bodies = [bytes([65 + i]) * (OPTIONS.cached_bytes // 4) for i in range(7)]
     for body in bodies:
         journal.append([record(body)])
     (path,) = tmp_path.iterdir()
     file = FILES.open(str(path))
     try:
         if _can_leave_cache(tmp_path):
-            assert (file.read_cached(memoryview(bytearray(4096)), CACHED_BYTES // 2) == 0) == leaves
+            assert (file.read_cached(memoryview(bytearray(4096)), OPTIONS.cached_bytes // 2) == 0) == leaves
     finally:
         file.close()
     assert replayed(tmp_path)[0] == bodies

@@ -66,6 +66,7 @@ class Running:
         options: JournalOptions,
         inline: bool,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        **more: int,
     ) -> None:
         self.files = FaultyFiles()
         self.directory = str(directory)
@@ -82,7 +83,7 @@ class Running:
             lambda callback, *values: callback(*values),
         )
         self.journal = JournalThread(
-            journal, limits, events, self.loop, "journal-0", commits_inline=inline, clock_ns=clock_ns
+            journal, limits, events, self.loop, "journal-0", commits_inline=inline, clock_ns=clock_ns, **more
         )
         self.files.operations.clear()
 
@@ -130,9 +131,10 @@ def running(
     *,
     inline: bool = True,
     clock_ns: Callable[[], int] = time.monotonic_ns,
+    **more: int,
 ) -> Iterator[Running]:
     options = options or JournalOptions(preallocate_bytes=4096)
-    state = Running(directory, limits or FlushLimits(), options, inline, clock_ns)
+    state = Running(directory, limits or FlushLimits(), options, inline, clock_ns, **more)
     state.journal.start()
     try:
         yield state
@@ -204,9 +206,8 @@ def test_records_for_the_thread_are_left_to_it_after_held_ones(tmp_path: Path) -
         assert state.bodies() == [b"held", b"for the thread"]
 
 
-def test_slow_disk_is_left_to_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie_service.storage.journal.journal_thread.INLINE_SYNC_NS_MAX", -1)
-    with running(tmp_path) as state:
+def test_slow_disk_is_left_to_the_thread(tmp_path: Path) -> None:
+    with running(tmp_path, inline_sync_ns_max=-1) as state:
         sequence = state.submit(b"x")
         state.loop.end_turn()
         state.wait_for(sequence)

@@ -106,7 +106,7 @@ def test_listing_of_a_full_leaf_leaves_the_event_loop_after_a_few_hundred_names(
     asyncio.run(run())
 
 
-def test_unreadable_metadata_are_no_proof() -> None:
+def test_unreadable_metadata_are_not_proof() -> None:
     async def test(tree: MemoryTree, ledgers: LedgerStore, metadata_view: LedgerMetadataView) -> None:
         await tree.create("/ledgers/00/0000/L0005", b"garbage", make_parents=True)
         with pytest.raises(MetadataFormat):
@@ -115,7 +115,7 @@ def test_unreadable_metadata_are_no_proof() -> None:
     with_cluster(test)
 
 
-def test_another_clusters_metadata_are_no_proof() -> None:
+def test_another_clusters_metadata_are_not_proof() -> None:
     """Scenario Z10: the store was wiped and set up again, or lost what it had."""
 
     async def test(tree: MemoryTree, ledgers: LedgerStore, metadata_view: LedgerMetadataView) -> None:

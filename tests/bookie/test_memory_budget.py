@@ -15,7 +15,7 @@ import pytest
 from bkspark.entries import EntryBatch
 from bkspark.wire import v2
 from bkspark.wire.status import Status
-from bookie_service.network.connection import ConnectionOptions
+from bookie_service.network.connection_options import ConnectionOptions
 from bookie_service.network.connections import ConnectionLimits
 from bookie_service.network.memory_budget import UNCOUNTED_BYTES, Budget
 from tests.bookie.served_process import ServedProcess

@@ -282,40 +282,81 @@ def runs(choice: random.Random, count: int) -> list[tuple[int, int]]:
     return found
 
 
+class MixedReads:
+    """Reads of all kinds by some peers, what must be answered to each, and whether it was."""
+
+    def __init__(self, peers: list[Peer], choice: random.Random) -> None:
+        self.peers = peers
+        self._choice = choice
+        self._expected: list[Counter[object]] = [Counter() for _ in peers]
+        self._v3: dict[int, tuple[int, int]] = {}
+        self._lacs: dict[int, int] = {}
+        self._batches: dict[int, tuple[int, int, int, int]] = {}
+
+    def ask(self, number: int) -> tuple[Peer, Reading]:
+        """Return a reading and who asks for it."""
+        choice, first_txn_id = self._choice, 1000 * (number + 1)
+        kind, asked = choice.randrange(4), runs(choice, choice.randrange(1, 40))
+        at = choice.randrange(len(self.peers))
+        peer, expected = self.peers[at], self._expected[at]
+        if kind == 0:
+            expected.update(v2_expected(*each) for each in asked)
+            return peer, v2_reads(peer, *asked)
+        if kind == 1:
+            self._v3.update((first_txn_id + i, each) for i, each in enumerate(asked))
+            expected.update(range(first_txn_id, first_txn_id + len(asked)))
+            return peer, v3_reads(peer, first_txn_id, *asked)
+        if kind == 2:
+            self._lacs.update((first_txn_id + i, each[0]) for i, each in enumerate(asked))
+            expected.update(range(first_txn_id, first_txn_id + len(asked)))
+            return peer, lac_reads(peer, first_txn_id, *(ledger_id for ledger_id, _ in asked))
+        limits = (choice.choice([0, 1, 2, 5, 100]), choice.choice([0, 36, 100, 150, 2000, 1 << 20]))
+        self._batches[number] = (*asked[0], *limits)
+        expected[-1 - number] += 1
+        return peer, BatchRead(peer, *asked[0], number, *limits)
+
+    def check(self) -> None:
+        """Check the answers: each once, and right."""
+        for peer, expected in zip(self.peers, self._expected):
+            expected.subtract(map(self._checked, peer.frames()))
+            assert not any(expected.values()), expected
+
+    def _checked(self, frame: bytes) -> object:
+        """Check an answer; return what it answers."""
+        if frame[4] == v2.VERSION:
+            return v2_answer(frame) if frame[5] == v2.READ else self._checked_batch(frame)
+        txn_id = protocol.Response.FromString(frame[4:]).header.txnId
+        if txn_id in self._v3:
+            check_v3(frame, self._v3[txn_id])
+        else:
+            check_lac(frame, self._lacs[txn_id])
+        return txn_id
+
+    def _checked_batch(self, frame: bytes) -> object:
+        assert frame[5] == v2.BATCH_READ
+        status, ledger_id, first_entry, number = struct.unpack_from(">iqqq", frame, 8)
+        asked = self._batches[number]
+        found = batch(asked[0], asked[1], asked[2] or 1 << 30, asked[3])
+        assert (ledger_id, first_entry) == asked[:2]
+        items = frame[4 + v2.BATCH_REPLY_BYTES :]
+        assert status == of_v2(found[0]), asked
+        if asked[0] in (LARGE, BAD_END):
+            # They are in several logs. A client that reads on is answered from the next one.
+            assert found[1].startswith(items), asked
+            assert bool(items) == bool(found[1]), asked
+        else:
+            assert items == found[1], asked
+        return -1 - number
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_readings_are_answered_as_a_dictionary_would_whatever_they_wait_for(twin: BookieTwin, seed: int) -> None:
     choice = random.Random(seed)
     requests = choice.choice([1, 3, 1 << 20])
     options = ReadOptions(replies_bytes_max=choice.choice([1, 200, 1 << 20]))
     bench = Bench(twin, TurnLimits(requests, 1.0), options)
-    peers = [Peer() for _ in range(3)]
-    expected: list[Counter[object]] = [Counter() for _ in peers]
-    waiting: list[tuple[Peer, Reading]] = []
-    v3_asked: dict[int, tuple[int, int]] = {}
-    lacs_asked: dict[int, int] = {}
-    batches: dict[int, tuple[int, int, int, int]] = {}
-    for number in range(40):
-        first_txn_id = 1000 * (number + 1)
-        kind, asked = choice.randrange(4), runs(choice, choice.randrange(1, 40))
-        at = choice.randrange(3)
-        peer, reading = peers[at], None
-        if kind == 0:
-            reading = v2_reads(peer, *asked)
-            expected[at].update(v2_expected(*each) for each in asked)
-        elif kind == 1:
-            reading = v3_reads(peer, first_txn_id, *asked)
-            v3_asked.update((first_txn_id + i, each) for i, each in enumerate(asked))
-            expected[at].update(range(first_txn_id, first_txn_id + len(asked)))
-        elif kind == 2:
-            reading = lac_reads(peer, first_txn_id, *(ledger_id for ledger_id, _ in asked))
-            lacs_asked.update((first_txn_id + i, each[0]) for i, each in enumerate(asked))
-            expected[at].update(range(first_txn_id, first_txn_id + len(asked)))
-        else:
-            limits = (choice.choice([0, 1, 2, 5, 100]), choice.choice([0, 36, 100, 150, 2000, 1 << 20]))
-            batches[number] = (*asked[0], *limits)
-            reading = BatchRead(peer, *asked[0], number, *limits)
-            expected[at][-1 - number] += 1
-        waiting.append((peer, reading))
+    reads = MixedReads([Peer() for _ in range(3)], choice)
+    waiting = [reads.ask(number) for number in range(40)]
 
     def offer() -> None:
         peer, reading = waiting[0]
@@ -326,7 +367,7 @@ def test_readings_are_answered_as_a_dictionary_would_whatever_they_wait_for(twin
             return
         del waiting[0]
 
-    while waiting or bench.queue or bench.fetches or not all(peer.is_taking for peer in peers):
+    while waiting or bench.queue or bench.fetches or not all(peer.is_taking for peer in reads.peers):
         what = choice.random()
         if what < 0.3 and waiting:
             offer()
@@ -335,35 +376,9 @@ def test_readings_are_answered_as_a_dictionary_would_whatever_they_wait_for(twin
         elif what < 0.7:
             bench.step()
         else:
-            choice.choice(peers).take(is_taking=not waiting or choice.random() < 0.6)
+            choice.choice(reads.peers).take(is_taking=not waiting or choice.random() < 0.6)
     assert bench.reads._waiting == 0
-    for peer, counted in zip(peers, expected):
-        for frame in peer.frames():
-            if frame[4] == v2.VERSION and frame[5] == v2.READ:
-                counted[v2_answer(frame)] -= 1
-            elif frame[4] == v2.VERSION:
-                assert frame[5] == v2.BATCH_READ
-                status, ledger_id, first_entry, number = struct.unpack_from(">iqqq", frame, 8)
-                asked = batches[number]
-                found = batch(asked[0], asked[1], asked[2] or 1 << 30, asked[3])
-                assert (ledger_id, first_entry) == asked[:2]
-                items = frame[4 + v2.BATCH_REPLY_BYTES :]
-                assert status == of_v2(found[0]), asked
-                if asked[0] in (LARGE, BAD_END):
-                    # They are in several logs. A client that reads on is answered from the next one.
-                    assert found[1].startswith(items), asked
-                    assert bool(items) == bool(found[1]), asked
-                else:
-                    assert items == found[1], asked
-                counted[-1 - number] -= 1
-            else:
-                txn_id = protocol.Response.FromString(frame[4:]).header.txnId
-                if txn_id in v3_asked:
-                    check_v3(frame, v3_asked[txn_id])
-                else:
-                    check_lac(frame, lacs_asked[txn_id])
-                counted[txn_id] -= 1
-        assert not any(counted.values()), counted
+    reads.check()
 
 
 def test_read_whose_ledger_ends_in_a_damaged_entry_far_away_is_answered(twin: BookieTwin) -> None:

@@ -67,7 +67,7 @@ def test_reads_from_the_disk_return_what_reads_from_memory_do(tmp_path: Path) ->
             first, count = choice.randrange(300), choice.randrange(1, 40)
             expected = [stored(6, first + i, payload) for i, payload in enumerate(PAYLOADS[first : first + count])]
             entries = split(peer.batch_read(6, first, count).body)
-            # Fewer than asked for is no error, but one is always there.
+            # Fewer than asked for is not an error, but one is always there.
             assert entries
             assert entries == expected[: len(entries)]
         assert files.fetched > 50

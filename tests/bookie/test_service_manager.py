@@ -82,7 +82,7 @@ def test_a_manager_that_has_gone_does_not_stop_the_bookie(tmp_path: Path, uri: s
     assert log.read_text().count("the service manager is not informed") == 1
 
 
-def test_a_restart_in_place_is_no_stop(tmp_path: Path, uri: str) -> None:
+def test_a_restart_in_place_is_not_a_stop(tmp_path: Path, uri: str) -> None:
     """After STOPPING=1 systemd waits for the end of the process, and kills it when that does not come."""
     bookie = BookieChild(tmp_path / "bookie", uri)
     with tempfile.TemporaryDirectory() as short:

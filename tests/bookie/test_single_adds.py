@@ -15,7 +15,7 @@ from bkspark.wire.framing import FRAME_BYTES_MAX
 from bkspark.wire.single_add import SingleAdd
 from bkspark.wire.status import Status
 from bookie_service.engine.bookie_environment import BookieOptions
-from bookie_service.network.connection import ConnectionOptions
+from bookie_service.network.connection_options import ConnectionOptions
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.write_cache import MemTable
 from tests.bookie.faulty_files import FaultyFiles

@@ -46,7 +46,7 @@ def test_stop_while_the_journal_fails_ends_with_its_error(tmp_path: Path, code: 
 
 
 @pytest.mark.parametrize("operation", ["write", "sync_data"])
-def test_stop_whose_last_flush_fails_is_no_orderly_stop(tmp_path: Path, operation: str) -> None:
+def test_stop_whose_last_flush_fails_is_not_an_orderly_stop(tmp_path: Path, operation: str) -> None:
     """EIO in the only ledger directory: the entry is in the journal, and the exit code must not be 0."""
     files = FaultyFiles()
     with Serving(service_options(tmp_path), files) as serving, serving.connect() as peer:

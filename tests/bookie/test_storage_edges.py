@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +50,7 @@ def test_physical_block_size_falls_back_to_that_of_most_disks(tmp_path: Path, mo
     assert set(asked) == {os.stat(tmp_path).st_dev}
 
 
-def test_directory_is_no_file_to_be_opened_read_only_instead(tmp_path: Path) -> None:
+def test_directory_is_not_a_file_to_be_opened_read_only_instead(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         LocalFiles().open(str(tmp_path))
 
@@ -525,9 +526,8 @@ def test_journal_file_in_which_replay_begins_must_be_there(tmp_path: Path, missi
 def test_journal_lets_go_of_whole_pages_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last page is written to again: it would be read from the disk first."""
     gone: list[tuple[int, int]] = []
-    monkeypatch.setattr("bookie_service.storage.journal.journal.CACHED_BYTES", 10_000)
     monkeypatch.setattr(File, "drop_page_cache", lambda self, start, end: gone.append((start, end)))
-    journal = open_journal(tmp_path)
+    journal = open_journal(tmp_path, options=replace(OPTIONS, cached_bytes=10_000))
     for _ in range(30):
         journal.append([record(b"x" * 1500)])
         assert all(end <= journal.end.offset for _, end in gone)

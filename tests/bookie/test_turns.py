@@ -169,7 +169,7 @@ def test_many_short_turns_are_served_together_but_each_owner_once(loop: Loop) ->
 
 
 def test_a_long_turn_of_the_event_loop_is_crowded(loop: Loop) -> None:
-    """Thousands of sockets that become ready at once are no reason to look at no other socket meanwhile."""
+    """Thousands of sockets that become ready at once are not a reason to look at no other socket meanwhile."""
     began = 0.0
     turns = Turns(loop.call_last, lambda: loop.now, TurnLimits(crowded_seconds=0.004), lambda: began)
     loop.now = 0.0039

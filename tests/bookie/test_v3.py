@@ -348,7 +348,7 @@ def test_operation_that_is_not_served_or_has_no_message_is_a_bad_request(
         pytest.param(b"\x0a", id="half a header"),
     ],
 )
-def test_frame_that_is_no_request_closes_the_connection(shared_serving: Serving, body: bytes) -> None:
+def test_frame_that_is_not_a_request_closes_the_connection(shared_serving: Serving, body: bytes) -> None:
     with V3Peer(shared_serving.port) as peer:
         peer.send(struct.pack(">i", len(body)) + body)
         assert peer.frame() is None

@@ -325,6 +325,13 @@ class Following:
         await asyncio.wait([self._task])
 
 
+async def all_registered(client: Client, bookies: int) -> None:
+    """Wait for all bookies: one that was stopped before may have lost its session, and registers again."""
+    async with asyncio.timeout(BACK_S_MAX):
+        while len(await (await client.context()).registry.writable_ids()) < bookies:
+            await asyncio.sleep(0.1)
+
+
 async def measure(cluster: Cluster, writer: str, kind: str, pace: Pace, seconds: float, latency_s: float) -> Measured:
     """Measure one kind with a writer of its own."""
     victim = cluster.bookies[0]
@@ -337,10 +344,7 @@ async def measure(cluster: Cluster, writer: str, kind: str, pace: Pace, seconds:
         return Client(cluster.uri, tree=tree)
 
     client, reading = await connected(), await connected()
-    # One that was stopped before may have lost its session, and registers again.
-    async with asyncio.timeout(BACK_S_MAX):
-        while len(await (await client.context()).registry.writable_ids()) < len(cluster.bookies):
-            await asyncio.sleep(0.1)
+    await all_registered(client, len(cluster.bookies))
     following: Following | None = None
     try:
         load = await Load.open(client, writer, pace)

@@ -83,7 +83,7 @@ def test_taken_port_is_named_and_nothing_is_left(cluster, tmp_path):
 
 
 def test_zookeeper_away_is_named(tmp_path):
-    line = fails(*command("zk://127.0.0.1:1/ledgers", tmp_path, free_ports(1)[0]))
+    line = fails(*command("zk://127.0.0.1:1/ledgers", tmp_path, free_ports(1)[0], "--set", "zkTimeout=500"))
     assert "127.0.0.1:1" in line
 
 

@@ -9,10 +9,12 @@ import pytest
 
 from bkspark.errors import BookKeeperError
 from tests.error_docs import APACHE_NAMES, error_types, facts_given, page
+from tests.sources import GROUP
 
 CHECKED_IN = Path(__file__).parent.parent.parent / "docs" / "errors.md"
 
 
+@pytest.mark.xdist_group(GROUP)
 def test_the_page_is_what_the_code_makes() -> None:
     assert CHECKED_IN.read_text() == page(), "run python -m tests.error_docs > docs/errors.md"
 
@@ -27,6 +29,7 @@ def test_error_says_what_it_means_and_what_to_do_and_keeps_its_facts(kind: type[
     assert (error.ledger_id, error.entry_id, error.bookie, error.code) == (5, 7, "b:1", kind.code)
 
 
+@pytest.mark.xdist_group(GROUP)
 @pytest.mark.parametrize(
     ("name", "facts"),
     [

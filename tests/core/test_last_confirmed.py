@@ -15,7 +15,7 @@ def asked(fragments=ONE_FRAGMENT):
 
 
 @pytest.mark.parametrize("lac", [4, 1000, 2**63 - 1, -2])
-def test_lac_that_is_not_below_its_own_entry_is_no_answer(lac):
+def test_lac_that_is_not_below_its_own_entry_is_not_an_answer(lac):
     core = asked()
     core.on_entry(0, 4, lac, 10)
     core.on_entry(1, 4, 3, 10)

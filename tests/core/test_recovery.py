@@ -160,7 +160,7 @@ def test_too_few_fences_fail_and_leave_the_ledger_in_recovery():
     assert recovery.core.metadata.state is LedgerState.IN_RECOVERY
 
 
-def test_error_is_no_negative_entry_that_might_exist_fails_the_recovery():
+def test_error_is_not_a_negative_answer_and_an_entry_that_might_exist_fails_the_recovery():
     """Coverage by two of three, then one of them fails: one negative of the two needed decides nothing."""
     core = RecoveryCore(5, LedgerMetadata(3, 3, 2, (Fragment(0, BOOKIES),)), 0)
     core.on_metadata_written(core.start()[0].metadata, 1)
@@ -180,7 +180,7 @@ def test_error_is_no_negative_entry_that_might_exist_fails_the_recovery():
     assert isinstance(outcome.error, LedgerRecoveryFailed)
 
 
-def test_digest_failure_of_one_replica_is_no_vote_and_the_others_are_asked():
+def test_digest_failure_of_one_replica_is_not_a_vote_and_the_others_are_asked():
     """P37."""
     core = RecoveryCore(5, LedgerMetadata(3, 3, 2, (Fragment(0, BOOKIES),)), 0)
     core.on_metadata_written(core.start()[0].metadata, 1)
@@ -267,7 +267,7 @@ def test_bookies_that_refuse_load_are_asked_again_until_they_answer():
         assert recovery.rewritten == list(range(40))
 
 
-def test_refusal_is_no_answer_and_covers_nothing():
+def test_refusal_is_not_an_answer_and_covers_nothing():
     recovery = Recovery(held(), dead={"b3"})
     core = recovery.core
     todo = core.start()
@@ -368,7 +368,7 @@ def fenced_with(lies, fragments=ONE_FRAGMENT):
 
 
 @pytest.mark.parametrize("lac", [3, 10**12, 2**62, 2**63 - 1, -2, -(2**63)])
-def test_lac_that_is_not_below_its_own_entry_is_no_answer_to_a_fence(lac):
+def test_lac_that_is_not_below_its_own_entry_is_not_an_answer_to_a_fence(lac):
     """One bit flipped in a header without a digest closed the ledger at 1,000,000,000,000."""
     core, outcome = fenced_with([(3, lac, 5), (3, 2, 5), (3, 2, 5)])
     assert isinstance(outcome, effects.Recovered)

@@ -315,7 +315,7 @@ def test_bookie_that_catches_up_in_time_stays():
     assert writer.take(writer.core.on_tick(4 * SECOND_NS)) == []
 
 
-def test_lag_counts_bytes_too_and_what_is_not_acknowledged_is_no_lag():
+def test_lag_counts_bytes_too_and_what_is_not_acknowledged_is_not_a_lag():
     options = replace(SLOW, slow_lag_entries=10**9, slow_lag_bytes=15, slow_lag_s=1.0)
     writer = Writer((3, 3, 2), options=options)
     for _ in range(4):

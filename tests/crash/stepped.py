@@ -66,7 +66,7 @@ class Loop:
         return self._timers[-1]
 
     def post(self, callback: Callable[..., None], *arguments: object) -> None:
-        """Call back in the next turn, from a thread. What is no error of the disk was raised by the harness itself."""
+        """Call back in the next turn, from a thread. The harness itself raised what is not an error of the disk."""
         for argument in arguments:
             if isinstance(argument, BaseException) and not isinstance(argument, OSError):
                 raise argument

@@ -76,7 +76,7 @@ def establish(disk: SimulatedDisk, cluster: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("lost", ["/journal0", "/ledgers0"])
-def test_s32_emptied_directory_is_no_new_bookie(lost: str) -> None:
+def test_s32_emptied_directory_is_not_a_new_bookie(lost: str) -> None:
     cluster, disk = new_cluster(), ROOMY.new_disk()
     establish(disk, cluster)
     put(BookieTwin(disk, ROOMY, History()), 1, range(3))

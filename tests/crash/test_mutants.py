@@ -35,7 +35,7 @@ def test_headers_of_ledgers_without_entries_survive_crashes_in_several_directori
     directed_headers.crash_headers(directories=2, files_synced_singly_max=0)
 
 
-def test_error_of_the_harness_is_no_kill() -> None:
+def test_error_of_the_harness_is_not_a_kill() -> None:
     def broken() -> None:
         raise TypeError("a mutant that does not fit the product any more")
 
@@ -43,7 +43,7 @@ def test_error_of_the_harness_is_no_kill() -> None:
         killed_by(Mutant("", "", contextlib.nullcontext, broken))
 
 
-def test_planted_function_that_does_not_take_the_products_arguments_is_no_kill() -> None:
+def test_planted_function_that_does_not_take_the_products_arguments_is_not_a_kill() -> None:
     """The start that calls it ends with the TypeError, which looks like a bookie that does not start."""
 
     def unfitting() -> Plant:

@@ -36,7 +36,7 @@ def expressions() -> list[str]:
 
 
 def metrics(expression: str) -> set[str]:
-    """Return the names of metrics in an expression: words that are no function, label or duration."""
+    """Return the names of metrics in an expression: words that are not a function, label or duration."""
     bare = re.sub(r'\{[^}]*\}|\[[^\]]*\]|"[^"]*"|\b(by|without)\s*\([^)]*\)', " ", expression)
     words = re.findall(r"[A-Za-z_:][A-Za-z0-9_:]*(?!\s*\()\b", bare)
     return {word for word in words if "_" in word or word in FROM_PROMETHEUS}

@@ -10,8 +10,8 @@ on and changes part of the replies: statuses, ids, entries, items, LACs, lists, 
 invents some. The client reads (V2 singles and batches, V3), scans, opens, follows, recovers, writes, forces, asks for
 lists of entries and for disk space.
 
-Exit code 1 when a call raised what is no BookKeeperError or did not end, gave an entry that was never written or that
-was not asked for, spent more than 50 ms in one turn of the event loop, or held more memory than it should.
+Exit code 1 when a call raised what is not a BookKeeperError or did not end, gave an entry that was never written or not
+asked for, spent more than 50 ms in one turn of the event loop, or held more memory than it should.
 """
 
 from __future__ import annotations

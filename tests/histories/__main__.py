@@ -6,8 +6,8 @@
 Both judge hand-made histories and runs with planted defects, too, which must be distinguished from correct ones;
 `--no-planted` leaves these out. `--keep FOLDER` keeps the histories, and a page about each one that is not
 linearizable. Exit codes:
-0 all is as it must be, 1 it is not or the verdict is unknown, 2 usage or a file that is no history, 3 the judge needs a
-Go that is not installed, or porcupine, which cannot be fetched.
+0 all is as it must be, 1 it is not or the verdict is unknown, 2 usage or a file that is not a history, 3 the judge
+needs a Go that is not installed, or porcupine, which cannot be fetched.
 """
 
 from __future__ import annotations

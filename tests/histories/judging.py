@@ -117,7 +117,7 @@ def judge(program: Path, history: Path, *, pictures: Path | None = None, limits:
     `limits` are options of the judge: `-limit` and `-total` in seconds, `-memory` in MiB.
 
     Raises:
-        ValueError: the file is no history; says which line.
+        ValueError: the file is not a history; says which line.
     """
     options = [] if pictures is None else ["-html", str(pictures)]
     done = subprocess.run([str(program), *options, *limits, str(history)], capture_output=True, text=True, check=False)

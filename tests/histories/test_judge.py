@@ -110,7 +110,7 @@ def test_ledgers_are_judged_apart_from_each_other(judge: Path, tmp_path: Path) -
         ),
     ],
 )
-def test_a_file_that_is_no_history_is_refused_with_line_and_reason(
+def test_a_file_that_is_not_a_history_is_refused_with_line_and_reason(
     judge: Path, tmp_path: Path, line: str, complaint: str
 ) -> None:
     (tmp_path / "h").write_text('{"history":1}\n' + line + "\n")

@@ -205,8 +205,8 @@ MISTAKES = [
     ("PUT", f"{B}/gc", {"forceMajor": "x"}, 200, 400),
     ("PUT", "/api/v1/config/server_config", {"gcWatTime": "x"}, 200, 400),
 ]
-"""Requests that are wrong, with Apache's status and ours: a mistake of the client is no error of the server, and what
-has no effect is no success."""
+"""Requests that are wrong, with Apache's status and ours: a mistake of the client is not an error of the server, and
+what has no effect is not a success."""
 
 
 @pytest.mark.interop

@@ -21,7 +21,7 @@ def test_item_9_every_bookie_is_registered_and_has_a_cookie(java: JavaClient, bo
 
 
 def test_every_configuration_key_of_apaches_code_is_known(java_on_ours: JavaClient) -> None:
-    # Constants of those classes that are no keys: a znode, a system property, the two values of clientRole.
+    # Constants of those classes that are not keys: a znode, a system property, the two values of clientRole.
     others = {"available", "org.apache.bookkeeper.conf.readsystemproperties", "system", "standard"}
     names = set(java_on_ours.call("configuration_names")["names"]) - others
     assert len(names) > 250

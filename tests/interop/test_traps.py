@@ -19,7 +19,7 @@ from bkspark.metadata.uri import MetadataUri
 from bkspark.wire import v2
 from bkspark.wire.digest import DigestType, EntryDigest
 from bkspark.wire.status import Status
-from bookie_service.network.connection import ConnectionOptions
+from bookie_service.network.connection_options import ConnectionOptions
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.options import AutoRecoveryOptions
 from tests.bookie.serving import KEY, Serving, service_options, stored

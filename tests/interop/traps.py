@@ -93,7 +93,7 @@ TRAPS: dict[int, tuple[str, tuple[str, ...]]] = {
     ),
     19: (
         "Coverage counts only OK, NoSuchEntry and NoSuchLedger",
-        (f"{_RECOVERY}::test_error_is_no_negative*", f"{_SIMULATED}::test_p10_*", f"{_QUORUM}::test_coverage_holds*"),
+        (f"{_RECOVERY}::test_error_is_not_a_neg*", f"{_SIMULATED}::test_p10_*", f"{_QUORUM}::test_coverage_holds*"),
     ),
     20: ("W - A + 1 negatives prove absence", (f"{_QUORUM}::test_negatives_that_prove_absence*",)),
     21: (

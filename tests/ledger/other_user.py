@@ -30,7 +30,7 @@ def start(what: str, port: int, bookie: str, ledger_id: int) -> subprocess.Popen
 
 
 def forged(ledger_id: int, entry_id: int) -> bytes:
-    """Return an item of an entry log that passes every check: CRC32C is no authentication."""
+    """Return an item of an entry log that passes every check: CRC32C is not authentication."""
     batch = EntryBatch.of([b"FORGED" + b"." * ENTRY_BYTES], ledger_id, entry_id)
     return bytes(EntryDigest(DigestType.CRC32C, b"").seal(batch, entry_id - 1, 0).buffer)
 

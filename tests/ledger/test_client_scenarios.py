@@ -176,7 +176,7 @@ def test_p09_silent_bookie_costs_a_recovery_one_time_out_though_no_entry_can_do_
         writer = await cluster.client().create(ensemble=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum)
         await writer.append_many([b"%d" % number for number in range(12)])
         writer.abandon()
-        client = cluster.client(net=NetOptions(read_timeout_s=2.0), writer=WriterOptions(add_timeout_s=3600.0))
+        client = cluster.client(net=NetOptions(read_timeout_s=1.0), writer=WriterOptions(add_timeout_s=3600.0))
         async with await silenced(cluster.bookie(writer.metadata.last_fragment.bookies[0])):
             reader = await client.open(writer.ledger_id, recover=True)
             assert list(await reader.read(0, 11)) == [b"%d" % number for number in range(12)]

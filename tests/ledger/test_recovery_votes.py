@@ -69,7 +69,7 @@ def test_two_bookies_that_say_there_is_no_such_entry_prove_the_end(status: Statu
 
 
 @pytest.mark.parametrize("status", UNCERTAIN)
-def test_error_is_no_vote_that_an_entry_does_not_exist(status: int) -> None:
+def test_error_is_not_a_vote_that_an_entry_does_not_exist(status: int) -> None:
     """Entry 3 may be acknowledged: by the bookie that is gone, and the one whose disk cannot say so now."""
     assert recovered(holds(LAST - 1), holds(LAST - 1, beyond=status), falls_silent) is None
 
@@ -87,6 +87,6 @@ def test_bookie_that_says_it_has_no_entry_is_fenced(status: Status) -> None:
 
 
 @pytest.mark.parametrize("status", UNCERTAIN)
-def test_error_is_no_proof_that_a_bookie_is_fenced(status: int) -> None:
+def test_error_is_not_proof_that_a_bookie_is_fenced(status: int) -> None:
     """A writer may still get its quorum from the two bookies that are not fenced."""
     assert recovered(holds(-1), holds(-1, fence=status), falls_silent) is None

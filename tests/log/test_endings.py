@@ -232,7 +232,7 @@ class UnsweepableTree(MemoryTree):
         return await super().get(path)
 
 
-def test_change_that_took_effect_is_no_failure_when_what_it_condemned_cannot_be_deleted_yet(tmp_path):
+def test_change_that_took_effect_is_not_a_failure_when_what_it_condemned_cannot_be_deleted_yet(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         other = cluster.client()
         await other.log("x").create()

@@ -229,7 +229,7 @@ def test_a_pending_node_not_named_after_a_ledger_is_refused(name: str) -> None:
     ("changes", "reason"),
     [
         ({"kind": "nonsense"}, "owner kind 'nonsense'"),
-        ({"owner": ""}, "is no pending ledger"),
+        ({"owner": ""}, "is not a pending ledger"),
         ({"epoch": -1}, "epoch holds"),
         ({"partition": True}, "partition holds"),
         ({"since": None}, "since holds"),
@@ -238,7 +238,7 @@ def test_a_pending_node_not_named_after_a_ledger_is_refused(name: str) -> None:
 )
 def test_a_pending_node_of_no_known_owner_is_refused_by_name(changes: dict[str, object], reason: str) -> None:
     data = json.loads(formats.encode_pending(SegmentOwner("query", "q", epoch=3), 40))
-    with pytest.raises(MetadataFormat, match=f"/p is no pending ledger: .*{reason}|{reason}"):
+    with pytest.raises(MetadataFormat, match=f"/p is not a pending ledger: .*{reason}|{reason}"):
         formats.decode_pending(json.dumps({**data, **changes}).encode(), "/p", 12, 0)
 
 

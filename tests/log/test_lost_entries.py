@@ -80,7 +80,7 @@ def test_reader_refuses_an_end_beyond_its_limit_as_read_does(tmp_path):
 
 
 def test_ledger_closed_before_the_read_entries_ends_in_no_such_entry(tmp_path):
-    """The tail that its writer left is still on the bookie, and is no part of the ledger."""
+    """The tail that its writer left is still on the bookie, and is not a part of the ledger."""
 
     async def test(cluster: InProcessCluster) -> None:
         client = cluster.client()

@@ -42,7 +42,7 @@ def test_a_position_has_one_canonical_text_and_is_read_back_from_it() -> None:
         "9" * 5_000,
     ],
 )
-def test_what_is_no_position_is_refused_with_its_text(text: str) -> None:
+def test_what_is_not_a_position_is_refused_with_its_text(text: str) -> None:
     with pytest.raises(ConfigurationError, match="position"):
         Position.parse(text)
 

@@ -42,7 +42,7 @@ def test_end_of_a_plan_is_its_time_or_never() -> None:
     assert kinds == {MAINTENANCE: True, DRAIN: True, QUARANTINE: False}
 
 
-def test_plans_are_stored_replaced_watched_and_ended() -> None:
+def test_plans_are_stored_replaced_watched_and_ended(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         store = MemoryStore()
         plans = BookiePlans(store.session(), URI)
@@ -61,9 +61,11 @@ def test_plans_are_stored_replaced_watched_and_ended() -> None:
         await plans.set(BookiePlan("b:1", QUARANTINE, "w", 1))
         assert await plans.update(other) is True
         assert [each async for each in plans.all()] == [PLAN, other]
-        # One that cannot be read does not hide the others.
+        assert not caplog.records
+        # One that cannot be read does not hide the others, and is reported.
         await store.session().set("/ledgers/underreplication/plans/b:1", b"?", -1)
         assert [each async for each in plans.all()] == [PLAN]
+        assert ["the plan for bookie b:1 cannot be read" in record.getMessage() for record in caplog.records] == [True]
         assert await plans.end("b:1") is True
         assert await plans.end(PLAN.bookie) is True
 

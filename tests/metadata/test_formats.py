@@ -108,7 +108,7 @@ CLOSED = {"state": 3}
         (_stored(**CLOSED, length=-5), "length of -5 bytes"),
         (
             b"BookieMetadataFormatVersion\t1\n1\n1\n0\n0\tb:1\n%d\tb:1" % (2**64),
-            "last fragment, from 18446744073709551616",
+            "last fragment, at 18446744073709551616",
         ),
         (b"BookieMetadataFormatVersion\t1\n1\n1\n%d\n0\tb:1\n5\tCLOSED" % (2**64), "length of 18446744073709551616"),
         (b"BookieMetadataFormatVersion\t1\n1\n1\n0\n0\tb:1\n%d\tCLOSED" % (2**64), "last entry 18446744073709551616"),
@@ -184,7 +184,7 @@ def test_cookie_of_apaches_example_is_read_and_written():
             cookies.decode(damaged, "VERSION")
 
 
-def test_registration_with_a_property_that_is_no_text_is_refused():
+def test_registration_with_a_property_that_is_not_text_is_refused():
     """protobuf hands over bytes for what is not UTF-8; `BookieAddress` promises text."""
     whole = registration.encode(BookieAddress("10.0.0.1", 3181, {"rack": "/r1"}))
     for text in (b"rack", b"/r1"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import uuid
 from collections.abc import Awaitable, Callable
 
@@ -14,6 +15,7 @@ from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
+from bkspark.metadata.zookeeper_options import ZooKeeperOptions
 from tests.metadata.severed import SeverableLink
 
 DEADLINE_S = 120.0
@@ -179,6 +181,40 @@ def test_closed_session_refuses_calls(run):
             await severed.exists("/")
 
     run(test)
+
+
+def test_server_whose_answer_to_a_login_cannot_be_read_is_named_at_once(tmp_path, capfd):
+    """kazoo's thread ended with struct.error: it never connected again, printed a traceback, and no caller knew why."""
+    session = struct.pack(">iiqi16sB", 0, 10_000, 1, 16, bytes(16), 0)
+    cut_off = struct.pack(">iqi", 1, 0, 0) + b"\0"
+    jaas = tmp_path / "jaas.conf"
+    module = "org.apache.zookeeper.server.auth.DigestLoginModule"
+    jaas.write_text(f'Client {{ {module} required username="u" password="p"; }};')
+
+    async def test() -> None:
+        has_left = asyncio.Event()
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            for reply in (session, cut_off):
+                await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
+                writer.write(struct.pack(">i", len(reply)) + reply)
+            await reader.read()
+            writer.close()
+            has_left.set()
+
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            address = "{}:{}".format(*server.sockets[0].getsockname())
+            async with asyncio.timeout(DEADLINE_S):
+                with pytest.raises(MetadataError, match=f"{address}.*does not answer as ZooKeeper does"):
+                    await open_tree(
+                        MetadataUri.parse(f"zk://{address}/ledgers"),
+                        ZooKeeperOptions(jaas_file=str(jaas)),
+                        call_timeout_s=DEADLINE_S,
+                    )
+                await has_left.wait()
+
+    asyncio.run(test())
+    assert capfd.readouterr() == ("", "")
 
 
 def test_server_that_accepts_and_stays_mute_is_an_error_and_prints_nothing(capfd):

@@ -48,7 +48,7 @@ def read_list(path: Path = FILE) -> list[Listed]:
 
 
 def stale(entries: Iterable[Listed], mutants: Iterable[Mutant], modules: Iterable[str]) -> list[Listed]:
-    """Return the entries of some modules that are no mutant of them any more."""
+    """Return the entries of some modules that are no longer mutants of them."""
     keys, looked_at = {mutant.key for mutant in mutants}, set(modules)
     return [entry for entry in entries if entry.key[0] in looked_at and entry.key not in keys]
 

@@ -54,7 +54,7 @@ def test_message_whose_head_is_missing_is_malformed_until_it_is_found_earlier() 
     assert (bytes(joined.payload), joined.entry_id) == (b"abc", 0)
 
 
-def test_last_chunk_sent_again_is_no_second_message_when_the_first_lies_earlier() -> None:
+def test_last_chunk_sent_again_is_not_a_second_message_when_the_first_lies_earlier() -> None:
     one = chunked(Message(b"ab"), 1)
     gatherer, entries = ChunkGatherer(), decoded(*one, one[1])
     uuid = gatherer.take(entries, 2)
@@ -163,6 +163,6 @@ def test_message_ids_are_read_as_users_write_them(value: object, wanted: Message
 @pytest.mark.parametrize(
     "value", ["", "12", "12:", "-1:3", "12:3:x", [256], [8], ["8"], None, 5, "99999999999999999999:1"]
 )
-def test_what_is_no_message_id_is_refused(value: object) -> None:
+def test_what_is_not_a_message_id_is_refused(value: object) -> None:
     with pytest.raises(ValueError):
         MessageId.parse(value)

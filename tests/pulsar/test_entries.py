@@ -295,7 +295,7 @@ def test_fields_are_those_that_protobuf_reads() -> None:
 
 
 def payloads_one_by_one(batched: bytes, count: int) -> list[bytes] | None:
-    """Return the payload of each message of a batch as protobuf's own classes find it; None if it is no such batch."""
+    """Return the payload of each message of a batch as protobuf's own classes find it; None: it is not a batch."""
     found, at = [], 0
     for _ in range(count):
         meta_end = at + 4 + int.from_bytes(batched[at : at + 4])

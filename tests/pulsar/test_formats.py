@@ -66,7 +66,7 @@ def test_short_full_and_legacy_names_lead_to_their_nodes() -> None:
 @pytest.mark.parametrize(
     "name", ["", "a/b", "non-persistent://t/n/x", "http://t/n/x", "persistent://t/n", "t/../x", "t//x"]
 )
-def test_what_is_no_name_of_a_stored_topic_is_refused(name: str) -> None:
+def test_what_is_not_a_name_of_a_stored_topic_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError):
         TopicName.parse(name)
 

@@ -41,7 +41,7 @@ def test_protobuf_messages_are_structs_and_absent_fields_null() -> None:
     assert (first["ledgerInfo"][0]["ledgerId"], first["ledgerInfo"][0]["size"]) == (5, None)
     assert first["properties"] == [{"key": "a", "value": "b"}]
     assert (absent, empty["terminatedPosition"], empty["ledgerInfo"]) == (None, None, [])
-    with pytest.raises(ValueError, match="no bkspark"):
+    with pytest.raises(ValueError, match="not a bkspark"):
         decoder_of(schema)(pa.array([b"\xff\xff"]))
 
 

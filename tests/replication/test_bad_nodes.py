@@ -93,7 +93,7 @@ def test_listed_ledgers_that_cannot_be_are_passed_over_and_the_others_repaired(t
 
 @pytest.mark.parametrize(("host", "port"), [("x" * 70, 3181), ("a..b", 3181), ("127.0.0.1", 70_000), ("\0", 3181)])
 def test_a_bookie_registered_at_no_address_is_one_that_cannot_be_reached(tmp_path: Path, host: str, port: int) -> None:
-    """What asyncio says of it is no OSError: it ended autorecovery, and reads had a traceback."""
+    """What asyncio says of it is not an OSError: it ended autorecovery, and reads had a traceback."""
 
     async def test(cluster: InProcessCluster) -> None:
         client = cluster.client()

@@ -32,7 +32,7 @@ OPTIONS = AutoRecoveryOptions(AuditOptions(ledger_check_interval_s=3600), Repair
 
 
 class PoisonedTree(MemoryTree):
-    """A session that meets an error that is no MetadataError at the node of one ledger, as a defect would cause it."""
+    """A session that meets an error that is not a MetadataError at the node of one ledger, as of a defect."""
 
     def __init__(self, store: MemoryStore) -> None:
         session = store.session()

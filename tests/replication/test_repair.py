@@ -118,7 +118,7 @@ def test_a3_an_owner_that_leaves_the_lost_bookie_at_the_last_moment_is_not_fence
     assert outcome(repair.on_metadata_conflict(opened((0, "adc")), 4)) is Outcome.OPEN
 
 
-def test_a3_a_bookie_that_serves_and_does_not_answer_us_is_no_reason_to_fence_a_ledger() -> None:
+def test_a3_a_bookie_that_serves_and_does_not_answer_us_is_not_a_reason_to_fence_a_ledger() -> None:
     repair = core(opened((0, "abc"), (5, "abd")), alive="abcde", may_recover=True)
     look = only(repair.start())
     copy = only(repair.on_inspected(look, None))

@@ -12,8 +12,7 @@ from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
 from bkspark.wire.framing import scan_frames
 from bkspark.wire.status import Status
-from bookie_service.engine import authorization as engine
-from bookie_service.engine.authorization import NO_RULE, Unfound
+from bookie_service.engine.authorization import NO_RULE, AuthorizationLimits, Unfound
 from bookie_service.engine.reads import Reading
 from bookie_service.network.changes import StateChange
 from tests.bookie.serving import KEY, adds
@@ -24,9 +23,11 @@ USER = Principal("user", "digest")
 MINE = "digest:user read,write,fence log:mine"
 
 
-def bookie_with(*ledger_ids: int, rules: str = f"{ALL_RIGHTS}\n{MINE}") -> AuthorizedBookie:
+def bookie_with(
+    *ledger_ids: int, rules: str = f"{ALL_RIGHTS}\n{MINE}", limits: AuthorizationLimits | None = None
+) -> AuthorizedBookie:
     """Return a bookie whose metadata have ledgers of the log `mine`."""
-    return AuthorizedBookie(rules, Metadata(facts(ledger_id, "mine") for ledger_id in ledger_ids))
+    return AuthorizedBookie(rules, Metadata(facts(ledger_id, "mine") for ledger_id in ledger_ids), limits)
 
 
 def reads(*ledger_ids: int) -> bytes:
@@ -172,12 +173,13 @@ def test_store_that_does_not_answer_makes_eio_and_is_asked_again() -> None:
 
 
 def test_run_of_many_new_ledgers_is_looked_up_a_few_at_once_and_served_whole() -> None:
-    count = 5 * engine.LOOKUPS_PER_CONNECTION_MAX
+    at_once = AuthorizationLimits().connection_lookups_max
+    count = 5 * at_once
     bookie = bookie_with(*range(count))
     bookie.metadata.is_held = True
     peer = bookie.connect(USER)
     bookie.ask(peer, reads(*range(count)))
-    assert len(bookie.metadata.asked) == engine.LOOKUPS_PER_CONNECTION_MAX
+    assert len(bookie.metadata.asked) == at_once
     bookie.metadata.release()
     assert len(statuses(bookie.ask(peer, b"", turns=200))) == count
     assert sorted(bookie.metadata.asked) == list(range(count))
@@ -189,10 +191,8 @@ def test_reader_of_everything_needs_no_look_up() -> None:
     assert not bookie.metadata.asked
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "FACTS_KEPT_MAX", 16)
-    monkeypatch.setattr(engine, "LEDGERS_PER_CONNECTION_MAX", 8)
-    bookie = bookie_with(*range(100))
+def test_what_is_remembered_is_bounded() -> None:
+    bookie = bookie_with(*range(100), limits=AuthorizationLimits(ledgers_max=16, connection_ledgers_max=8))
     peer = bookie.connect(USER)
     for ledger_id in range(100):
         assert statuses(bookie.ask(peer, adds(ledger_id, 0, [b"x"]))) == [Status.EOK]

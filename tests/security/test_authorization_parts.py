@@ -35,7 +35,6 @@ from bookie_service.admin.http.routing import Routes
 from bookie_service.cluster.ledger_lookups import LOOKUPS_AT_ONCE, LedgerLookups
 from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
 from bookie_service.engine.authorization import Authorization, Found, RefusedRequests, Unfound
-from bookie_service.operation import authorization as operation
 from bookie_service.operation.authorization import RulesFollower, log_refusal
 from bookie_service.settings.rules_file import RulesFile
 from tests.bookie.serving import KEY, Serving, adds, service_options
@@ -129,6 +128,30 @@ def test_few_look_ups_run_at_once() -> None:
     with_lookups(test)
 
 
+def test_defect_in_one_request_that_waits_is_logged_and_the_others_are_answered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The others waited for ever, and the error was reported when Python forgot the task."""
+
+    def fail(answer: Found) -> None:
+        raise ValueError("a defect")
+
+    async def test(view: HeldView, lookups: LedgerLookups, found: list[tuple[int, Found]]) -> None:
+        lookups.look_up(7, fail)
+        lookups.look_up(7, lambda answer: found.append((1, answer)))
+        for ledger_id in range(8, LOOKUPS_AT_ONCE + 8):
+            lookups.look_up(ledger_id, lambda answer: found.append((2, answer)))
+        await settled()
+        await view.answer(7, LedgerFacts(7))
+        assert found == [(1, LedgerFacts(7))]
+        assert len(view.asked) == LOOKUPS_AT_ONCE + 1
+
+    with_lookups(test)
+    (record,) = caplog.records
+    assert "ledger 7" in record.getMessage()
+    assert record.exc_info is not None
+
+
 @pytest.mark.parametrize("error", [MetadataError("the session is gone"), ValueError("a defect")], ids=str)
 def test_failed_look_up_says_that_nothing_is_known(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     async def test(view: HeldView, lookups: LedgerLookups, found: list[tuple[int, Found]]) -> None:
@@ -214,7 +237,7 @@ def test_file_that_cannot_be_used_is_named_with_line_and_remedy(tmp_path: Path) 
     with pytest.raises(ConfigurationError, match="cannot be read: Is a directory"):
         RulesFile(str(tmp_path)).read()
     path.write_text("* read *\n* raed *\n")
-    with pytest.raises(ConfigurationError, match=f"={path}: line 2: 'raed' is no right: it must be read"):
+    with pytest.raises(ConfigurationError, match=f"={path}: line 2: 'raed' is not a right: it must be read"):
         RulesFile(str(path)).read()
     path.write_text("* read *\n")
     path.chmod(0o666)
@@ -241,10 +264,7 @@ def test_file_is_read_again_only_when_it_has_changed(tmp_path: Path) -> None:
     assert file.read_if_changed() is None
 
 
-def test_bad_change_keeps_the_rules_and_is_one_log_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(operation, "LOOK_S", 0.01)
+def test_bad_change_keeps_the_rules_and_is_one_log_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     path = tmp_path / "rules"
     path.write_text("* read *\n")
@@ -252,7 +272,7 @@ def test_bad_change_keeps_the_rules_and_is_one_log_line(
     async def run() -> None:
         file = RulesFile(str(path))
         authorization = authorization_with(file.read())
-        follower = RulesFollower(file, authorization)
+        follower = RulesFollower(file, authorization, look_s=0.01)
         follower.start()
         before = authorization.rules
         path.write_text("* nothing *\n")
@@ -349,7 +369,7 @@ def http_status(rules: str, method: str, path: str, principal: Principal = USER,
     ],
 )
 def test_http_request_needs_read_on_its_ledger_or_admin(rules: str, method: str, path: str, status: int) -> None:
-    """The handler judges what is no id; here it answers 200."""
+    """The handler judges what is not an id; here it answers 200."""
     assert http_status(rules, method, path) == status
 
 

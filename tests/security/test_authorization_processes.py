@@ -126,7 +126,7 @@ def test_changed_rules_hold_at_once_and_bad_ones_never(closed: Closed) -> None:
         with pytest.raises(ReadFailed, match=REFUSED):
             late.open(ledger_id, recover=False).read(0, 0)
         closed.rules.write_text(RULES + "certificate:CN=late raed *\n")
-        wait_until(lambda: closed.log_text().count("line 7: 'raed' is no right") == 4, "four complaints")
+        wait_until(lambda: closed.log_text().count("line 7: 'raed' is not a right") == 4, "four complaints")
         closed.rules.write_text(RULES + "certificate:CN=late read metadata:team=mine\n")
         wait_until(lambda: closed.log_text().count("5 authorization rules") >= 4, "the rules to be in force")
         assert list(late.open(ledger_id, recover=False).read(0, 0)) == [b"one"]
@@ -162,8 +162,8 @@ def test_bad_rules_end_the_start_with_line_and_remedy(zookeeper: ZooKeeperProces
     rules.write_text("anonymous read *\nanonymous wirte *\n")
     assert bookie.refusal(authorizationRulesFile=str(rules)) == (
         2,
-        f"bookie: authorizationRulesFile={rules}: line 2: 'wirte' is no right: it must be read, write, fence, admin, "
-        "with commas and no spaces",
+        f"bookie: authorizationRulesFile={rules}: line 2: 'wirte' is not a right: it must be read, write, fence, "
+        "admin, with commas and no spaces",
     )
     assert bookie.refusal(authorizationRulesFile=str(tmp_path / "missing"))[0] == 2
 
@@ -212,7 +212,7 @@ def test_sighup_control_http_and_squatting_at_a_bookie(zookeeper: ZooKeeperProce
 
 
 def test_requests_during_an_outage_of_zookeeper(tmp_path: Path) -> None:
-    """Known ledgers are served on; a first contact is answered EIO, which is no certain answer."""
+    """Known ledgers are served on; a first contact is answered EIO, which is not a certain answer."""
     rules = tmp_path / "rules"
     rules.write_text("anonymous write,fence,read id:0-\n")
     with ZooKeeperProcess(tmp_path / "zookeeper", port=free_ports(1)[0]) as server:

@@ -160,7 +160,7 @@ def test_client_refuses_an_expired_certificate_even_without_host_names(tmp_path:
 def test_self_signed_certificate_in_the_trust_store_is_an_anchor_as_in_java(
     tmp_path: Path, authority: Authority, leaf: Leaf, bookie: Serving
 ) -> None:
-    """A certificate that is no authority's, trusted by itself."""
+    """A certificate that no authority issued, trusted by itself."""
     with bookie.connect() as peer:
         peer.add(1, 0, PAYLOADS)
     _, chain = leaf.pem()

@@ -123,7 +123,7 @@ class FullSchedule(Observer):
         self._reached: set[tuple[str, str]] = set()
 
     def run(self) -> FullOutcome:
-        """Play the schedule; an error that is no BookKeeperError counts as a violation."""
+        """Play the schedule; an error that is not a BookKeeperError counts as a violation."""
         found: list[str] = []
         self.loop.set_exception_handler(lambda loop, context: found.append(f"exception: {_described(context)}"))
         try:

@@ -166,7 +166,7 @@ MUTANTS = (
     ),
     Mutant(
         "loss not reported",
-        "a lost connection with adds under way is no failure",
+        "a lost connection with adds under way is not a failure",
         copies.lost_connection_not_reported,
         first_seed=225,
     ),
@@ -258,7 +258,7 @@ def hunt(
 
 
 def complaint_of(test: Callable[..., None]) -> str | None:
-    """Return why a test fails; None: it passes. An error that is no failed assertion is not taken for a kill."""
+    """Return why a test fails; None: it passes. An error that is not a failed assertion is not taken for a kill."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = {"tmp_path": Path(folder)} if "tmp_path" in inspect.signature(test).parameters else {}
         try:

@@ -74,13 +74,13 @@ MUTANTS = (
 )
 
 
-def an_error_is_no_fence() -> None:
+def an_error_is_not_a_fence() -> None:
     """An EIO of a bookie does not count towards coverage."""
-    test_recovery_votes.test_error_is_no_proof_that_a_bookie_is_fenced(Status.EIO)
+    test_recovery_votes.test_error_is_not_proof_that_a_bookie_is_fenced(Status.EIO)
 
 
 DIRECTED: dict[str, Callable[..., None]] = {
-    "error covers": an_error_is_no_fence,
+    "error covers": an_error_is_not_a_fence,
     "changes forgotten": (
         test_full_scenarios.test_recovery_closes_only_when_what_it_wrote_back_is_on_its_way_to_a_bookie_that_it_took_in
     ),

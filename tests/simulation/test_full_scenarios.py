@@ -119,7 +119,7 @@ def test_recovery_closes_only_when_what_it_wrote_back_is_on_its_way_to_a_bookie_
     ("protocol", "status"),
     [("v2", Status.EIO), ("v3", Status.EIO), ("v3", Status.EUNKNOWNLEDGERSTATE), ("v2", Status.ETOOMANYREQUESTS)],
 )
-def test_p26_answer_that_is_not_certain_is_no_vote_against_an_entry(protocol: str, status: Status) -> None:
+def test_p26_answer_that_is_not_certain_is_not_a_vote_against_an_entry(protocol: str, status: Status) -> None:
     """Two of three bookies took an entry. One of them answers with an error, before the other one is heard.
 
     The third one lacks the entry, and says so. Two negatives are the end of the ledger, and there is only one.

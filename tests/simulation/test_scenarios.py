@@ -364,7 +364,7 @@ def test_p34_rewritten_entries_pass_the_fence() -> None:
     assert (play.stored.is_closed, play.stored.last_entry) == (True, 0)
 
 
-def test_p37_damaged_copy_is_no_vote() -> None:
+def test_p37_damaged_copy_is_not_a_vote() -> None:
     """Neither for the entry nor against it: another copy decides."""
     core = recovery_of(Fragment(0, ("b1", "b2", "b3")))
     core.on_fence_answer(0, Response.NEGATIVE)

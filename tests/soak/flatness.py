@@ -6,7 +6,7 @@ half is an hour, so the rise is one per hour. Samples of a process that is young
 few samples left, as of a process that is killed too often, is not judged, and listed so.
 
 Faults end some processes again and again. What such a process holds depends on what it happened to do in its minutes,
-so its samples are no independent ones. The line of a role with PROCESSES_MIN or more processes in the half is fitted to
+so its samples are not independent. The line of a role with PROCESSES_MIN or more processes in the half is fitted to
 their means, and twice the standard error of the rise is allowed beside the bound.
 """
 

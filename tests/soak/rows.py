@@ -18,10 +18,10 @@ def number_of(data: bytes | memoryview) -> int:
     """Return the number of a row.
 
     Raises:
-        ValueError: these bytes are no row.
+        ValueError: these bytes are not a row.
     """
     found = bytes(data)
     number = int(found.partition(b" ")[0])
     if found != row(number):
-        raise ValueError(f"{found[:40]!r} ... is no row")
+        raise ValueError(f"{found[:40]!r} ... is not a row")
     return number

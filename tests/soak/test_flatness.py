@@ -75,7 +75,7 @@ def test_what_a_process_takes_while_it_starts_does_not_count() -> None:
     assert verdict(samples) == "flat"
 
 
-def test_a_peak_in_one_process_of_many_is_no_rise() -> None:
+def test_a_peak_in_one_process_of_many_is_not_a_rise() -> None:
     """A bookie that faults end every few minutes had its flood late in one half and early in the other."""
     samples = samples_of(lambda at: (250 if 6300 < at < 6600 else 80) * MIB, age=lambda at: at % 300)
     assert verdict(samples) == "flat"

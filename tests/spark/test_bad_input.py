@@ -61,7 +61,7 @@ WRONG_OF_CHECK = {
     },
     values.text: {"": "is empty"},
     values.publisher: {"": "is empty", "a\n": "printable", "x" * 201: "1 to 200"},
-    values.pattern: {"": "is empty", "(": "is no regular expression"},
+    values.pattern: {"": "is empty", "(": "is not a regular expression"},
     topic_options.topic: {
         "": "is empty",
         "a/b": "tenant/namespace/NAME",
@@ -73,7 +73,7 @@ WRONG_OF_CHECK = {
     topic_options.topics_pattern: {
         "soon": "such as public/default/clicks-.*",
         "": "tenant/namespace/PATTERN",
-        "a/b/(": "is no regular expression",
+        "a/b/(": "is not a regular expression",
         "http://a/b/c": "persistent://",
         "../b/c": "impossible part",
     },
@@ -308,7 +308,7 @@ def test_options_that_no_read_takes_together_are_refused_at_load(given, part):
     assert part in error_of(ConfigurationError, lambda: BookKeeperDataSource({"uri": URI, **given}))
 
 
-def test_options_that_a_read_or_a_write_takes_are_no_matter_for_load():
+def test_options_that_a_read_or_a_write_takes_do_not_matter_for_load():
     for given in ({"startingOffsets": "latest"}, {"ensembleSize": "1"}, {"txnVersion": "1"}, {"ledgerMetadata.a": "b"}):
         BookKeeperDataSource({"uri": URI, "log": "a", **given})
     BookKeeperDataSource({"uri": URI, "inspect": "logs"})

@@ -190,7 +190,7 @@ def test_the_checkpoint_of_another_selection_is_refused(cluster: Cluster, client
     other = SourceOptions.parse({"uri": cluster.uri, "ledgers": "*", "ledgerMetadata.team": "another"})
     with pytest.raises(ConfigurationError, match="give the same options"):
         LedgerStreamReader(VALUE, other).latestOffset(json.loads(stream.offset), ReadAllAvailable())
-    with pytest.raises(ConfigurationError, match="no offset of a stream of ledgers"):
+    with pytest.raises(ConfigurationError, match="not an offset of a stream of ledgers"):
         LedgerStreamReader(VALUE, other).latestOffset({"logs": {}, "version": 1}, ReadAllAvailable())
 
 

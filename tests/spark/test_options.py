@@ -236,7 +236,7 @@ def test_impossible_combinations_are_refused():
         ({"log": "a", "ledgerMetadata.k": "v"}, "a log is read whole"),
         ({"inspect": "logs", "mode": "PERMISSIVE"}, "'mode' has no effect on a read of 'inspect'"),
         ({"inspect": "logs", "log": "a"}, "'log' and 'inspect' exclude each other"),
-        ({"logsPattern": "("}, "is no regular expression"),
+        ({"logsPattern": "("}, "is not a regular expression"),
         ({"inspect": "entries"}, "none of ledgers, logs, bookies, fragments"),
         ({"ledgers": "*", "recover": "true", "unconfirmed": "true"}, "exclude each other"),
     ],

@@ -130,7 +130,7 @@ def test_ledgers_are_chosen_by_custom_metadata(cluster, client):
     assert found(cluster, ledgers="*", **{"ledgerMetadata.mark": "nobody's"}) == []
 
 
-def test_ledger_that_goes_while_it_is_chosen_is_no_error_unless_it_is_named(cluster, client):
+def test_ledger_that_goes_while_it_is_chosen_is_not_an_error_unless_it_is_named(cluster, client):
     ids = [ledger(client, [n]) for n in range(3)]
     planner = ReadPlanner(client.asynchronous, SourceOptions.parse({"uri": cluster.uri, "ledgers": "*"}))
 
@@ -353,7 +353,7 @@ def test_progress_contains_the_lag_of_a_stream(cluster, client, log):
     [None, 5, "{", "{}", {}, {"sources": 5}, {"sources": ["x"]}, {"sources": [{}]}]
     + [{"sources": [{"latestOffset": latest}]} for latest in ("7", "{}", {"entries_behind": 1})],
 )
-def test_lag_of_what_is_no_progress_of_ours_says_so(other):
+def test_lag_of_what_is_not_progress_of_ours_says_so(other):
     with pytest.raises(ConfigurationError, match="no source of format bookkeeper"):
         lag(other)
 
@@ -446,7 +446,7 @@ def test_checkpoints_of_one_log_and_of_a_pattern_are_not_mixed_up(cluster, clien
     single = BookKeeperStreamReader(VALUE, options(cluster, one))
     with pytest.raises(ConfigurationError, match="a stream with 'logsPattern'"):
         single.latestOffset(many.initialOffset())
-    with pytest.raises(ConfigurationError, match="no offset of a stream with 'logsPattern'"):
+    with pytest.raises(ConfigurationError, match="is not an offset of 'logsPattern'"):
         many.latestOffset(single.initialOffset())
 
 

@@ -112,7 +112,7 @@ def test_json_that_is_not_a_position_is_refused_at_load(text):
         BookKeeperDataSource({"uri": URI, "logsPattern": "a|b", "startingOffsets": f'{{"a": {text}}}'})
 
 
-def test_positions_and_words_are_no_matter_for_load():
+def test_positions_and_words_do_not_matter_for_load():
     position = '{"ordinal": 0, "ledger": 7, "entry": 3, "version": 1}'
     BookKeeperDataSource({"uri": URI, "log": "a", "startingOffsets": position})
     many = f'{{"a": {position}, "b": "-10", "c": "earliest"}}'

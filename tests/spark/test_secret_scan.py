@@ -170,7 +170,7 @@ def test_no_secret_is_in_plans_pages_logs_checkpoints_outputs_or_arguments(compl
     # The application's files, its event log, checkpoints and pages were there to be searched.
     for pattern in ("events/**/*", "checkpoints/*/offsets/0", "ui/SQL.html", "ui/envi.json", "output/spark.err"):
         assert any(path.is_file() and path.stat().st_size for path in run.folder.glob(pattern)), pattern
-    # What is no secret is found there: the name of a log. Values that look like secrets would be redacted by Spark.
+    # What is not a secret is found there: the name of a log. Values that look like secrets would be redacted by Spark.
     control = SecretScanner({"name": b"searched-file"})
     for folder in ("events", "output", "ui"):
         assert list(control.below([run.folder / folder])), folder

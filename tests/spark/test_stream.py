@@ -201,7 +201,7 @@ def test_session_helper_gives_the_session_that_runs(spark):
 
 
 def test_session_helper_refuses_what_spark_would_pass_over():
-    with pytest.raises(ConfigurationError, match="'shuffle_partitions' is no setting of Spark's"):
+    with pytest.raises(ConfigurationError, match="'shuffle_partitions' is not a setting of Spark"):
         bkspark.session(shuffle_partitions="8")
 
 
@@ -230,7 +230,7 @@ def test_truncated_entries_that_were_unread_fail_the_stream(spark, table, sink, 
     assert third.read(spark) == list(range(25, 30))
 
 
-def test_truncation_before_the_reader_is_no_loss(spark, table, sink, client):
+def test_truncation_before_the_reader_is_not_a_loss(spark, table, sink, client):
     numbers(table, 0, 10, partitions=1)
     sink.run(values(table))
     numbers(table, 10, 20, partitions=1)

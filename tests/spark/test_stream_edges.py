@@ -143,7 +143,7 @@ def test_batch_that_was_planned_after_the_end_of_a_closed_ledger_is_loss(cluster
     assert values(allowed, start, planned) == ["1", "2"]
 
 
-def test_empty_object_is_no_position_and_of_a_pattern_leaves_every_log_at_the_earliest(cluster, client, prefix):
+def test_empty_object_is_not_a_position_and_of_a_pattern_leaves_every_log_at_the_earliest(cluster, client, prefix):
     append(client, prefix, b"1")
     with pytest.raises(ConfigurationError, match="option 'startingOffsets': position"):
         follow(cluster, log=prefix, startingOffsets="{}").initialOffset()

@@ -137,7 +137,7 @@ def test_partitions_and_topics_that_appear_are_read_from_their_beginning(
     assert sorted(query.offset["topics"]) == [f"{topic.name}-x", f"{topic.name}-y"]
 
 
-def test_trimmed_ledgers_that_were_read_are_no_loss_and_others_are(cluster: Cluster, topic: StoredTopic) -> None:
+def test_trimmed_ledgers_that_were_read_are_not_a_loss_and_others_are(cluster: Cluster, topic: StoredTopic) -> None:
     topic.ledger(numbered(0))
     topic.ledger([], is_open=True)
     query = Query(cluster, topic, startingOffsets="earliest")
@@ -156,7 +156,7 @@ def test_trimmed_ledgers_that_were_read_are_no_loss_and_others_are(cluster: Clus
     assert allowed.batch() == "4"
 
 
-def test_empty_ledger_that_a_broker_drops_is_no_loss(cluster: Cluster, topic: StoredTopic) -> None:
+def test_empty_ledger_that_a_broker_drops_is_not_a_loss(cluster: Cluster, topic: StoredTopic) -> None:
     topic.ledger(numbered(0))
     empty = topic.ledger([], is_open=True)
     query = Query(cluster, topic, startingOffsets="earliest")

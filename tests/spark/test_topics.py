@@ -167,7 +167,7 @@ def test_position_may_be_given_as_pulsar_spark_has_it_and_within_a_batch(topic: 
     signed = [octet - 256 if octet > 127 else octet for octet in identity]
     assert values(read(VALUE, startingOffsets=json.dumps({str(topic.name): signed}))) == [b"1", b"2", b"3"]
     assert values(read(VALUE, endingOffsets=f"{ledger}:0:-1:1")) == [b"0", b"1"]
-    with pytest.raises(ConfigurationError, match="no message id"):
+    with pytest.raises(ConfigurationError, match="is not a message id"):
         read(VALUE, startingOffsets=json.dumps({str(topic.name): "x"}))
     with pytest.raises(ConfigurationError, match="ends before"):
         read(VALUE, startingOffsets=f"{ledger + 1000}:0")
@@ -303,14 +303,14 @@ def test_columns_that_describe_a_message_need_no_payload(topic: StoredTopic, rea
 # ---- what is wrong ----
 
 
-def test_entry_that_is_no_message_does_what_mode_says(topic: StoredTopic, read: Callable) -> None:
-    ledger = topic.ledger([*numbered(0, 1), b"hello, world, this is no message", *numbered(2)])
+def test_entry_that_is_not_a_message_does_what_mode_says(topic: StoredTopic, read: Callable) -> None:
+    ledger = topic.ledger([*numbered(0, 1), b"hello, world, this is not a message", *numbered(2)])
     with pytest.raises(MalformedPayload, match=f"message {ledger}:2: malformed"):
         read(VALUE)
     assert values(read(VALUE, mode="DROPMALFORMED")) == [b"0", b"1", b"2"]
     found = read("value binary, __entryId bigint, _corrupt_record binary", mode="PERMISSIVE")
     assert [(row["value"], row["__entryId"]) for row in found] == [(b"0", 0), (b"1", 1), (None, 2), (b"2", 3)]
-    assert [row["_corrupt_record"] for row in found] == [None, None, b"hello, world, this is no message", None]
+    assert [row["_corrupt_record"] for row in found] == [None, None, b"hello, world, this is not a message", None]
 
 
 def test_trimmed_ledger_that_is_named_is_data_lost(topic: StoredTopic, read: Callable) -> None:

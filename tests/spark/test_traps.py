@@ -54,7 +54,7 @@ sections these are). Where a trap's name is in a test, the test fails if we step
       AvailableNow ignores a limit          test_limits_cut_the_stream_into_epochs
                                             test_available_now_ends_at_what_was_there_at_its_start
 
-Two rows of section 7 are no traps any more: the time-out of long triggers, which Spark 4.0 does not have, and pandas 3,
+Two rows of section 7 are no longer traps: the time-out of long triggers, which Spark 4.0 does not have, and pandas 3,
 of which Spark only warns.
 """
 

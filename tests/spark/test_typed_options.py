@@ -15,7 +15,7 @@ URI = "zk://127.0.0.1:2181/ledgers"
 
 
 def test_every_option_has_a_type():
-    # Names with a point are keys of a mapping: they are no names of Python's.
+    # Names with a point are keys of a mapping: they are not names of Python's.
     plain = {option.name for option in OPTIONS if "." not in option.name}
     assert set(OptionTypes.__annotations__) == plain | {"ledgerMetadata", "bookkeeper", "zookeeper"}
     assert {option.name.partition(".")[0] for option in OPTIONS if "." in option.name} == {"zookeeper"}
@@ -87,7 +87,7 @@ def test_changed_options_leave_the_first_as_they_were():
         ({"log": "a", "LOG": "b"}, "options 'log' and 'LOG' are the same"),
         ({"log": "a", "ledgerMetadata": {"Team": "x", "team": "y"}}, "'ledgerMetadata.Team' and 'ledgerMetadata.team'"),
         ({"log": "a", "minPartitions": None}, "option 'minPartitions' is of type NoneType"),
-        ({"log": "a", "ledgerMetadata": "k=v"}, "option 'ledgerMetadata' is 'k=v', which is no mapping"),
+        ({"log": "a", "ledgerMetadata": "k=v"}, "option 'ledgerMetadata' is 'k=v', which is not a mapping"),
         ({}, "nothing to read or write is named"),
     ],
 )

@@ -30,5 +30,5 @@ def test_a_worker_that_is_used_again_spares_its_modules_from_the_second_call_on(
     assert _frozen_after_each_call({"SPARK_REUSE_WORKER": "1"}) == [False, True, True]
 
 
-def test_a_process_that_is_no_such_worker_is_left_alone() -> None:
+def test_a_process_that_is_not_such_a_worker_is_left_alone() -> None:
     assert _frozen_after_each_call({}) == [False, False, False]

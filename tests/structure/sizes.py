@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.layering import PACKAGES, violations
+from tests.sources import parsed, python_files
 
 FILE_LINES_MAX = 600
 PARAMETERS_MAX = 6
@@ -45,7 +46,7 @@ def sizes(root: Path) -> dict[str, str]:
 
 
 def _trees(folder: Path) -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text()) for path in sorted(folder.rglob("*.py"))}
+    return {path: parsed(path) for path in python_files(folder.parent, [folder.name])}
 
 
 def _line_count(path: Path) -> int:

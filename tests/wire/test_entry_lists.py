@@ -26,7 +26,7 @@ def test_groups_are_runs_at_equal_distances():
     assert [entry for entry in range(110) if entry in runs] == [0, 2, 3, 5, 6, 8, 9, 11, 12, 100, 101, 102, 103, 104]
 
 
-def test_no_groups_are_no_entries():
+def test_without_groups_there_are_no_entries():
     assert decode_entry_list(entry_list()).entries == 0
 
 
@@ -76,7 +76,7 @@ def test_what_is_encoded_is_decoded(seed):
     assert runs.entries == len(ids)
 
 
-def test_striped_entries_are_one_group_and_more_groups_than_allowed_are_no_list():
+def test_striped_entries_are_one_group_and_more_groups_than_allowed_are_not_a_list():
     striped = EntryRuns.of(np.arange(3000)[np.arange(3000) % 3 != 1])
     data = encode_entry_list(striped, 3)
     # The first entry is alone: it lacks the one before it.
@@ -85,7 +85,7 @@ def test_striped_entries_are_one_group_and_more_groups_than_allowed_are_no_list(
     assert encode_entry_list(striped, 2) is None
 
 
-def test_more_runs_than_the_ledger_can_have_are_no_list():
+def test_more_runs_than_the_ledger_can_have_are_not_a_list():
     """24 bytes may describe millions of runs, which would take a second and hundreds of megabytes."""
     data = entry_list((0, 2997, 1, 3))
     assert len(decode_entry_list(data, runs_max=1000).starts) == 1000
@@ -150,7 +150,7 @@ def test_any_runs_of_63_bit_ids_can_be_listed(seed):
     assert runs.entries == sum((ends - starts).tolist())
 
 
-def test_long_run_that_takes_more_groups_than_allowed_is_no_list():
+def test_long_run_that_takes_more_groups_than_allowed_is_not_a_list():
     assert encode_entry_list(EntryRuns(np.array([0]), np.array([2**31])), 1) is None
     assert encode_entry_list(EntryRuns(np.array([0]), np.array([2**31])), 2) == entry_list(
         (0, 0, 2**31 - 1, 0), (2**31 - 1, 2**31 - 1, 1, 0)

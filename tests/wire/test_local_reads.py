@@ -48,7 +48,7 @@ def test_messages_come_back() -> None:
         b"\0\0\0\2" + REQUEST_BYTES[4:],
     ],
 )
-def test_what_is_no_request_is_refused(message: bytes) -> None:
+def test_what_is_not_a_request_is_refused(message: bytes) -> None:
     with pytest.raises(ProtocolError):
         LocalRead.decode(message)
 
@@ -65,6 +65,6 @@ def test_what_is_no_request_is_refused(message: bytes) -> None:
         FOUND_BYTES[:8] + b"\1" + FOUND_BYTES[9:],
     ],
 )
-def test_what_is_no_reply_is_refused(message: bytes) -> None:
+def test_what_is_not_a_reply_is_refused(message: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_reply(message)

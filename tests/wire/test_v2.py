@@ -66,7 +66,7 @@ def test_requests_of_all_kinds_in_one_buffer_are_distinguished():
 
 
 @pytest.mark.parametrize("frame", REQUESTS, ids=["add", "read", "fence", "batch"])
-def test_half_a_frame_is_no_request_and_no_error(frame):
+def test_half_a_frame_is_neither_a_request_nor_an_error(frame):
     for length in range(len(frame)):
         table = scan_frames(frame[:length], length)
         assert len(table) == 0

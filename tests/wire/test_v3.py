@@ -124,7 +124,7 @@ def test_adds_whose_numbers_are_padded_are_left_to_protobuf():
     assert v3_adds.decode_adds(octets, table, 0) is None
 
 
-def test_every_truncation_and_random_bytes_are_no_add_or_an_error_of_ours():
+def test_every_truncation_and_random_bytes_are_not_an_add_or_an_error_of_ours():
     whole = add_message(300, 1 << 40, 70000, b"body" * 10, flag=1, writeFlags=1, priority=100).SerializeToString()
     chance = random.Random(1)
     tries = [whole[:end] for end in range(len(whole))]

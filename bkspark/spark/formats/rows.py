@@ -222,7 +222,7 @@ def _object_of(payload: bytes, *, is_json: bool) -> dict[str, Any] | list[Any]:
 
 def _inferred_type(name: Any, cells: list[Any], *, is_sparks: bool) -> pa.DataType:
     if type(name) is not str:
-        raise ValueError(f"a column is named {name!r}, which is no text")
+        raise ValueError(f"a column is named {name!r}, which is not text")
     # Together with numbers, the three words are numbers too; if all values are such words, they may be text.
     if any(type(cell) in (int, float) for cell in cells):
         cells = [float(cell) if cell in WORDS_OF_FLOATS else cell for cell in cells]

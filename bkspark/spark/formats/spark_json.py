@@ -81,7 +81,7 @@ def _whole(value: Any) -> int:
         return value
     if isinstance(value, (float, Decimal)) and value == int(value):
         return int(value)
-    raise TypeError(f"{value!r} is no whole number")
+    raise TypeError(f"{value!r} is not a whole number")
 
 
 def _rounded(scale: int) -> Convert:
@@ -102,5 +102,5 @@ def _timestamp(value: Any) -> datetime:
 
 def _string(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not text")
     return value

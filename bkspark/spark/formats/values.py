@@ -235,7 +235,7 @@ def _float(value: Any) -> float:
 
 
 def decimal_of(value: Any) -> Decimal:
-    """Return a decimal number. Raises ValueError, TypeError or ArithmeticError if it is no such value."""
+    """Return a decimal number. Raises ValueError, TypeError or ArithmeticError if it is not such a value."""
     number = Decimal(str(_typed(value, str, int, float, Decimal)))
     if not number.is_finite():
         raise ValueError(f"{value!r} is not a decimal number")

@@ -71,7 +71,7 @@ class LogLookup:
 def _impossible(position: int) -> str:
     if position > 0 and position & OFFSET_MASK > HEADER_BYTES:
         return ""
-    return f"{position & (1 << 64) - 1:#018x} is no position: no entry lies there in any log"
+    return f"{position & (1 << 64) - 1:#018x} is not a position: no entry lies there in any log"
 
 
 def read_index(files: ReadOnlyFiles, path: str, lookup: LogLookup, entry_id: int | None = None) -> Iterator[Finding]:

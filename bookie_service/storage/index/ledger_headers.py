@@ -16,13 +16,10 @@ from bkspark.errors import StorageDamaged
 from bookie_service.formats import ledger_headers as file_format
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.formats.ledger_headers import HeaderRows
-from bookie_service.storage.index.manifest import IndexManifestWriter
+from bookie_service.storage.index.manifest import ROWS_BESIDE, IndexManifestWriter
 from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles
 from bookie_service.storage.io.placed_file import PlacedFile
 from bookie_service.storage.io.placed_log import PlacedLog
-
-_ROWS_BESIDE = 4096
-"""The file is rewritten when this many of its rows, and as many as there are ledgers, are obsolete."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,10 +139,13 @@ class LedgerHeaders:
 class LedgerHeadersWriter(LedgerHeaders):
     """Records headers durably, and in the manifest up to where the file is whole."""
 
-    def __init__(self, files: LocalFiles, directories: Sequence[str], known: IndexManifestWriter) -> None:
-        """Raises StorageDamaged and OSError as `LedgerHeaders`."""
+    def __init__(
+        self, files: LocalFiles, directories: Sequence[str], known: IndexManifestWriter, rows_beside: int = ROWS_BESIDE
+    ) -> None:
+        """`rows_beside`: as of the manifest. Raises StorageDamaged and OSError as `LedgerHeaders`."""
         super().__init__(files, directories, known.headers)
         self._known = known
+        self._rows_beside = rows_beside
         self._noted_generation = None if known.headers is None else known.headers[0]
         """Generation that is durably in the manifest."""
         self._log = PlacedLog(files, self._file, is_whole=self._is_whole and not self.damage)
@@ -200,7 +200,7 @@ class LedgerHeadersWriter(LedgerHeaders):
             # A torn record of a generation that is not noted would count as a loss.
             is_replaced=is_replaced
             or self._file.generation != self._noted_generation
-            or self._rows_written > 2 * len(table) + _ROWS_BESIDE,
+            or self._rows_written > 2 * len(table) + self._rows_beside,
         )
         self._rows_written = len(table) if is_replaced else self._rows_written + len(changes)
         self.table = table

@@ -16,17 +16,21 @@ from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles
 from bookie_service.storage.io.placed_file import PlacedFile
 from bookie_service.storage.io.placed_log import PlacedLog
 
-_RECENT_MAX = 8192
+RECENT_MAX = 8192
 """Rows in the dictionary before they are merged into the arrays."""
-_ROWS_BESIDE = 4096
+ROWS_BESIDE = 4096
 """The file is rewritten when this many of its rows, and as many as there are ledgers, are obsolete."""
 
 
 class IndexManifest:
     """What is known about the index files. Changed by one thread at a time, read by any."""
 
-    def __init__(self, files: ReadOnlyFiles, directories: Sequence[str]) -> None:
-        """`directories`: the `current` directories of all ledger directories.
+    def __init__(self, files: ReadOnlyFiles, directories: Sequence[str], *, recent_max: int = RECENT_MAX) -> None:
+        """Read the file.
+
+        Args:
+            directories: the `current` directories of all ledger directories.
+            recent_max: rows in the dictionary before they are merged into the arrays.
 
         Raises:
             StorageDamaged: a later version wrote the file.
@@ -40,6 +44,7 @@ class IndexManifest:
         except ValueError as error:
             raise StorageDamaged(f"{file_format.FILE_NAME} in {', '.join(directories)}: {error}") from error
         self._directories = directories
+        self._recent_max = recent_max
         self.damaged_at = None if end == len(data) else end
         """Offset of bytes that are not a record; then, or when the file is missing, rows may be missing."""
         self.is_complete = end == len(data) > 0
@@ -104,7 +109,7 @@ class IndexManifest:
 
     def _learn(self, changes: Mapping[int, int]) -> None:
         self._recent.update(changes)
-        if len(self._recent) > _RECENT_MAX:
+        if len(self._recent) > self._recent_max:
             # In this order: a concurrent reader checks the recent rows first.
             self._rows = self._all_rows()
             self._recent = {}
@@ -113,8 +118,17 @@ class IndexManifest:
 class IndexManifestWriter(IndexManifest):
     """Records durably what is known about the index files."""
 
-    def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
-        super().__init__(files, directories)
+    def __init__(
+        self,
+        files: LocalFiles,
+        directories: Sequence[str],
+        *,
+        recent_max: int = RECENT_MAX,
+        rows_beside: int = ROWS_BESIDE,
+    ) -> None:
+        """`rows_beside`: rows that say nothing any more, beside one for each ledger, before the file is rewritten."""
+        super().__init__(files, directories, recent_max=recent_max)
+        self._rows_beside = rows_beside
         self._files = files
         self._waiting: dict[int, int] = {}
         """Changes that are not durable."""
@@ -169,7 +183,7 @@ class IndexManifestWriter(IndexManifest):
         is_replaced = self._log.write(
             file_format.encode_rows(changed[:, 0], changed[:, 1]),
             self._encode,
-            is_replaced=self._rows_written > 2 * ledgers + _ROWS_BESIDE
+            is_replaced=self._rows_written > 2 * ledgers + self._rows_beside
             or not len(changed)
             or not file_format.may_append(self._version, names_headers=names_headers),
         )

@@ -30,8 +30,6 @@ logger = logging.getLogger(__name__)
 
 SPARES_MAX = 4
 """Files that wait for reuse; more than are filled between two checkpoints are of little use."""
-CACHED_BYTES = 8 * 1024 * 1024
-"""Bytes of the journal's newest part that stay in the page cache, with `leaves_page_cache`."""
 _PAGE_BYTES = 4096
 
 
@@ -41,7 +39,8 @@ class JournalOptions:
 
     Every group begins at a multiple of `alignment_bytes`; 0: the physical block size of the journal's disk, so that no
     write touches a sector with durable bytes. `leaves_page_cache`: durable bytes are dropped from the page cache,
-    because only a replay reads them, and the memory is better used to cache entry logs.
+    because only a replay reads them, and the memory is better used to cache entry logs; the newest ones, up to
+    `cached_bytes`, stay there.
     """
 
     file_bytes_max: int = bounded(2048 * 1024 * 1024, 1, BYTES_MAX, "bytes")
@@ -51,6 +50,7 @@ class JournalOptions:
     reuse_files: bool = False
     sync_groups: bool = True
     leaves_page_cache: bool = True
+    cached_bytes: int = bounded(8 * 1024 * 1024, 0, BYTES_MAX, "bytes")
 
     def __post_init__(self) -> None:
         check(self)
@@ -138,7 +138,7 @@ class Journal:
     def _sync(self) -> None:
         self._file.sync_data()
         self._synced = self._end
-        if self._options.leaves_page_cache and self._end - self._let_go >= CACHED_BYTES:
+        if self._options.leaves_page_cache and self._end - self._let_go >= self._options.cached_bytes:
             # Rarely, because it costs a call; in whole pages, because the last page is written to again.
             end = self._end - self._end % _PAGE_BYTES
             self._file.drop_page_cache(self._let_go, end)

@@ -135,8 +135,15 @@ class JournalThread:
         *,
         commits_inline: bool = True,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        inline_sync_ns_max: int = INLINE_SYNC_NS_MAX,
     ) -> None:
-        """`commits_inline` False: several journals, which can sync at the same time only on their own threads."""
+        """Begin with a disk that has synced nothing yet.
+
+        Args:
+            commits_inline: False: several journals, which can sync at the same time only on their own threads.
+            inline_sync_ns_max: how long the event loop may wait for the disk.
+        """
+        self._inline_sync_ns_max = inline_sync_ns_max
         self._journal = journal
         self._clock_ns = journal.clock_ns = clock_ns
         self._limits = limits
@@ -264,7 +271,7 @@ class JournalThread:
     # ---- on the event loop ----
 
     def _may_commit(self) -> bool:
-        return self._commits_inline and self.is_idle and min(self._syncs_ns) <= INLINE_SYNC_NS_MAX
+        return self._commits_inline and self.is_idle and min(self._syncs_ns) <= self._inline_sync_ns_max
 
     def _hand_over(self, *submissions: _Submission) -> None:
         """Pass the held records to the thread, and then these."""
