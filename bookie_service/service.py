@@ -86,7 +86,9 @@ class BookieService:
         # asyncio calls due timers after the callbacks of ready sockets.
         call_last = partial(self._loop.call_later, 0)
         self._turns = Turns(call_last, time.monotonic, loop_turn_began=turn_began(self._loop))
-        self._fetches = FetchThreads(files, options.fetch_threads, self._post, self._on_failure)
+        self._fetches = FetchThreads(
+            files, options.fetch_threads, self._post, self._on_failure, list(options.ledger_directories)
+        )
         self._listener: Listener | None = None
         self._local_reads: LocalReadServer | None = None
         self._timers: list[Repeating] = []
@@ -121,6 +123,8 @@ class BookieService:
         for notice in self._storage.notices:
             logger.warning("%s", notice)
         await self._begin_run(self._storage, suspects)
+        # From here on one disk may be late, because the journal has what it lacks.
+        self._storage.store.disks.waits = False
         self._start_threads(self._storage)
         self._bookie = Bookie(
             self._storage.store,
@@ -213,6 +217,11 @@ class BookieService:
     @property
     def connection_count(self) -> int:
         return len(self._connections)
+
+    @property
+    def fetch_threads(self) -> int:
+        """How many threads fetch for reads."""
+        return self._fetches.threads
 
     @property
     def waiting_fetches(self) -> int:
@@ -312,6 +321,8 @@ class BookieService:
                 the journal.
         """
         self.abandon()
+        # What is not durable in the end has to be found in the journal.
+        self._storage.store.disks.waits = True
         if self._collector is not None:
             await self._collector.stop()
         await asyncio.to_thread(self._checkpoints.stop)

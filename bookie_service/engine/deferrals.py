@@ -93,8 +93,14 @@ class Deferrals:
         return ledger_id in self._flushing
 
     def on_flush_begun(self) -> None:
-        """A flush that moves the marks has begun; it covers everything accepted before."""
-        self._flushing, self._unflushed = self._unflushed, {}
+        """A flush that moves the marks has begun; it covers everything accepted before.
+
+        If the last one did not move them after all, this one also covers what that did.
+        """
+        for ledger_id, (cursor, runs) in self._unflushed.items():
+            _, earlier = self._flushing.get(ledger_id, (cursor, []))
+            self._flushing[ledger_id] = (cursor, earlier + runs)
+        self._unflushed = {}
 
     def on_flush_done(self) -> None:
         """The flush is complete: its adds are durable in entry log and index."""

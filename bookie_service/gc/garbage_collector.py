@@ -36,7 +36,7 @@ from bookie_service.gc.deletion_proofs import DeletedLedgersView, DeletionProofs
 from bookie_service.gc.gc_policy import CompactionLevel, LogUsage
 from bookie_service.storage import ledger_id_sets
 from bookie_service.storage.disks import DiskRoom
-from bookie_service.storage.io.files import is_out_of_space
+from bookie_service.storage.io.files import is_out_of_space, may_be_repeated
 from bookie_service.storage.ledgers.interface import LedgerStorage
 from bookie_service.storage.logs.compaction import Compactor, LogInDoubt
 
@@ -480,9 +480,9 @@ class GarbageCollector:
         try:
             await self._apart(self._compactor.finish, intent, self._pace())
         except OSError as error:
-            if not is_out_of_space(error):
+            if not may_be_repeated(error):
                 raise
-            self._keep(report, f"entry log {intent.old_id:x} stays beside its copy until there is space: {error}")
+            self._keep(report, f"entry log {intent.old_id:x} stays beside its copy for now: {error}")
             self._on_no_space()
             return False
         await self._remove(intent.old_id)

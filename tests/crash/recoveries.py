@@ -68,6 +68,7 @@ class RichScript(Script):
 
     # Everything has its turn; what happens at the same time is for campaigns.
     concurrency = (0.0,)
+    lateness = (0.0,)
 
     def _configuration(self, storage_class: StorageClass | None, log_per_ledger: bool | None) -> Setup:
         assert storage_class is not None
@@ -101,7 +102,7 @@ class RichScript(Script):
         yield "checkpoint", twin.checkpoint
         yield "seal", twin.store.seal_logs
         yield "drop", lambda: self._drop(2)
-        # Directories take turns, so each new log lies in the other directory.
+        # The new logs of compactions take turns, so each lies in another directory.
         yield "compact", lambda: twin.compact(twin.store.logs.rotated()[0])
         yield "compact", lambda: twin.compact(twin.store.logs.rotated()[0])
         yield "add", lambda: self._put(3, 1, 60)

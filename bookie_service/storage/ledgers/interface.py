@@ -24,6 +24,7 @@ from bkspark.wire.placed_entries import PlacedEntries
 from bookie_service.formats.index import LedgerHeader, decode_lac
 from bookie_service.storage.index.index import ENTRIES_END, Extent, LedgerUpdate, StoredLedger
 from bookie_service.storage.io.byte_source import WAITING, ByteSource
+from bookie_service.storage.io.disk_threads import DiskWork
 from bookie_service.storage.io.framed_entries import FramedEntries
 from bookie_service.storage.ledgers.limbo import Limbo
 from bookie_service.storage.ledgers.tombstones import Tombstones
@@ -132,6 +133,7 @@ class LedgerIndex(IndexView, Protocol):
                 without being durable.
 
         Raises:
+            DiskStalled: a disk is late; everything is held as before, and this can be repeated.
             OSError: a write failed; it is unknown what is durable.
         """
 
@@ -233,6 +235,8 @@ class LedgerStorage(Protocol):
     limbo: Limbo
     active: MemTable
     """The half of the write cache that entries are added to."""
+    disks: DiskWork
+    """Works for the ledger directories at the same time."""
     writing: threading.Lock
     """Held while the index is written: a flush, or a move of positions."""
 
@@ -335,7 +339,8 @@ class LedgerStorage(Protocol):
     def write_flush(self, flush: Flush, *, names_are_durable: bool = True) -> None:
         """Make entries durable in entry logs, then let the index hold their positions; sync it if the mark moves.
 
-        `names_are_durable` is False in replay, see `LedgerIndex.sync`.
+        `names_are_durable` is False in replay, see `LedgerIndex.sync`. If a disk is late with its part of the index,
+        the flush no longer `advances_checkpoint`.
 
         Raises:
             OSError: a write failed, and the mark must not move. If there was no space (`files.is_out_of_space`), the

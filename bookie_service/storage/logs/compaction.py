@@ -197,9 +197,9 @@ class Compactor:
 
         Raises:
             StorageDamaged: the new log is not whole; both logs must be kept.
-            OSError: the index could not be written. If there was no space (`files.is_out_of_space`), positions lead to
-                both logs, each to a whole entry, and this can be repeated; it is `unfinished`. After any other error
-                `recover` must run before anything else uses the store.
+            OSError: the index could not be written. If there was no space, or a disk is late
+                (`files.may_be_repeated`), positions lead to both logs, each to a whole entry, and this can be repeated;
+                it is `unfinished`. After any other error `recover` must run before anything else uses the store.
         """
         self.unfinished = intent
         if self._store.logs.path(intent.new_id) is None:
