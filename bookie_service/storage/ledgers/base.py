@@ -293,7 +293,7 @@ class BaseLedgerStorage(ABC):
         # Later entries are assumed to be as large as those before them; if they are smaller, another run follows.
         likely = bytes_max // self._item_bytes + 2
         count = min(count_max, likely, ledger.last_entry - first_entry + 1, _POSITIONS_PER_LOOKUP)
-        positions = self.index.positions(ledger.ledger_id, first_entry, count)
+        positions = self.index.positions(ledger.ledger_id, first_entry, count, source)
         if not len(positions) or not positions.item(0):
             self._is_whole(ledger.ledger_id)
             return None
@@ -312,7 +312,12 @@ class BaseLedgerStorage(ABC):
         if look.goes_on:
             first_entry, count = look.index_span()
             positions = np.zeros(count, np.int64)
-            stored = self.index.positions(ledger.ledger_id, first_entry, count)
+            try:
+                stored = self.index.positions(ledger.ledger_id, first_entry, count, source)
+            except NotCached:
+                if look.found.is_empty:
+                    raise
+                return look.found
             positions[: len(stored)] = stored
             if look.in_logs(self._reader, first_entry, positions, source):
                 self._is_whole(ledger.ledger_id)

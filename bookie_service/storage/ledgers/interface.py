@@ -42,8 +42,12 @@ class IndexView(Protocol):
             StorageDamaged: traces of it exist, but its header is unreadable.
         """
 
-    def positions(self, ledger_id: int, first_entry: int, count: int) -> np.ndarray:
-        """Return positions of `first_entry`, ... as int64, 0 where not held; shorter when no later entry is held."""
+    def positions(self, ledger_id: int, first_entry: int, count: int, source: ByteSource = WAITING) -> np.ndarray:
+        """Return positions of `first_entry`, ... as int64, 0 where not held; shorter when no later entry is held.
+
+        Raises:
+            NotCached: `source` does not wait, and they are not in memory.
+        """
 
     def last_entry(self, ledger_id: int) -> int:
         """Return the highest entry id with a position, NO_ENTRY when there is none."""
@@ -215,6 +219,11 @@ class LookResult:
     pieces: list[tuple[np.ndarray, PlacedEntries]] = field(default_factory=list)
     missing: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     odd: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is known of any entry yet."""
+        return not (self.pieces or len(self.missing) or len(self.odd))
 
     def order(self, count: int) -> np.ndarray | None:
         """Return all `count` rows in this order: found, missing, odd, others; None when they are in it already."""
