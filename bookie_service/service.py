@@ -24,7 +24,8 @@ from bookie_service.engine.authorization import Authorization
 from bookie_service.engine.bookie import Bookie
 from bookie_service.engine.disk_watch import DiskWatch
 from bookie_service.engine.turns import Turns
-from bookie_service.gc.garbage_collector import CollectionOptions, GarbageCollector, GarbageView, PassReport
+from bookie_service.gc.collection_status import PassReport
+from bookie_service.gc.garbage_collector import CollectionOptions, GarbageCollector, GarbageView
 from bookie_service.metrics.families import Registry
 from bookie_service.metrics.requests import RequestTimes
 from bookie_service.network.authentication import ListenerAuthentication
@@ -268,6 +269,7 @@ class BookieService:
             self._on_failure,
             lambda: self._disks.room,
             self._look_at_disks,
+            copies_at_once=len(self._options.ledger_directories),
         )
         self._collector.start()
 

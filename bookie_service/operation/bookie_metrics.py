@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from bookie_service.gc.garbage_collector import CollectionStatus
+from bookie_service.gc.collection_status import CollectionStatus
 from bookie_service.metrics.families import (
     NO_LABELS,
     PLAIN,

@@ -170,7 +170,8 @@ class EntryLogs(StoredLogs):
         """Give a temporary log its final name, durably; it is unsettled. The file must be durable."""
         self._adopted.add(log_id)
         # A crash may have lost `lastId`, and as a temporary log it did not count.
-        self._last_id = max(self._last_id, log_id)
+        with self._numbering:
+            self._last_id = max(self._last_id, log_id)
         path = self.file_path(log_id, suffix)
         directory = os.path.dirname(path)
         adopted = os.path.join(directory, log_format.file_name(log_id))
