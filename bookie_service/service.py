@@ -24,7 +24,8 @@ from bookie_service.engine.authorization import Authorization
 from bookie_service.engine.bookie import Bookie
 from bookie_service.engine.disk_watch import DiskWatch
 from bookie_service.engine.turns import Turns
-from bookie_service.gc.garbage_collector import CollectionOptions, GarbageCollector, GarbageView, PassReport
+from bookie_service.gc.collection_status import PassReport
+from bookie_service.gc.garbage_collector import CollectionOptions, GarbageCollector, GarbageView
 from bookie_service.metrics.families import Registry
 from bookie_service.metrics.requests import RequestTimes
 from bookie_service.network.authentication import ListenerAuthentication
@@ -86,7 +87,9 @@ class BookieService:
         # asyncio calls due timers after the callbacks of ready sockets.
         call_last = partial(self._loop.call_later, 0)
         self._turns = Turns(call_last, time.monotonic, loop_turn_began=turn_began(self._loop))
-        self._fetches = FetchThreads(files, options.fetch_threads, self._post, self._on_failure)
+        self._fetches = FetchThreads(
+            files, options.fetch_threads, self._post, self._on_failure, list(options.ledger_directories)
+        )
         self._listener: Listener | None = None
         self._local_reads: LocalReadServer | None = None
         self._timers: list[Repeating] = []
@@ -121,6 +124,8 @@ class BookieService:
         for notice in self._storage.notices:
             logger.warning("%s", notice)
         await self._begin_run(self._storage, suspects)
+        # From here on one disk may be late, because the journal has what it lacks.
+        self._storage.store.disks.waits = False
         self._start_threads(self._storage)
         self._bookie = Bookie(
             self._storage.store,
@@ -215,6 +220,11 @@ class BookieService:
         return len(self._connections)
 
     @property
+    def fetch_threads(self) -> int:
+        """How many threads fetch for reads."""
+        return self._fetches.threads
+
+    @property
     def waiting_fetches(self) -> int:
         """How many reads wait for a fetch thread."""
         return self._fetches.waiting
@@ -259,6 +269,7 @@ class BookieService:
             self._on_failure,
             lambda: self._disks.room,
             self._look_at_disks,
+            copies_at_once=len(self._options.ledger_directories),
         )
         self._collector.start()
 
@@ -312,6 +323,8 @@ class BookieService:
                 the journal.
         """
         self.abandon()
+        # What is not durable in the end has to be found in the journal.
+        self._storage.store.disks.waits = True
         if self._collector is not None:
             await self._collector.stop()
         await asyncio.to_thread(self._checkpoints.stop)

@@ -22,7 +22,7 @@ from typing import Any
 from bkspark.errors import BookKeeperError, ConfigurationError
 from bkspark.ids import NO_ENTRY
 from bookie_service.admin import control
-from bookie_service.gc.garbage_collector import PassReport
+from bookie_service.gc.collection_status import PassReport
 from bookie_service.operation.bookie_operator import BookieOperator, Refused, as_json
 from bookie_service.settings.arguments import describe, fail
 

@@ -78,11 +78,7 @@ class Deferrals:
             # A forgotten cursor is replaced by a new one, which counts from here on.
             _, held = self._unflushed.get(ledger_id, (cursor, []))
             self._unflushed[ledger_id] = (cursor, held)
-            for first, last in runs:
-                if held and held[-1][1] == first - 1:
-                    held[-1] = (held[-1][0], last)
-                elif len(held) < RANGES_MAX:
-                    held.append((first, last))
+            _extend(held, runs)
 
     def is_unflushed(self, ledger_id: int) -> bool:
         """Whether adds of a ledger are in the write cache alone, and no flush has begun that makes them durable."""
@@ -93,11 +89,27 @@ class Deferrals:
         return ledger_id in self._flushing
 
     def on_flush_begun(self) -> None:
-        """A flush that moves the marks has begun; it covers everything accepted before."""
-        self._flushing, self._unflushed = self._unflushed, {}
+        """A flush that moves the marks has begun; it covers everything accepted before.
+
+        If the last one did not move them after all, this one also covers what that did.
+        """
+        for ledger_id, (cursor, runs) in self._unflushed.items():
+            _, held = self._flushing.get(ledger_id, (cursor, []))
+            self._flushing[ledger_id] = (cursor, held)
+            _extend(held, runs)
+        self._unflushed = {}
 
     def on_flush_done(self) -> None:
         """The flush is complete: its adds are durable in entry log and index."""
         for cursor, runs in self._flushing.values():
             cursor.on_synced(runs)
         self._flushing = {}
+
+
+def _extend(held: list[EntryRange], runs: Sequence[EntryRange]) -> None:
+    """Add runs of entries, as far as there is room."""
+    for first, last in runs:
+        if held and held[-1][1] == first - 1:
+            held[-1] = (held[-1][0], last)
+        elif len(held) < RANGES_MAX:
+            held.append((first, last))

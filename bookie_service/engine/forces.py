@@ -50,8 +50,11 @@ class Forces:
         waiting.append(force)
 
     def on_flush_begun(self) -> None:
-        """A flush begins, which moves the marks: it has the adds that the waiting forces cover."""
-        self._flushing, self._waiting = self._waiting, []
+        """A flush begins, which moves the marks: it has the adds that the waiting forces cover.
+
+        If the last one did not move them after all, its forces wait for this one.
+        """
+        self._flushing, self._waiting = self._flushing + self._waiting, []
 
     def on_flush_done(self) -> list[WaitingForce]:
         """The flush has ended: return the forces that it carried out."""

@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
+import os
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
@@ -32,11 +34,13 @@ from bkspark.options import BYTES_MAX, COUNT_MAX, YEARS_S, bounded, check
 from bookie_service.engine.pacing import pause_s
 from bookie_service.formats.compaction import Intent
 from bookie_service.gc import gc_policy
+from bookie_service.gc.collection_status import CollectionStatus, PassReport
+from bookie_service.gc.compaction_pace import CollectionStopped, CompactionPace, PaceLimit
 from bookie_service.gc.deletion_proofs import DeletedLedgersView, DeletionProofs
 from bookie_service.gc.gc_policy import CompactionLevel, LogUsage
 from bookie_service.storage import ledger_id_sets
 from bookie_service.storage.disks import DiskRoom
-from bookie_service.storage.io.files import is_out_of_space
+from bookie_service.storage.io.files import is_out_of_space, may_be_repeated
 from bookie_service.storage.ledgers.interface import LedgerStorage
 from bookie_service.storage.logs.compaction import Compactor, LogInDoubt
 
@@ -110,59 +114,6 @@ class GarbageView(DeletedLedgersView, Protocol):
         """Yield whether a ledger is certainly on other bookies only; inside the context no process repairs it."""
 
 
-@dataclass(slots=True)
-class PassReport:
-    """What one pass did."""
-
-    dropped_ledgers: int = 0
-    removed_logs: int = 0
-    compacted_logs: int = 0
-    damaged_logs: int = 0
-    freed_bytes: int = 0
-    kept_because: str = ""
-    """Why ledgers or logs that are garbage may remain; empty when nothing prevented their deletion."""
-
-    def __str__(self) -> str:
-        kept = f"; {self.kept_because}" if self.kept_because else ""
-        return (
-            f"{self.dropped_ledgers} ledgers dropped, {self.removed_logs} entry logs removed, {self.compacted_logs} "
-            f"rewritten, {self.damaged_logs} damaged and kept, {self.freed_bytes} bytes freed{kept}"
-        )
-
-
-@dataclass(slots=True)
-class CollectionStatus:
-    """What the collector does and did since the start, and what an operator suspended.
-
-    compacting: "minor" or "major" while logs are rewritten, otherwise "".
-    minor_at_ms, major_at_ms: when such a compaction last ended, by the wall clock; 0: never since the start.
-    deleted_bytes: freed by removing whole logs; compacted_bytes: by rewriting them.
-    logs, log_bytes, live_bytes, usage_counts: of the rotated logs, as the last pass found them; `usage_counts[i]` has
-        the logs whose live share is at most (i + 1) / 10.
-    """
-
-    is_forced: bool = False
-    compacting: str = ""
-    minor_at_ms: int = 0
-    major_at_ms: int = 0
-    minor_count: int = 0
-    major_count: int = 0
-    passes: int = 0
-    failed_removals: int = 0
-    deleted_ledgers: int = 0
-    deleted_bytes: int = 0
-    compacted_bytes: int = 0
-    logs: int = 0
-    log_bytes: int = 0
-    live_bytes: int = 0
-    ledgers: int = 0
-    usage_counts: tuple[int, ...] = (0,) * 10
-    last_report: PassReport = field(default_factory=PassReport)
-    is_suspended: bool = False
-    is_minor_suspended: bool = False
-    is_major_suspended: bool = False
-
-
 @dataclass(frozen=True, slots=True)
 class _Request:
     """A caller of `collect` that waits for the report of its pass."""
@@ -171,8 +122,12 @@ class _Request:
     is_major: bool
 
 
-class _Stopped(Exception):
-    """The collector was asked to stop."""
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A log and the new one with what counts of it; None: nothing counts."""
+
+    old_id: int
+    new_id: int | None
 
 
 class GarbageCollector:
@@ -189,10 +144,12 @@ class GarbageCollector:
         room: Callable[[], DiskRoom] = lambda: DiskRoom.ENOUGH,
         on_no_space: Callable[[], None] = lambda: None,
         clock_s: Callable[[], float] = time.monotonic,
+        copies_at_once: int = 1,
     ) -> None:
         """`flush()` returns when everything added before is in entry logs and index; `on_failure(error)`: the index or
         the list of logs may be half changed, and the process must end. `room()`: room of the ledger directories.
         `on_no_space()`: a compaction found a disk full. `clock_s()`: measures the time between passes.
+        `copies_at_once`: how many logs, of different ledger directories, compaction copies at the same time.
         """
         self._store = store
         self._compactor = compactor
@@ -203,6 +160,7 @@ class GarbageCollector:
         self._room = room
         self._on_no_space = on_no_space
         self._thread = ThreadPoolExecutor(1, "collector")
+        self._copiers = ThreadPoolExecutor(copies_at_once, "compaction") if copies_at_once > 1 else None
         self._stopping = threading.Event()
         self._asked = asyncio.Event()
         self._waiting: list[_Request] = []
@@ -258,14 +216,19 @@ class GarbageCollector:
         self._stopping.set()
         if self._task is not None:
             self._task.cancel()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        for threads in self._executors():
+            threads.shutdown(wait=False, cancel_futures=True)
 
     async def stop(self) -> None:
         """Stop, and return when the collector no longer runs."""
         self.abandon()
         if self._task is not None:
             await asyncio.wait([self._task])
-        await asyncio.to_thread(self._thread.shutdown)
+        for threads in self._executors():
+            await asyncio.to_thread(threads.shutdown)
+
+    def _executors(self) -> list[ThreadPoolExecutor]:
+        return [self._thread, *([] if self._copiers is None else [self._copiers])]
 
     async def _run(self) -> None:
         waiting: list[_Request] = []
@@ -288,7 +251,7 @@ class GarbageCollector:
                 for request in waiting:
                     if not request.report.done():
                         request.report.set_result(report)
-        except _Stopped:
+        except CollectionStopped:
             return
         except Exception as error:
             _fail(waiting, f"garbage collection failed, which ends the bookie: {error}")
@@ -438,13 +401,14 @@ class GarbageCollector:
     async def _rewrite_logs(self, level: CompactionLevel, usages: Sequence[LogUsage], report: PassReport) -> None:
         garbage = {each.log_id: each.log_bytes - each.live_bytes for each in usages}
         began = time.monotonic()
-        for log_id in gc_policy.logs_to_compact(usages, level.threshold):
+        for log_ids in self._side_by_side(gc_policy.logs_to_compact(usages, level.threshold)):
             if self._compactor.unfinished is not None:
                 return
             if 0 < level.seconds_max <= time.monotonic() - began:
                 self._keep(report, f"logs are left for the next compaction after {level.seconds_max:g} s")
                 return
-            if log_id not in self._damaged and await self._compact(log_id, report):
+            whole = [log_id for log_id in log_ids if log_id not in self._damaged]
+            for log_id in await self._compact_together(whole, report):
                 report.compacted_logs += 1
                 report.freed_bytes += garbage[log_id]
 
@@ -462,28 +426,69 @@ class GarbageCollector:
         facts = self._compactor.facts(log_id, self._pace())
         return gc_policy.usage(log_id, facts.log_bytes, facts.ledger_ids, facts.ledger_bytes, held)
 
+    def _side_by_side(self, log_ids: Sequence[int]) -> Iterator[Sequence[int]]:
+        """Yield logs to be copied at the same time: one of each ledger directory."""
+        if self._copiers is None:
+            yield from ([log_id] for log_id in log_ids)
+            return
+        by_directory: dict[str, list[int]] = {}
+        for log_id in log_ids:
+            by_directory.setdefault(os.path.dirname(self._store.logs.path(log_id) or ""), []).append(log_id)
+        for group in itertools.zip_longest(*by_directory.values()):
+            yield [log_id for log_id in group if log_id is not None]
+
+    async def _compact_together(self, log_ids: Sequence[int], report: PassReport) -> list[int]:
+        """Copy logs at the same time, and replace one after the other; return those that were."""
+        if len(log_ids) == 1:
+            return [log_id for log_id in log_ids if await self._compact(log_id, report)]
+        pace = self._pace()
+        copies = await asyncio.gather(*(self._copy(log_id, pace, report) for log_id in log_ids), return_exceptions=True)
+        for copy in copies:
+            if isinstance(copy, BaseException):
+                raise copy
+        return [copy.old_id for copy in copies if isinstance(copy, _Copy) and await self._replace(copy, report)]
+
     async def _compact(self, log_id: int, report: PassReport) -> bool:
+        copy = await self._copy(log_id, self._pace(), report)
+        return copy is not None and await self._replace(copy, report)
+
+    async def _copy(self, log_id: int, pace: CompactionPace, report: PassReport) -> _Copy | None:
+        """Copy what counts of a log; None: the log stays as it is."""
+        loop, thread = asyncio.get_running_loop(), self._copiers or self._thread
+        outstanding_max = self._options.outstanding_max
         try:
-            intent = await self._apart(self._compactor.copy, log_id, self._pace(), self._options.outstanding_max)
+            return _Copy(
+                log_id, await loop.run_in_executor(thread, self._compactor.rewrite, log_id, pace, outstanding_max)
+            )
         except LogInDoubt as doubt:
             self._keep(report, f"entry log {log_id:x} is not rewritten: {doubt}")
-            return False
         except (StorageDamaged, OSError) as error:
             self._isolate(log_id, error, report)
+        return None
+
+    async def _replace(self, copy: _Copy, report: PassReport) -> bool:
+        """Replace a log by its copy; False: it stays, for now at least."""
+        if copy.new_id is None:
+            await self._remove(copy.old_id)
+            return True
+        if self._compactor.unfinished is not None:
+            await self._apart(self._compactor.abandon, copy.new_id)
             return False
-        if intent is not None:
-            return await self._finish(intent, report)
-        await self._remove(log_id)
-        return True
+        try:
+            intent = await self._apart(self._compactor.intend, copy.new_id, copy.old_id)
+        except OSError as error:
+            self._isolate(copy.old_id, error, report)
+            return False
+        return await self._finish(intent, report)
 
     async def _finish(self, intent: Intent, report: PassReport) -> bool:
         """Let the index point to the new log, and remove the old one; False when there is no space for that yet."""
         try:
             await self._apart(self._compactor.finish, intent, self._pace())
         except OSError as error:
-            if not is_out_of_space(error):
+            if not may_be_repeated(error):
                 raise
-            self._keep(report, f"entry log {intent.old_id:x} stays beside its copy until there is space: {error}")
+            self._keep(report, f"entry log {intent.old_id:x} stays beside its copy for now: {error}")
             self._on_no_space()
             return False
         await self._remove(intent.old_id)
@@ -503,24 +508,13 @@ class GarbageCollector:
 
     # ---- tools ----
 
-    def _pace(self) -> Callable[[int, int], None]:
-        """Return a function that waits after each piece of work as the limits require, and ends the work on a stop."""
-        began = time.monotonic()
-        done = 0
-        paced_by = self._options
+    def _pace(self) -> CompactionPace:
+        return CompactionPace(self._limit, self._stopping)
 
-        def pace(entries: int, size: int) -> None:
-            nonlocal done, began, paced_by
-            options = self._options
-            if options is not paced_by:
-                # An operator changed the rate: what was done before does not count against it.
-                done, began, paced_by = 0, time.monotonic(), options
-            rate = options.bytes_per_s if options.limit_by_bytes else options.entries_per_s
-            done += size if options.limit_by_bytes else entries
-            if self._stopping.wait(pause_s(done, rate, time.monotonic() - began)):
-                raise _Stopped
-
-        return pace
+    def _limit(self) -> PaceLimit:
+        options = self._options
+        rate = options.bytes_per_s if options.limit_by_bytes else options.entries_per_s
+        return PaceLimit(rate, options.limit_by_bytes)
 
     def _metadata_pace(self) -> Callable[[], Awaitable[None]]:
         """Return a coroutine function that waits before each query to the metadata store as the limit requires."""

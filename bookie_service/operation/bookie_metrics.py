@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from bookie_service.gc.garbage_collector import CollectionStatus
+from bookie_service.gc.collection_status import CollectionStatus
 from bookie_service.metrics.families import (
     NO_LABELS,
     PLAIN,
@@ -87,7 +87,7 @@ class BookieMetrics:
         yield Family("bookie_BOOKIE_ADD_ENTRY", "summary", (Operation(adds.succeeded, adds.failed),))
         read = (times.succeeded, READ_ENTRY), (times.failed, READ_ENTRY)
         yield Family("bookie_BOOKIE_READ_ENTRY", "summary", (Operation(*read),))
-        yield gauge(f"{_SERVER}_BookieReadThreadPool_threads", service.options.fetch_threads)
+        yield gauge(f"{_SERVER}_BookieReadThreadPool_threads", service.fetch_threads)
         yield gauge(f"{_SERVER}_BookieWriteThreadPool_threads", 1)
         is_read_full = bookie.reads.is_full
         blocked = bookie.blocked_clients

@@ -19,7 +19,7 @@ from bkspark.errors import BookKeeperError
 from bkspark.metadata.bookie_plans import QUARANTINE, BookiePlan
 from bkspark.version import VERSION
 from bookie_service.formats.bookie_status import BookieStatus
-from bookie_service.gc.garbage_collector import CollectionStatus, PassReport
+from bookie_service.gc.collection_status import CollectionStatus, PassReport
 from bookie_service.operation.audit import audit
 from bookie_service.operation.live_keys import LiveKeys
 from bookie_service.service import BookieService

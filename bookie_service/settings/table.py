@@ -86,7 +86,7 @@ TABLE: Mapping[type, Sequence[Row]] = {
         Row("use_short_host_name", "useShortHostName"),
     ),
     ServiceOptions: (
-        Row("fetch_threads", "numReadWorkerThreads", "threads that wait for the disk"),
+        Row("fetch_threads", "numReadWorkerThreads", "threads that wait for the disk; ledger directories share them"),
         Row("local_reads", "localReadsEnabled", "clients on this host read entry logs themselves"),
         Row("statistics", "enableStatistics", "the times of requests are recorded"),
         Row("statistics_window_s", "prometheusStatsLatencyRolloverSeconds", "s of which quantiles are", least=1),

@@ -145,10 +145,24 @@ def decide(limits: DiskLimits, before: DiskDecision, facts: DiskFacts) -> DiskDe
 def directory_for_log(
     limits: DiskLimits, spaces: Mapping[str, FileSystemSpace], log_id: int, full: Collection[str] = ()
 ) -> str:
-    """Return which ledger directory a new entry log goes to: the one with the most free space.
+    """Return which ledger directory a new entry log goes to: of those with room the one with the most free space.
+
+    Directories that differ little take turns.
+    """
+    fit = directories_with_room(limits, spaces, full)
+    most = max(spaces[path].free_bytes for path in fit)
+    little = min(limits.log_bytes_max, most // _ALIKE_DIVISOR)
+    alike = [path for path in fit if most - spaces[path].free_bytes <= little]
+    return alike[log_id % len(alike)]
+
+
+def directories_with_room(
+    limits: DiskLimits, spaces: Mapping[str, FileSystemSpace], full: Collection[str] = ()
+) -> list[str]:
+    """Return the ledger directories that new entries may go to.
 
     Full directories (`full`: as of the last check) are excluded; if all are full, those with less than
-    `new_log_bytes_min` are excluded; if all have less, no directory is. Directories that differ little take turns.
+    `new_log_bytes_min` are excluded; if all have less, no directory is.
     """
     fit = [path for path, space in spaces.items() if not _is_full(limits, space, path in full)]
     fit = fit or [
@@ -156,11 +170,7 @@ def directory_for_log(
         for path, space in spaces.items()
         if space.free_bytes >= limits.minimum(limits.new_log_bytes_min, limits.log_bytes_max, space)
     ]
-    fit = fit or list(spaces)
-    most = max(spaces[path].free_bytes for path in fit)
-    little = min(limits.log_bytes_max, most // _ALIKE_DIVISOR)
-    alike = [path for path in fit if most - spaces[path].free_bytes <= little]
-    return alike[log_id % len(alike)]
+    return fit or list(spaces)
 
 
 def _is_full(limits: DiskLimits, space: FileSystemSpace, was_full: bool) -> bool:

@@ -17,7 +17,7 @@ import pytest
 
 from bkspark.errors import BookKeeperError
 from bookie_service.admin import control, live_commands
-from bookie_service.gc.garbage_collector import PassReport
+from bookie_service.gc.collection_status import PassReport
 
 REPORT = PassReport(dropped_ledgers=3, removed_logs=2, freed_bytes=1000, kept_because="a reason")
 

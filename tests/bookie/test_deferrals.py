@@ -15,10 +15,12 @@ from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
 from bkspark.wire.v3 import StatusCode
 from bookie_service.engine.deferrals import Deferrals
+from bookie_service.engine.forces import Forces, WaitingForce
 from bookie_service.engine.sync_cursor import RANGES_MAX
 from bookie_service.storage.journal.journal_thread import FlushLimits
 from tests.bookie.serving import KEY, Serving, service_options, stored
 from tests.bookie.v3_peer import FENCE, V3Peer
+from tests.crash.twins import SILENT
 
 LEDGER = 5
 DEFERRED = {"writeFlags": v3.DEFERRED_SYNC}
@@ -61,6 +63,31 @@ def test_cursor_counts_adds_that_bypass_the_journal_when_the_next_flush_is_done(
     deferrals.on_flush_begun()
     deferrals.on_flush_done()
     assert (deferrals.is_unflushed(4), reported(deferrals, 4, 9)) == (False, 2)
+
+
+def test_flush_after_one_that_did_not_move_the_marks_covers_what_both_had() -> None:
+    """A disk was late: what the first flush had is durable only when the second is done."""
+    deferrals = Deferrals(1)
+    forces = Forces(deferrals)
+    for entry_id in range(3):
+        deferrals.bypassed(deferrals.take([(4 + entry_id // 2, ids(entry_id), -1)]))
+        forces.add(WaitingForce(SILENT, 4 + entry_id // 2, (b"",)))
+        deferrals.on_flush_begun()
+        forces.on_flush_begun()
+        assert (reported(deferrals, 4, 9), reported(deferrals, 5, 9)) == (-1, -1)
+    deferrals.on_flush_done()
+    assert [force.ledger_id for force in forces.on_flush_done()] == [4, 4, 5]
+    assert reported(deferrals, 4, 9) == 1
+    assert not deferrals.is_flushing(4)
+    assert not forces.on_flush_done()
+
+
+def test_runs_of_flushes_that_did_not_move_the_marks_are_tracked_in_bounded_memory() -> None:
+    deferrals = Deferrals(1)
+    for entry_id in range(0, 4 * RANGES_MAX, 2):
+        deferrals.bypassed(deferrals.take([(4, ids(entry_id), -1)]))
+        deferrals.on_flush_begun()
+    assert len(deferrals._flushing[4][1]) == RANGES_MAX
 
 
 def test_adds_that_bypass_the_journal_are_tracked_in_bounded_memory_and_others_reported_as_not_synced() -> None:

@@ -196,24 +196,36 @@ def test_disk_that_fails_otherwise_ends_the_search_for_one(disks: Disks) -> None
 def test_directory_without_space_is_avoided_until_the_disks_are_looked_at(disks: Disks) -> None:
     disks.files.free |= {"/b": 1 << 41, "/c": 1 << 40, "/a": 1 << 39}
     logs = disks.logs()
-    first = logs.create()
-    assert logs.avoid(first.log_id)
-    second = logs.create()
-    assert logs.path(second.log_id) == "/c/2.log"
-    assert logs.avoid(second.log_id)
-    third = logs.create()
-    assert logs.path(third.log_id) == "/a/3.log"
-    assert not logs.avoid(third.log_id), "there is none left to try"
+    logs.create()
+    logs.avoid("/b")
+    assert logs.path(logs.create().log_id) == "/c/2.log"
+    logs.avoid("/c")
+    assert logs.path(logs.create().log_id) == "/a/3.log"
+    logs.avoid("/a")
     assert logs.path(logs.create().log_id) == "/b/4.log", "all are avoided, so none is"
     logs.note_full(frozenset())
-    assert logs.avoid(first.log_id)
+    assert logs.with_room(["/a", "/b", "/c"]) == ["/a", "/b", "/c"]
 
 
-def test_nothing_is_avoided_for_a_log_that_was_not_created(disks: Disks) -> None:
+def test_new_entries_go_to_directories_with_room_that_are_not_avoided(disks: Disks) -> None:
     logs = disks.logs()
-    assert not logs.avoid(None)
-    assert not logs.avoid(77)
-    assert len({logs.path(logs.create().log_id)[1] for _ in range(3)}) == 3  # type: ignore[index]
+    assert logs.with_room(["/c", "/a"]) == ["/a", "/c"], "in configured order"
+    disks.files.free["/c"] = 1
+    logs.avoid("/b")
+    assert logs.with_room(["/a", "/b", "/c"]) == ["/a"]
+    assert logs.with_room(["/b", "/c"]) == ["/c"], "a full one is better than one that took nothing"
+    assert logs.with_room(["/b"]) == ["/b"]
+    assert logs.with_room([]) == []
+
+
+def test_log_is_created_where_the_caller_wants_it(disks: Disks) -> None:
+    logs = disks.logs()
+    for name in ("/c", "/c", "/a"):
+        log = logs.create(name)
+        assert logs.path(log.log_id) == f"{name}/{log.log_id}.log"
+    disks.fail("create", "/b")
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        logs.create("/b")
 
 
 def test_log_in_a_full_directory_is_left_where_another_is_not_full(disks: Disks) -> None:
@@ -370,18 +382,17 @@ def test_rollback_does_what_it_can_on_a_disk_that_takes_nothing(disks: Disks) ->
     assert appending.append(1) == [2]
 
 
-def test_failed_log_is_named_so_that_its_directory_can_be_avoided(disks: Disks) -> None:
+def test_items_that_were_made_durable_are_undone_until_they_are_settled(disks: Disks) -> None:
     appending = Appending(disks, AppendOptions())
-    assert appending.appender.last_log_id is None
-    appending.append(1)
-    assert appending.appender.last_log_id == 1
-    appending.appender.sync()
-    appending.appender.seal()
-    assert appending.appender.last_log_id == 1
-    disks.fail("create", "/")
-    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
-        appending.append(1)
-    assert appending.appender.last_log_id is None, "creating a log failed, so none did"
+    appending.append(2)
+    appending.appender.sync_all()
+    appending.appender.rollback()
+    assert appending.logs.path(1) is None
+    appending.append(2)
+    appending.appender.sync_all()
+    appending.appender.settle()
+    appending.appender.rollback()
+    assert appending.size(2) == HEADER_BYTES + 2 * len(ITEM)
 
 
 def test_durable_log_may_lack_its_map_on_a_disk_that_fails_and_one_with_unsynced_items_may_not(disks: Disks) -> None:

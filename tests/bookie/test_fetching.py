@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import queue
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,22 @@ import pytest
 
 from bookie_service.storage.io.byte_source import Fetched, FileRange
 from bookie_service.storage.io.fetching import FetchThreads
-from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.io.files import File, LocalFiles
+from tests.polling import wait_until
 
 
 class Loop:
     """An event loop whose calls a test makes; `failures` is what ends the process."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, files: LocalFiles | None = None, directories: Sequence[str] = ()) -> None:
         self.posted: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]] = queue.SimpleQueue()
         self.failures: list[BaseException] = []
         self.threads = FetchThreads(
-            LocalFiles(), threads, lambda callback, *values: self.posted.put((callback, values)), self.failures.append
+            files or LocalFiles(),
+            threads,
+            lambda callback, *values: self.posted.put((callback, values)),
+            self.failures.append,
+            directories,
         )
         self.threads.start()
 
@@ -86,6 +92,44 @@ def test_thread_begins_nothing_before_what_it_read_is_taken(loop: Loop) -> None:
     loop.turn()
     loop.turn()
     assert begun == [0, 1, 2]
+
+
+def test_disk_that_stalls_keeps_no_thread_from_reads_of_the_others(tmp_path: Path) -> None:
+    directories = [str(tmp_path / name) for name in ("a", "b", "c")]
+    for directory in directories:
+        os.mkdir(directory)
+        LocalFiles().replace(f"{directory}/1.log", bytes(range(10)))
+    released = threading.Event()
+
+    class Files(LocalFiles):
+        def open(self, path: str) -> File:
+            if path.startswith(directories[1]):
+                released.wait(60)
+            return super().open(path)
+
+    loop = Loop(2, Files(), directories)
+    found: list[Fetched] = []
+    for directory in [directories[1]] * 5 + directories[:1] + directories[2:]:
+        loop.threads.fetch(FileRange(f"{directory}/1.log", 0, 5), found.append)
+    ran: list[int] = []
+    loop.threads.run(lambda: 7, ran.append)
+    for _ in range(3):
+        loop.turn()
+    assert sorted(os.path.dirname(each.place.path) for each in found) == [directories[0], directories[2]]
+    assert ran == [7]
+    wait_until(lambda: loop.threads.waiting == 4, "the thread of the stalled disk to begin")
+    released.set()
+    for _ in range(5):
+        loop.turn()
+    assert [each.data for each in found] == [bytes(range(5))] * 7
+    loop.stop()
+
+
+def test_directories_share_the_threads_and_each_has_one(tmp_path: Path) -> None:
+    for threads, directories, wanted in ((8, 1, 8), (8, 2, 12), (8, 3, 12), (2, 4, 5)):
+        made = Loop(threads, directories=[f"/{number}" for number in range(directories)])
+        assert made.threads.threads == wanted, "those of the directories, and as many as one has for all else"
+        made.stop()
 
 
 def test_error_of_our_own_ends_the_process(loop: Loop) -> None:

@@ -115,11 +115,16 @@ def logs_in(directory: str) -> set[str]:
     return {path.name for path in Path(directory, "current").glob("*.log")}
 
 
-def test_entry_logs_go_where_most_is_free_and_leave_a_full_disk(files: FaultyFiles, tmp_path: Path) -> None:
+def bytes_in(directory: str) -> int:
+    return sum(path.stat().st_size for path in Path(directory, "current").glob("*.log"))
+
+
+def test_entries_go_to_the_directory_of_their_ledger_and_leave_a_full_disk(files: FaultyFiles, tmp_path: Path) -> None:
     """One full directory: another one is used, and the bookie stays writable."""
-    first, second = (str(tmp_path / f"ledgers-{name}") for name in ("a", "b"))
-    options = replace(small(service_options(tmp_path, disks=OFTEN)), ledger_directories=[first, second])
-    files.used = {"journal": EMPTY, "ledgers-a": 0.2, "ledgers-b": 0.6}
+    # Ledger 5 belongs to the second of two.
+    second, first = (str(tmp_path / f"ledgers-{name}") for name in ("b", "a"))
+    options = replace(small(service_options(tmp_path, disks=OFTEN)), ledger_directories=[second, first])
+    files.used = {"journal": EMPTY, "ledgers-a": 0.6, "ledgers-b": 0.2}
     with Serving(options, files) as serving, serving.connect() as peer:
         assert peer.add(5, 0, [b"x"]) == [Status.EOK]
         wait_until(lambda: logs_in(first), "the first entry log")
@@ -132,10 +137,16 @@ def test_entry_logs_go_where_most_is_free_and_leave_a_full_disk(files: FaultyFil
 
         wait_until(moved, "an entry log on the other disk")
         before = logs_in(first)
-        assert next_add(peer) == Status.EOK
+        size = bytes_in(second)
+
+        def grown() -> bool:
+            assert next_add(peer) == Status.EOK
+            return bytes_in(second) > size
+
+        wait_until(grown, "more entries there")
+        assert logs_in(first) == before
         files.used["ledgers-b"] = FULL
         wait_for(peer, Status.EREADONLY)
-    assert logs_in(first) == before
     with Serving(options, files) as serving, serving.connect() as peer:
         assert peer.read(5, 0).body == stored(5, 0, b"x")
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from bkspark.wire import v2
 from bkspark.wire.status import Status
@@ -20,15 +21,17 @@ from bookie_service.metrics.requests import READ_ENTRY, ROWS_MAX, RequestTimes
 from bookie_service.network.response_encoders import V2_RESPONSES
 from bookie_service.network.v2_batch_read import BatchRead
 from bookie_service.storage.disks import FileSystemSpace
+from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.io.byte_source import CachedSource, Fetched, FileRange, NotCached
-from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.io.files import File, LocalFiles
 from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.interface import LedgerStorage
 from bookie_service.storage.ledgers.opening import Storage, open_storage
-from tests.bookie.cold_files import ColdFiles
+from tests.bookie.cold_files import ColdFiles, ColdIndex
 from tests.bookie.serving import Peer, Serving, service_options, split, stored
 from tests.crash.twins import AtOnce
+from tests.disks import ROOMY
 
 PAYLOADS = [os.urandom(random.Random(i).randrange(400)) for i in range(300)]
 
@@ -244,6 +247,57 @@ def test_peer_that_takes_nothing_holds_no_fetched_bytes(tmp_path: Path) -> None:
     waiting.deliver()
     assert client.sent.count(b"x" * 50) == 2
     storage.store.close()
+
+
+def test_index_pages_that_are_not_cached_are_read_by_fetch_threads(tmp_path: Path) -> None:
+    store = StoreOptions(pages=PageOptions(64), disks=ROOMY)
+    with Serving(service_options(tmp_path, store=store)) as serving, serving.connect() as peer:
+        for ledger_id in (5, 6):
+            peer.add(ledger_id, 0, PAYLOADS)
+    files = ColdIndex(64)
+    with Serving(service_options(tmp_path, store=store), files) as serving, serving.connect() as peer:
+        ask(peer, 5, list(range(0, 300, 3)))
+        for reply in peer.replies(100):
+            assert reply.body == stored(5, reply.entry_id, PAYLOADS[reply.entry_id])
+        entries = split(peer.batch_read(6, 0, 300).body)
+        assert entries == [stored(6, entry_id, payload) for entry_id, payload in enumerate(PAYLOADS[: len(entries)])]
+        assert len({*files.fetched}) == 2
+    assert serving.failure is None
+
+
+def test_changing_bytes_are_those_of_now_and_not_those_that_were_fetched(tmp_path: Path) -> None:
+    files = ColdIndex(64)
+    path = str(tmp_path / "1.idx")
+    LocalFiles().replace(path, b"old" * 100)
+    source = CachedSource(4096)
+    source.begin()
+    file = files.open(path)
+    with pytest.raises(NotCached) as miss:
+        source.changing_bytes_at(file, 30, 60)
+    fetched = Fetched(miss.value.place, b"old" * 10)
+    file.write([b"new" * 100], 0)
+    files.fetched.append(path)
+    source.begin(fetched)
+    assert bytes(source.changing_bytes_at(file, 30, 60)) == b"new" * 10
+    assert bytes(source.changing_bytes_at(file, 30, 290)) == (b"new" * 100)[290:]
+    assert bytes(source.changing_bytes_at(file, 30, 400)) == b""
+    file.close()
+
+
+def test_changing_bytes_of_a_file_system_that_cannot_tell_what_is_cached_are_read_once_they_were_fetched(
+    tmp_path: Path,
+) -> None:
+    class Mute(File):
+        def read_cached(self, buffer: memoryview, offset: int) -> int:
+            return 0
+
+    path = str(tmp_path / "1.idx")
+    LocalFiles().replace(path, b"now" * 100)
+    file = Mute(LocalFiles().open(path).descriptor, path)
+    source = CachedSource(4096)
+    source.begin(Fetched(FileRange(path, 60, 30), error=OSError("it had moved")))
+    assert bytes(source.changing_bytes_at(file, 30, 60)) == b"now" * 10
+    file.close()
 
 
 def test_bytes_lent_by_the_page_cache_are_those_of_the_file(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ _DEEP_SHARES = (0.03, 0.15, 0.5)
 _DEEP_MAX = 12
 
 LOG_PER_LEDGER = "log per ledger"
+SEVERAL = "several ledger directories"
 _CRASHED, _DUE = "crashed: ", "due: "
 _SPACE_SHARE = 0.5
 """Part of these in which garbage is collected, too, and nothing must be left over."""
@@ -204,8 +205,15 @@ def reopened(image: SimulatedDisk, setup: Setup, history: History) -> BookieTwin
 
 
 def kinds_of(setup: Setup) -> list[str]:
-    """Return what a script counts for in the coverage: its storage, and whether a ledger has a log of its own."""
-    return [setup.store.storage_class.short_name, *([LOG_PER_LEDGER] if setup.store.append.log_per_ledger else [])]
+    """Return what a script counts for in the coverage: its storage, whether a ledger has a log of its own, and whether
+    there are several ledger directories.
+    """
+    found = [setup.store.storage_class.short_name]
+    if setup.store.append.log_per_ledger:
+        found.append(LOG_PER_LEDGER)
+    if setup.ledger_directories > 1:
+        found.append(SEVERAL)
+    return found
 
 
 def coverage(counts: Counter[str]) -> dict[str, float]:

@@ -141,7 +141,7 @@ class FullStarts:
         """Add and fence, have a checkpoint tried, and get space."""
         end = 1 + max(twin.history.ledger(1).entries, default=-1)
         twin.add(1, [(end, random.randbytes(40))])
-        twin.fence(3)
+        twin.fence(4)
         twin.settle()
         twin.bookie.checkpoint()
         twin.settle()

@@ -17,7 +17,15 @@ from functools import partial
 from typing import Any
 
 from bookie_service.storage.ledgers.storage_class import StorageClass
-from tests.crash import directed, directed_steps, planted, planted_index, planted_journal, planted_storages
+from tests.crash import (
+    directed,
+    directed_steps,
+    planted,
+    planted_directories,
+    planted_index,
+    planted_journal,
+    planted_storages,
+)
 from tests.crash import planted_collection as collecting
 from tests.crash.faults import misdirect_position
 from tests.crash.hunting import (
@@ -30,6 +38,7 @@ from tests.crash.hunting import (
     hunt_twice,
     killed_by,
 )
+from tests.crash.scripts import DirectoriesScript
 from tests.crash.step_mutants import COMMIT_MUTANTS, DOUBT_MUTANTS, FULL_DISK_MUTANTS, HEADER_MUTANTS, START_MUTANTS
 
 
@@ -44,6 +53,28 @@ def _collect(name: str, bug: str, plant: Callable[[], AbstractContextManager[Any
 def _db(name: str, bug: str, plant: Callable[[], AbstractContextManager[Any]]) -> Mutant:
     return Mutant(name, bug, plant, partial(hunt_crashes, storage_class=StorageClass.DB))
 
+
+def _directories(name: str, bug: str, plant: Callable[[], AbstractContextManager[Any]]) -> Mutant:
+    return Mutant(name, bug, plant, partial(hunt_crashes, script=DirectoriesScript))
+
+
+DIRECTORY_MUTANTS = (
+    _directories(
+        "mark moved before one directory synced",
+        "the journal goes, and a late disk never wrote its part of the index",
+        planted_directories.mark_moved_while_late,
+    ),
+    _directories(
+        "late sync forgotten",
+        "an index file counts as durable that a late disk has not synced",
+        planted_directories.late_sync_forgotten,
+    ),
+    _directories(
+        "one directory of several not synced",
+        "positions of bytes that are lost",
+        planted_directories.one_directory_not_synced,
+    ),
+)
 
 STORAGE_MUTANTS = (
     Mutant(
@@ -104,6 +135,7 @@ STORAGE_MUTANTS = (
 
 MUTANTS = (
     *STORAGE_MUTANTS,
+    *DIRECTORY_MUTANTS,
     *COMMIT_MUTANTS,
     *START_MUTANTS,
     *DOUBT_MUTANTS,
@@ -349,7 +381,7 @@ MUTANTS = (
         "lagging server believed",
         "Z6: a ledger that a server does not know yet is dropped",
         collecting.never_caught_up,
-        5,
+        4,
     ),
     Mutant(
         "direct reads of a lagging server",

@@ -24,7 +24,7 @@ from tests.planting import Plant, changed, replaced
 
 
 def unsynced_entry_log() -> Plant:
-    return replaced(EntryLogAppender, "sync", lambda self: None)
+    return replaced(EntryLogAppender, "sync_all", lambda self: None)
 
 
 def unsynced_full_log() -> Plant:

@@ -99,12 +99,11 @@ def read_ahead_in_front() -> Plant:
 
 
 def only_last_log_synced() -> Plant:
-    def sync(self: EntryLogAppender) -> None:
+    def sync_all(self: EntryLogAppender) -> None:
         for log in list(self._unsynced.values())[-1:]:
             log.sync()
-        self._note_synced()
 
-    return replaced(EntryLogAppender, "sync", sync)
+    return replaced(EntryLogAppender, "sync_all", sync_all)
 
 
 def unsynced_seal() -> Plant:
@@ -115,7 +114,7 @@ def unsynced_seal() -> Plant:
 
 
 def active_logs_settled() -> Plant:
-    return changed(EntryLogs, "rotate_appended", lambda old: lambda self, except_for: old(self, set()))
+    return changed(EntryLogs, "rotate_appended", lambda old: lambda self, *except_for: old(self, set()))
 
 
 def ledgers_in_one_anothers_log() -> Plant:
@@ -136,6 +135,6 @@ def logs_settled_without_an_index() -> Plant:
     def sync_index(self: BaseLedgerStorage) -> None:
         self.index.sync(self._are_names_durable)
         self._are_names_durable = True
-        self.logs.rotate_appended(self._appender.active_log_ids)
+        self._appender.rotate()
 
     return replaced(BaseLedgerStorage, "_sync_index", sync_index)

@@ -68,6 +68,7 @@ class RichScript(Script):
 
     # Everything has its turn; what happens at the same time is for campaigns.
     concurrency = (0.0,)
+    lateness = (0.0,)
 
     def _configuration(self, storage_class: StorageClass | None, log_per_ledger: bool | None) -> Setup:
         assert storage_class is not None
@@ -92,19 +93,21 @@ class RichScript(Script):
         yield "fence", lambda: twin.fence(2)
         yield "checkpoint", twin.checkpoint
         # A ledger that is flushed, and not before the marks.
-        yield "add", lambda: self._put(3, 2, 60)
+        yield "add", lambda: self._put(4, 2, 60)
         yield "flush", lambda: twin.bookie.checkpoint(advances_checkpoint=False)
         yield "add", lambda: self._put(1, 2, 400)
         yield "roll", lambda: self._put(1, 1, 60)
         yield "LAC", lambda: twin.write_lac(1, 4)
         yield "rewrite", lambda: self._send(1, [(1, self.random.randbytes(50))], 0)
         yield "checkpoint", twin.checkpoint
+        # One log more, so that each compaction goes to the other directory: their new logs take turns.
+        yield "add", lambda: self._put(4, 1, 400)
+        yield "checkpoint", twin.checkpoint
         yield "seal", twin.store.seal_logs
         yield "drop", lambda: self._drop(2)
-        # Directories take turns, so each new log lies in the other directory.
         yield "compact", lambda: twin.compact(twin.store.logs.rotated()[0])
         yield "compact", lambda: twin.compact(twin.store.logs.rotated()[0])
-        yield "add", lambda: self._put(3, 1, 60)
+        yield "add", lambda: self._put(4, 1, 60)
 
     def _put(self, ledger_id: int, count: int, size: int) -> None:
         first = self._next_entry.get(ledger_id, 0)

@@ -46,7 +46,7 @@ def random_setup(
     half_bytes = random.choice((4096, 6144, 16384))
     return Setup(
         journals=random.choice((1, 1, 2)),
-        ledger_directories=random.choice((1, 1, 2)),
+        ledger_directories=random.choice((1, 2, 3)),
         store=StoreOptions(
             storage_class=storage_class or random.choice(list(StorageClass)),
             read_ahead=random.choice((ReadAheadOptions(), ReadAheadOptions(2000, 3, 1000))),
@@ -109,6 +109,8 @@ class Script:
     """How likely the event loop's turn ends with a step, else it goes on in the next: one of these for a script."""
     concurrency = (0.0, 0.1, 0.3)
     """How likely another thread goes on between two operations of one: one of these for a script."""
+    lateness = (0.0, 0.2, 0.5)
+    """How likely a disk of several is late with what it does in a flush: one of these for a script."""
     ledger_ids: tuple[int, ...] = (1, 2, 0x1_0203)
     """Those at the beginning."""
 
@@ -135,6 +137,8 @@ class Script:
         self._next_entry: dict[int, int] = {}
         self._concurrency = self.random.choice(self.concurrency)
         self._eagerness = self.random.choice(self.eagerness)
+        # From numbers of its own, so that it changes nothing else in the script of a seed.
+        self._lateness = Random(f"lateness {seed}").choice(self.lateness)
         self._depth = 0
         self._last_adds: tuple[int, list[tuple[int, bytes]], int] | None = None
         self.twin: BookieTwin | None = None
@@ -160,6 +164,7 @@ class Script:
 
     def _open(self) -> None:
         self.twin = None
+        self.disk.lateness = self._lateness
         self.disk.before_operation = self._before_operation
         self.disk.fault = self.fault
         self.twin = BookieTwin(self.disk, self.setup, self.history)
@@ -470,6 +475,16 @@ class CommittingScript(Script):
     def _configuration(self, storage_class: StorageClass | None, log_per_ledger: bool | None) -> Setup:
         found = super()._configuration(storage_class, log_per_ledger)
         return replace(found, journals=1, operation_ns=0, serial_writer_after=0)
+
+
+class DirectoriesScript(Script):
+    """One with several ledger directories, which are often late."""
+
+    lateness = (0.2, 0.5, 0.8)
+
+    def _configuration(self, storage_class: StorageClass | None, log_per_ledger: bool | None) -> Setup:
+        found = super()._configuration(storage_class, log_per_ledger)
+        return replace(found, ledger_directories=self.random.choice((2, 3)))
 
 
 class FencingScript(Script):

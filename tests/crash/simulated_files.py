@@ -18,11 +18,13 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import NamedTuple
 
 from bookie_service.storage.disks import FileSystemSpace
 from bookie_service.storage.io.files import Buffer, File, FileSystem, LocalFiles
 from bookie_service.storage.io.key_values import KeyValueOptions
+from tests.crash.late_disks import LateDisks
 from tests.crash.simulated_key_values import SimulatedKeyValues
 
 OperationHook = Callable[[str, str], None]
@@ -112,6 +114,8 @@ class SimulatedDisk:
         self.operations = 0
         self.before_operation: OperationHook | None = None
         self.fault: Fault | None = None
+        self.lateness = 0.0
+        """How likely a ledger directory is late with a piece of work, if there are several."""
         self.spaces: dict[str, FileSystemSpace] = {}
         """How full the file system at a path is, and at all below it; others are empty."""
 
@@ -347,6 +351,9 @@ class SimulatedFiles(LocalFiles):
 
     def open_key_values(self, path: str, options: KeyValueOptions) -> SimulatedKeyValues:
         return SimulatedKeyValues(self, path)
+
+    def disk_work(self, directories: Sequence[str]) -> LateDisks:
+        return LateDisks(self.disk.lateness if len(directories) > 1 else 0.0, Random(self.disk.operations))
 
     def space(self, directory: str) -> FileSystemSpace:
         self.disk.directory(directory)

@@ -198,7 +198,7 @@ class Checkpoints:
         """Whether there is one that can be carried out without waiting for another thread."""
         if self._is_at_work or not self._queue:
             return False
-        is_locked = self._store.writing.locked() or self._store.logs._creating.locked()
+        is_locked = self._store.writing.locked() or self._store.logs.is_creating
         return not is_locked and all(mark.done() for mark in self._queue[0].marks)
 
     def submit(self, checkpoint: Checkpoint) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
 
 from bookie_service.storage.ledgers.storage_class import StorageClass
-from tests.crash.campaign import LOG_PER_LEDGER, Campaign, coverage, main, run
+from tests.crash.campaign import LOG_PER_LEDGER, SEVERAL, Campaign, coverage, main, run
 from tests.crash.images import Loss
+from tests.crash.scripts import DirectoriesScript
 
 IMAGES = 5_000
 """A part of what the command runs: `python -m tests.crash.campaign --seed 1 --images 150000`.
@@ -24,11 +26,20 @@ _STEPS = 8
 def test_every_crash_image_starts_and_keeps_its_promises(part: int) -> None:
     counts = run(1 + 1000 * part, IMAGES // _PARTS, steps=_STEPS)
     assert counts["images"] >= IMAGES // _PARTS
-    kinds = [storage.short_name for storage in StorageClass] + [LOG_PER_LEDGER]
+    kinds = [storage.short_name for storage in StorageClass] + [LOG_PER_LEDGER, SEVERAL]
     assert coverage(counts) == dict.fromkeys(kinds, 1.0)
     assert all(counts[loss.value] for loss in Loss)
     assert counts["double"] > 50
     assert counts["space"] > 5
+
+
+def test_no_crash_loses_anything_while_disks_of_several_directories_are_late() -> None:
+    campaign = Campaign(lambda campaign: campaign.images >= IMAGES // _PARTS, script=DirectoriesScript, share=0.2)
+    for seed in itertools.count(1):
+        if campaign.images >= IMAGES // _PARTS:
+            break
+        campaign.run_script(seed)
+    assert campaign.counts["double"] > 50
 
 
 def test_coverage_is_what_was_crashed_of_what_the_disks_counted() -> None:

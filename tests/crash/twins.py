@@ -26,14 +26,15 @@ from bookie_service.engine.reads import ReadOptions, ids_of
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.engine.turns import ENDLESS, Turn, Turns
 from bookie_service.gc import gc_policy
-from bookie_service.gc.garbage_collector import CollectionOptions, GarbageCollector, GarbageView, PassReport
+from bookie_service.gc.collection_status import PassReport
+from bookie_service.gc.garbage_collector import CollectionOptions, GarbageCollector, GarbageView
 from bookie_service.gc.gc_policy import LogUsage
 from bookie_service.network.response_encoders import V2_RESPONSES
 from bookie_service.network.send_buffer import Parts
 from bookie_service.network.v2_batch_read import BatchRead
 from bookie_service.network.v2_requests import V2RequestStream
 from bookie_service.storage.io.byte_source import Fetched, FileRange
-from bookie_service.storage.io.files import is_out_of_space
+from bookie_service.storage.io.files import is_out_of_space, may_be_repeated
 from bookie_service.storage.journal import checkpoint as checkpoint_steps
 from bookie_service.storage.journal.checkpoint import Checkpoint
 from bookie_service.storage.journal.flush_policy import FlushLimits
@@ -207,6 +208,7 @@ class BookieTwin:
             # As BookieService does.
             self.bookie.on_checkpoint_stuck()
             self.checkpoints.submit(Checkpoint(self._storage.stuck, []))
+        self.store.disks.waits = False
         self.bookie.look_at_disks()
         for journal in self.journals:
             journal.bookie = self.bookie
@@ -289,12 +291,11 @@ class BookieTwin:
         return status, struct.unpack_from(">q", content, 8)[0] if content else -1, content
 
     def refuses_adds(self, ledger_id: int, key: bytes) -> bool:
-        """Say whether an ordinary add is refused; only then the bookie is as before."""
+        """Say whether an ordinary add is refused or finds no room; only then the bookie is as before."""
         answers = Sent()
         content = struct.pack(">qqq", ledger_id, 0, -1)
         octets, runs = self._runs(answers, add_frame(key, content))
-        runs.serve(octets)
-        return bool(answers.buffer)
+        return not runs.serve(octets) or bool(answers.buffer)
 
     def header(self, ledger_id: int) -> Known | None:
         """Return what the bookie knows of a ledger, None when it does not know it. Raises StorageDamaged, OSError."""
@@ -345,7 +346,7 @@ class BookieTwin:
             if intent is not None:
                 compactor.finish(intent, _at_once)
         except OSError as error:
-            if not is_out_of_space(error):
+            if not may_be_repeated(error):
                 raise
             return  # it is done again by the next pass of garbage collection
         self.store.forget_log(log_id)
@@ -394,6 +395,7 @@ class BookieTwin:
 
     def stop(self) -> None:
         """Stop cleanly, as `BookieService.stop` does."""
+        self.store.disks.waits = True
         self.settle()
         flush = None if self.store.is_clean else self.store.begin_flush()
         if flush is not None:

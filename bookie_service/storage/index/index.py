@@ -23,6 +23,7 @@ from bookie_service.formats.index_files import PLACES_MAX
 from bookie_service.storage.index.index_file import IndexFile
 from bookie_service.storage.index.index_pages import IndexPages, overlaid
 from bookie_service.storage.index.ledger_headers import LedgerHeaders
+from bookie_service.storage.io.byte_source import WAITING, ByteSource
 from bookie_service.storage.io.files import ReadOnlyFiles
 from bookie_service.storage.io.open_files import OpenFiles
 
@@ -240,15 +241,27 @@ class IndexReader:
                 if moves == self._paths.moves:
                     raise
 
-    def positions(self, ledger_id: int, first_entry: int, count: int, *, may_keep_pages: bool = True) -> np.ndarray:
-        """Return positions of `first_entry`, ... as int64, 0 where not held; shorter when no later entry is held."""
+    def positions(
+        self,
+        ledger_id: int,
+        first_entry: int,
+        count: int,
+        source: ByteSource = WAITING,
+        *,
+        may_keep_pages: bool = True,
+    ) -> np.ndarray:
+        """Return positions of `first_entry`, ... as int64, 0 where not held; shorter when no later entry is held.
+
+        Raises:
+            NotCached: `source` does not wait, and pages are not in memory.
+        """
         each = self._pages.positions_per_page
         first_page, end_page = first_entry // each, (first_entry + count - 1) // each + 1
         changes = self._pages.changes
         found = self._pages.find(ledger_id, first_page, end_page)
         stored = np.empty(0, np.int64)
         if len(found) < end_page - first_page:
-            stored = self._stored(ledger_id, first_page * each, (end_page - first_page) * each)
+            stored = self._stored(ledger_id, first_page * each, (end_page - first_page) * each, source)
             if self._keeps_pages and may_keep_pages:
                 # Those that have positions in the file.
                 for number, first in enumerate(range(0, len(stored), each), first_page):
@@ -258,10 +271,10 @@ class IndexReader:
             stored = overlaid(stored, found, first_page, each)
         return stored[skipped : skipped + count]
 
-    def _stored(self, ledger_id: int, first_entry: int, count: int) -> np.ndarray:
+    def _stored(self, ledger_id: int, first_entry: int, count: int, source: ByteSource) -> np.ndarray:
         """Return positions as the file has them; shorter when it ends before, or within a position."""
         try:
-            return self._file(ledger_id).positions(first_entry, count)
+            return self._file(ledger_id).positions(first_entry, count, source)
         except FileNotFoundError:
             return np.empty(0, np.int64)
 

@@ -9,6 +9,7 @@ import numpy as np
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import index as index_format
 from bookie_service.formats.index import HEAD_BYTES, LAYOUT, POSITION_BYTES, Layout, LedgerHeader
+from bookie_service.storage.io.byte_source import ByteSource
 from bookie_service.storage.io.files import File
 
 
@@ -64,17 +65,22 @@ class IndexFile:
         layout = self.known_layout()
         self.file.write([index_format.encode_slot(header, layout.version)], layout.slots_at[number])
 
-    def positions(self, first_entry: int, count: int) -> np.ndarray:
+    def positions(self, first_entry: int, count: int, source: ByteSource | None = None) -> np.ndarray:
         """Return positions as the file has them, int64; shorter when it ends before, or within a position.
+
+        Args:
+            source: None: waits for the disk.
 
         Raises:
             StorageDamaged: the layout is unknown.
+            NotCached: `source` does not wait.
         """
         layout = self._layout or self.layout
         if layout is None:
             self._check_empty()
             return np.empty(0, np.int64)
-        data = self.file.read(count * POSITION_BYTES, layout.position_at(first_entry))
+        size, offset = count * POSITION_BYTES, layout.position_at(first_entry)
+        data = self.file.read(size, offset) if source is None else source.changing_bytes_at(self.file, size, offset)
         # After a crash the file may end inside a position: that position was not durable, so replay restores it.
         return np.frombuffer(data, ">i8", len(data) // POSITION_BYTES).astype(np.int64)
 

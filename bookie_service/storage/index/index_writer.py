@@ -37,9 +37,10 @@ from bookie_service.storage.index.index import IndexPaths, LedgerUpdate
 from bookie_service.storage.index.index_file import IndexFile
 from bookie_service.storage.index.index_moves import IndexMoves
 from bookie_service.storage.index.index_pages import IndexPages, Page, PageKey
+from bookie_service.storage.index.index_syncs import IndexSyncs, SyncRefusals, is_of_disk, syncing
 from bookie_service.storage.index.ledger_headers import LedgerHeadersWriter
 from bookie_service.storage.index.manifest import IndexManifestWriter
-from bookie_service.storage.io.files import FileSystem, LocalFiles, SyncFailed, refuses_writes
+from bookie_service.storage.io.files import LocalFiles, SyncFailed
 
 
 class IndexWriter:
@@ -53,22 +54,16 @@ class IndexWriter:
         known: IndexManifestWriter,
         fileless: LedgerHeadersWriter,
         moves: IndexMoves,
-        file_systems: Sequence[FileSystem | None],
-        files_synced_singly_max: int,
+        syncs: IndexSyncs,
     ) -> None:
-        """`known`: records which files exist. `fileless`: headers of ledgers without a file.
-
-        `file_systems`: the file system of each directory; if any is None, files are always synced one by one.
-        """
+        """`known`: records which files exist. `fileless`: headers of ledgers without a file."""
         self._files = files
         self._paths = paths
         self._pages = pages
         self._known = known
         self._fileless = fileless
         self._moves = moves
-        self._file_systems = [each for each in file_systems if each is not None]
-        self._syncs_file_systems = len(self._file_systems) == len(file_systems)
-        self._files_synced_singly_max = files_synced_singly_max
+        self._syncs = syncs
         self._headers: dict[int, LedgerHeader] = {}
         """Changed headers that are not durable, except those in new files."""
         self.pending_header = self._headers.get
@@ -114,10 +109,12 @@ class IndexWriter:
 
         Raises:
             SyncFailed: what is durable is unknown, and the index must not be used any more.
+            DiskStalled: a disk is late, in this sync or an earlier one; all changes still count as held.
             OSError: a write failed; all changes that are not durable still count as held.
         """
         if self.is_clean:
             return
+        self._make_durable((), ())
         dirty = dict(_by_ledger(self._pages.dirty()))
         fileless = self._without_files(dirty)
         rewritten, pages = self._write_all(dirty, fileless)
@@ -133,13 +130,17 @@ class IndexWriter:
             self._moving(header.ledger_id, partial(self._write, header.ledger_id, header, 1, ()))
         self._make_durable([header.ledger_id for header in rewritten], ())
         sizes = {ledger_id: self._size(ledger_id, end) for ledger_id, end in self._unsynced.items()}
-        self._known.note(sizes, self._paths.moved)
-        self._moves.noted()
-        self._fileless.write(list(fileless.values()), sizes)
+        self._syncs.record(self._paths.place_of(self._known.path), partial(self._note, sizes, list(fileless.values())))
         for header in (*rewritten, *fileless.values()):
             self._headers.pop(header.ledger_id, None)
         self._unsynced.clear()
         self._new_names.clear()
+
+    def _note(self, sizes: Mapping[int, int], fileless: Sequence[LedgerHeader]) -> None:
+        """Record durable files, and headers of ledgers without a file."""
+        self._known.note(sizes, self._paths.moved)
+        self._moves.noted()
+        self._fileless.write(fileless, sizes)
 
     def learn_files(self) -> None:
         """Record all existing index files, which were made durable before; the records of others stay.
@@ -213,7 +214,7 @@ class IndexWriter:
         try:
             return self._paths.size(self._files, ledger_id) is not None
         except OSError as error:
-            if not _is_of_disk(error):
+            if not is_of_disk(error):
                 raise
             # What its disk hides is not recorded, so the journal has it.
             return False
@@ -289,7 +290,7 @@ class IndexWriter:
                 work()
                 return
             except OSError as error:
-                if not _is_of_disk(error):
+                if not is_of_disk(error):
                     raise
                 self._move(ledger_id, error)
 
@@ -306,7 +307,7 @@ class IndexWriter:
         is_synced = False
         if old is not None:
             try:
-                with contextlib.closing(old), _syncing():
+                with contextlib.closing(old), syncing():
                     old.file.sync_data()
                 is_synced = not isinstance(error, SyncFailed)
             except SyncFailed as failure:
@@ -324,13 +325,13 @@ class IndexWriter:
     def _writing(self, ledger_id: int) -> Iterator[IndexFile]:
         """Yield a ledger's file, which is created if missing; it stays open until it is synced, if there is room."""
         file = self._written.get(ledger_id) or self._existing_or_new(ledger_id)
-        is_kept = ledger_id in self._written or len(self._written) < self._files_synced_singly_max
+        is_kept = ledger_id in self._written or len(self._written) < self._syncs.files_synced_singly_max
         if is_kept:
             self._written[ledger_id] = file
         try:
             yield file
-            if not is_kept and not self._syncs_file_systems:
-                with _syncing():
+            if not is_kept and not self._syncs.syncs_file_systems:
+                with syncing():
                     file.file.sync_data()
         finally:
             # The sync of the file system reports the errors of a file that is not kept open: there are too many to sync
@@ -388,65 +389,22 @@ class IndexWriter:
         Raises:
             SyncFailed: it is unknown what is durable, and there is no other disk.
         """
-        while ledger_ids or directories:
-            failed = self._sync(ledger_ids, directories)
+        # Also what earlier syncs found that were late.
+        failed = self._failed(self._syncs.sync(self._written, ledger_ids, directories), ledger_ids)
+        while failed:
             for ledger_id, error in failed.items():
                 self._move(ledger_id, error)
-            ledger_ids, directories = list(failed), set(self._new_names) if failed else ()
+            failed = self._failed(self._syncs.sync(self._written, failed, set(self._new_names)), failed)
 
-    def _sync(self, ledger_ids: Collection[int], directories: Collection[str]) -> dict[int, SyncFailed]:
-        """Sync the arguments of `_make_durable`; return the ledgers that failed, and the error."""
-        failed: dict[int, SyncFailed] = {}
-        refusing: dict[int, SyncFailed] = {}
-        if self._syncs_file_systems and len(ledger_ids) + len(directories) > self._files_synced_singly_max:
-            changed = {*map(self._paths.place, ledger_ids), *map(self._paths.place_of, directories)}
-            for place in sorted(changed):
-                with _noting(refusing, place):
-                    self._file_systems[place].sync()
-            for ledger_id in list(self._written):
-                self._written.pop(ledger_id).close()
-        else:
-            for ledger_id in sorted(ledger_ids):
-                with _noting(failed, ledger_id):
-                    file = self._written.pop(ledger_id, None) or self._open(ledger_id)
-                    with contextlib.closing(file):
-                        file.file.sync_data()
-            for directory in sorted(directories):
-                with _noting(refusing, self._paths.place_of(directory)):
-                    self._files.sync_directory(directory)
-        for place, error in refusing.items():
+    def _failed(self, refusals: SyncRefusals, ledger_ids: Collection[int]) -> dict[int, SyncFailed]:
+        """Return the ledgers whose files a disk did not make durable, and the error."""
+        failed = dict(refusals.ledgers)
+        for place, error in refusals.places.items():
             self._moves.refused_by(place)
             self._new_names = {each for each in self._new_names if self._paths.place_of(each) != place}
             there = (each for each in {*ledger_ids, *self._unsynced} if self._paths.place(each) == place)
             failed |= dict.fromkeys(there, error)
         return failed
-
-
-def _is_of_disk(error: OSError) -> bool:
-    """Return whether an error, also of a sync, means that one disk takes no writes, so that its files go to another
-    one."""
-    return refuses_writes(OSError(error.errno, error.strerror))
-
-
-@contextlib.contextmanager
-def _noting(failed: dict[int, SyncFailed], key: int) -> Iterator[None]:
-    """Record a sync that fails because of its disk."""
-    try:
-        yield
-    except OSError as error:
-        failure = SyncFailed(error.errno, error.strerror, error.filename)
-        if not _is_of_disk(error):
-            raise failure from error
-        failed.setdefault(key, failure)
-
-
-@contextlib.contextmanager
-def _syncing() -> Iterator[None]:
-    """Make a failed sync final: written pages count as clean, so nothing would write them again."""
-    try:
-        yield
-    except OSError as error:
-        raise SyncFailed(error.errno, error.strerror, error.filename) from error
 
 
 def _by_ledger(pages: Sequence[tuple[PageKey, Page]]) -> list[tuple[int, list[tuple[PageKey, Page]]]]:

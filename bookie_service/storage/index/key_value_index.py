@@ -19,6 +19,7 @@ from bookie_service.formats import key_value_index as index_format
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.formats.key_value_index import ENTRIES_PER_BLOCK
 from bookie_service.storage.index.index import ENTRIES_END, Extent, LedgerUpdate, StoredLedger
+from bookie_service.storage.io.byte_source import WAITING, ByteSource
 from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles, is_out_of_space
 from bookie_service.storage.io.key_values import KeyValueOptions, KeyValues
 
@@ -52,7 +53,7 @@ class KeyValueView:
             raise StorageDamaged(f"{self.path}: ledger {ledger_id}: its header fails its checksum", ledger_id=ledger_id)
         return header
 
-    def positions(self, ledger_id: int, first_entry: int, count: int) -> np.ndarray:
+    def positions(self, ledger_id: int, first_entry: int, count: int, source: ByteSource = WAITING) -> np.ndarray:
         first_block, last_block = first_entry // ENTRIES_PER_BLOCK, (first_entry + count - 1) // ENTRIES_PER_BLOCK
         blocks = range(first_block, last_block + 1)
         values = self._key_values.get([index_format.block_key(ledger_id, block) for block in blocks])

@@ -15,9 +15,11 @@ from bookie_service.storage.index.index import ENTRIES_END, Extent, IndexPaths, 
 from bookie_service.storage.index.index_file import count_positions, has_positions
 from bookie_service.storage.index.index_moves import Doubt, HeaderOf, IndexMoves
 from bookie_service.storage.index.index_pages import IndexPages
+from bookie_service.storage.index.index_syncs import IndexSyncs
 from bookie_service.storage.index.index_writer import IndexWriter
 from bookie_service.storage.index.ledger_headers import LedgerHeadersWriter
 from bookie_service.storage.index.manifest import IndexManifestWriter
+from bookie_service.storage.io.disk_threads import DiskWork, InTurn
 from bookie_service.storage.io.files import LocalFiles, is_out_of_space, refuses_writes
 
 POSITION_BYTES = 8
@@ -54,11 +56,13 @@ class PerLedgerIndex:
         doubt: Doubt | None = None,
         header_of: HeaderOf = lambda _: None,
         doubt_all: Callable[[], None] | None = None,
+        disks: DiskWork | None = None,
     ) -> None:
         """`directories`: the `current` directories of all ledger directories, in configured order.
 
         `doubt`, `header_of`: see `IndexMoves`. Without `doubt` no file moves to another directory. `doubt_all`: records
-        durably that every ledger of the bookie must go into limbo before anything is served.
+        durably that every ledger of the bookie must go into limbo before anything is served. `disks`: syncs the files
+        of each directory; None: one after the other.
 
         Raises:
             StorageDamaged: a file of the whole bookie is unreadable; or headers of ledgers are lost, and there is no
@@ -71,16 +75,8 @@ class PerLedgerIndex:
         self._pages = IndexPages(options.page_bytes, options.pages_max * options.page_bytes)
         self._file_systems = [files.open_file_system(directory) for directory in directories]
         moves = IndexMoves(files, self._paths, self._pages, self._fileless, doubt, header_of)
-        self._writer = IndexWriter(
-            files,
-            self._paths,
-            self._pages,
-            self._known,
-            self._fileless,
-            moves,
-            self._file_systems,
-            options.files_synced_singly_max,
-        )
+        syncs = IndexSyncs(files, self._paths, disks or InTurn(), self._file_systems, options.files_synced_singly_max)
+        self._writer = IndexWriter(files, self._paths, self._pages, self._known, self._fileless, moves, syncs)
         self._reader = IndexReader(files, self._paths, self._pages, self._fileless, open_files_max)
         self.positions = self._reader.positions
         self.last_entry = self._reader.last_entry

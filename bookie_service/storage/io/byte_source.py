@@ -4,6 +4,8 @@ The event loop never waits for a disk. It reads through a `CachedSource`, which 
 system's page cache; for other bytes it raises `NotCached`, a thread fetches them (`fetching`), and the read starts
 again with them in memory. The bytes at a position of an entry log never change, so it does not matter when they were
 fetched; a read looks everything else up again.
+
+Index pages do change. Fetching one only brings it into the page cache; its bytes are read again.
 """
 
 from __future__ import annotations
@@ -28,10 +30,13 @@ class ByteSource(Protocol):
     def bytes_at(self, file: File, size: int, offset: int) -> bytes | memoryview:
         """Return up to `size` bytes; fewer only at the end of the file. Raises OSError as the file does."""
 
+    def changing_bytes_at(self, file: File, size: int, offset: int) -> bytes | bytearray:
+        """`bytes_at`, of a file whose bytes may change, as they are now."""
+
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """Bytes of a file. They never change, and no other file ever gets this path."""
+    """Bytes of a file: those of an entry log never change, and no other file ever gets its path."""
 
     path: str
     offset: int
@@ -73,6 +78,8 @@ class WaitingSource:
     def bytes_at(self, file: File, size: int, offset: int) -> bytes:
         return file.read(size, offset)
 
+    changing_bytes_at = bytes_at
+
 
 WAITING = WaitingSource()
 
@@ -92,6 +99,17 @@ class CachedSource:
         """Begin a read, with the bytes fetched for it; bytes returned before are no longer valid."""
         self._used = 0
         self._fetched = fetched
+
+    def changing_bytes_at(self, file: File, size: int, offset: int) -> bytes | bytearray:
+        there = min(size, max(0, file.size() - offset))
+        found = bytearray(there)
+        if file.read_cached(memoryview(found), offset) == there:
+            return found
+        wanted = FileRange(file.path, offset, size)
+        if self._fetched is not None and self._fetched.place == wanted:
+            # A moment ago it was cached; or its file system cannot tell.
+            return file.read(there, offset)
+        raise NotCached(wanted)
 
     def bytes_at(self, file: File, size: int, offset: int) -> memoryview:
         # A short read then means "not cached", because it cannot be the end of the file.

@@ -1,14 +1,16 @@
 """Threads that wait for the disk, so that the event loop need not.
 
 Tasks wait in a queue; a thread runs one, hands over its result, and begins the next only once the result is taken. So
-memory holds the fetched bytes of at most one read per thread.
+memory holds the fetched bytes of at most one read per thread. With several ledger directories each has a queue and
+threads of its own, so that reads of a disk that stalls keep no thread from the others.
 """
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from bookie_service.storage.io.byte_source import Fetched, FileRange
@@ -19,6 +21,9 @@ _AHEAD_BYTES_MIN = 256 * 1024
 
 OnFetched = Callable[[Fetched], None]
 T = TypeVar("T")
+_Queue = queue.SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None]
+_ANY = ""
+"""Every path begins with it."""
 
 
 class FetchThreads:
@@ -30,23 +35,36 @@ class FetchThreads:
         threads: int,
         post: Callable[..., None],
         on_failure: Callable[[BaseException], None],
+        directories: Sequence[str] = (),
     ) -> None:
-        """`post(callback, *arguments)` calls back on the event loop, from a thread; there `on_failure` gets an error of
+        """`directories`: those with threads of their own, which share the number `threads`; each has at least one.
+
+        `post(callback, *arguments)` calls back on the event loop, from a thread; there `on_failure` gets an error of
         our own, after which the read would never be answered.
         """
         self._files = files
         self._post = post
         self._on_failure = on_failure
-        self._queue: queue.SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None] = queue.SimpleQueue()
+        own = [os.path.join(directory, "") for directory in directories] if len(directories) > 1 else []
+        self._queues: dict[str, _Queue] = {directory: queue.SimpleQueue() for directory in (*own, _ANY)}
+        """By directory; those for one directory alone come first."""
         self._stopping = threading.Event()
+        each = -(-threads // max(1, len(own)))
         self._threads = [
-            threading.Thread(target=self._run, name=f"fetch-{number}", daemon=True) for number in range(threads)
+            threading.Thread(target=self._run, args=(waiting,), name=f"fetch-{number}-{place}", daemon=True)
+            for place, waiting in enumerate(self._queues.values())
+            for number in range(each)
         ]
 
     @property
     def waiting(self) -> int:
         """How many tasks wait for a thread."""
-        return self._queue.qsize()
+        return sum(waiting.qsize() for waiting in self._queues.values())
+
+    @property
+    def threads(self) -> int:
+        """How many threads there are."""
+        return len(self._threads)
 
     def start(self) -> None:
         for thread in self._threads:
@@ -55,8 +73,9 @@ class FetchThreads:
     def stop(self) -> None:
         """Begin no more tasks, and end the threads; their results are dropped."""
         self._stopping.set()
-        for _ in self._threads:
-            self._queue.put(None)
+        for waiting in self._queues.values():
+            for _ in self._threads:
+                waiting.put(None)
 
     def join(self) -> None:
         """Return when the threads have ended."""
@@ -65,20 +84,21 @@ class FetchThreads:
 
     def fetch(self, place: FileRange, on_fetched: OnFetched) -> None:
         """Read a place and call back with the result."""
-        self.run(lambda: self._read(place), on_fetched)
+        waiting = next(waiting for directory, waiting in self._queues.items() if place.path.startswith(directory))
+        waiting.put((lambda: self._read(place), on_fetched))
 
     def run(self, task: Callable[[], T], on_done: Callable[[T], None]) -> None:
         """Call on_done(task()), the task on a thread; it raises nothing."""
-        self._queue.put((task, on_done))
+        self._queues[_ANY].put((task, on_done))
 
-    def _run(self) -> None:
+    def _run(self, waiting: _Queue) -> None:
         try:
-            self._run_all()
+            self._run_all(waiting)
         except BaseException as error:
             self._post(self._on_failure, error)
 
-    def _run_all(self) -> None:
-        while (wanted := self._queue.get()) is not None and not self._stopping.is_set():
+    def _run_all(self, waiting: _Queue) -> None:
+        while (wanted := waiting.get()) is not None and not self._stopping.is_set():
             task, on_done = wanted
             result = task()
             taken = threading.Event()

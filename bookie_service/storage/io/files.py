@@ -28,6 +28,7 @@ import tempfile
 from collections.abc import Sequence
 
 from bookie_service.storage.disks import FileSystemSpace
+from bookie_service.storage.io.disk_threads import DiskStalled, DiskThreads, DiskWork, InTurn
 from bookie_service.storage.io.key_values import KeyValueOptions, KeyValues
 
 Buffer = bytes | bytearray | memoryview
@@ -60,6 +61,11 @@ class SyncFailed(OSError):
 def is_out_of_space(error: BaseException) -> bool:
     """Return whether an error means that a disk or a quota is full: the operation can be tried again later."""
     return isinstance(error, OSError) and not isinstance(error, SyncFailed) and error.errno in _OUT_OF_SPACE
+
+
+def may_be_repeated(error: BaseException) -> bool:
+    """Return whether an error leaves everything as it was, so that the work can be done again later."""
+    return is_out_of_space(error) or isinstance(error, DiskStalled)
 
 
 def is_disk_failure(error: BaseException) -> bool:
@@ -462,6 +468,10 @@ class LocalFiles(ReadOnlyFiles):
         return RocksKeyValues(
             path, options, has_space=lambda: self.space(path).free_bytes > 2 * options.write_buffer_bytes
         )
+
+    def disk_work(self, directories: Sequence[str]) -> DiskWork:
+        """Return what works for ledger directories at the same time; for a single one there is no thread."""
+        return DiskThreads(directories) if len(directories) > 1 else InTurn()
 
     def rename(self, old: str, new: str) -> None:
         os.rename(old, new)

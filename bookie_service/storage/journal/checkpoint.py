@@ -17,14 +17,16 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import marks as mark_format
 from bookie_service.formats.marks import JournalPosition
+from bookie_service.storage.io.disk_threads import DiskWork, InTurn
 from bookie_service.storage.io.files import LocalFiles, is_disk_failure, is_out_of_space, refuses_writes
 from bookie_service.storage.journal.journal_thread import JournalThread
 from bookie_service.storage.ledgers.interface import Flush, LedgerStorage
@@ -35,13 +37,18 @@ logger = logging.getLogger(__name__)
 class Marks:
     """The marks of all journals, stored in every ledger directory that takes writes."""
 
-    def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
-        """`directories`: the `current` directories of all ledger directories."""
+    def __init__(self, files: LocalFiles, directories: Sequence[str], disks: DiskWork | None = None) -> None:
+        """`directories`: the `current` directories of all ledger directories; `disks`: writes to them, None: one after
+        the other.
+        """
         self._files = files
         self._directories = directories
+        self._disks = disks or InTurn()
         self.unreadable: list[str] = []
         """Files that `read` found damaged."""
         self._refusing: frozenset[str] = frozenset()
+        self._late: dict[int, Future[None]] = {}
+        """What the last `write` did not wait for."""
 
     def read(self, journal_index: int) -> JournalPosition | None:
         """Return the highest readable mark of a journal; None when there is none.
@@ -75,22 +82,40 @@ class Marks:
             OSError: no directory took all of them; some may be written. If any directory had no space, it is that
                 error.
         """
-        errors: dict[str, OSError] = {}
-        for directory in self._directories:
-            try:
-                for journal_index, position in enumerate(positions):
-                    path = os.path.join(directory, mark_format.file_name(journal_index))
-                    self._files.replace(path, mark_format.encode_mark(position))
-            except OSError as error:
-                if not refuses_writes(error):
-                    raise
-                errors[directory] = error
-        if len(errors) == len(self._directories):
+        self._errors({place: future for place, future in self._late.items() if future.done()})
+        places = range(len(self._directories))
+        # A directory that is late gets a later mark; until then it has a lower one, which does no harm.
+        chosen = [place for place in places if not self._disks.is_busy(place)] or places
+        futures = self._disks.run({place: partial(self._write_to, place, positions) for place in chosen})
+        while not any(future.done() and future.exception() is None for future in futures.values()):
+            left = [place for place, future in futures.items() if not future.done()]
+            if not left:
+                break
+            self._disks.wait_for_any(left)
+        self._late = {place: future for place, future in futures.items() if not future.done()}
+        errors = self._errors({place: future for place, future in futures.items() if place not in self._late})
+        if len(errors) == len(futures):
             raise next(filter(is_out_of_space, errors.values()), next(iter(errors.values())))
         for directory in sorted(errors.keys() - self._refusing):
             why = errors[directory]
             logger.warning("marks are written to the other ledger directories, not to %s: %s", directory, why)
         self._refusing = frozenset(errors)
+
+    def _write_to(self, place: int, positions: Sequence[JournalPosition]) -> None:
+        for journal_index, position in enumerate(positions):
+            path = os.path.join(self._directories[place], mark_format.file_name(journal_index))
+            self._files.replace(path, mark_format.encode_mark(position))
+
+    def _errors(self, futures: Mapping[int, Future[None]]) -> dict[str, OSError]:
+        """Return the errors of writes that are done, by directory. Raises one that has nothing to do with its disk."""
+        errors: dict[str, OSError] = {}
+        for place, future in futures.items():
+            error = future.exception()
+            if error is not None:
+                if not isinstance(error, OSError) or not refuses_writes(error):
+                    raise error
+                errors[self._directories[place]] = error
+        return errors
 
 
 @dataclass(frozen=True, slots=True)

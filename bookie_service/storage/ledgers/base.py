@@ -16,11 +16,12 @@ records are before the marks, and neither a flush nor replay can bring it back.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,7 +37,8 @@ from bookie_service.storage.index.index import LedgerUpdate, StoredLedger
 from bookie_service.storage.index.index_file import rebuild_remedy
 from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.io.byte_source import WAITING, ByteSource, NotCached
-from bookie_service.storage.io.files import LocalFiles, is_out_of_space, refuses_writes
+from bookie_service.storage.io.disk_threads import DiskStalled
+from bookie_service.storage.io.files import LocalFiles, is_out_of_space, may_be_repeated
 from bookie_service.storage.io.framed_entries import FramedEntries
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.ledgers.interface import Flush, Ledger, LedgerIndex, Located, LookResult
@@ -46,7 +48,8 @@ from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.ledgers.tombstones import Tombstones
 from bookie_service.storage.ledgers.write_cache import MemTable
 from bookie_service.storage.logs.entry_log import EntryLogs
-from bookie_service.storage.logs.log_appender import AppendOptions, EntryLogAppender
+from bookie_service.storage.logs.log_appender import AppendOptions
+from bookie_service.storage.logs.log_appenders import flush_appender
 from bookie_service.storage.logs.log_reader import EntryLogReader
 
 logger = logging.getLogger(__name__)
@@ -109,7 +112,8 @@ class BaseLedgerStorage(ABC):
         """`directories`: the `current` directories of all ledger directories, in configured order."""
         self.logs = EntryLogs(files, directories, options.disks, reserves=options.append.reserves)
         self.tombstones = Tombstones(files, directories)
-        self._appender = EntryLogAppender(self.logs, options.append)
+        self.disks = files.disk_work(directories)
+        self._appender = flush_appender(self.logs, options.append, directories, self.disks)
         self.limbo = Limbo(files, directories)
         self._reader = EntryLogReader(self.logs, options.reader_files_max)
         self._item_bytes = LENGTH_BYTES + ENTRY_BYTES_MIN
@@ -289,7 +293,7 @@ class BaseLedgerStorage(ABC):
         # Later entries are assumed to be as large as those before them; if they are smaller, another run follows.
         likely = bytes_max // self._item_bytes + 2
         count = min(count_max, likely, ledger.last_entry - first_entry + 1, _POSITIONS_PER_LOOKUP)
-        positions = self.index.positions(ledger.ledger_id, first_entry, count)
+        positions = self.index.positions(ledger.ledger_id, first_entry, count, source)
         if not len(positions) or not positions.item(0):
             self._is_whole(ledger.ledger_id)
             return None
@@ -308,7 +312,12 @@ class BaseLedgerStorage(ABC):
         if look.goes_on:
             first_entry, count = look.index_span()
             positions = np.zeros(count, np.int64)
-            stored = self.index.positions(ledger.ledger_id, first_entry, count)
+            try:
+                stored = self.index.positions(ledger.ledger_id, first_entry, count, source)
+            except NotCached:
+                if look.found.is_empty:
+                    raise
+                return look.found
             positions[: len(stored)] = stored
             if look.in_logs(self._reader, first_entry, positions, source):
                 self._is_whole(ledger.ledger_id)
@@ -360,7 +369,11 @@ class BaseLedgerStorage(ABC):
                 self._write_flush(flush)
             self._appender.seal_idle()
             if flush.advances_checkpoint:
-                self._sync_index()
+                try:
+                    self._sync_index()
+                except DiskStalled:
+                    # The flush made room, as one that need not advance. The next one syncs what this one could not.
+                    flush.advances_checkpoint = False
 
     def _sync_index(self) -> None:
         """Make the index durable; if it covers everything appended, only logs that are still appended to are unsettled
@@ -368,7 +381,7 @@ class BaseLedgerStorage(ABC):
         self.index.sync(self._are_names_durable)
         self._are_names_durable = True
         if not self._is_index_behind:
-            self.logs.rotate_appended(self._appender.active_log_ids)
+            self._appender.rotate()
 
     def _write_flush(self, flush: Flush) -> None:
         half = flush.half
@@ -397,26 +410,15 @@ class BaseLedgerStorage(ABC):
         order = self._log_order(addresses)
         ordered = addresses[order]
         positions = np.empty(len(addresses), np.int64)
-        while True:
-            try:
-                positions[order] = self._appender.append(half.memory, ordered, half.lengths(ordered) + LENGTH_BYTES)
-                self._appender.sync()
-                return positions
-            except OSError as error:
-                # Also after a failed sync: entries that the log then lacks are written again, to another log.
-                if not refuses_writes(error):
-                    raise
-                is_other_left = self.logs.avoid(self._appender.last_log_id)
-                self._appender.rollback()
-                if not is_other_left:
-                    raise
+        positions[order] = self._appender.write(half.memory, ordered, half.lengths(ordered) + LENGTH_BYTES)
+        return positions
 
     @abstractmethod
     def _log_order(self, addresses: np.ndarray) -> np.ndarray | slice:
         """Return the order in which items go to the log; their addresses come ordered by (ledger, entry)."""
 
     def end_flush(self, flush: Flush) -> None:
-        flush.half.clear()
+        flush.half.clear(keeps_memory=not self._appender.is_late)
         self._idle, self._flushing = flush.half, None
         if flush.advances_checkpoint:
             self._unmarked.clear()
@@ -455,7 +457,7 @@ class BaseLedgerStorage(ABC):
 
     def prepare_drop(self, ledger_ids: Sequence[int], fenced: Sequence[int], now_s: int) -> None:
         self.tombstones.remember(fenced, now_s)
-        with self.writing:
+        with self._changing_records():
             try:
                 self.index.disown(ledger_ids)
             except OSError as error:
@@ -463,8 +465,17 @@ class BaseLedgerStorage(ABC):
                 if not is_out_of_space(error):
                     raise
 
-    def end_limbo(self, ledger_ids: Sequence[int]) -> None:
+    @contextlib.contextmanager
+    def _changing_records(self) -> Iterator[None]:
+        """Hold `writing` while no disk is late with the records of the index."""
+        # Before the lock, which flushes need.
+        self.disks.settle()
         with self.writing:
+            self.disks.settle()
+            yield
+
+    def end_limbo(self, ledger_ids: Sequence[int]) -> None:
+        with self._changing_records():
             self.index.accept(ledger_ids)
         self.limbo.end(ledger_ids)
 
@@ -484,7 +495,7 @@ class BaseLedgerStorage(ABC):
         return dropped
 
     def sync_dropped(self, ledger_ids: Collection[int]) -> None:
-        with self.writing:
+        with self._changing_records():
             self.index.sync_removed(ledger_ids)
 
     def _is_settled(self, ledger_id: int) -> bool:
@@ -508,11 +519,12 @@ class BaseLedgerStorage(ABC):
             try:
                 self._sync_index()
             except OSError as error:
-                # The logs stay unsettled; the flush that waits for the same space reports it, and tries again.
-                if not is_out_of_space(error):
+                # The logs stay unsettled; the flush that waits for the same disk reports it, and tries again.
+                if not may_be_repeated(error):
                     raise
 
     def close(self) -> None:
+        self.disks.stop()
         self._appender.close()
         self._reader.close()
         self.index.close()

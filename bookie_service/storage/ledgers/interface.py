@@ -24,6 +24,7 @@ from bkspark.wire.placed_entries import PlacedEntries
 from bookie_service.formats.index import LedgerHeader, decode_lac
 from bookie_service.storage.index.index import ENTRIES_END, Extent, LedgerUpdate, StoredLedger
 from bookie_service.storage.io.byte_source import WAITING, ByteSource
+from bookie_service.storage.io.disk_threads import DiskWork
 from bookie_service.storage.io.framed_entries import FramedEntries
 from bookie_service.storage.ledgers.limbo import Limbo
 from bookie_service.storage.ledgers.tombstones import Tombstones
@@ -41,8 +42,12 @@ class IndexView(Protocol):
             StorageDamaged: traces of it exist, but its header is unreadable.
         """
 
-    def positions(self, ledger_id: int, first_entry: int, count: int) -> np.ndarray:
-        """Return positions of `first_entry`, ... as int64, 0 where not held; shorter when no later entry is held."""
+    def positions(self, ledger_id: int, first_entry: int, count: int, source: ByteSource = WAITING) -> np.ndarray:
+        """Return positions of `first_entry`, ... as int64, 0 where not held; shorter when no later entry is held.
+
+        Raises:
+            NotCached: `source` does not wait, and they are not in memory.
+        """
 
     def last_entry(self, ledger_id: int) -> int:
         """Return the highest entry id with a position, NO_ENTRY when there is none."""
@@ -132,6 +137,7 @@ class LedgerIndex(IndexView, Protocol):
                 without being durable.
 
         Raises:
+            DiskStalled: a disk is late; everything is held as before, and this can be repeated.
             OSError: a write failed; it is unknown what is durable.
         """
 
@@ -214,6 +220,11 @@ class LookResult:
     missing: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     odd: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is known of any entry yet."""
+        return not (self.pieces or len(self.missing) or len(self.odd))
+
     def order(self, count: int) -> np.ndarray | None:
         """Return all `count` rows in this order: found, missing, odd, others; None when they are in it already."""
         rows = np.concatenate([*(rows for rows, _ in self.pieces), self.missing, self.odd])
@@ -233,6 +244,8 @@ class LedgerStorage(Protocol):
     limbo: Limbo
     active: MemTable
     """The half of the write cache that entries are added to."""
+    disks: DiskWork
+    """Works for the ledger directories at the same time."""
     writing: threading.Lock
     """Held while the index is written: a flush, or a move of positions."""
 
@@ -335,7 +348,8 @@ class LedgerStorage(Protocol):
     def write_flush(self, flush: Flush, *, names_are_durable: bool = True) -> None:
         """Make entries durable in entry logs, then let the index hold their positions; sync it if the mark moves.
 
-        `names_are_durable` is False in replay, see `LedgerIndex.sync`.
+        `names_are_durable` is False in replay, see `LedgerIndex.sync`. If a disk is late with its part of the index,
+        the flush no longer `advances_checkpoint`.
 
         Raises:
             OSError: a write failed, and the mark must not move. If there was no space (`files.is_out_of_space`), the

@@ -75,7 +75,7 @@ def open_storage(
     ledgers_at = [layout.current(directory) for directory in ledger_directories]
     _make_directories(files, journals_at, ledgers_at)
     store = open_ledger_storage(files, ledgers_at, store_options)
-    marks = Marks(files, ledgers_at)
+    marks = Marks(files, ledgers_at, store.disks)
     compactor = Compactor(files, store, ledgers_at)
     # Before replay, whose positions are newer.
     notices = compactor.recover()

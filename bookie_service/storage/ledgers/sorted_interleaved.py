@@ -29,6 +29,7 @@ class _FileStorage(BaseLedgerStorage):
             self.limbo.begin,
             self.known_header,
             lambda: DirtyMarker(files, directories).set(journal_is_complete=False),
+            self.disks,
         )
 
 

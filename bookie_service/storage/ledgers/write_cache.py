@@ -328,8 +328,10 @@ class MemTable:
         writes = self.ledgers.get(ledger_id)
         return count_max if writes is None else writes.gap(first_entry, count_max)
 
-    def clear(self) -> None:
-        """Drop everything; no view of the memory may be in use any more."""
+    def clear(self, *, keeps_memory: bool = True) -> None:
+        """Drop everything. No view of the memory may be in use any more, unless this gets other memory."""
+        if not keeps_memory:
+            self.memory = np.empty(len(self.memory), np.uint8)
         self.used = 0
         self._index_bytes = 0
         self.ledgers = {}

@@ -16,7 +16,7 @@ cut: entries without a position count, too, until the index is rebuilt from the 
 A crash before the intent leaves a temporary file, which `recover` removes. After a crash that comes later, `recover`
 repeats the rest; it runs before replay. So every entry always has a durable copy, and nothing is copied twice.
 
-For one thread, which is neither the event loop nor the checkpoint thread.
+For one thread, which is neither the event loop nor the checkpoint thread; but several threads may do step 1.
 """
 
 from __future__ import annotations
@@ -132,14 +132,23 @@ class Compactor:
     def copy(self, log_id: int, pace: Pace, outstanding_max: int = OUTSTANDING_MAX) -> Intent | None:
         """Do steps 1 and 2; return the compaction to finish, None when nothing in the log counts any more.
 
-        `outstanding_max`: entries that are copied between two syncs.
+        Raises:
+            LogInDoubt, StorageDamaged, OSError: as `rewrite` and `intend`.
+        """
+        new_id = self.rewrite(log_id, pace, outstanding_max)
+        return None if new_id is None else self.intend(new_id, log_id)
+
+    def rewrite(self, log_id: int, pace: Pace, outstanding_max: int = OUTSTANDING_MAX) -> int | None:
+        """Do step 1; return the number of the new log, None when nothing in the log counts any more.
+
+        For any thread; several logs may be copied at the same time. `outstanding_max`: entries that are copied between
+        two syncs.
 
         Raises:
             LogInDoubt: a ledger in it is in doubt. Nothing is changed.
             StorageDamaged: the log is not whole; it must be kept. Nothing is changed.
             OSError: a file could not be read or written. Nothing is changed.
         """
-        assert self.unfinished is None, "its intent would be overwritten"
         writer: EntryLogWriter | None = None
         outstanding = 0
         try:
@@ -163,15 +172,28 @@ class Compactor:
             if writer is None:
                 return None
             writer.seal()
-            intent = Intent(writer.log_id, log_id)
+        except BaseException:
+            if writer is not None:
+                writer.close()
+                self.abandon(writer.log_id)
+            raise
+        writer.close()
+        return writer.log_id
+
+    def intend(self, new_id: int, old_id: int) -> Intent:
+        """Do step 2 for a log and the copy that `rewrite` made of it.
+
+        Raises:
+            OSError: the intent could not be written; the copy is gone.
+        """
+        assert self.unfinished is None, "its intent would be overwritten"
+        intent = Intent(new_id, old_id)
+        try:
             self._files.replace(self._intent_path, intent_format.encode(intent))
         except BaseException:
             # An intent that reached the disk nevertheless names a missing log: `recover` skips it.
-            if writer is not None:
-                writer.close()
-                self._remove_temporary(writer.log_id)
+            self.abandon(new_id)
             raise
-        writer.close()
         return intent
 
     def _check_not_in_doubt(self, path: str, ledger_ids: np.ndarray) -> None:
@@ -197,9 +219,9 @@ class Compactor:
 
         Raises:
             StorageDamaged: the new log is not whole; both logs must be kept.
-            OSError: the index could not be written. If there was no space (`files.is_out_of_space`), positions lead to
-                both logs, each to a whole entry, and this can be repeated; it is `unfinished`. After any other error
-                `recover` must run before anything else uses the store.
+            OSError: the index could not be written. If there was no space, or a disk is late
+                (`files.may_be_repeated`), positions lead to both logs, each to a whole entry, and this can be repeated;
+                it is `unfinished`. After any other error `recover` must run before anything else uses the store.
         """
         self.unfinished = intent
         if self._store.logs.path(intent.new_id) is None:
@@ -338,10 +360,11 @@ class Compactor:
             file.close()
         self._files.sync_directory(os.path.dirname(path))
 
-    def _remove_temporary(self, log_id: int) -> None:
+    def abandon(self, new_id: int) -> None:
+        """Remove a copy that `rewrite` made."""
         # The disk may refuse this, too; then the next start removes it.
         with contextlib.suppress(OSError):
-            self._files.remove(self._store.logs.file_path(log_id, SUFFIX))
+            self._files.remove(self._store.logs.file_path(new_id, SUFFIX))
 
     @contextlib.contextmanager
     def _reading(self, log_id: int) -> Iterator[tuple[LogScan, IndexView, str]]:

@@ -11,11 +11,17 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import entry_log as log_format
-from bookie_service.storage.disks import UNKNOWN_SPACE, DiskLimits, FileSystemSpace, directory_for_log
+from bookie_service.storage.disks import (
+    UNKNOWN_SPACE,
+    DiskLimits,
+    FileSystemSpace,
+    directories_with_room,
+    directory_for_log,
+)
 from bookie_service.storage.io.files import File, LocalFiles, ReadOnlyFiles, is_disk_failure, refuses_writes
 from bookie_service.storage.logs.log_writer import EntryLogWriter
 
@@ -78,7 +84,8 @@ class StoredLogs:
 class EntryLogs(StoredLogs):
     """Which entry logs exist, in which directory. Shared by all threads of the storage.
 
-    A new log goes to the directory with the most free space (`disks.directory_for_log`).
+    A new log goes to the directory that the caller names, or to the one with the most free space
+    (`disks.directory_for_log`).
     """
 
     files: LocalFiles
@@ -95,7 +102,8 @@ class EntryLogs(StoredLogs):
         super().__init__(files, directories)
         self._reserves = reserves
         self._limits = limits or DiskLimits()
-        self._creating = threading.Lock()
+        self._numbering = threading.Lock()
+        self._creating = {directory: threading.Lock() for directory in directories}
         self._appended: set[int] = set()
         self._adopted: set[int] = set()
         self._full: frozenset[str] = frozenset()
@@ -110,12 +118,15 @@ class EntryLogs(StoredLogs):
         self._full = directories
         self._avoided = frozenset()
 
-    def avoid(self, log_id: int | None) -> bool:
-        """Record that a log's directory took no writes; return whether there is another one to try."""
-        path = None if log_id is None else self.path(log_id)
-        if path is not None:
-            self._avoided |= {os.path.dirname(path)}
-        return path is not None and len(self._avoided) < len(self._directories)
+    def avoid(self, directory: str) -> None:
+        """Record that a directory took no writes."""
+        self._avoided |= {directory}
+
+    def with_room(self, directories: Collection[str]) -> list[str]:
+        """Return those of the directories that new entries may go to, in configured order."""
+        asked = [each for each in self._directories if each in directories]
+        left = [each for each in asked if each not in self._avoided] or asked
+        return directories_with_room(self._limits, self._spaces(left), self._full) if left else []
 
     def should_leave(self, log_id: int) -> bool:
         """Return whether the rest must go to another log, because this one's directory is full and another is not."""
@@ -123,17 +134,23 @@ class EntryLogs(StoredLogs):
 
     # ---- creating ----
 
-    def create(self) -> EntryLogWriter:
+    @property
+    def is_creating(self) -> bool:
+        """Whether a log is being created."""
+        return any(lock.locked() for lock in self._creating.values())
+
+    def create(self, directory: str | None = None) -> EntryLogWriter:
         """Create the next log, with its header written; it is unsettled.
+
+        Args:
+            directory: where; None: in the best directory, or in the next best if that has no space after all.
 
         Raises:
             OSError: nothing was created.
         """
-        with self._creating:
-            log_id, directory, writer = self._create("")
-            self._appended.add(log_id)
-            self._paths[log_id] = os.path.join(directory, log_format.file_name(log_id))
-        return writer
+        if directory is None:
+            return self._create_somewhere("")
+        return self._create_in(directory, self._next_id(), "", self._spaces([directory])[directory])
 
     def create_temporary(self, suffix: str) -> EntryLogWriter:
         """Create a log under its name and `suffix`, not yet one of the logs: `adopt` makes it one.
@@ -141,8 +158,7 @@ class EntryLogs(StoredLogs):
         Raises:
             OSError: nothing was created.
         """
-        with self._creating:
-            return self._create(suffix)[2]
+        return self._create_somewhere(suffix)
 
     def file_path(self, log_id: int, suffix: str) -> str:
         """Return the path of a log's file that is not one of the logs yet, or not any more."""
@@ -154,7 +170,8 @@ class EntryLogs(StoredLogs):
         """Give a temporary log its final name, durably; it is unsettled. The file must be durable."""
         self._adopted.add(log_id)
         # A crash may have lost `lastId`, and as a temporary log it did not count.
-        self._last_id = max(self._last_id, log_id)
+        with self._numbering:
+            self._last_id = max(self._last_id, log_id)
         path = self.file_path(log_id, suffix)
         directory = os.path.dirname(path)
         adopted = os.path.join(directory, log_format.file_name(log_id))
@@ -166,13 +183,22 @@ class EntryLogs(StoredLogs):
         """Remove a log that nothing points to yet."""
         path = self.path(log_id)
         if path is not None:
-            self.forget(log_id)
-            self._appended.discard(log_id)
+            with self._numbering:
+                self.forget(log_id)
+                self._appended.discard(log_id)
             self.files.remove(path)
 
-    def rotate_appended(self, except_for: set[int]) -> None:
-        """Record that the index is durable for all created logs except those that are still appended to."""
-        self._appended &= except_for
+    def rotate_appended(self, except_for: set[int], busy: Collection[str] = ()) -> None:
+        """Record that the index is durable for all created logs except those that are still appended to.
+
+        `busy`: directories in which logs may be created and appended to meanwhile.
+        """
+        with self._numbering:
+            self._appended = {
+                log_id
+                for log_id in self._appended
+                if log_id in except_for or os.path.dirname(self._paths.get(log_id, "")) in busy
+            }
 
     def rotate_adopted(self, log_id: int) -> None:
         """Record that the index is durable for an adopted log."""
@@ -186,30 +212,30 @@ class EntryLogs(StoredLogs):
         """Remove a log from the list; its file stays."""
         del self._paths[log_id]
 
-    def _create(self, suffix: str) -> tuple[int, str, EntryLogWriter]:
+    def _next_id(self) -> int:
+        """Return the number of the next log, which is used once, even if creating its file fails in the middle."""
+        with self._numbering:
+            if self._last_id == log_format.LOG_ID_MAX:
+                raise StorageDamaged(
+                    f"entry log {self._last_id:x} has the highest possible id, so no other can follow: stop this "
+                    "bookie, and remove lastId from its ledger directories if it has a wrong number"
+                )
+            self._last_id += 1
+            return self._last_id
+
+    def _create_somewhere(self, suffix: str) -> EntryLogWriter:
         """Create the next log in the best directory, or in the next best if that has no space after all."""
-        # A number is used once, even if creating its file failed in the middle.
-        if self._last_id == log_format.LOG_ID_MAX:
-            raise StorageDamaged(
-                f"entry log {self._last_id:x} has the highest possible id, so no other can follow: stop this bookie, "
-                "and remove lastId from its ledger directories if it has a wrong number"
-            )
-        self._last_id += 1
-        log_id = self._last_id
+        log_id = self._next_id()
         left = [directory for directory in self._directories if directory not in self._avoided] or self._directories
         spaces = self._spaces(left)
         while True:
             directory = directory_for_log(self._limits, spaces, log_id, self._full)
             try:
-                file = self._create_in(directory, log_id, suffix)
+                return self._create_in(directory, log_id, suffix, spaces[directory])
             except OSError as error:
                 del spaces[directory]
                 if not refuses_writes(error) or not spaces:
                     raise
-                continue
-            # Space reserved on a small or nearly full disk would be missing for acknowledged entries.
-            reserves = self._reserves and spaces[directory].free_bytes >= self._limits.log_bytes_max
-            return log_id, directory, EntryLogWriter(log_id, file, reserves=reserves)
 
     def _spaces(self, directories: Iterable[str]) -> dict[str, FileSystemSpace]:
         """Return how full the directories are whose disks answer, or all if no disk answers."""
@@ -223,7 +249,19 @@ class EntryLogs(StoredLogs):
                 spaces[directory] = UNKNOWN_SPACE
         return spaces
 
-    def _create_in(self, directory: str, log_id: int, suffix: str) -> File:
+    def _create_in(self, directory: str, log_id: int, suffix: str, space: FileSystemSpace) -> EntryLogWriter:
+        """Create a log in a directory; without a suffix it is one of the logs from then on."""
+        with self._creating[directory]:
+            file = self._create_file(directory, log_id, suffix)
+            if not suffix:
+                with self._numbering:
+                    self._appended.add(log_id)
+                    self._paths[log_id] = file.path
+        # Space reserved on a small or nearly full disk would be missing for acknowledged entries.
+        reserves = self._reserves and space.free_bytes >= self._limits.log_bytes_max
+        return EntryLogWriter(log_id, file, reserves=reserves)
+
+    def _create_file(self, directory: str, log_id: int, suffix: str) -> File:
         """Return a new file with the header of a log in it, whose name is durable.
 
         The header becomes durable with the first entries; before them nothing points here. `lastId` may be torn by a
@@ -234,7 +272,8 @@ class EntryLogs(StoredLogs):
         try:
             file.write([log_format.encode_header(log_id)], 0)
             last_id = os.path.join(directory, log_format.LAST_ID_NAME)
-            self.files.replace(last_id, log_format.encode_last_id(log_id), durably=False)
+            # Another thread may have taken a higher number, and have written it here.
+            self.files.replace(last_id, log_format.encode_last_id(self._last_id), durably=False)
             self.files.sync_directory(directory)
         except OSError:
             file.close()

@@ -1,7 +1,8 @@
 """Appends items to entry logs: one log for all ledgers, or one for each ledger that is written.
 
 A flush appends, then syncs, and only then does the index point to what it wrote. If a disk has no space in between, the
-append is rolled back, so that the same flush can go to another directory, or be repeated when there is space.
+append is rolled back, so that the same flush can go to another directory (`log_appenders`), or be repeated when there
+is space.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from bkspark.options import BYTES_MAX, COUNT_MAX, YEARS_S, bounded, check
 from bkspark.wire.framing import LENGTH_BYTES, gather_i64
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES, LOG_BYTES_MAX, OFFSET_BITS
-from bookie_service.storage.io.files import is_disk_failure
+from bookie_service.storage.io.files import is_disk_failure, refuses_writes
 from bookie_service.storage.io.framed_entries import contiguous_spans, rows_by_ledger
 from bookie_service.storage.logs.entry_log import EntryLogs
 from bookie_service.storage.logs.log_writer import EntryLogWriter
@@ -55,24 +56,50 @@ class EntryLogAppender:
     After an OSError of `append` or `sync` either `rollback` is called, or the appender must not be used again.
     """
 
-    def __init__(self, logs: EntryLogs, options: AppendOptions, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        logs: EntryLogs,
+        options: AppendOptions,
+        clock_s: Callable[[], float] = time.monotonic,
+        *,
+        directory: str | None = None,
+    ) -> None:
+        """`directory`: where new logs are created; None: `logs` chooses."""
         self._logs = logs
+        self._directory = directory
         self._options = options
         self._clock_s = clock_s
         self._active: OrderedDict[int, tuple[EntryLogWriter, float]] = OrderedDict()
         """Logs and when they were written last, by ledger id, or by `_SHARED`; least recently written ones first."""
         self._unsynced: dict[int, EntryLogWriter] = {}
         self._created: set[int] = set()
-        """Logs created since the last `sync`."""
+        """Logs created since the last `settle`."""
         self._synced_ends: dict[int, int] = {}
         """Ends, at that time, of the other logs written to since then."""
-        self.last_log_id: int | None = None
-        """The log of the last operation, which is the one that failed; None: creating a log failed."""
+
+    is_late = False
+    """The caller waits for the disk."""
 
     @property
     def active_log_ids(self) -> set[int]:
         """The logs that the next item may go to, unless it needs a new one."""
         return {log.log_id for log, _ in self._active.values()}
+
+    def rotate(self) -> None:
+        """Record that the index is durable for all logs except those that are still appended to."""
+        self._logs.rotate_appended(self.active_log_ids)
+
+    def write(self, memory: np.ndarray, addresses: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """`append`, then `sync`. Raises OSError: if the disk takes no writes, nothing was written."""
+        try:
+            positions = self.append(memory, addresses, sizes)
+            self.sync()
+        except OSError as error:
+            # Also after a failed sync: entries that the log then lacks are written again, to another log.
+            if refuses_writes(error):
+                self.rollback()
+            raise
+        return positions
 
     def append(self, memory: np.ndarray, addresses: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Write the items at memory[addresses[i]:][:sizes[i]], those of one log in this order; return their positions.
@@ -106,14 +133,17 @@ class EntryLogAppender:
         return positions
 
     def sync(self) -> None:
-        """Make everything appended durable."""
+        """Make everything appended durable; it stays."""
+        self.sync_all()
+        self.settle()
+
+    def sync_all(self) -> None:
+        """Make everything appended durable; until `settle`, `rollback` undoes it nevertheless."""
         for log in self._unsynced.values():
-            self.last_log_id = log.log_id
             log.sync()
-        self._note_synced()
 
     def rollback(self) -> None:
-        """Undo appends since the last `sync`; the next items go to new logs.
+        """Undo appends since the last `settle`; the next items go to new logs.
 
         Nothing may point to them yet. If the disk cannot undo them, garbage collection removes them.
         """
@@ -124,7 +154,7 @@ class EntryLogAppender:
         for log_id, end in self._synced_ends.items():
             with contextlib.suppress(OSError):
                 self._cut(log_id, end)
-        self._note_synced()
+        self.settle()
 
     def seal_idle(self) -> None:
         """Complete logs of ledgers without writes for a long time. Everything appended must be synced."""
@@ -137,21 +167,21 @@ class EntryLogAppender:
         """Complete the present logs, durably; the next items go to new ones."""
         while self._active:
             self._seal(next(iter(self._active)))
-        self._note_synced()
+        self.settle()
 
     def close(self) -> None:
         for log, _ in self._active.values():
             log.close()
         self._active.clear()
 
-    def _note_synced(self) -> None:
+    def settle(self) -> None:
+        """Let everything synced stay, whatever is rolled back later."""
         self._unsynced.clear()
         self._created.clear()
         self._synced_ends.clear()
 
     def _seal(self, owner: int) -> None:
         log, _ = self._active[owner]
-        self.last_log_id = log.log_id
         try:
             log.seal(may_lack_map=True)
         except OSError as error:
@@ -186,8 +216,7 @@ class EntryLogAppender:
         if owner not in self._active:
             if len(self._active) >= self._options.active_logs_max:
                 self._seal(next(iter(self._active)))
-            self.last_log_id = None
-            log = self._logs.create()
+            log = self._logs.create(self._directory)
             self._created.add(log.log_id)
         self._active[owner] = log, self._clock_s()
         self._active.move_to_end(owner)
@@ -199,7 +228,6 @@ class EntryLogAppender:
         view = memory.data
         sync_bytes = self._options.sync_bytes
         self._unsynced[log.log_id] = log
-        self.last_log_id = log.log_id
         buffers: list[memoryview] = []
         gathered = 0
         for start, end in contiguous_spans(addresses, sizes):

@@ -1,0 +1,196 @@
+"""What several ledger directories gain: write rate and flush time of one bookie with 1, 2 and 4 of them.
+
+    python -m benchmarks.ledger_directories [--rounds 5] [--sync-ms 5] [--mib-per-s 100] [--mib 96] [--plain]
+
+Few machines have four disks to spare, so the disks are modelled: each ledger directory counts as a disk of its own that
+does one sync at a time, and a sync takes `--sync-ms` and the time of the bytes since the last one at `--mib-per-s`. The
+wait is added in the bookie's file layer (`storage/io/files.py`), and everything else is real: bookie, journal, sockets,
+and the one disk below. `--plain` adds no wait; then all directories share that disk, and nothing can be gained.
+
+Each round measures every number of directories in turn. `flush_ms`: the median time to write one full half of the
+write cache to entry logs and index. `write_mib_per_s`: adds that one client keeps in flight, from the first to the last
+answer, with a write cache so small that the flushes set the pace. The journal is on no modelled disk. Printed are
+medians, and ratios to one directory in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from bookie_service.network.connection import ConnectionOptions
+from bookie_service.storage.io.files import Buffer, File, LocalFiles
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.factory import open_ledger_storage
+from bookie_service.storage.ledgers.interface import LedgerStorage
+from tests.bookie.collecting import KEY, item
+from tests.bookie.serving import Serving, adds, service_options
+from tests.disks import ROOMY
+
+DIRECTORIES = (1, 2, 4)
+LEDGERS = range(1, 17)
+ENTRY_BYTES = 16 * 1024
+HALF_BYTES = 8 << 20
+_MIB = 1 << 20
+_BATCH = 16
+_WINDOW = 8
+"""Batches in flight."""
+
+
+class ModelledDisk:
+    """A disk that does one sync at a time."""
+
+    def __init__(self, sync_s: float, bytes_per_s: float) -> None:
+        self._sync_s = sync_s
+        self._bytes_per_s = bytes_per_s
+        self._busy = threading.Lock()
+
+    def sync(self, size: int) -> None:
+        """Take the time of making `size` bytes durable."""
+        with self._busy:
+            time.sleep(self._sync_s + size / self._bytes_per_s)
+
+
+class ModelledFile(File):
+    """A file of a modelled disk."""
+
+    __slots__ = ("_disk", "_unsynced")
+
+    def __init__(self, file: File, disk: ModelledDisk) -> None:
+        super().__init__(file.descriptor, file.path)
+        self._disk = disk
+        self._unsynced = 0
+
+    def write(self, buffers: Sequence[Buffer], offset: int) -> int:
+        written = super().write(buffers, offset)
+        self._unsynced += written
+        return written
+
+    def sync_data(self) -> None:
+        size, self._unsynced = self._unsynced, 0
+        super().sync_data()
+        self._disk.sync(size)
+
+
+class ModelledFiles(LocalFiles):
+    """Files of which those below some directories are on modelled disks."""
+
+    def __init__(self, disks: dict[str, ModelledDisk]) -> None:
+        super().__init__()
+        self._disks = disks
+
+    def _disk(self, path: str) -> ModelledDisk | None:
+        return next((disk for directory, disk in self._disks.items() if path.startswith(directory)), None)
+
+    def open(self, path: str) -> File:
+        disk = self._disk(path)
+        return super().open(path) if disk is None else ModelledFile(super().open(path), disk)
+
+    def create(self, path: str) -> File:
+        disk = self._disk(path)
+        return super().create(path) if disk is None else ModelledFile(super().create(path), disk)
+
+    def sync_directory(self, path: str) -> None:
+        super().sync_directory(path)
+        disk = self._disk(path)
+        if disk is not None:
+            disk.sync(0)
+
+
+def files_of(directories: Sequence[Path], arguments: argparse.Namespace) -> LocalFiles:
+    if arguments.plain:
+        return LocalFiles()
+    bytes_per_s = arguments.mib_per_s * _MIB
+    return ModelledFiles({f"{each}/": ModelledDisk(arguments.sync_ms / 1000, bytes_per_s) for each in directories})
+
+
+def flush_ms(directory: Path, count: int, arguments: argparse.Namespace) -> float:
+    """Return the median time of a flush of a full half."""
+    directories = [directory / f"ledgers{number}" for number in range(count)]
+    files = files_of(directories, arguments)
+    for each in directories:
+        files.make_directory(str(each))
+    store = open_ledger_storage(files, list(map(str, directories)), StoreOptions(cache_half_bytes=HALF_BYTES))
+    times = []
+    first = 0
+    for _ in range(6):
+        first = _fill(store, first)
+        flush = store.begin_flush()
+        assert flush is not None
+        began = time.perf_counter()
+        store.write_flush(flush)
+        times.append(1000 * (time.perf_counter() - began))
+        store.end_flush(flush)
+    store.close()
+    # The first one creates logs and index files.
+    return statistics.median(times[1:])
+
+
+def _fill(store: LedgerStorage, first: int) -> int:
+    """Fill the active half with entries of all ledgers; return the entry after them."""
+    each = HALF_BYTES // (ENTRY_BYTES + 1024) // len(LEDGERS)
+    for ledger_id in LEDGERS:
+        ledger = store.ledger(ledger_id) or store.create_ledger(ledger_id, KEY)
+        items = [item(ledger_id, entry_id, ENTRY_BYTES) for entry_id in range(first, first + each)]
+        sizes = np.array(list(map(len, items)))
+        addresses = store.active.place(np.frombuffer(b"".join(items), np.uint8), np.cumsum(sizes) - sizes, sizes)
+        store.insert(ledger, np.arange(first, first + each), addresses)
+    return first + each
+
+
+def write_mib_per_s(directory: Path, count: int, arguments: argparse.Namespace) -> float:
+    """Return the rate of adds of a client, all ledgers in turn."""
+    directories = [directory / f"ledgers{number}" for number in range(count)]
+    options = replace(
+        service_options(directory),
+        ledger_directories=list(map(str, directories)),
+        store=StoreOptions(cache_half_bytes=HALF_BYTES, disks=ROOMY),
+        connection=ConnectionOptions(frame_bytes_max=HALF_BYTES // 4),
+    )
+    payloads = [b"x" * ENTRY_BYTES] * _BATCH
+    batches = max(_WINDOW, arguments.mib * _MIB // (ENTRY_BYTES * _BATCH))
+    with Serving(options, files_of(directories, arguments)) as serving, serving.connect() as peer:
+        began = time.perf_counter()
+        for number in range(batches):
+            turn, which = divmod(number, len(LEDGERS))
+            peer.send(adds(LEDGERS[which], turn * _BATCH, payloads))
+            if number >= _WINDOW:
+                peer.replies(_BATCH)
+        peer.replies(_BATCH * _WINDOW)
+        seconds = time.perf_counter() - began
+    return batches * _BATCH * ENTRY_BYTES / _MIB / seconds
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sync-ms", type=float, default=5.0, help="what a sync takes at least")
+    parser.add_argument("--mib-per-s", type=float, default=100.0, help="what each modelled disk writes")
+    parser.add_argument("--mib", type=int, default=96, help="what the client writes each time")
+    parser.add_argument("--plain", action="store_true", help="without modelled disks")
+    arguments = parser.parse_args(words)
+    flushes: dict[int, list[float]] = {count: [] for count in DIRECTORIES}
+    rates: dict[int, list[float]] = {count: [] for count in DIRECTORIES}
+    for _ in range(arguments.rounds):
+        for count in DIRECTORIES:
+            with tempfile.TemporaryDirectory() as name:
+                flushes[count].append(flush_ms(Path(name, "flush"), count, arguments))
+                Path(name, "write").mkdir()
+                rates[count].append(write_mib_per_s(Path(name, "write"), count, arguments))
+    print("| ledger directories | flush_ms | per one | write_mib_per_s | per one |\n|---|---|---|---|---|")
+    flush_one, rate_one = (statistics.median(values[DIRECTORIES[0]]) for values in (flushes, rates))
+    for count in DIRECTORIES:
+        flush, rate = statistics.median(flushes[count]), statistics.median(rates[count])
+        print(f"| {count} | {flush:.1f} | {flush / flush_one:.2f} | {rate:.0f} | {rate / rate_one:.2f} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""What garbage collection does and did, for operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class PassReport:
+    """What one pass did."""
+
+    dropped_ledgers: int = 0
+    removed_logs: int = 0
+    compacted_logs: int = 0
+    damaged_logs: int = 0
+    freed_bytes: int = 0
+    kept_because: str = ""
+    """Why ledgers or logs that are garbage may remain; empty when nothing prevented their deletion."""
+
+    def __str__(self) -> str:
+        kept = f"; {self.kept_because}" if self.kept_because else ""
+        return (
+            f"{self.dropped_ledgers} ledgers dropped, {self.removed_logs} entry logs removed, {self.compacted_logs} "
+            f"rewritten, {self.damaged_logs} damaged and kept, {self.freed_bytes} bytes freed{kept}"
+        )
+
+
+@dataclass(slots=True)
+class CollectionStatus:
+    """What the collector does and did since the start, and what an operator suspended.
+
+    compacting: "minor" or "major" while logs are rewritten, otherwise "".
+    minor_at_ms, major_at_ms: when such a compaction last ended, by the wall clock; 0: never since the start.
+    deleted_bytes: freed by removing whole logs; compacted_bytes: by rewriting them.
+    logs, log_bytes, live_bytes, usage_counts: of the rotated logs, as the last pass found them; `usage_counts[i]` has
+        the logs whose live share is at most (i + 1) / 10.
+    """
+
+    is_forced: bool = False
+    compacting: str = ""
+    minor_at_ms: int = 0
+    major_at_ms: int = 0
+    minor_count: int = 0
+    major_count: int = 0
+    passes: int = 0
+    failed_removals: int = 0
+    deleted_ledgers: int = 0
+    deleted_bytes: int = 0
+    compacted_bytes: int = 0
+    logs: int = 0
+    log_bytes: int = 0
+    live_bytes: int = 0
+    ledgers: int = 0
+    usage_counts: tuple[int, ...] = (0,) * 10
+    last_report: PassReport = field(default_factory=PassReport)
+    is_suspended: bool = False
+    is_minor_suspended: bool = False
+    is_major_suspended: bool = False

@@ -1,0 +1,49 @@
+"""How fast compaction copies: one limit for all copies that run at the same time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bookie_service.engine.pacing import pause_s
+
+
+class CollectionStopped(Exception):
+    """The collector was asked to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaceLimit:
+    """Entries, or bytes, that may be copied a second; 0: no limit."""
+
+    per_s: int
+    counts_bytes: bool
+
+
+class CompactionPace:
+    """Called with (entries, bytes) after each piece of work: waits as the limit requires. For any thread."""
+
+    def __init__(self, limit: Callable[[], PaceLimit], stopping: threading.Event) -> None:
+        """`limit` is asked each time, as an operator may change it. `stopping`: set to end the work."""
+        self._limit = limit
+        self._stopping = stopping
+        self._lock = threading.Lock()
+        self._paced_by = limit()
+        self._began = time.monotonic()
+        self._done = 0
+
+    def __call__(self, entries: int, size: int) -> None:
+        """Raises CollectionStopped: the collector was asked to stop."""
+        if self._stopping.wait(self._pause_s(entries, size)):
+            raise CollectionStopped
+
+    def _pause_s(self, entries: int, size: int) -> float:
+        with self._lock:
+            limit, now = self._limit(), time.monotonic()
+            if limit != self._paced_by:
+                # What was done before does not count against another rate.
+                self._done, self._began, self._paced_by = 0, now, limit
+            self._done += size if limit.counts_bytes else entries
+            return pause_s(self._done, limit.per_s, now - self._began)

@@ -1,0 +1,158 @@
+"""Makes index files durable, those of each ledger directory on the thread of its disk.
+
+A sync that is late (`disk_threads`) goes on: nothing counts as durable, and no other sync begins, before it has ended
+and what it found was taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+
+from bookie_service.storage.index.index import IndexPaths
+from bookie_service.storage.index.index_file import IndexFile
+from bookie_service.storage.io.disk_threads import DiskStalled, DiskWork
+from bookie_service.storage.io.files import FileSystem, LocalFiles, SyncFailed, refuses_writes
+
+
+@dataclass(slots=True)
+class SyncRefusals:
+    """Which syncs failed because of their disk: those of ledgers' files, and those of whole directories, by number."""
+
+    ledgers: dict[int, SyncFailed] = field(default_factory=dict)
+    places: dict[int, SyncFailed] = field(default_factory=dict)
+
+
+class IndexSyncs:
+    """Syncs files of the index. For one thread at a time, the index writer's."""
+
+    def __init__(
+        self,
+        files: LocalFiles,
+        paths: IndexPaths,
+        disks: DiskWork,
+        file_systems: Sequence[FileSystem | None],
+        files_synced_singly_max: int,
+    ) -> None:
+        """`file_systems`: the file system of each directory; if any is None, files are always synced one by one."""
+        self._files = files
+        self._paths = paths
+        self._disks = disks
+        self._file_systems = [each for each in file_systems if each is not None]
+        self.syncs_file_systems = len(self._file_systems) == len(file_systems)
+        """Whether many files are made durable by one sync of their file system."""
+        self.files_synced_singly_max = files_synced_singly_max
+        self._late: dict[int, Future[SyncRefusals]] = {}
+
+    def sync(
+        self, written: dict[int, IndexFile], ledger_ids: Collection[int], directories: Collection[str]
+    ) -> SyncRefusals:
+        """Sync the files of ledgers, and the names in directories.
+
+        `written`: open files of ledgers; those that are synced are taken out and closed.
+
+        Raises:
+            DiskStalled: a disk is late.
+            SyncFailed: for a reason that has nothing to do with one disk.
+        """
+        by_place: dict[int, tuple[list[int], list[str]]] = {}
+        for ledger_id in sorted(ledger_ids):
+            by_place.setdefault(self._paths.place(ledger_id), ([], []))[0].append(ledger_id)
+        for directory in sorted(directories):
+            by_place.setdefault(self._paths.place_of(directory), ([], []))[1].append(directory)
+        work: dict[int, Callable[[], SyncRefusals]]
+        if self.syncs_file_systems and len(ledger_ids) + len(directories) > self.files_synced_singly_max:
+            work = {place: partial(self._sync_file_system, place) for place in sorted(by_place)}
+            for ledger_id in list(written):
+                written.pop(ledger_id).close()
+        else:
+            work = {
+                place: partial(self._sync_files, place, {each: written.pop(each, None) for each in ledgers}, names)
+                for place, (ledgers, names) in sorted(by_place.items())
+            }
+        self._late.update(self._disks.run(work))
+        return self.refusals()
+
+    def record(self, place: int, work: Callable[[], None]) -> None:
+        """Do something with a file of the whole index in directory number `place`.
+
+        Raises:
+            DiskStalled: the disk is late.
+            OSError: as `work`.
+        """
+
+        def recorded() -> SyncRefusals:
+            work()
+            return SyncRefusals()
+
+        self._late.update(self._disks.run({place: recorded}))
+        self.refusals()
+
+    def refusals(self) -> SyncRefusals:
+        """Return what all syncs found, also those that were late, once.
+
+        Raises:
+            DiskStalled: one is still late; what the others found is kept.
+            OSError: one failed.
+        """
+        late = [place for place, future in self._late.items() if not future.done()]
+        if late:
+            raise DiskStalled(f"ledger directory number {late[0] + 1} has not finished a sync yet")
+        ended, self._late = self._late, {}
+        found = SyncRefusals()
+        for future in ended.values():
+            refused = future.result()
+            found.ledgers |= refused.ledgers
+            found.places |= refused.places
+        return found
+
+    def _sync_file_system(self, place: int) -> SyncRefusals:
+        found = SyncRefusals()
+        with _noting(found.places, place):
+            self._file_systems[place].sync()
+        return found
+
+    def _sync_files(
+        self, place: int, ledgers: Mapping[int, IndexFile | None], directories: Collection[str]
+    ) -> SyncRefusals:
+        """Sync files of one directory, and then names in it. A file that is not open is opened for it."""
+        found = SyncRefusals()
+        for ledger_id, written in ledgers.items():
+            with _noting(found.ledgers, ledger_id):
+                file = written or IndexFile(self._files.open(self._paths.path(ledger_id)))
+                with contextlib.closing(file):
+                    file.file.sync_data()
+        for directory in directories:
+            with _noting(found.places, place):
+                self._files.sync_directory(directory)
+        return found
+
+
+def is_of_disk(error: OSError) -> bool:
+    """Return whether an error, also of a sync, means that one disk takes no writes, so that its files go to another
+    one."""
+    return refuses_writes(OSError(error.errno, error.strerror))
+
+
+@contextlib.contextmanager
+def _noting(failed: dict[int, SyncFailed], key: int) -> Iterator[None]:
+    """Record a sync that fails because of its disk."""
+    try:
+        yield
+    except OSError as error:
+        failure = SyncFailed(error.errno, error.strerror, error.filename)
+        if not is_of_disk(error):
+            raise failure from error
+        failed.setdefault(key, failure)
+
+
+@contextlib.contextmanager
+def syncing() -> Iterator[None]:
+    """Make a failed sync final: written pages count as clean, so nothing would write them again."""
+    try:
+        yield
+    except OSError as error:
+        raise SyncFailed(error.errno, error.strerror, error.filename) from error

@@ -1,0 +1,159 @@
+"""One thread per ledger directory, so that work for one disk never waits for another disk.
+
+Work for several directories runs at the same time; work for one directory runs in the order in which it was given. A
+disk that does not finish in time is *late*: the caller goes on without it, gives it nothing more until it has
+finished, and looks at the result then. A bookie with one ledger directory has no such thread: `InTurn` does the work
+where it is called, so nothing is late there.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Any, Protocol, TypeVar
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+STALL_S = 1.0
+"""A disk that needs longer for its part of a flush is late. Healthy disks need some milliseconds for a part."""
+_WAITING_MAX = 4
+"""Pieces of work that wait for one disk; more than callers give to a disk that is not late."""
+
+
+class DiskStalled(OSError):
+    """A disk did not finish in time. Nothing is lost: what had to be durable is not known to be, and is tried again."""
+
+
+class DiskWork(Protocol):
+    """Does work for directories, each known by its number. `run` and `wait_for_any` are for any thread."""
+
+    waits: bool
+    """Whether `run` waits for every disk, however long that takes: before the bookie serves, and when it stops."""
+
+    def run(self, work: Mapping[int, Callable[[], T]]) -> dict[int, Future[T]]:
+        """Do the work of each directory; return when all is done, or late: then its future is not done."""
+
+    def is_busy(self, place: int) -> bool:
+        """Return whether a directory has not finished what it was given."""
+
+    def wait_for_any(self, places: Collection[int]) -> None:
+        """Return when at least one of the directories is not busy."""
+
+    def settle(self) -> None:
+        """Return when all that was given before is done."""
+
+    def stop(self) -> None:
+        """Finish all that was given, and end the threads."""
+
+
+class InTurn:
+    """Does the work of one directory after the other, on the caller's thread."""
+
+    waits = True
+
+    def run(self, work: Mapping[int, Callable[[], T]]) -> dict[int, Future[T]]:
+        return {place: carried_out(task) for place, task in work.items()}
+
+    def is_busy(self, place: int) -> bool:
+        return False
+
+    def wait_for_any(self, places: Collection[int]) -> None:
+        """Does nothing: none is busy."""
+
+    def settle(self) -> None:
+        """Does nothing: all is done."""
+
+    def stop(self) -> None:
+        """Does nothing: there are no threads."""
+
+
+def carried_out(task: Callable[[], T]) -> Future[T]:
+    """Return the result of some work, or the error of a disk. Raises every other error."""
+    future: Future[T] = Future()
+    try:
+        future.set_result(task())
+    except OSError as error:
+        future.set_exception(error)
+    return future
+
+
+class DiskThreads:
+    """A thread per directory, each started when it is first needed."""
+
+    def __init__(self, directories: Sequence[str], stall_s: float = STALL_S) -> None:
+        self.waits = True
+        self.stall_s = stall_s
+        self._directories = directories
+        self._queues: list[queue.Queue[tuple[Callable[[], Any], Future[Any]] | None]] = [
+            queue.Queue(_WAITING_MAX) for _ in directories
+        ]
+        self._threads: list[threading.Thread | None] = [None for _ in directories]
+        self._giving = [threading.Lock() for _ in directories]
+        self._last: list[Future[Any] | None] = [None for _ in directories]
+        """What each directory was given last. It finishes last, too."""
+        self._late_since: dict[int, float] = {}
+
+    def run(self, work: Mapping[int, Callable[[], T]]) -> dict[int, Future[T]]:
+        futures = {place: self._give(place, task) for place, task in work.items()}
+        _, late = wait(futures.values(), None if self.waits else self.stall_s)
+        for place, future in futures.items():
+            if future in late and place not in self._late_since:
+                self._late_since[place] = time.monotonic()
+                logger.warning(
+                    "the disk of %s has not finished its part of a flush for %g s: adds and the other ledger "
+                    "directories go on without it. Until it answers the marks may stay where they are, so the journal "
+                    "grows, and reads of what is stored there may wait",
+                    self._directories[place],
+                    self.stall_s,
+                )
+        return futures
+
+    def is_busy(self, place: int) -> bool:
+        last = self._last[place]
+        return last is not None and not last.done()
+
+    def wait_for_any(self, places: Collection[int]) -> None:
+        last = [self._last[place] for place in places]
+        if None not in last:
+            wait([each for each in last if each is not None], return_when=FIRST_COMPLETED)
+
+    def settle(self) -> None:
+        wait([last for last in self._last if last is not None])
+
+    def stop(self) -> None:
+        for waiting, thread in zip(self._queues, self._threads):
+            if thread is not None:
+                waiting.put(None)
+                thread.join()
+
+    def _give(self, place: int, task: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+        with self._giving[place]:
+            # In this order: a caller that finds the directory idle finds all its work done.
+            self._last[place] = future
+            self._queues[place].put((task, future))
+            if self._threads[place] is None:
+                thread = threading.Thread(target=self._run, args=(place,), name=f"disk-{place}", daemon=True)
+                self._threads[place] = thread
+                thread.start()
+        return future
+
+    def _run(self, place: int) -> None:
+        while (given := self._queues[place].get()) is not None:
+            task, future = given
+            try:
+                future.set_result(task())
+            except BaseException as error:
+                future.set_exception(error)
+            late_since = self._late_since.pop(place, None)
+            if late_since is not None:
+                late_s = time.monotonic() - late_since + self.stall_s
+                logger.warning("the disk of %s answers again, after %.1f s", self._directories[place], late_s)
+            # What it refers to may be large.
+            del given, task, future

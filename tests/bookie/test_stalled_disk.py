@@ -1,0 +1,195 @@
+"""A ledger directory whose disk does not answer holds up nothing but itself; one that answers again is used again."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bkspark.wire.status import Status
+from bookie_service.network.connection import ConnectionOptions
+from bookie_service.settings.service_options import ServiceOptions
+from bookie_service.storage.io.disk_threads import DiskThreads
+from bookie_service.storage.journal.journal import JournalOptions
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.storage_class import StorageClass
+from bookie_service.storage.logs.log_appender import AppendOptions
+from tests.bookie.serving import Peer, Serving, service_options, stored
+from tests.bookie.stalling_files import StallingFiles
+from tests.disks import ROOMY, ROOMY_DISKS
+from tests.polling import wait_until
+
+PAYLOADS = [bytes([i]) * 3000 for i in range(40)]
+LEDGERS = range(12, 18)
+"""Two for each of the three directories."""
+HALF_BYTES = 200_000
+"""Less than what one call of `write_all` adds."""
+
+
+def options(directory: Path, storage_class: StorageClass = StorageClass.SORTED) -> ServiceOptions:
+    return replace(
+        service_options(directory),
+        ledger_directories=[str(directory / name) for name in "abc"],
+        connection=ConnectionOptions(frame_bytes_max=HALF_BYTES // 2),
+        disks=replace(ROOMY_DISKS, interval_s=0.05),
+        checkpoint_interval_s=0.05,
+        store=StoreOptions(storage_class, HALF_BYTES, AppendOptions(400_000), disks=ROOMY),
+        journal=JournalOptions(backups_max=0, file_bytes_max=400_000),
+    )
+
+
+@pytest.fixture
+def files() -> Iterator[StallingFiles]:
+    made = StallingFiles()
+    yield made
+    made.release()
+
+
+class ImpatientServing(Serving):
+    """A service for which a disk is late soon."""
+
+    def __enter__(self) -> Serving:
+        super().__enter__()
+        disks = self.service.storage.store.disks
+        assert isinstance(disks, DiskThreads)
+        disks.stall_s = 0.05
+        return self
+
+
+def settle(serving: Serving) -> None:
+    """Return when everything is flushed and the marks are after it."""
+    store = serving.service.storage.store
+    wait_until(lambda: serving.call(lambda: store.is_clean and not store.is_flushing), "the flush of everything")
+
+
+def write_all(peer: Peer, first: int) -> None:
+    for ledger_id in LEDGERS:
+        assert set(peer.add(ledger_id, first, PAYLOADS)) == {Status.EOK}
+
+
+def read_all(peer: Peer, end: int) -> None:
+    for ledger_id in LEDGERS:
+        for entry_id in range(end):
+            expected = stored(ledger_id, entry_id, PAYLOADS[entry_id % len(PAYLOADS)])
+            assert peer.read(ledger_id, entry_id).body == expected
+
+
+def marks(directory: Path) -> dict[str, bytes]:
+    return {name: (directory / name / "current" / "lastMark").read_bytes() for name in "abc"}
+
+
+def stall(serving: Serving, files: StallingFiles, peer: Peer, name: str) -> None:
+    """Stall a disk, and return when a flush met that. All before it is flushed."""
+    settle(serving)
+    files.stall(f"/{name}/current")
+    assert set(peer.add(LEDGERS["abc".index(name)], 40, PAYLOADS)) == {Status.EOK}
+    wait_until(lambda: files.holding, "a sync of the stalled disk")
+
+
+@pytest.mark.parametrize("storage_class", StorageClass)
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+def test_adds_reads_and_flushes_go_on_while_a_disk_stalls_and_the_mark_waits_for_it(
+    tmp_path: Path, files: StallingFiles, name: str, storage_class: StorageClass
+) -> None:
+    if storage_class is StorageClass.DB and name == "a":
+        pytest.skip("the index of this storage is one store, in the first directory")
+    with ImpatientServing(options(tmp_path, storage_class), files) as serving, serving.connect() as peer:
+        write_all(peer, 0)
+        stall(serving, files, peer, name)
+        before = marks(tmp_path)
+        # Adds that find no room are not answered: each of these needs several flushes.
+        for first in range(40, 240, 40):
+            write_all(peer, first)
+        read_all(peer, 240)
+        assert serving.failure is None
+        if storage_class is not StorageClass.DB:
+            assert marks(tmp_path) == before
+            others = {each for each in "abc" if each != name}
+            logs = {path.parts[-3] for path in tmp_path.glob("*/current/*.log") if path.stat().st_size > HALF_BYTES}
+            assert others <= logs
+        files.release()
+        settle(serving)
+        moved = {each for each, mark in marks(tmp_path).items() if mark != before[each]}
+        assert len(moved) >= 2
+        write_all(peer, 240)
+        read_all(peer, 280)
+    assert serving.failure is None
+    with ImpatientServing(options(tmp_path, storage_class), files) as serving, serving.connect() as peer:
+        read_all(peer, 280)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_disk_that_stalls_and_then_fails_is_treated_as_one_that_fails(
+    tmp_path: Path, files: StallingFiles, code: int
+) -> None:
+    with ImpatientServing(options(tmp_path), files) as serving, serving.connect() as peer:
+        write_all(peer, 0)
+        stall(serving, files, peer, "b")
+        write_all(peer, 40)
+        files.code = code
+        files.fault = lambda operation, path: operation in ("write", "create", "sync_data") and "/b/current" in path
+        files.release()
+        write_all(peer, 80)
+        settle(serving)
+        read_all(peer, 120)
+    assert serving.failure is None
+    files.fault = None
+    with ImpatientServing(options(tmp_path), files) as serving, serving.connect() as peer:
+        read_all(peer, 120)
+
+
+def test_error_that_no_disk_explains_ends_the_bookie_also_when_it_comes_late(
+    tmp_path: Path, files: StallingFiles
+) -> None:
+    with ImpatientServing(options(tmp_path), files) as serving, serving.connect() as peer:
+        write_all(peer, 0)
+        stall(serving, files, peer, "c")
+        files.code = errno.EACCES
+        files.fault = lambda operation, path: operation == "sync_data" and "/c/current" in path
+        files.release()
+        assert isinstance(serving.wait_for_failure(), PermissionError)
+
+
+def test_stop_waits_for_a_disk_that_stalls(tmp_path: Path, files: StallingFiles) -> None:
+    with ImpatientServing(options(tmp_path), files) as serving, serving.connect() as peer:
+        write_all(peer, 0)
+        stall(serving, files, peer, "b")
+        write_all(peer, 40)
+        stopping = threading.Thread(target=serving.__exit__)
+        stopping.start()
+        wait_until(lambda: serving.service.storage.store.disks.waits, "the stop to begin")
+        assert stopping.is_alive()
+        files.release()
+        stopping.join(120)
+        assert not stopping.is_alive()
+    assert serving.failure is None
+    assert len(set(marks(tmp_path).values())) == 1
+    with ImpatientServing(options(tmp_path), files) as serving, serving.connect() as peer:
+        read_all(peer, 80)
+
+
+def test_each_directory_keeps_its_order_and_the_mark_comes_after_all_of_them(
+    tmp_path: Path, files: StallingFiles
+) -> None:
+    with ImpatientServing(options(tmp_path), files) as serving, serving.connect() as peer:
+        settle(serving)
+        files.operations.clear()
+        for ledger_id in LEDGERS:
+            assert peer.add(ledger_id, 0, [b"one"]) == [Status.EOK]
+        settle(serving)
+    numbered = list(enumerate(files.operations))
+    index_synced = []
+    for name in "abc":
+        here = [(at, operation, path) for at, (operation, path) in numbered if f"/{name}/current/" in path]
+        log_synced = min(at for at, operation, path in here if operation == "sync_data" and path.endswith(".log"))
+        written = min(at for at, operation, path in here if operation == "write" and path.endswith(".idx"))
+        synced = [at for at, operation, path in here if operation == "sync_data" and path.endswith(".idx")]
+        assert log_synced < written < min(synced)
+        index_synced += synced
+    moved = [at for at, (operation, path) in numbered if operation == "rename" and path.endswith("lastMark")]
+    assert min(index_synced) < min(moved)
+    assert max(index_synced) < max(moved)
