@@ -313,7 +313,6 @@ def test_connection_of_required_tls_has_the_same_time_before_start_tls(tmp_path:
     auth = v3_request(protocol.AUTH, authRequest=protocol.AuthMessage(authPluginName="x", payload=b""))
     with serving(tmp_path, listener(leaf, handshake_s=0.2, required=True)) as bookie, bookie.connect() as peer:
         peer.send(auth)
-        assert peer.frame() is not None
         assert is_closed(peer.socket)
 
 
