@@ -33,6 +33,7 @@ UNSHOWN = (
     "properties",
     "interpreter",
     "secret_files",
+    "changed_files",
 )
 """Modules of the lowest layer, which share a line of the page."""
 

@@ -10,13 +10,13 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
 from bkspark.cli.child_process import ChildProcess
 from bkspark.cli.ports import free_ports
+from tests.polling import wait_until
 
 REALM = "TEST"
 _PROGRAMS = ("krb5kdc", "kdb5_util", "kadmin.local", "kinit")
@@ -114,16 +114,16 @@ class KeyDistributionCenter:
         return cache
 
     def __enter__(self) -> Self:
-        deadline = time.monotonic() + _START_S
-        while True:
-            assert self._process.exit_code is None, self._process.ending()
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-            except OSError:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
-            else:
-                return self
+        wait_until(self._answers, "the key distribution center to listen", _START_S)
+        return self
+
+    def _answers(self) -> bool:
+        assert self._process.exit_code is None, self._process.ending()
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+        except OSError:
+            return False
+        return True
 
     def __exit__(self, *_: object) -> None:
         self._process.stop(10)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bkspark.errors import AuthenticationFailed, ConfigurationError
+from bkspark.errors import AuthenticationFailed, BookKeeperError, ConfigurationError
 from bkspark.net.pool import BookiePool, NetOptions
 from bkspark.security.mechanism import SaslFailure
 from bkspark.security.principal import Principal
@@ -18,10 +18,12 @@ from bookie_service.network.authentication import ListenerAuthenticationOptions
 from tests.bookie.serving import Serving, service_options
 from tests.polling import wait_until
 from tests.security import kdc
+from tests.security.certificates import Authority
 from tests.security.kdc import REALM, KeyDistributionCenter
 from tests.security.sasl_serving import KERBEROS_MODULE, SaslPeer, jaas_file
 from tests.security.test_principal import principals
-from tests.security.tls_serving import ID, with_net
+from tests.security.tls_serving import ID, listener, with_net
+from tests.security.tls_serving import client_options as tls_client_options
 
 pytestmark = [
     pytest.mark.skipif(bool(kdc.missing()), reason=kdc.missing() or "all is there"),
@@ -83,6 +85,36 @@ def test_client_with_a_ticket_is_served_and_has_its_kerberos_principal(
 
     net = NetOptions(sasl=client_options(tmp_path, keytabs[WRITER]))
     assert with_net(bookie.port, net, connect, wire_protocol) == [Principal(f"{WRITER}@{REALM}", "kerberos")]
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("tls_required", [False, True], ids=["TLS optional", "TLS required"])
+def test_exchange_inside_tls_proves_the_kerberos_principal(
+    tmp_path: Path, keytabs: dict[str, str], wire_protocol: WireProtocol, tls_required: bool
+) -> None:
+    """The certificate that the client shows, too, does not replace its ticket."""
+    authority = Authority(tmp_path)
+    tls = listener(authority.issue("bookie"), authority, required=tls_required)
+    options = ListenerAuthenticationOptions(server_options(tmp_path, keytabs[SERVICE]), required=True)
+
+    async def connect(pool: BookiePool) -> list[Principal]:
+        await (await pool.v3_channel(ID)).disk_space()
+        return principals(bookie)
+
+    in_tls = tls_client_options(authority, authority.issue("client"))
+    with Serving(service_options(tmp_path, authentication=options, tls=tls)) as bookie:
+        net = NetOptions(tls=in_tls, sasl=client_options(tmp_path, keytabs[WRITER]))
+        assert with_net(bookie.port, net, connect, wire_protocol) == [Principal(f"{WRITER}@{REALM}", "kerberos")]
+        for refused in (
+            NetOptions(tls=in_tls),
+            NetOptions(tls=in_tls, sasl=client_options(tmp_path, keytabs[STRANGER], STRANGER)),
+        ):
+            with pytest.raises(BookKeeperError):
+                with_net(bookie.port, refused, connect, wire_protocol)
+        if tls_required:
+            clear = NetOptions(sasl=client_options(tmp_path, keytabs[WRITER]))
+            with pytest.raises(AuthenticationFailed):
+                with_net(bookie.port, clear, connect, wire_protocol)
 
 
 @PROTOCOLS
