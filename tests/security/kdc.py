@@ -19,6 +19,7 @@ from bkspark.cli.ports import free_ports
 from tests.polling import wait_until
 
 REALM = "TEST"
+CLOCK_SKEW_S = 1
 _PROGRAMS = ("krb5kdc", "kdb5_util", "kadmin.local", "kinit")
 _START_S = 60.0
 
@@ -53,7 +54,7 @@ class KeyDistributionCenter:
     dns_canonicalize_hostname = false
     rdns = false
     ticket_lifetime = {ticket_life_s}s
-    clockskew = 1
+    clockskew = {CLOCK_SKEW_S}
     udp_preference_limit = 1
 [realms]
     {REALM} = {{

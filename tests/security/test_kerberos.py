@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from bkspark.net.pool import BookiePool, NetOptions
 from bkspark.security.mechanism import SaslFailure
 from bkspark.security.principal import Principal
 from bkspark.security.sasl import SaslClient, SaslClientOptions, SaslServer, SaslServerOptions
+from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
 from bkspark.wire.adds import WireProtocol
 from bookie_service.network.authentication import ListenerAuthenticationOptions
@@ -19,7 +21,9 @@ from tests.bookie.serving import Serving, service_options
 from tests.polling import wait_until
 from tests.security import kdc
 from tests.security.certificates import Authority
-from tests.security.kdc import REALM, KeyDistributionCenter
+from tests.security.kdc import CLOCK_SKEW_S, REALM, KeyDistributionCenter
+from tests.security.matrix import Login, kerberos_cases
+from tests.security.matrix_bookies import Certificates, MatrixClient, PolicyBookie, check
 from tests.security.sasl_serving import KERBEROS_MODULE, SaslPeer, jaas_file
 from tests.security.test_principal import principals
 from tests.security.tls_serving import ID, listener, with_net
@@ -212,3 +216,52 @@ def test_expired_ticket_is_refused(tmp_path: Path, keytabs: dict[str, str], real
 def test_bookie_without_its_keytab_does_not_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"the keys of bookkeeper/127\.0\.0\.1@TEST cannot be used"):
         SaslServer(server_options(tmp_path, str(tmp_path / "none")))
+
+
+# ---- the matrix ----
+
+
+class Tickets:
+    """Logins by ticket, as cases of the matrix do them; one ticket is over."""
+
+    def __init__(self, directory: Path, keytabs: dict[str, str], realm: KeyDistributionCenter) -> None:
+        self._client = SaslClient(client_options(directory, keytabs[WRITER]))
+        cache = realm.tickets(WRITER, keytabs[WRITER], 1)
+        text = f'BookKeeper {{ {KERBEROS_MODULE} required useTicketCache=true ticketCache="{cache}"; }};'
+        short = SaslClient(SaslClientOptions(jaas_file(directory / "short.jaas", text)))
+        self._expired = short.begin("127.0.0.1").first()
+        over = time.time() + 1 + 2 * CLOCK_SKEW_S
+        wait_until(lambda: time.time() > over, "the ticket to be over")
+
+    def check_expired(self, server: SaslServer) -> None:
+        with pytest.raises(SaslFailure, match=r"(?i)expired"):
+            server.begin().step(self._expired)
+
+    def log_in(self, sasl: SaslPeer, login: Login) -> bool:
+        """Return whether the bookie goes on with the exchange."""
+        if login is Login.EXPIRED_TICKET:
+            return isinstance(sasl.ask(self._expired), protocol.AuthMessage)
+        client = self._client.begin("127.0.0.1")
+        message = client.first()
+        while not client.is_complete:
+            answer = sasl.ask(message)
+            if not isinstance(answer, protocol.AuthMessage):
+                return False
+            if login is Login.HALF:
+                return True
+            message = client.step(answer.payload) or b""
+        sasl.peer.send(sasl.frame(message))
+        return True
+
+
+def test_every_request_after_every_login_by_ticket(
+    tmp_path: Path, keytabs: dict[str, str], realm: KeyDistributionCenter
+) -> None:
+    certificates = Certificates(tmp_path)
+    (tmp_path / "gssapi.jaas").write_text(section("Bookie", keytabs[SERVICE], SERVICE))
+    tickets = Tickets(tmp_path, keytabs, realm)
+    tickets.check_expired(SaslServer(SaslServerOptions(str(tmp_path / "gssapi.jaas"))))
+    client = MatrixClient(certificates, tickets.log_in)
+    cases = kerberos_cases()
+    for policy in {case.policy for case in cases}:
+        check([case for case in cases if case.policy == policy], client, PolicyBookie(certificates, policy))
