@@ -37,7 +37,6 @@ _UNSENT_BYTES_MAX = 2 * PIECE_BYTES
 _HANDSHAKE_RECORD = 0x16
 _FRAME = 0x00
 """First bytes of a ClientHello, and of a frame shorter than 16 MiB."""
-_NOTHING_TO_RECEIVE = BlockingIOError()
 
 _scratch = bytearray(1024 * 1024)
 """Ciphertext is received here; valid until the next call, on one event loop."""
@@ -162,7 +161,7 @@ class TlsSocket:
             return filled
         if self._has_ended:
             return 0
-        raise _NOTHING_TO_RECEIVE
+        raise BlockingIOError
 
     def _take_clear(self, space: memoryview) -> int:
         size = min(len(space), len(self._clear))
@@ -178,7 +177,7 @@ class TlsSocket:
             # A client that did not wait for the answer to START_TLS.
             self._handshake_bytes = self._incoming.pending
         elif not self._receive_handshake():
-            raise _NOTHING_TO_RECEIVE
+            raise BlockingIOError
         if self._tls is None:
             self._tls = self._context().wrap_bio(self._incoming, self._outgoing, server_side=True)
         try:
@@ -187,7 +186,7 @@ class TlsSocket:
             self._send_unsent()
             if self._handshake_bytes >= HANDSHAKE_BYTES_MAX:
                 raise TlsFailure(f"the TLS handshake failed: it has more than {HANDSHAKE_BYTES_MAX} bytes") from None
-            raise _NOTHING_TO_RECEIVE from None
+            raise BlockingIOError from None
         except ssl.SSLError as error:
             # The peer learns the reason from an alert.
             self._send_unsent()
