@@ -30,6 +30,8 @@ HANDSHAKE_BYTES_MAX = 64 * 1024
 """Ciphertext that a peer may send until the handshake is complete; chains of certificates have a few KiB."""
 CLEAR_BYTES_MAX = 64 * 1024
 """Bytes of AUTH messages in clear that a peer may send after START_TLS."""
+CLEAR_MESSAGES_MAX = 4
+"""Such messages. Apache's clients send one, and wait for its answer. All are decoded again whenever bytes come."""
 _RECORD_BYTES = 16 * 1024 + 512
 """No record with its header is larger."""
 _UNSENT_BYTES_MAX = 2 * PIECE_BYTES
@@ -212,7 +214,7 @@ class TlsSocket:
     def _take_before_handshake(self, received: bytes) -> None:
         """Divide bytes after START_TLS into AUTH messages in clear and the beginning of the handshake."""
         self._clear += received
-        at = 0
+        at = messages = 0
         while at < len(self._clear):
             first = self._clear[at]
             if first == _HANDSHAKE_RECORD:
@@ -229,6 +231,9 @@ class TlsSocket:
             if not is_auth_request(bytes(self._clear[body_at:end])):
                 raise TlsFailure("a request other than AUTH came in clear after START_TLS")
             at = end
+            messages += 1
+            if messages > CLEAR_MESSAGES_MAX:
+                raise TlsFailure(f"more than {CLEAR_MESSAGES_MAX} AUTH messages came in clear after START_TLS")
         if len(self._clear) > CLEAR_BYTES_MAX:
             raise TlsFailure(f"more than {CLEAR_BYTES_MAX} bytes came in clear after START_TLS")
 

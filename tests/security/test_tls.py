@@ -18,7 +18,7 @@ from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
 from bkspark.wire.adds import WireProtocol
 from bkspark.wire.start_tls import encode_start_tls
-from bookie_service.network.tls_socket import TlsSocket
+from bookie_service.network.tls_socket import CLEAR_MESSAGES_MAX, TlsSocket
 from tests.bookie.serving import DIGEST, KEY, Peer, Serving, adds, stored
 from tests.polling import wait_until
 from tests.security.certificates import Authority, Leaf
@@ -320,6 +320,19 @@ def test_auth_in_clear_after_start_tls_is_answered_inside_tls(
             answer = v3.decode_response(body).authResponse
         assert answer.authPluginName == "AuthDisabledPlugin"
         assert peer.add(1, 0, PAYLOADS) == [v2.Status.EOK] * 3
+
+
+def test_many_auth_messages_in_clear_after_start_tls_close_the_connection(tmp_path: Path, leaf: Leaf) -> None:
+    """Each is decoded again whenever bytes come, until the handshake begins: a byte at a time would be dear."""
+    message = protocol.AuthMessage(authPluginName="sasl", payload=b"")
+    one = v3_request(protocol.AUTH, authRequest=message)
+    with serving(tmp_path, listener(leaf, handshake_s=600.0)) as bookie, bookie.connect() as peer:
+        peer.socket.settimeout(20)
+        peer.send(encode_start_tls(7))
+        assert peer.frame() is not None
+        peer.send(one * CLEAR_MESSAGES_MAX + one[:5])
+        peer.send(one[5:])
+        assert is_closed(peer.socket)
 
 
 # ---- handshakes that do not end ----
