@@ -42,7 +42,7 @@ class KeyDistributionCenter:
     `configuration` is the file for clients; `environment` lets a process use this realm.
     """
 
-    def __init__(self, directory: Path, ticket_life_s: int = 3600) -> None:
+    def __init__(self, directory: Path, ticket_life_s: int = 3600, clock_skew_s: int = CLOCK_SKEW_S) -> None:
         self._directory = directory
         self.port = free_ports(1)[0]
         self.configuration = directory / "krb5.conf"
@@ -54,7 +54,7 @@ class KeyDistributionCenter:
     dns_canonicalize_hostname = false
     rdns = false
     ticket_lifetime = {ticket_life_s}s
-    clockskew = {CLOCK_SKEW_S}
+    clockskew = {clock_skew_s}
     udp_preference_limit = 1
 [realms]
     {REALM} = {{
