@@ -29,10 +29,9 @@ from bookie_service.gc.garbage_collector import CollectionOptions, GarbageCollec
 from bookie_service.metrics.families import Registry
 from bookie_service.metrics.requests import RequestTimes
 from bookie_service.network.authentication import ListenerAuthentication
-from bookie_service.network.connection import Acceptor
 from bookie_service.network.connections import Connections
 from bookie_service.network.event_loop import turn_began
-from bookie_service.network.listener import Listener
+from bookie_service.network.listener import Acceptor, Listener
 from bookie_service.network.local_reads import LocalReadServer
 from bookie_service.network.memory_budget import MemoryBudget
 from bookie_service.network.tls_handshakes import ListenerTls

@@ -36,6 +36,7 @@ LAYERS = (
         "bkspark.parent_death",
         "bkspark.interpreter",
         "bkspark.secret_files",
+        "bkspark.changed_files",
     ),
     ("bkspark.entries",),
     ("bkspark.wire", "bkspark.tls", "bkspark.security"),

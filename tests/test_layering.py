@@ -35,6 +35,7 @@ UNSHOWN = (
     "properties",
     "interpreter",
     "secret_files",
+    "changed_files",
 )
 """Modules of the lowest layer, which share a line of the page."""
 

@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bkspark.changed_files import ChangedFiles, Says
 from bkspark.errors import ConfigurationError
 from bkspark.security.principal import Principal
 from bkspark.security.roles import Role
@@ -66,10 +67,8 @@ class AccessFile:
         """
         self._path = path
         self._key = key
-        self._clock = clock
-        self._stamp = self._tried = self._look()
-        self._rules = self._read()
-        self._looked_at = clock()
+        says = Says("tokens and roles stay as they were", f"tokens and roles were read again from {path}")
+        self._rules = ChangedFiles([path], self._read, REFRESH_S, says, logger, clock)
 
     def of_token(self, token: str) -> tuple[Principal, Role] | None:
         """Return the principal that has a token, None: there is none.
@@ -78,14 +77,14 @@ class AccessFile:
         """
         digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
         found = None
-        for each in self._current().tokens:
+        for each in self._rules.current().tokens:
             if hmac.compare_digest(each.digest, digest):
                 found = each
         return None if found is None else (Principal(found.name, "token"), found.role)
 
     def role_of(self, principal: Principal) -> Role:
         """Return the role of a principal that was identified before; `Role.NONE` if the file does not name it."""
-        rules = self._current()
+        rules = self._rules.current()
         if principal.kind == "certificate":
             return rules.certificates.get(principal.name, Role.NONE)
         if principal.kind == "token":
@@ -94,38 +93,10 @@ class AccessFile:
 
     def mark(self, principal: Principal) -> str:
         """Return a text that changes when another token takes the name of a principal; it says nothing of the token."""
-        for each in self._current().tokens:
+        for each in self._rules.current().tokens:
             if principal.kind == "token" and each.name == principal.name:
                 return hashlib.sha256(b"mark " + each.digest).hexdigest()
         return ""
-
-    def _current(self) -> _Rules:
-        """Return the rules; a changed file that cannot be used changes nothing, and is tried again at each look."""
-        now = self._clock()
-        if now - self._looked_at >= REFRESH_S:
-            self._looked_at = now
-            stamp = self._look()
-            if stamp != self._stamp:
-                self._reload(stamp)
-        return self._rules
-
-    def _reload(self, stamp: tuple[int, ...]) -> None:
-        try:
-            self._rules = self._read()
-        except ConfigurationError as error:
-            if stamp != self._tried:
-                logger.warning("tokens and roles stay as they were: %s", error)
-            self._tried = stamp
-            return
-        self._stamp = self._tried = stamp
-        logger.info("tokens and roles were read again from %s", self._path)
-
-    def _look(self) -> tuple[int, ...]:
-        try:
-            found = os.stat(self._path)
-        except OSError:
-            return ()
-        return found.st_mtime_ns, found.st_size, found.st_ino
 
     def _read(self) -> _Rules:
         try:

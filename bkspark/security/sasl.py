@@ -7,17 +7,26 @@ DIGEST-MD5, and `Krb5LoginModule` GSSAPI. Both sides must agree. The sections an
   principal="bookkeeper/HOST@REALM"`.
 * A client, section `BookKeeper`, of autorecovery and operators `Auditor`. DIGEST-MD5: `username="NAME"
   password="PASSWORD"`. GSSAPI: a keytab and principal in the same way, or `useTicketCache=true`, `ticketCache="FILE"`.
+
+A file that has changed is read again, and counts for the exchanges that begin afterwards. One that cannot be used
+changes nothing.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass
+import stat
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
+from bkspark.changed_files import ChangedFiles, Clock, Says
 from bkspark.errors import ConfigurationError
 from bkspark.options import DAY_S, bounded, check
 from bkspark.security import jaas
@@ -26,6 +35,10 @@ from bkspark.security.kerberos import SERVICE, GssapiServer, KerberosClientLogin
 from bkspark.security.mechanism import ClientExchange, SaslFailure, ServerExchange
 from bkspark.security.principal import Principal
 
+logger = logging.getLogger(__name__)
+
+JAAS_REFRESH_S = 1.0
+"""A changed JAAS file counts after this time at the latest, once an exchange begins."""
 FILE_VARIABLE = "BKSPARK_JAAS"
 """The environment variable with the name of the JAAS file, where no option names it."""
 FILE_KEY = "saslJaasConfig"
@@ -33,6 +46,8 @@ ALLOWED_IDS_DEFAULT = ".*bookkeeper.*"
 BOOKIE_SECTION, CLIENT_SECTION, SYSTEM_SECTION = "Bookie", "BookKeeper", "Auditor"
 _DIGEST, _KERBEROS = "DigestLoginModule", "Krb5LoginModule"
 _USER = "user_"
+_SAYS = Says("SASL goes on with the users that it has", "SASL uses the changed JAAS file for new connections")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +84,27 @@ class SaslClientOptions:
         check(self)
 
 
+@dataclass(frozen=True, slots=True)
+class _ServerCredentials:
+    """The key of GSSAPI, or the passwords of DIGEST-MD5, by user."""
+
+    kerberos: KerberosServerLogin | None = None
+    passwords: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _ClientCredentials:
+    """The login of GSSAPI, or user and password of DIGEST-MD5."""
+
+    kerberos: KerberosClientLogin | None = None
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+
 class SaslServer:
     """A bookie's credentials, and new exchanges."""
 
-    def __init__(self, options: SaslServerOptions) -> None:
+    def __init__(self, options: SaslServerOptions, clock: Clock = time.monotonic) -> None:
         """Read the JAAS file, and the keytab that it names. Raises ConfigurationError: they cannot be used."""
         try:
             self._allowed = re.compile(options.allowed_ids)
@@ -80,29 +112,29 @@ class SaslServer:
             raise ConfigurationError(
                 f"saslJaasClientAllowedIds={options.allowed_ids:.200}: it is not a regular expression: {error}"
             ) from None
-        module = _module(options.jaas_config, options.section)
-        self._kerberos: KerberosServerLogin | None = None
-        self._passwords: Mapping[str, str] = {}
         self._decoy = secrets.token_hex(16)
-        if _is(module, _KERBEROS):
-            self._kerberos = KerberosServerLogin(_keytab(module), module.options.get("principal"))
-            return
-        self._passwords = {
-            key.removeprefix(_USER): password for key, password in module.options.items() if key.startswith(_USER)
-        }
-        if not self._passwords:
-            raise ConfigurationError(
-                f'section {options.section!r} of the JAAS file has no users: add user_NAME="PASSWORD"'
-            )
+        path = _path(options.jaas_config)
+        self._credentials = _changing(path, partial(_server_credentials, path, options.section), clock)
 
     def begin(self) -> ServerExchange:
         """Return a new exchange."""
-        if self._kerberos is not None:
-            return _KerberosExchange(self._kerberos.begin(self._is_allowed))
-        return _DigestExchange(DigestServer(self._passwords, secrets.token_hex(16), self._decoy), self._allowed)
+        credentials = self._credentials.current()
+        if credentials.kerberos is not None:
+            return _KerberosExchange(credentials.kerberos.begin(self._is_allowed))
+        return _DigestExchange(DigestServer(credentials.passwords, secrets.token_hex(16), self._decoy), self._allowed)
 
     def _is_allowed(self, name: str) -> bool:
         return self._allowed.fullmatch(name) is not None
+
+
+def _server_credentials(path: str, section: str) -> _ServerCredentials:
+    module = _module(path, section)
+    if _is(module, _KERBEROS):
+        return _ServerCredentials(KerberosServerLogin(_keytab(module), module.options.get("principal")))
+    passwords = {key.removeprefix(_USER): password for key, password in module.options.items() if key.startswith(_USER)}
+    if not passwords:
+        raise ConfigurationError(f'section {section!r} of the JAAS file has no users: add user_NAME="PASSWORD"')
+    return _ServerCredentials(passwords=passwords)
 
 
 class _DigestExchange:
@@ -136,7 +168,13 @@ class _KerberosExchange:
 class SaslClient:
     """A client's credentials, and new exchanges."""
 
-    def __init__(self, options: SaslClientOptions, service: str = SERVICE, digest_uri: str = DIGEST_URI) -> None:
+    def __init__(
+        self,
+        options: SaslClientOptions,
+        service: str = SERVICE,
+        digest_uri: str = DIGEST_URI,
+        clock: Clock = time.monotonic,
+    ) -> None:
         """Read the JAAS file. Raises ConfigurationError: it cannot be used.
 
         Args:
@@ -146,35 +184,45 @@ class SaslClient:
         self.options = options
         self._service = service
         self._digest_uri = digest_uri
-        module = _module(options.jaas_config, options.section)
-        given = module.options
-        self._kerberos: KerberosClientLogin | None = None
-        self._user = self._password = ""
-        if _is(module, _KERBEROS):
-            self._kerberos = KerberosClientLogin(_keytab(module), given.get("principal"), given.get("ticketCache"))
-            return
-        if not given.get("username") or "password" not in given:
-            raise ConfigurationError(
-                f"section {options.section!r} of the JAAS file needs username and password for DIGEST-MD5"
-            )
-        self._user, self._password = given["username"], given["password"]
+        path = _path(options.jaas_config)
+        self._credentials = _changing(path, partial(_client_credentials, path, options.section), clock)
 
     @property
     def may_block(self) -> bool:
         """Whether steps of an exchange may ask a server over the network."""
-        return self._kerberos is not None
+        return self._credentials.current().kerberos is not None
 
     def begin(self, host: str) -> ClientExchange:
         """Return a new exchange with the bookie on a host."""
-        if self._kerberos is not None:
-            return self._kerberos.begin(host, self._service)
-        return DigestClient(self._user, self._password, secrets.token_hex(16), self._digest_uri)
+        credentials = self._credentials.current()
+        if credentials.kerberos is not None:
+            return credentials.kerberos.begin(host, self._service)
+        return DigestClient(credentials.user, credentials.password, secrets.token_hex(16), self._digest_uri)
+
+
+def _client_credentials(path: str, section: str) -> _ClientCredentials:
+    module = _module(path, section)
+    given = module.options
+    if _is(module, _KERBEROS):
+        login = KerberosClientLogin(_keytab(module), given.get("principal"), given.get("ticketCache"))
+        return _ClientCredentials(login)
+    if not given.get("username") or "password" not in given:
+        raise ConfigurationError(f"section {section!r} of the JAAS file needs username and password for DIGEST-MD5")
+    return _ClientCredentials(user=given["username"], password=given["password"])
+
+
+def _changing(path: str, read: Callable[[], T], clock: Clock) -> ChangedFiles[T]:
+    return ChangedFiles([path], read, JAAS_REFRESH_S, _SAYS, logger, clock)
 
 
 def sections_of(path: str) -> Mapping[str, tuple[jaas.LoginModule, ...]]:
     """Return the sections of a JAAS file. Raises ConfigurationError: it cannot be read, or understood."""
     try:
         with Path(path).open(encoding="utf-8") as file:
+            if os.fstat(file.fileno()).st_mode & stat.S_IWOTH:
+                raise ConfigurationError(
+                    f"the JAAS file {path} is refused: every user of this host can change it: run chmod o-w {path}"
+                )
             return jaas.parse(file.read(jaas.FILE_CHARS_MAX + 1))
     except OSError as error:
         raise ConfigurationError(f"the JAAS file {path} cannot be read: {error.strerror}") from None
@@ -184,11 +232,16 @@ def sections_of(path: str) -> Mapping[str, tuple[jaas.LoginModule, ...]]:
         raise ConfigurationError(f"the JAAS file {path} is not understood: {error}") from None
 
 
-def _module(named: str | None, section: str) -> jaas.LoginModule:
-    """Return the login module of a section. Raises ConfigurationError."""
+def _path(named: str | None) -> str:
+    """Return the name of the JAAS file. Raises ConfigurationError: nothing names it."""
     path = named or os.environ.get(FILE_VARIABLE)
     if not path:
         raise ConfigurationError(f"SASL needs a JAAS file: name it by {FILE_KEY}, or by {FILE_VARIABLE}")
+    return path
+
+
+def _module(path: str, section: str) -> jaas.LoginModule:
+    """Return the login module of a section. Raises ConfigurationError."""
     sections = sections_of(path)
     if section not in sections:
         there = ", ".join(sections) or "none"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import ssl
 import time
 from collections.abc import Callable
 
+from bkspark.changed_files import ChangedFiles, Says
 from bkspark.errors import ConfigurationError
 from bkspark.tls import names
 from bkspark.tls.options import TlsOptions
@@ -17,7 +16,7 @@ from bkspark.tls.stores import files_of, use_own_certificate, use_trusted_certif
 logger = logging.getLogger(__name__)
 
 _VERSIONS = {names.TLS_1_2: ssl.TLSVersion.TLSv1_2, names.TLS_1_3: ssl.TLSVersion.TLSv1_3}
-_Stamps = tuple[tuple[int, int, int], ...]
+_SAYS = Says("TLS goes on with the certificates that it has", "TLS uses the changed certificates for new connections")
 
 
 class TlsContext:
@@ -31,41 +30,14 @@ class TlsContext:
         """
         self.options = options
         self._is_server = is_server
-        self._clock = clock
-        self._paths = files_of(options)
-        self._stamps = self._tried = self._look()
-        self._context = self._make()
-        self._looked_at = clock()
+        self._files = ChangedFiles(files_of(options), self._make, options.refresh_s, _SAYS, logger, clock)
 
     def current(self) -> ssl.SSLContext:
         """Return the context for one new connection.
 
-        Files that changed are read again, at most every `refresh_s`. While they cannot be used the old context stays,
-        and they are tried again at each look: a key may be replaced before its certificate.
+        Files that changed are read again, at most every `refresh_s`. While they cannot be used the old context stays.
         """
-        refresh_s = self.options.refresh_s
-        now = self._clock()
-        if refresh_s and now - self._looked_at >= refresh_s:
-            self._looked_at = now
-            stamps = self._look()
-            if stamps != self._stamps:
-                self._reload(stamps)
-        return self._context
-
-    def _reload(self, stamps: _Stamps) -> None:
-        try:
-            context = self._make()
-        except ConfigurationError as error:
-            if stamps != self._tried:
-                logger.warning("TLS goes on with the certificates that it has: %s", error)
-            self._tried = stamps
-            return
-        # The files may have changed again meanwhile: then the next look finds other stamps.
-        self._context, self._stamps, self._tried = context, stamps, stamps
-        logger.info("TLS uses the changed certificates for new connections")
-
-    def _look(self) -> _Stamps:
-        return tuple(map(_stamp, self._paths))
+        return self._files.current()
 
     def _make(self) -> ssl.SSLContext:
         options = self.options
@@ -102,11 +74,3 @@ class TlsContext:
                 raise ConfigurationError(
                     f"tlsEnabledCipherSuites={','.join(suites)}: OpenSSL has none of these"
                 ) from None
-
-
-def _stamp(path: str) -> tuple[int, int, int]:
-    """Return what changes when a file is written or replaced; a file that is missing has a stamp, too."""
-    with contextlib.suppress(OSError):
-        found = os.stat(path)
-        return found.st_mtime_ns, found.st_size, found.st_ino
-    return 0, 0, 0

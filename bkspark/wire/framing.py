@@ -44,6 +44,9 @@ class FrameTable:
         return FrameTable(self.starts[rows], self.ends[rows], self.consumed)
 
 
+NO_FRAMES = FrameTable(np.empty(0, np.int64), np.empty(0, np.int64), 0)
+
+
 def scan_frames(
     buffer: bytes | bytearray | memoryview,
     end: int,

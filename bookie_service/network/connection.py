@@ -20,7 +20,7 @@ from typing import Protocol
 from bkspark.errors import ProtocolError
 from bkspark.security.principal import ANONYMOUS, Principal, principal_of_certificate
 from bkspark.wire import v2, v3, v3_single_add
-from bkspark.wire.framing import count_leading, scan_frames
+from bkspark.wire.framing import NO_FRAMES, count_leading, scan_frames
 from bookie_service.engine.authorization import Authorization
 from bookie_service.engine.bookie import Bookie
 from bookie_service.engine.containment import end_undecodable
@@ -29,7 +29,6 @@ from bookie_service.engine.turns import Turn, Turns
 from bookie_service.network.authentication import ListenerAuthentication
 from bookie_service.network.changes import add_needs
 from bookie_service.network.connection_options import ConnectionOptions
-from bookie_service.network.connections import Connections
 from bookie_service.network.gate import BYTES_MAX, Gate
 from bookie_service.network.gated_requests import GatedRequests
 from bookie_service.network.log_limit import no_digits, place_of
@@ -102,9 +101,13 @@ class Connection:
         self._secure_until = math.inf
         """When TLS must be complete."""
         self._authentication = authentication
-        needs_tls = tls is not None and tls.options.required
-        self._gate = Gate(authentication, needs_tls=needs_tls) if needs_tls or authentication is not None else None
-        """What the peer must prove before its requests are served; None: nothing more."""
+        self._gate: Gate | None = None
+        """What the peer must prove before its requests are served; None: nothing more, and it uses no TLS yet."""
+        self._wait: asyncio.TimerHandle | None = None
+        """Ends the wait for START_TLS."""
+        if tls is not None or authentication is not None:
+            needs_tls = tls is not None and tls.options.required
+            self._gate = Gate(authentication, offers_tls=tls is not None, needs_tls=needs_tls)
         self._authenticate_until = math.inf
         """When the peer must be authenticated."""
         self._is_called = False
@@ -220,6 +223,7 @@ class Connection:
         """The peer sends no more: send the outstanding replies, then close."""
         self._pause()
         self._has_ended = True
+        self._stop_waiting()
         if not self._send_buffer.size:
             self.close()
 
@@ -340,6 +344,8 @@ class Connection:
         self._bookie.forget(self)
         if self._authorization is not None:
             self._authorization.forget(self)
+        if self._wait is not None:
+            self._wait.cancel()
         if self._tls is not None:
             self._tls.owing.discard(self)
         if self._authentication is not None:
@@ -384,8 +390,9 @@ class Connection:
             return
         inbox, loop = self._receive_buffer, self._memory_budget.loop
         self._secure_until = min(self._secure_until, loop.time() + self._tls.options.handshake_s)
+        held = b"" if self._gate is None else self._gate.take_held()
         rest = inbox.octets[end : inbox.end].tobytes()
-        self._tls_socket = TlsSocket(self._socket, self._tls.context, rest, loop, self._on_secured)
+        self._tls_socket = TlsSocket(self._socket, self._tls.context, held + rest, loop, self._on_secured)
         self._transport = self._tls_socket
         self._send_buffer = SendBuffer(self._tls_socket, self._memory_budget, self)
         del self._waiting[1:]
@@ -442,8 +449,17 @@ class Connection:
         self.start_tls(answer, end)
         return True
 
+    def wait_for_start_tls(self, seconds: float) -> None:
+        """Answer the AUTH message that waits, unless START_TLS or another request comes before."""
+        self._wait = self.call_later(seconds, self._stop_waiting)
+
+    def _stop_waiting(self) -> None:
+        # Requests that wait for a turn came after the message: the next of them answers it.
+        if self.is_open and self._gate is not None and not self._waiting:
+            GatedRequests(self, self._gate, NO_FRAMES).answer_held(0)
+
     def admit(self, principal: Principal, end: int) -> None:
-        """Serve the requests from byte `end` of the receive buffer on: the peer has proved its identity."""
+        """Serve the requests from byte `end` of the receive buffer on: the peer has proved what it must."""
         self.principal = principal
         del self._waiting[1:]
         self._scanned, self._is_scanned = end, False
@@ -524,7 +540,7 @@ class Connection:
         self._scanned = table.consumed
         self._is_scanned = count < frames_max
         if self._gate is not None:
-            if not count and inbox.end - self._scanned > BYTES_MAX:
+            if self._gate.refuses and not count and inbox.end - self._scanned > BYTES_MAX:
                 raise ProtocolError(
                     f"it began a frame of more than {BYTES_MAX} bytes before it was {self._gate.missing}"
                 )
@@ -547,42 +563,3 @@ class Connection:
         except OSError:
             return "a peer that is gone"
         return f"{host}:{port}"
-
-
-class Acceptor:
-    """Makes connections of accepted sockets while there is room for them. For one event loop."""
-
-    def __init__(
-        self,
-        bookie: Bookie,
-        memory_budget: MemoryBudget,
-        turns: Turns,
-        options: ConnectionOptions,
-        connections: Connections,
-        tls: ListenerTls | None = None,
-        authentication: ListenerAuthentication | None = None,
-        authorization: Authorization | None = None,
-    ) -> None:
-        """`connections`: those there are, which get the events of new ones; `tls`: what those get that ask for it.
-
-        `authentication`: what they must pass. `authorization`: decides which of their requests are served.
-        """
-        self._parts = bookie, memory_budget, turns, options, connections, tls, authentication, authorization
-        self._connections = connections
-        self._options = options
-        self._loop = memory_budget.loop
-
-    def accept(self, accepted: socket.socket, address: str) -> None:
-        """Add a connection to a peer on the machine with this address, or close its socket if there is no room."""
-        now = self._loop.time()
-        refusal = self._connections.make_room(address, now)
-        if refusal:
-            logger.warning("refused a connection from %s: %s", address, refusal, extra={"kind": no_digits(refusal)})
-            accepted.close()
-        else:
-            accepted.setblocking(False)
-            # Without it, a reply after an unacknowledged one waits for the peer's delayed acknowledgement: 40 ms.
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(self._options.no_delay))
-            # A peer whose machine died is noticed, and its connection does not count against the limit for ever.
-            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(self._options.keep_alive))
-            self._connections.add(Connection(accepted, address, *self._parts), now)

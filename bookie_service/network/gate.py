@@ -12,17 +12,34 @@ BYTES_MAX = 64 * 1024
 """Bytes of frames that a peer may send before it is authenticated, or in clear before TLS."""
 REQUESTS_MAX = 16
 """AUTH messages and refused requests of one connection; an exchange has five messages at most."""
+START_TLS_WAIT_S = 0.1
+"""How long the first AUTH message in clear waits for START_TLS on a port with TLS.
+
+Apache's clients write both independently of each other. Those with V2 take no answer to START_TLS after one in V2."""
+REQUIRED_START_TLS_WAIT_S = 1.0
+"""The same where TLS is required: a longer wait delays no client that could be served."""
 
 
 class Gate:
     """The state of one connection until its requests are served."""
 
-    def __init__(self, authentication: ListenerAuthentication | None, *, needs_tls: bool) -> None:
-        """`needs_tls`: nothing but TLS is served."""
+    def __init__(
+        self, authentication: ListenerAuthentication | None, *, offers_tls: bool = False, needs_tls: bool = False
+    ) -> None:
+        """`offers_tls`: START_TLS may come; `needs_tls`: nothing but TLS is served."""
         self.authentication = authentication
         self.needs_tls = needs_tls
+        self._may_wait = offers_tls
+        """Whether an AUTH message may still wait for START_TLS."""
+        self._held = b""
+        """The frame of an AUTH message that waits."""
         self._exchange: ServerExchange | None = None
         self._bytes_left, self._requests_left = BYTES_MAX, REQUESTS_MAX
+
+    @property
+    def refuses(self) -> bool:
+        """Whether other requests than START_TLS and AUTH are refused."""
+        return self.needs_tls or self.authentication is not None
 
     @property
     def closes(self) -> bool:
@@ -36,9 +53,26 @@ class Gate:
             self._exchange = self.authentication.begin()
         return self._exchange
 
+    def hold(self, frame: bytes) -> float:
+        """Keep an AUTH message that came in clear, if START_TLS may follow it.
+
+        Returns:
+            How long it waits; 0.0: it is not kept, and nothing waits longer.
+        """
+        may_wait, self._may_wait = self._may_wait and not self._held, False
+        if not may_wait:
+            return 0.0
+        self._held = frame
+        return REQUIRED_START_TLS_WAIT_S if self.needs_tls else START_TLS_WAIT_S
+
+    def take_held(self) -> bytes:
+        """Return the frame that waits, which then waits no longer; b"": none does."""
+        held, self._held = self._held, b""
+        return held
+
     def opens_with_tls(self, certificate: Mapping[str, Any] | None) -> bool:
         """Note that TLS is complete; return whether nothing more is needed."""
-        self.needs_tls = False
+        self.needs_tls = self._may_wait = False
         self._bytes_left, self._requests_left = BYTES_MAX, REQUESTS_MAX
         return self.authentication is None or self.authentication.is_enough(certificate)
 

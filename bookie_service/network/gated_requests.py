@@ -5,6 +5,10 @@ where its protocol has an answer for that, without the operation's message; othe
 `tlsRequired` and `authenticationRequired` the first such request closes the connection, after its answer. Only ids are
 decoded, for the answer, so no storage is touched.
 
+Where the port has TLS, the first AUTH message in clear waits a moment for START_TLS (`gate`). If that comes, the
+message is answered inside TLS, as if it had come after START_TLS. Any other request ends the wait. Where nothing is
+demanded, this wait is all that happens here, and the first other request is served as usual.
+
 An AUTH message goes to the exchange of the connection. If it fails, a V3 peer is answered EUA, and the connection is
 closed. The last message of an exchange may have no answer (GSSAPI). Requests that follow it in the same buffer are
 served as usual.
@@ -13,28 +17,31 @@ served as usual.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from google.protobuf.message import DecodeError
 
 from bkspark.errors import ProtocolError
 from bkspark.security.mechanism import PLUGIN_NAME, SaslFailure
-from bkspark.security.principal import Principal
+from bkspark.security.principal import ANONYMOUS, Principal
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
-from bkspark.wire.framing import FrameTable
+from bkspark.wire.framing import LENGTH_BYTES, FrameTable
 from bkspark.wire.status import Status
 from bookie_service.engine.containment import end_undecodable
 from bookie_service.engine.responses import Parts
 from bookie_service.engine.turns import ENDLESS, Turn
 from bookie_service.network import v3_responses
-from bookie_service.network.gate import Gate
+from bookie_service.network.gate import BYTES_MAX, Gate
 from bookie_service.network.v2_requests import NO_AUTHENTICATION
 
 _ANSWERED = (v2.ADD, v2.READ)
 """V2 operations whose refusal has a form; Apache's bookies close the connection on the others, too."""
 _OTHER_AUTH = "it sent an AUTH message of another plugin, or in clear where TLS is demanded"
+
+
+_Request: TypeAlias = protocol.Request | v2.Requests
 
 
 class GatedClient(Protocol):
@@ -50,8 +57,11 @@ class GatedClient(Protocol):
     def begin_tls(self, answer: bytes, end: int) -> bool:
         """Answer START_TLS, which ends at `end` in the receive buffer, and begin TLS; False: there is none to begin."""
 
+    def wait_for_start_tls(self, seconds: float) -> None:
+        """Answer the AUTH message that waits after this time."""
+
     def admit(self, principal: Principal, end: int) -> None:
-        """Serve the requests from `end` in the receive buffer on: the peer has proved its identity."""
+        """Serve the requests from `end` in the receive buffer on: the peer has proved what it must."""
 
     def give_up(self, why: str, kind: Hashable = None) -> None:
         """Close the connection and log the reason."""
@@ -88,27 +98,65 @@ class GatedRequests:
             turn.spend()
             if end == start:
                 raise ProtocolError("a frame without a body")
-            too_much = self._gate.spend(end - start)
+            too_much = self._gate.spend(end - start) if self._gate.refuses else ""
             if too_much:
                 self._client.give_up(too_much)
-            elif octets.item(start) == v3.FIRST_BYTE:
-                if self._serve_v3(octets[start:end].tobytes(), end):
-                    return True
-            elif self._serve_v2(octets, self._table.take(slice(self._row - 1, self._row))):
+            elif self._serve_frame(octets[start - LENGTH_BYTES : end], start - LENGTH_BYTES, end):
                 return True
         return self._client.is_open
 
-    def _serve_v3(self, body: bytes, end: int) -> bool:
-        """Serve or refuse a V3 request; return whether what follows is for others to serve."""
-        request = v3.decode_request(body)
-        operation, client = request.header.operation, self._client
-        if (
-            operation == protocol.START_TLS
-            and request.HasField("startTLSRequest")
-            and client.begin_tls(v3_responses.started_tls(request), end)
-        ):
+    def _serve_frame(self, frame: np.ndarray, begin: int, end: int) -> bool:
+        """Serve, refuse or hold a frame of the receive buffer; return whether what follows is for others to serve."""
+        client, gate = self._client, self._gate
+        is_small = end - begin <= LENGTH_BYTES + BYTES_MAX
+        request = _decode(frame) if is_small or gate.refuses else None
+        if isinstance(request, protocol.Request) and self._begins_tls(request, end):
             return True
-        if operation != protocol.AUTH:
+        if request is not None and _is_auth(request):
+            wait_s = gate.hold(frame.tobytes())
+            if wait_s:
+                client.wait_for_start_tls(wait_s)
+                return False
+        if self.answer_held(begin):
+            return True
+        if not client.is_open:
+            return False
+        if request is None or not gate.refuses:
+            client.admit(ANONYMOUS, begin)
+            return True
+        return self._serve_request(request, frame, end)
+
+    def answer_held(self, end: int) -> bool:
+        """Answer the AUTH message that waits, if one does, in clear; byte `end` of the receive buffer follows it.
+
+        Returns whether what follows is for others to serve.
+        """
+        held = self._gate.take_held()
+        if not held:
+            return False
+        frame = np.frombuffer(held, np.uint8)
+        has_opened = self._serve_request(_decode(frame), frame, end)
+        if not has_opened and not self._gate.refuses:
+            self._client.admit(ANONYMOUS, end)
+            return True
+        return has_opened
+
+    def _begins_tls(self, request: protocol.Request, end: int) -> bool:
+        return (
+            request.header.operation == protocol.START_TLS
+            and request.HasField("startTLSRequest")
+            and self._client.begin_tls(v3_responses.started_tls(request), end)
+        )
+
+    def _serve_request(self, request: _Request, frame: np.ndarray, end: int) -> bool:
+        if isinstance(request, protocol.Request):
+            return self._serve_v3(request, end)
+        return self._serve_v2(request, frame, end)
+
+    def _serve_v3(self, request: protocol.Request, end: int) -> bool:
+        """Serve or refuse a V3 request; return whether what follows is for others to serve."""
+        client = self._client
+        if request.header.operation != protocol.AUTH:
             self._refuse_v3(request)
             return False
         if self._has_no_plugin:
@@ -125,23 +173,20 @@ class GatedRequests:
             client.send((v3_responses.response(request, v3.StatusCode.EOK, authResponse=answer[0]),))
         return self._admit(end)
 
-    def _serve_v2(self, octets: np.ndarray, table: FrameTable) -> bool:
+    def _serve_v2(self, request: v2.Requests, frame: np.ndarray, end: int) -> bool:
         """Serve or refuse a V2 request; return whether what follows is for others to serve."""
-        client = self._client
-        requests = v2.decode_requests(octets.data, table)
-        opcode = requests.opcodes.item(0)
+        client, opcode = self._client, request.opcodes.item(0)
         if opcode != v2.AUTH:
             if opcode in _ANSWERED:
-                client.send((v2.encode_replies(opcode, Status.EUA, requests.ledger_ids, requests.entry_ids),))
+                client.send((v2.encode_replies(opcode, Status.EUA, request.ledger_ids, request.entry_ids),))
             if opcode not in _ANSWERED or self._gate.closes:
                 client.give_up(self._gate.reason)
             return False
         if self._has_no_plugin:
             client.send((v2.encode_auth_reply(NO_AUTHENTICATION.SerializeToString()),))
             return False
-        start, end = table.starts.item(0) + v2.WORD_BYTES, table.ends.item(0)
         try:
-            message = protocol.AuthMessage.FromString(octets[start:end].tobytes())
+            message = protocol.AuthMessage.FromString(frame[LENGTH_BYTES + v2.WORD_BYTES :].tobytes())
         except DecodeError:
             raise ProtocolError("the message of an AUTH request is not one") from None
         if not self._takes(message):
@@ -190,6 +235,20 @@ class GatedRequests:
         self._client.send((_refusal(request),))
         if self._gate.closes:
             self._client.give_up(self._gate.reason)
+
+
+def _decode(frame: np.ndarray) -> _Request:
+    """Return the request of one frame. Raises ProtocolError: it is not one."""
+    if frame.item(LENGTH_BYTES) == v3.FIRST_BYTE:
+        return v3.decode_request(frame[LENGTH_BYTES:].tobytes())
+    table = FrameTable(np.array((LENGTH_BYTES,)), np.array((len(frame),)), len(frame))
+    return v2.decode_requests(frame.data, table)
+
+
+def _is_auth(request: _Request) -> bool:
+    if isinstance(request, protocol.Request):
+        return bool(request.header.operation == protocol.AUTH)
+    return bool(request.opcodes.item(0) == v2.AUTH)
 
 
 def _refusal(request: protocol.Request) -> bytes:

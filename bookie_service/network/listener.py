@@ -1,4 +1,7 @@
-"""Accepts connections on a listening socket. Without free file handles it waits instead of retrying all the time."""
+"""Accepts connections on a listening socket. Without free file handles it waits instead of retrying all the time.
+
+Accepted sockets become connections while there is room for them (`connections`).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,16 @@ import logging
 import socket
 from collections.abc import Callable
 
-from bookie_service.engine.turns import ENDLESS, Turn
+from bookie_service.engine.authorization import Authorization
+from bookie_service.engine.bookie import Bookie
+from bookie_service.engine.turns import ENDLESS, Turn, Turns
+from bookie_service.network.authentication import ListenerAuthentication
+from bookie_service.network.connection import Connection
+from bookie_service.network.connection_options import ConnectionOptions
+from bookie_service.network.connections import Connections
+from bookie_service.network.log_limit import no_digits
+from bookie_service.network.memory_budget import MemoryBudget
+from bookie_service.network.tls_handshakes import ListenerTls
 
 logger = logging.getLogger(__name__)
 
@@ -73,3 +85,42 @@ class Listener:
 
     def _accept_again(self) -> None:
         self._loop.add_reader(self._socket, self._accept)
+
+
+class Acceptor:
+    """Makes connections of accepted sockets while there is room for them. For one event loop."""
+
+    def __init__(
+        self,
+        bookie: Bookie,
+        memory_budget: MemoryBudget,
+        turns: Turns,
+        options: ConnectionOptions,
+        connections: Connections,
+        tls: ListenerTls | None = None,
+        authentication: ListenerAuthentication | None = None,
+        authorization: Authorization | None = None,
+    ) -> None:
+        """`connections`: those there are, which get the events of new ones; `tls`: what those get that ask for it.
+
+        `authentication`: what they must pass. `authorization`: decides which of their requests are served.
+        """
+        self._parts = bookie, memory_budget, turns, options, connections, tls, authentication, authorization
+        self._connections = connections
+        self._options = options
+        self._loop = memory_budget.loop
+
+    def accept(self, accepted: socket.socket, address: str) -> None:
+        """Add a connection to a peer on the machine with this address, or close its socket if there is no room."""
+        now = self._loop.time()
+        refusal = self._connections.make_room(address, now)
+        if refusal:
+            logger.warning("refused a connection from %s: %s", address, refusal, extra={"kind": no_digits(refusal)})
+            accepted.close()
+        else:
+            accepted.setblocking(False)
+            # Without it, a reply after an unacknowledged one waits for the peer's delayed acknowledgement: 40 ms.
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(self._options.no_delay))
+            # A peer whose machine died is noticed, and its connection does not count against the limit for ever.
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(self._options.keep_alive))
+            self._connections.add(Connection(accepted, address, *self._parts), now)

@@ -30,6 +30,8 @@ HANDSHAKE_BYTES_MAX = 64 * 1024
 """Ciphertext that a peer may send until the handshake is complete; chains of certificates have a few KiB."""
 CLEAR_BYTES_MAX = 64 * 1024
 """Bytes of AUTH messages in clear that a peer may send after START_TLS."""
+CLEAR_MESSAGES_MAX = 4
+"""Such messages. Apache's clients send one, and wait for its answer. All are decoded again whenever bytes come."""
 _RECORD_BYTES = 16 * 1024 + 512
 """No record with its header is larger."""
 _UNSENT_BYTES_MAX = 2 * PIECE_BYTES
@@ -37,7 +39,6 @@ _UNSENT_BYTES_MAX = 2 * PIECE_BYTES
 _HANDSHAKE_RECORD = 0x16
 _FRAME = 0x00
 """First bytes of a ClientHello, and of a frame shorter than 16 MiB."""
-_NOTHING_TO_RECEIVE = BlockingIOError()
 
 _scratch = bytearray(1024 * 1024)
 """Ciphertext is received here; valid until the next call, on one event loop."""
@@ -162,7 +163,7 @@ class TlsSocket:
             return filled
         if self._has_ended:
             return 0
-        raise _NOTHING_TO_RECEIVE
+        raise BlockingIOError
 
     def _take_clear(self, space: memoryview) -> int:
         size = min(len(space), len(self._clear))
@@ -178,7 +179,7 @@ class TlsSocket:
             # A client that did not wait for the answer to START_TLS.
             self._handshake_bytes = self._incoming.pending
         elif not self._receive_handshake():
-            raise _NOTHING_TO_RECEIVE
+            raise BlockingIOError
         if self._tls is None:
             self._tls = self._context().wrap_bio(self._incoming, self._outgoing, server_side=True)
         try:
@@ -187,7 +188,7 @@ class TlsSocket:
             self._send_unsent()
             if self._handshake_bytes >= HANDSHAKE_BYTES_MAX:
                 raise TlsFailure(f"the TLS handshake failed: it has more than {HANDSHAKE_BYTES_MAX} bytes") from None
-            raise _NOTHING_TO_RECEIVE from None
+            raise BlockingIOError from None
         except ssl.SSLError as error:
             # The peer learns the reason from an alert.
             self._send_unsent()
@@ -213,7 +214,7 @@ class TlsSocket:
     def _take_before_handshake(self, received: bytes) -> None:
         """Divide bytes after START_TLS into AUTH messages in clear and the beginning of the handshake."""
         self._clear += received
-        at = 0
+        at = messages = 0
         while at < len(self._clear):
             first = self._clear[at]
             if first == _HANDSHAKE_RECORD:
@@ -230,6 +231,9 @@ class TlsSocket:
             if not is_auth_request(bytes(self._clear[body_at:end])):
                 raise TlsFailure("a request other than AUTH came in clear after START_TLS")
             at = end
+            messages += 1
+            if messages > CLEAR_MESSAGES_MAX:
+                raise TlsFailure(f"more than {CLEAR_MESSAGES_MAX} AUTH messages came in clear after START_TLS")
         if len(self._clear) > CLEAR_BYTES_MAX:
             raise TlsFailure(f"more than {CLEAR_BYTES_MAX} bytes came in clear after START_TLS")
 

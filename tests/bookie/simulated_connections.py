@@ -18,9 +18,11 @@ from bookie_service.engine.bookie import Bookie
 from bookie_service.engine.bookie_environment import ENTRY_LISTS, BookieOptions
 from bookie_service.engine.entry_lists import EntryLists
 from bookie_service.engine.turns import Turn, TurnLimits, Turns
+from bookie_service.network.authentication import ListenerAuthentication
 from bookie_service.network.connection import Connection
 from bookie_service.network.connection_options import ConnectionOptions
 from bookie_service.network.memory_budget import MemoryBudget
+from bookie_service.network.tls_handshakes import ListenerTls
 from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.interface import LedgerStorage
@@ -206,9 +208,13 @@ class ServedBookie:
         options: BookieOptions | None = None,
         cache_half_bytes: int = 16 * _MIB,
         authorization: Callable[[SteppedLoop], Authorization] | None = None,
+        tls: ListenerTls | None = None,
+        authentication: ListenerAuthentication | None = None,
     ) -> None:
-        """`authorization(loop)` returns that of the bookie, whose store then counts each use of it."""
+        """`authorization(loop)` returns that of the bookie. If something is demanded, the store counts its uses."""
         self.loop = SteppedLoop()
+        self._tls, self._authentication = tls, authentication
+        is_open = authorization is None and tls is None and authentication is None
         self.authorization = None if authorization is None else authorization(self.loop)
         setup = Setup(store=StoreOptions(cache_half_bytes=cache_half_bytes), journal=JournalOptions())
         twin = BookieTwin(setup.new_disk(), setup, History())
@@ -216,7 +222,7 @@ class ServedBookie:
         self.turns = CountingTurns(self.loop, limits or TurnLimits())
         self.store = WatchedStore(twin.store)
         self.bookie = Bookie(
-            twin.store if authorization is None else self.store,  # type: ignore[arg-type]
+            twin.store if is_open else self.store,  # type: ignore[arg-type]
             [journal.thread for journal in twin.journals],
             twin.checkpoints,
             twin.disks,
@@ -236,8 +242,10 @@ class ServedBookie:
         self.failures: list[BaseException] = []
         self.connections: dict[SimulatedSocket, Connection] = {}
 
-    def connect(self, address: str = "10.0.0.1", options: ConnectionOptions | None = None) -> SimulatedSocket:
-        """Return the bookie's end of a new connection."""
+    def connect(
+        self, address: str = "10.0.0.1", options: ConnectionOptions | None = None, *, is_trusted: bool = False
+    ) -> SimulatedSocket:
+        """Return the bookie's end of a new connection; `is_trusted`: nothing is demanded of its peer."""
         connected = SimulatedSocket()
         self.connections[connected] = Connection(
             connected,  # type: ignore[arg-type]
@@ -247,7 +255,7 @@ class ServedBookie:
             self.turns,
             options or ConnectionOptions(),
             self,
-            authorization=self.authorization,
+            *((None, None, None) if is_trusted else (self._tls, self._authentication, self.authorization)),
         )
         return connected
 

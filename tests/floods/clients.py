@@ -22,6 +22,7 @@ import numpy as np
 from bkspark.wire import v2
 from tests.bookie.serving import Peer, adds
 from tests.floods.requests import HANDSHAKES, HELD, HELD_ENTRIES, REQUESTS, SPARSE
+from tests.security.sasl_serving import SaslPeer
 
 _CONTEXT = multiprocessing.get_context("spawn")
 MALFORMED = "malformed"
@@ -38,6 +39,7 @@ class Flood:
         connections send nothing.
     count: requests made before, and sent again and again. repeats: False: they are sent once.
     takes_replies: False: replies are left in the socket.
+    demands_login: the bookie authenticates its clients, and the honest one has logged in.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Flood:
     count: int = 20_000
     repeats: bool = True
     takes_replies: bool = True
+    demands_login: bool = False
 
 
 def bytes_of(what: Flood) -> bytes:
@@ -94,7 +97,15 @@ def child(work: Any, *arguments: Any) -> Iterator[Child]:
         made.close()
 
 
-def honest(pipe: Connection, port: int) -> None:
+def connect(port: int, *, logs_in: bool) -> Peer:
+    """Return an honest client."""
+    peer = Peer(port)
+    if logs_in:
+        SaslPeer(peer).authenticate()
+    return peer
+
+
+def honest(pipe: Connection, port: int, logs_in: bool) -> None:
     """Add and read one entry of 1 KiB at a time, from each `begin` to its `end`; return the seconds that each took.
 
     Each time on a new connection: a flood must not keep others from connecting.
@@ -107,7 +118,7 @@ def honest(pipe: Connection, port: int) -> None:
             pipe.recv()
             taken: dict[str, list[float]] = {"add": [], "read": []}
             ledger_id, entry_id = ledger_id + 1, 0
-            with Peer(port) as peer:
+            with connect(port, logs_in=logs_in) as peer:
                 while not pipe.poll():
                     frame = adds(ledger_id, entry_id, [payload])
                     taken["add"].append(_exchange(peer, frame))
@@ -241,8 +252,8 @@ def sink(pipe: Connection) -> None:
                 peers.pop(number).close()
 
 
-def prepare(port: int) -> None:
+def prepare(port: int, *, logs_in: bool) -> None:
     """Add what floods ask for."""
-    with Peer(port) as peer:
+    with connect(port, logs_in=logs_in) as peer:
         assert not any(peer.add(HELD, 0, [b"held %d" % i for i in range(HELD_ENTRIES)]))
         assert not any(peer.add(SPARSE, 0, [b"first"]) + peer.add(SPARSE, (1 << 40) - 1, [b"last"]))

@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from bkspark.tls.options import FACTORY_CLASS
+from bookie_service.settings.authentication import KEY, SASL_CLASS
 from tests.cluster import Cluster, ClusterBookie
 from tests.floods.clients import MALFORMED, Child, Flood, child, flood, honest, prepare, sink
 from tests.security.certificates import Authority
+from tests.security.sasl_serving import jaas_file, jaas_text
 
 P99_RATIO_MAX = 2.0
 LOG_LINES_PER_S_MAX = 10.0
@@ -55,6 +57,9 @@ FLOODS: dict[str, Flood] = {
     "malformed frames": Flood(MALFORMED, connections=4),
     "2,000 connections without a handshake": Flood("START_TLS and no handshake", connections=2000, repeats=False),
     "2,000 half TLS handshakes": Flood("half TLS handshakes", connections=2000, repeats=False),
+    "2,000 connections without a login": Flood("", connections=2000, demands_login=True),
+    "2,000 half logins": Flood("half logins", connections=2000, repeats=False, demands_login=True),
+    "wrong logins, 4 connections": Flood("wrong logins", connections=4, repeats=False, demands_login=True),
 }
 
 
@@ -119,28 +124,47 @@ def measure(
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, _FILES_MAX), hard))
     try:
-        with ExitStack() as held:
-            place = held.enter_context(tempfile.TemporaryDirectory(prefix="bkspark-floods-", dir=directory))
-            cluster = held.enter_context(Cluster(Path(place) / "cluster", bookies=1, settings=_tls(Path(place))))
-            (bookie,) = cluster.bookies
-            port = int(bookie.id.rpartition(":")[2])
-            prepare(port)
-            client = held.enter_context(child(honest, port))
-            target = held.enter_context(child(sink))
-            if goes_first:
-                for pid in (bookie.pid, client.pid, target.pid):
-                    _go_first(pid)
-            _p99(client, seconds)
-            for name in names:
-                yield _measure_one(name, seconds, rounds, bookie, client, target)
+        for demands_login in (False, True):
+            chosen = [name for name in names if FLOODS[name].demands_login is demands_login]
+            if chosen:
+                yield from _measure_on_one(chosen, seconds, rounds, directory, goes_first, demands_login)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def _measure_on_one(
+    names: Sequence[str], seconds: float, rounds: int, directory: Path | None, goes_first: bool, demands_login: bool
+) -> Iterator[Result]:
+    """Measure floods on one bookie."""
+    with ExitStack() as held:
+        place = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="bkspark-floods-", dir=directory)))
+        settings = _sasl(place) if demands_login else _tls(place)
+        (bookie,) = held.enter_context(Cluster(place / "cluster", bookies=1, settings=settings)).bookies
+        port = int(bookie.id.rpartition(":")[2])
+        prepare(port, logs_in=demands_login)
+        client = held.enter_context(child(honest, port, demands_login))
+        target = held.enter_context(child(sink))
+        if goes_first:
+            for pid in (bookie.pid, client.pid, target.pid):
+                _go_first(pid)
+        _p99(client, seconds)
+        for name in names:
+            yield _measure_one(name, seconds, rounds, bookie, client, target)
 
 
 def _tls(folder: Path) -> dict[str, str]:
     """Return the keys of a bookie that has TLS and serves clear connections, too."""
     key, chain = Authority(folder).issue("bookie").pem()
     return {"tlsProviderFactoryClass": FACTORY_CLASS, "tlsKeyStore": key, "tlsCertificatePath": chain}
+
+
+def _sasl(folder: Path) -> dict[str, str]:
+    """Return the keys of a bookie that authenticates its clients."""
+    return {
+        KEY: SASL_CLASS,
+        "authenticationRequired": "true",
+        "saslJaasConfig": jaas_file(folder / "bookie.jaas", jaas_text()),
+    }
 
 
 def _measure_one(name: str, seconds: float, rounds: int, bookie: ClusterBookie, client: Child, target: Child) -> Result:

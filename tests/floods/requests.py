@@ -15,6 +15,7 @@ import numpy as np
 
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
+from bkspark.wire.auth import encode_auth
 from bkspark.wire.digest import master_key
 from bkspark.wire.start_tls import encode_start_tls
 from tests.bookie.serving import KEY, adds
@@ -73,6 +74,8 @@ def half_handshake() -> bytes:
 HANDSHAKES: dict[str, Callable[[], bytes]] = {
     "START_TLS and no handshake": lambda: encode_start_tls(0),
     "half TLS handshakes": half_handshake,
+    "half logins": lambda: encode_auth("sasl", b"", None),
+    "wrong logins": lambda: encode_auth("sasl", b"", None) + encode_auth("sasl", b"response=0", None),
 }
 """By name: what a connection sends once, and nothing after it."""
 

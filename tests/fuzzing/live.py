@@ -27,8 +27,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +60,11 @@ SETTINGS = {
 class Honest:
     """A client that adds and reads one entry after the other, and measures how long that takes."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, connect: Callable[[], Peer]) -> None:
         self.seconds: list[float] = []
         self.failure: str | None = None
         self._stop = threading.Event()
-        self._port = port
+        self._connect = connect
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Honest:
@@ -76,7 +77,7 @@ class Honest:
 
     def _run(self) -> None:
         try:
-            with Peer(self._port) as peer:
+            with self._connect() as peer:
                 entry_id = int(time.time() * 1000) % (1 << 38)
                 while not self._stop.wait(0.005):
                     entry_id += 1
@@ -117,9 +118,9 @@ def rss_mib(pid: int) -> int:
 
 
 @contextlib.contextmanager
-def bookie(storage: str, room: Path, uri: str) -> Iterator[tuple[BookieChild, ChildProcess, Path]]:
+def bookie(storage: str, room: Path, uri: str, **settings: str) -> Iterator[tuple[BookieChild, ChildProcess, Path]]:
     """Run a watched bookie; give it, its process and the file of its slow turns."""
-    child = BookieChild(room / "bookie", uri, ledgerStorageClass=storage, **SETTINGS)
+    child = BookieChild(room / "bookie", uri, ledgerStorageClass=storage, **SETTINGS, **settings)
     child.directory.mkdir()
     turns = room / "turns"
     command = [sys.executable, "-m", "tests.fuzzing.watched_bookie", str(turns)]
@@ -134,10 +135,10 @@ def bookie(storage: str, room: Path, uri: str) -> Iterator[tuple[BookieChild, Ch
         process.stop(60)
 
 
-def _attack(job: tuple[int, str, int, int, float]) -> Count | str:
-    port, state, frames, seed, until = job
+def _attack(job: tuple[Callable[[str, int, int, float], Count], str, int, int, float]) -> Count | str:
+    strike, state, frames, seed, until = job
     try:
-        return attack(port, state, frames, seed, until)
+        return strike(state, frames, seed, until)
     except Exception as error:
         return repr(error)
 
@@ -146,15 +147,27 @@ def run_state(
     storage: str, state: str, child: BookieChild, process: ChildProcess, turns: Path, options: argparse.Namespace
 ) -> Result:
     """Attack in one state and judge."""
-    result = Result(storage, state)
+    strike = partial(attack, child.port)
+    return judged(Result(storage, state), strike, partial(Peer, child.port), process, turns, options)
+
+
+def judged(
+    result: Result,
+    strike: Callable[[str, int, int, float], Count],
+    connect: Callable[[], Peer],
+    process: ChildProcess,
+    turns: Path,
+    options: argparse.Namespace,
+) -> Result:
+    """Attack in one state, by `strike(state, frames, seed, until)` in each attacker, and judge."""
     began, before, lines = time.monotonic(), len(read_turns(turns)), _lines(process.log_path)
     until = began + options.seconds
     share = -(-options.frames // options.attackers)
     jobs = [
-        (child.port, state, share, hash((options.seed, number)) % (1 << 30), until)
+        (strike, result.state, share, hash((options.seed, number)) % (1 << 30), until)
         for number in range(options.attackers)
     ]
-    with Honest(child.port) as honest, multiprocessing.get_context("spawn").Pool(options.attackers) as pool:
+    with Honest(connect) as honest, multiprocessing.get_context("spawn").Pool(options.attackers) as pool:
         pending = pool.map_async(_attack, jobs, chunksize=1)
         while not pending.ready():
             pending.wait(0.2)
@@ -202,37 +215,46 @@ def _lines(path: Path) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     results = []
+    with room_with_zookeeper() as (room, zookeeper):
+        for storage in options.storage or STORAGES:
+            place = room / storage
+            place.mkdir()
+            with bookie(storage, place, new_cluster(zookeeper.connect_string, storage)) as (child, process, turns):
+                fill(child.port)
+                for state in options.state or STATES:
+                    result = run_state(storage, state, child, process, turns, options)
+                    results.append(result)
+                    show(result)
+                    if process.exit_code is not None:
+                        break
+            if process.exit_code not in (0, None):
+                results[-1].wrong.append(f"the bookie's exit code after SIGTERM is {process.exit_code}")
+            subprocess.run(["rm", "-rf", str(place)], check=True)
+    return report(results, as_json=options.json)
+
+
+@contextlib.contextmanager
+def room_with_zookeeper() -> Iterator[tuple[Path, ZooKeeperProcess]]:
+    """Give a temporary folder, in memory where there is that, and a ZooKeeper server."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="bkspark-live-", dir=memory) as name:
         room = Path(name)
         (room / "zookeeper").mkdir()
         with ZooKeeperProcess(room / "zookeeper", port=free_ports(1)[0]) as zookeeper:
-            for storage in options.storage or STORAGES:
-                place = room / storage
-                place.mkdir()
-                with bookie(storage, place, new_cluster(zookeeper.connect_string, storage)) as (child, process, turns):
-                    fill(child.port)
-                    for state in options.state or STATES:
-                        result = run_state(storage, state, child, process, turns, options)
-                        results.append(result)
-                        _show(result)
-                        if process.exit_code is not None:
-                            break
-                if process.exit_code not in (0, None):
-                    results[-1].wrong.append(f"the bookie's exit code after SIGTERM is {process.exit_code}")
-                subprocess.run(["rm", "-rf", str(place)], check=True)
-    report = {
-        "frames": sum(result.frames for result in results),
-        "wrong": sum(bool(result.wrong) for result in results),
-        "states": [asdict(result) for result in results],
-    }
-    if options.json:
-        print(json.dumps(report))
-    return 1 if report["wrong"] else 0
+            yield room, zookeeper
 
 
-def _show(result: Result) -> None:
+def report(results: list[Result], *, as_json: bool) -> int:
+    """Print what a run came to; return its exit code."""
+    wrong = sum(bool(result.wrong) for result in results)
+    if as_json:
+        frames = sum(result.frames for result in results)
+        print(json.dumps({"frames": frames, "wrong": wrong, "states": [asdict(result) for result in results]}))
+    return 1 if wrong else 0
+
+
+def show(result: Result) -> None:
     print(
         f"{result.storage} {result.state}: {result.frames} frames on {result.connections} connections in "
         f"{result.seconds} s; honest p50 {result.honest_p50_ms} ms, p99 {result.honest_p99_ms} ms; longest turn "
@@ -245,10 +267,15 @@ def _show(result: Result) -> None:
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzzing.live", description=__doc__.split("\n")[0])
+    parser.add_argument("--storage", action="append", choices=STORAGES)
+    return parse_attack(parser, list(STATES), arguments)
+
+
+def parse_attack(parser: argparse.ArgumentParser, states: list[str], arguments: list[str] | None) -> argparse.Namespace:
+    """Return the options that every attack on a running bookie has, beside those of the parser."""
     parser.add_argument("--frames", type=int, default=20_000)
     parser.add_argument("--seconds", type=float, default=float("inf"))
-    parser.add_argument("--storage", action="append", choices=STORAGES)
-    parser.add_argument("--state", action="append", choices=list(STATES))
+    parser.add_argument("--state", action="append", choices=states)
     parser.add_argument("--attackers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")

@@ -9,13 +9,14 @@ import random
 import socket
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from bkspark.entries import EntryBatch
 from bkspark.wire.framing import scan_frames
-from tests.bookie.serving import Serving, service_options
+from tests.bookie.serving import Peer, Serving, service_options
 from tests.fuzzing import attack as attacking
 from tests.fuzzing import live
 from tests.fuzzing.attack import STATES, Hang, attack, fill
@@ -92,14 +93,14 @@ def test_bookie_that_neither_answers_nor_closes_is_a_hang(silent_peer: int, monk
 
 
 def test_honest_client_reports_a_bookie_that_lets_it_down(silent_peer: int, serving: Serving) -> None:
-    with Honest(serving.port) as honest:
+    with Honest(serving.connect) as honest:
         while len(honest.seconds) < 20:
             time.sleep(0.001)
     assert honest.failure is None
     with socket.create_server(("127.0.0.1", 0)) as listener:
         closing = threading.Thread(target=lambda: listener.accept()[0].close())
         closing.start()
-        with Honest(listener.getsockname()[1]) as honest:
+        with Honest(partial(Peer, listener.getsockname()[1])) as honest:
             closing.join()
             while honest.failure is None:
                 time.sleep(0.001)
@@ -117,7 +118,7 @@ def test_honest_client_reports_a_bookie_that_lets_it_down(silent_peer: int, serv
 def test_what_a_state_must_not_do_is_wrong(
     slow: list[SlowTurn], rss: int, lines: int, failure: str | None, wrong: str
 ) -> None:
-    honest = Honest(1)
+    honest = Honest(partial(Peer, 1))
     honest.failure = failure
     result = Result("SortedLedgerStorage", "fresh", seconds=10.0, rss_mib=rss)
     live._judge(result, honest, slow, lines)

@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.cluster]
 
 QUORUMS = (3, 3, 2)
 PROTOCOLS = pytest.mark.parametrize("protocol", ["v2", "v3"])
+WITH_TLS = pytest.mark.parametrize("with_tls", [False, True], ids=["clear", "TLS"])
 JAVA_CLIENT = {PROVIDER: PROVIDER_CLASS}
 
 
@@ -62,9 +63,8 @@ def authority(directory: Path) -> Authority:
     return Authority(directory)
 
 
-@pytest.fixture(scope="module")
-def tls_keys(authority: Authority, directory: Path) -> dict[str, str]:
-    """Keys of a bookie, and of a client, with one certificate for both."""
+def keys_of_both_sides(authority: Authority) -> dict[str, str]:
+    """Return keys of a bookie, and of a client, with one certificate for both."""
     key, chain = authority.issue("both").pem()
     return {
         "tlsProviderFactoryClass": FACTORY_CLASS,
@@ -74,6 +74,16 @@ def tls_keys(authority: Authority, directory: Path) -> dict[str, str]:
         "tlsTrustStoreType": "PEM",
         "tlsTrustStore": authority.pem,
     }
+
+
+@pytest.fixture(scope="module")
+def tls_keys(authority: Authority) -> dict[str, str]:
+    return keys_of_both_sides(authority)
+
+
+def java_settings(tls_keys: dict[str, str], with_tls: bool) -> dict[str, str]:
+    """Return the keys of Apache's client with SASL."""
+    return JAVA_CLIENT | ({**tls_keys, "tlsProvider": "JDK"} if with_tls else {})
 
 
 @pytest.fixture(scope="module")
@@ -120,12 +130,11 @@ def write_and_recover(client: Client) -> int:
 
 
 @PROTOCOLS
-@pytest.mark.parametrize("with_tls", [False, True], ids=["clear", "TLS"])
+@WITH_TLS
 def test_apaches_client_writes_and_reads_on_our_bookies(
     our_bookies: Cluster, sasl_peer: Peer, jaas: str, tls_keys: dict[str, str], protocol: str, with_tls: bool
 ) -> None:
-    settings = JAVA_CLIENT | ({**tls_keys, "tlsProvider": "JDK"} if with_tls else {})
-    with JavaClient(sasl_peer, our_bookies.uri, protocol, settings) as java:
+    with JavaClient(sasl_peer, our_bookies.uri, protocol, java_settings(tls_keys, with_tls)) as java:
         ledger = java.write(QUORUMS, "crc32c", PASSWORD, SIZES)
         assert java.read(ledger, "crc32c", PASSWORD)["entries"] == contents(payloads(SIZES))
     with our_client(our_bookies.uri, jaas, protocol) as client:
@@ -133,7 +142,7 @@ def test_apaches_client_writes_and_reads_on_our_bookies(
 
 
 @PROTOCOLS
-@pytest.mark.parametrize("with_tls", [False, True], ids=["clear", "TLS"])
+@WITH_TLS
 def test_our_client_writes_and_reads_on_apaches_bookies(
     apache_bookies: ApacheCluster, sasl_peer: Peer, jaas: str, authority: Authority, protocol: str, with_tls: bool
 ) -> None:

@@ -10,15 +10,16 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
 from bkspark.cli.child_process import ChildProcess
 from bkspark.cli.ports import free_ports
+from tests.polling import wait_until
 
 REALM = "TEST"
+CLOCK_SKEW_S = 1
 _PROGRAMS = ("krb5kdc", "kdb5_util", "kadmin.local", "kinit")
 _START_S = 60.0
 
@@ -41,7 +42,7 @@ class KeyDistributionCenter:
     `configuration` is the file for clients; `environment` lets a process use this realm.
     """
 
-    def __init__(self, directory: Path, ticket_life_s: int = 3600) -> None:
+    def __init__(self, directory: Path, ticket_life_s: int = 3600, clock_skew_s: int = CLOCK_SKEW_S) -> None:
         self._directory = directory
         self.port = free_ports(1)[0]
         self.configuration = directory / "krb5.conf"
@@ -53,7 +54,7 @@ class KeyDistributionCenter:
     dns_canonicalize_hostname = false
     rdns = false
     ticket_lifetime = {ticket_life_s}s
-    clockskew = 1
+    clockskew = {clock_skew_s}
     udp_preference_limit = 1
 [realms]
     {REALM} = {{
@@ -114,16 +115,16 @@ class KeyDistributionCenter:
         return cache
 
     def __enter__(self) -> Self:
-        deadline = time.monotonic() + _START_S
-        while True:
-            assert self._process.exit_code is None, self._process.ending()
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-            except OSError:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
-            else:
-                return self
+        wait_until(self._answers, "the key distribution center to listen", _START_S)
+        return self
+
+    def _answers(self) -> bool:
+        assert self._process.exit_code is None, self._process.ending()
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+        except OSError:
+            return False
+        return True
 
     def __exit__(self, *_: object) -> None:
         self._process.stop(10)

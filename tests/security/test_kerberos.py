@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from bkspark.errors import AuthenticationFailed, ConfigurationError
+from bkspark.errors import AuthenticationFailed, BookKeeperError, ConfigurationError
 from bkspark.net.pool import BookiePool, NetOptions
 from bkspark.security.mechanism import SaslFailure
 from bkspark.security.principal import Principal
 from bkspark.security.sasl import SaslClient, SaslClientOptions, SaslServer, SaslServerOptions
+from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
 from bkspark.wire.adds import WireProtocol
 from bookie_service.network.authentication import ListenerAuthenticationOptions
 from tests.bookie.serving import Serving, service_options
 from tests.polling import wait_until
 from tests.security import kdc
-from tests.security.kdc import REALM, KeyDistributionCenter
+from tests.security.certificates import Authority
+from tests.security.kdc import CLOCK_SKEW_S, REALM, KeyDistributionCenter
+from tests.security.matrix import Login, kerberos_cases
+from tests.security.matrix_bookies import Certificates, MatrixClient, PolicyBookie, check
 from tests.security.sasl_serving import KERBEROS_MODULE, SaslPeer, jaas_file
 from tests.security.test_principal import principals
-from tests.security.tls_serving import ID, with_net
+from tests.security.tls_serving import ID, listener, with_net
+from tests.security.tls_serving import client_options as tls_client_options
 
 pytestmark = [
     pytest.mark.skipif(bool(kdc.missing()), reason=kdc.missing() or "all is there"),
@@ -83,6 +89,36 @@ def test_client_with_a_ticket_is_served_and_has_its_kerberos_principal(
 
     net = NetOptions(sasl=client_options(tmp_path, keytabs[WRITER]))
     assert with_net(bookie.port, net, connect, wire_protocol) == [Principal(f"{WRITER}@{REALM}", "kerberos")]
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("tls_required", [False, True], ids=["TLS optional", "TLS required"])
+def test_exchange_inside_tls_proves_the_kerberos_principal(
+    tmp_path: Path, keytabs: dict[str, str], wire_protocol: WireProtocol, tls_required: bool
+) -> None:
+    """The certificate that the client shows, too, does not replace its ticket."""
+    authority = Authority(tmp_path)
+    tls = listener(authority.issue("bookie"), authority, required=tls_required)
+    options = ListenerAuthenticationOptions(server_options(tmp_path, keytabs[SERVICE]), required=True)
+
+    async def connect(pool: BookiePool) -> list[Principal]:
+        await (await pool.v3_channel(ID)).disk_space()
+        return principals(bookie)
+
+    in_tls = tls_client_options(authority, authority.issue("client"))
+    with Serving(service_options(tmp_path, authentication=options, tls=tls)) as bookie:
+        net = NetOptions(tls=in_tls, sasl=client_options(tmp_path, keytabs[WRITER]))
+        assert with_net(bookie.port, net, connect, wire_protocol) == [Principal(f"{WRITER}@{REALM}", "kerberos")]
+        for refused in (
+            NetOptions(tls=in_tls),
+            NetOptions(tls=in_tls, sasl=client_options(tmp_path, keytabs[STRANGER], STRANGER)),
+        ):
+            with pytest.raises(BookKeeperError):
+                with_net(bookie.port, refused, connect, wire_protocol)
+        if tls_required:
+            clear = NetOptions(sasl=client_options(tmp_path, keytabs[WRITER]))
+            with pytest.raises(AuthenticationFailed):
+                with_net(bookie.port, clear, connect, wire_protocol)
 
 
 @PROTOCOLS
@@ -180,3 +216,52 @@ def test_expired_ticket_is_refused(tmp_path: Path, keytabs: dict[str, str], real
 def test_bookie_without_its_keytab_does_not_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"the keys of bookkeeper/127\.0\.0\.1@TEST cannot be used"):
         SaslServer(server_options(tmp_path, str(tmp_path / "none")))
+
+
+# ---- the matrix ----
+
+
+class Tickets:
+    """Logins by ticket, as cases of the matrix do them; one ticket is over."""
+
+    def __init__(self, directory: Path, keytabs: dict[str, str], realm: KeyDistributionCenter) -> None:
+        self._client = SaslClient(client_options(directory, keytabs[WRITER]))
+        cache = realm.tickets(WRITER, keytabs[WRITER], 1)
+        text = f'BookKeeper {{ {KERBEROS_MODULE} required useTicketCache=true ticketCache="{cache}"; }};'
+        short = SaslClient(SaslClientOptions(jaas_file(directory / "short.jaas", text)))
+        self._expired = short.begin("127.0.0.1").first()
+        over = time.time() + 1 + 2 * CLOCK_SKEW_S
+        wait_until(lambda: time.time() > over, "the ticket to be over")
+
+    def check_expired(self, server: SaslServer) -> None:
+        with pytest.raises(SaslFailure, match=r"(?i)expired"):
+            server.begin().step(self._expired)
+
+    def log_in(self, sasl: SaslPeer, login: Login) -> bool:
+        """Return whether the bookie goes on with the exchange."""
+        if login is Login.EXPIRED_TICKET:
+            return isinstance(sasl.ask(self._expired), protocol.AuthMessage)
+        client = self._client.begin("127.0.0.1")
+        message = client.first()
+        while not client.is_complete:
+            answer = sasl.ask(message)
+            if not isinstance(answer, protocol.AuthMessage):
+                return False
+            if login is Login.HALF:
+                return True
+            message = client.step(answer.payload) or b""
+        sasl.peer.send(sasl.frame(message))
+        return True
+
+
+def test_every_request_after_every_login_by_ticket(
+    tmp_path: Path, keytabs: dict[str, str], realm: KeyDistributionCenter
+) -> None:
+    certificates = Certificates(tmp_path)
+    (tmp_path / "gssapi.jaas").write_text(section("Bookie", keytabs[SERVICE], SERVICE))
+    tickets = Tickets(tmp_path, keytabs, realm)
+    tickets.check_expired(SaslServer(SaslServerOptions(str(tmp_path / "gssapi.jaas"))))
+    client = MatrixClient(certificates, tickets.log_in)
+    cases = kerberos_cases()
+    for policy in {case.policy for case in cases}:
+        check([case for case in cases if case.policy == policy], client, PolicyBookie(certificates, policy))

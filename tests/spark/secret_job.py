@@ -4,7 +4,8 @@ python -m tests.spark.secret_job URI FOLDER
 
 `FOLDER/private` has the files `password`, `keys`, `wrong-keys`, `bad-keys` and `hadoop-password`, which becomes the
 credential `bookkeeper.password` of the key store `store.jceks`. The environment gives BKSPARK_PASSWORD, and
-OPTION_PASSWORD for option `password`. When all is done it prints DONE, and ends when its standard input does.
+OPTION_PASSWORD and SQL_PASSWORD for option `password`. When all is done it prints DONE, and ends when its standard
+input does.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class SecretJob:
         self.of_file = {"passwordFile": str(secrets / "password"), "encryptionKeyFile": str(secrets / "keys")}
         self.of_environment: dict[str, str] = {}
         self.of_option = {"password": os.environ["OPTION_PASSWORD"], "digestType": "mac"}
+        self.of_statement = {"password": os.environ["SQL_PASSWORD"]}
 
     def run(self) -> None:
         """Succeed with each way to give secrets, and fail in many ways."""
@@ -54,7 +56,9 @@ class SecretJob:
             self._batch(name, options)
         self._stream("file", self.of_file)
         self._stream("option", self.of_option)
-        self._view()
+        self._view("file", self.of_file)
+        self._write("sql", self.of_statement)
+        self._view("sql", self.of_statement)
         self._fail()
         self._show()
 
@@ -87,12 +91,21 @@ class SecretJob:
         print(query.lastProgress, query.status)
         assert self._read(f"{log}-copy", options).count() == 4000
 
-    def _view(self) -> None:
-        given = ", ".join(f"{name} '{value}'" for name, value in self._options("file", self.of_file).items())
-        self._spark.sql(f"CREATE TEMPORARY VIEW searched_view USING bookkeeper OPTIONS ({given})")
-        self._spark.sql("DESCRIBE EXTENDED searched_view").show(100, truncate=False)
-        self._spark.sql("EXPLAIN EXTENDED SELECT count(*) FROM searched_view").show(100, truncate=False)
-        assert self._spark.sql("SELECT * FROM searched_view").count() == 4000
+    def _write(self, log: str, options: dict[str, str]) -> None:
+        frame = self._spark.range(4000, numPartitions=2).selectExpr("id", "repeat('x', 300) AS text")
+        frame.write.format("bookkeeper").options(**self._options(log, options)).mode("append").save()
+
+    def _view(self, log: str, options: dict[str, str]) -> None:
+        """A view whose options are in the text of its statement, also the password itself."""
+        given = ", ".join(f"{name} '{value}'" for name, value in self._options(log, options).items())
+        view = f"view_of_{log}"
+        self._spark.sql(f"EXPLAIN EXTENDED CREATE TEMPORARY VIEW {view} USING bookkeeper OPTIONS ({given})").show(
+            100, truncate=False
+        )
+        self._spark.sql(f"CREATE TEMPORARY VIEW {view} USING bookkeeper OPTIONS ({given})")
+        self._spark.sql(f"DESCRIBE EXTENDED {view}").show(100, truncate=False)
+        self._spark.sql(f"EXPLAIN EXTENDED SELECT count(*) FROM {view}").show(100, truncate=False)
+        assert self._spark.sql(f"SELECT * FROM {view}").count() == 4000
 
     def _fail(self) -> None:
         """Each of these is an error of a user; its message and traceback are what he gets."""

@@ -42,6 +42,8 @@ class Run:
         for path in (self.secrets, self.output, folder / "home", folder / "tmp"):
             path.mkdir(parents=True, mode=0o700)
         self.passwords = {name: password(name) for name in ("file", "environment", "option", "hadoop")}
+        # In the text of a statement, so without characters that SQL would escape.
+        self.passwords["sql"] = f"statement {os.urandom(8).hex()}"
         (self.secrets / "password").write_text(self.passwords["file"] + "\n")
         # Ids that no other test of the shared cluster has.
         key_ids = [f"scan-{os.urandom(4).hex()}-{number}" for number in (10, 11)]
@@ -59,6 +61,7 @@ class Run:
             "BKSPARK_URI": self.cluster.uri,
             "BKSPARK_PASSWORD": self.passwords["environment"],
             "OPTION_PASSWORD": self.passwords["option"],
+            "SQL_PASSWORD": self.passwords["sql"],
         }
 
     def program(self, name: str, *command: object, **environment: str) -> subprocess.Popen[bytes]:
