@@ -39,7 +39,7 @@ from bkspark.security.sasl import SaslClient
 from bkspark.tasks import start_kept
 from bkspark.tls.contexts import TlsContext
 from bkspark.version import VERSION
-from bookie_service.admin import check, control, instances, live_commands, log_output, rebuild
+from bookie_service.admin import check, control, instances, live_commands, log_output, rebuild, trace_output
 from bookie_service.admin.http.api_v1 import BookieApi
 from bookie_service.admin.http.authorization import HttpPermit
 from bookie_service.admin.http.face import Ports, check_credentials, http_serving
@@ -217,6 +217,8 @@ def _check_credentials(configuration: Configuration) -> None:
     if configuration.runs_auto_recovery and configuration.auto_recovery.sasl is not None:
         SaslClient(configuration.auto_recovery.sasl)
     check_credentials(configuration.http)
+    if configuration.traces:
+        trace_output.check()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -268,6 +270,8 @@ async def _run(
             rules = await _authorization(configuration, metadata_view, held)
             authorization = None if rules is None else rules.authorization
             service = BookieService(files, _within_file_limit(configuration.service), authorization)
+            if configuration.traces:
+                held.callback(trace_output.start(bound.bookie_id))
             keys = LiveKeys(configuration, arguments.config, dict(_settings(arguments)))
             keys.parts.append(partial(_apply, service))
             _log_start(bound, configuration)
