@@ -13,6 +13,9 @@
 
 A span is the child of the caller's current one. One that fails has the error's type and message. No entry, password or
 key is in a span. While tracing is off, a batch costs one comparison, and this module imports nothing.
+
+A request in V3 carries which span it belongs to (`carried`), so that a bookie can make its children (`CallerSpan`):
+`bookie_service.network.request_spans`.
 """
 
 from __future__ import annotations
@@ -20,17 +23,23 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from bkspark.errors import ConfigurationError
 from bkspark.version import VERSION
 
 if TYPE_CHECKING:
+    from opentelemetry.context import Context
     from opentelemetry.trace import Span, Tracer, TracerProvider
 
 VARIABLE = "BKSPARK_TRACING"
+TRACEPARENT = "traceparent"
+"""The name of the place of a span, as W3C's Trace Context writes it: `00-TRACE-SPAN-FLAGS`."""
+_TRACEPARENT_MAX = 512
 SYSTEM = "bookkeeper"
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -108,22 +117,73 @@ async def reading(
         return result
 
 
-def appending(done: asyncio.Future[int], attributes: _Attributes) -> None:
-    """Make the span of entries that were just sent; it ends when `done` is."""
-    if tracer is None:
-        return
-    made = tracer.start_span("bookkeeper.append", attributes=_named(attributes))
+class AppendSpan:
+    """The span of entries that are sent together. Made only while tracing is on."""
 
-    def end(future: asyncio.Future[int]) -> None:
+    def __init__(self, attributes: _Attributes) -> None:
+        assert tracer is not None
+        self._made = tracer.start_span("bookkeeper.append", attributes=_named(attributes))
+
+    @property
+    def place(self) -> str:
+        """What the entries' requests carry: `carried`."""
+        return carried(self._made)
+
+    def end_with(self, done: asyncio.Future[int]) -> None:
+        """End it when `done` is."""
+        done.add_done_callback(self._end)
+
+    def _end(self, future: asyncio.Future[int]) -> None:
         error = asyncio.CancelledError() if future.cancelled() else future.exception()
         if error is not None:
             from opentelemetry.trace import Status, StatusCode
 
-            made.record_exception(error)
-            made.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
-        made.end()
+            self._made.record_exception(error)
+            self._made.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+        self._made.end()
 
-    done.add_done_callback(end)
+
+def carried(made: Span | None = None) -> str:
+    """Return the place of a span, or of the current one, as `TRACEPARENT`; "": there is none that is recorded."""
+    if tracer is None:
+        return ""
+    from opentelemetry import trace
+
+    place = (made or trace.get_current_span()).get_span_context()
+    if not (place.is_valid and place.trace_flags.sampled):
+        return ""
+    return f"00-{place.trace_id:032x}-{place.span_id:016x}-{place.trace_flags:02x}"
+
+
+@dataclass(frozen=True, slots=True)
+class CallerSpan:
+    """The span of a client that requests belong to, and when they came (`time.time_ns`)."""
+
+    parent: Context
+    began_ns: int
+
+    @classmethod
+    def of(cls, traceparent: str) -> CallerSpan | None:
+        """Return the caller that a request names; None: none, or one that is not recorded."""
+        if not 0 < len(traceparent) <= _TRACEPARENT_MAX:
+            return None  # what is longer would be logged
+        from opentelemetry import trace
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        found = TraceContextTextMapPropagator().extract({TRACEPARENT: traceparent})
+        place = trace.get_current_span(found).get_span_context()
+        return cls(found, time.time_ns()) if place.is_valid and place.trace_flags.sampled else None
+
+    def serve(self, name: str, attributes: _Attributes, error: str = "") -> None:
+        """Make the span of requests that were answered just now; `error`: why they failed."""
+        if tracer is None:
+            return
+        from opentelemetry.trace import SpanKind, Status, StatusCode
+
+        made = tracer.start_span(name, self.parent, SpanKind.SERVER, _named(attributes), start_time=self.began_ns)
+        if error:
+            made.set_status(Status(StatusCode.ERROR, error))
+        made.end()
 
 
 def _named(attributes: _Attributes) -> dict[str, str | int]:

@@ -19,7 +19,7 @@ from typing import NoReturn
 from bkspark.errors import BookKeeperError, ConfigurationError
 from bkspark.security.sasl import SaslClient
 from bkspark.tls.contexts import TlsContext
-from bookie_service.admin import live_commands, log_output
+from bookie_service.admin import live_commands, log_output, trace_output
 from bookie_service.admin.http.face import check_credentials
 from bookie_service.admin.shutdown import SIGNALS, ShutdownSignals
 from bookie_service.network import event_loop
@@ -191,6 +191,8 @@ def _check_credentials(configuration: Configuration) -> None:
     if configuration.runs_auto_recovery and configuration.auto_recovery.sasl is not None:
         SaslClient(configuration.auto_recovery.sasl)
     check_credentials(configuration.http)
+    if configuration.traces:
+        trace_output.check()
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -35,7 +35,7 @@ from bkspark.metadata.zookeeper import open_tree
 from bkspark.security.authorization import ADMIN
 from bkspark.tasks import start_kept
 from bkspark.version import VERSION
-from bookie_service.admin import control, log_output
+from bookie_service.admin import control, log_output, trace_output
 from bookie_service.admin.http.api_v1 import BookieApi
 from bookie_service.admin.http.authorization import HttpPermit
 from bookie_service.admin.http.face import Ports, http_serving
@@ -153,6 +153,8 @@ async def _parts(start: Start, bound: BoundAddress, held: contextlib.AsyncExitSt
     rules = await _authorization(configuration, metadata_view, held)
     authorization = None if rules is None else rules.authorization
     service = BookieService(files, _within_file_limit(configuration.service), authorization)
+    if configuration.traces:
+        held.callback(trace_output.start(bookie_id))
     keys = LiveKeys(configuration, start.file, start.settings)
     keys.parts.append(partial(_apply, service))
     _log_start(bound, configuration)

@@ -21,6 +21,7 @@ from bkspark.ledger.writer_run import WriterRun
 from bkspark.wire.adds import AddFlags, AddSealer, WireProtocol
 from bkspark.wire.digest import EntryDigest, SealedEntries, master_key
 from bkspark.wire.encrypted_entries import TAG_BYTES, EntrySealer
+from bkspark.wire.v3_context import encode_context
 
 PIECE_ENTRIES_MAX = 1024
 PIECE_BYTES_MAX = 512 * 1024
@@ -140,7 +141,12 @@ class LedgerWriter:
         if self._encryption is not None:
             core.check_open()  # an id that is not sent is not sealed: the next call has the same one
             data = self._encryption.seal_single(data, entry_id)
-        self._send(self._sealer.seal_single(data, core.ledger_id, entry_id, lac, core.length), len(data))
+        if tracing.tracer is None:
+            self._send(self._sealer.seal_single(data, core.ledger_id, entry_id, lac, core.length), len(data))
+        else:
+            span, context = self._begin_span(entry_id, 1, len(data))
+            sealed = self._sealer.seal_single(data, core.ledger_id, entry_id, lac, core.length, context)
+            self._send(sealed, len(data), span)
         return self._window.wait_for(entry_id)
 
     async def append_many(self, entries: Any) -> int:
@@ -185,17 +191,24 @@ class LedgerWriter:
                 core.check_open()  # as in `_send_single`
                 numbered = self._encryption.seal(numbered)
             lac = core.lac if self._sealed_lac is None else self._sealed_lac
-            self._send(self._sealer.seal(numbered, lac, core.length), numbered.payload_bytes)
+            span, context = None, b""
+            if tracing.tracer is not None:
+                span, context = self._begin_span(numbered.first_entry, len(numbered), numbered.payload_bytes)
+            self._send(self._sealer.seal(numbered, lac, core.length, context), numbered.payload_bytes, span)
         return window.wait_for(core.pending.next_entry - 1)
 
-    def _send(self, sealed: SealedEntries, payload_bytes: int) -> None:
+    def _begin_span(self, first_entry: int, entries: int, payload_bytes: int) -> tuple[tracing.AppendSpan, bytes]:
+        """Return the span of entries that are about to be sent, and what their requests carry of it."""
+        facts = {"ledger": self.ledger_id, "first_entry": first_entry, "entries": entries, "bytes": payload_bytes}
+        span = tracing.AppendSpan(facts)
+        return span, encode_context(tracing.TRACEPARENT, span.place) if span.place else b""
+
+    def _send(self, sealed: SealedEntries, payload_bytes: int, span: tracing.AppendSpan | None = None) -> None:
         todo = self.core.add(sealed, payload_bytes, self.run.now_ns())
         self._window.add(sealed.end_entry - 1, payload_bytes)
         self.run.perform(todo)
-        if tracing.tracer is not None:
-            first = sealed.first_entry
-            facts = {"ledger": self.ledger_id, "first_entry": first, "entries": sealed.end_entry - first}
-            tracing.appending(self._window.wait_for(sealed.end_entry - 1), {**facts, "bytes": payload_bytes})
+        if span is not None:
+            span.end_with(self._window.wait_for(sealed.end_entry - 1))
 
     async def sync(self) -> int:
         """Wait until everything appended so far is acknowledged, and durable on Qa bookies; return the last such entry.

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bkspark import tracing
 from bkspark.errors import AuthenticationFailed, BookieUnavailable, DigestMismatch, ProtocolError
 from bkspark.net.connection import BookieConnection
 from bkspark.net.responses import BAD_DIGEST, SINGLE_READS_MAX, EntryResponses, LastEntryResponse, ReadGroup
@@ -23,6 +24,7 @@ from bkspark.wire.entry_lists import RUNS_MAX, EntryRuns, decode_entry_list
 from bkspark.wire.flags import DO_FENCING, HIGH_PRIORITY, LAST_ENTRY
 from bkspark.wire.framing import FrameTable
 from bkspark.wire.status import EOK
+from bkspark.wire.v3_context import encode_context
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,10 @@ class BookieV3Channel(BookieConnection):
         group = ReadGroup(ledger_id, entry_ids, digest, self._loop.create_future())
         self._groups[first_txn_id] = group
         try:
-            self._send(v3_reads.encode_reads(ledger_id, entry_ids, first_txn_id, *_read_options(flags, master_key)))
+            place = tracing.carried() if tracing.tracer is not None else ""
+            context = encode_context(tracing.TRACEPARENT, place) if place else b""
+            options = _read_options(flags, master_key)
+            self._send(v3_reads.encode_reads(ledger_id, entry_ids, first_txn_id, *options, context))
             return await self._answered_all(group, f"{len(entry_ids)} reads of ledger {ledger_id}")
         finally:
             del self._groups[first_txn_id]
@@ -230,6 +235,8 @@ class BookieV3Channel(BookieConnection):
         self._asked[txn_id] = future
         try:
             request = protocol.Request(header=v3.header(operation, txn_id, priority), **message)
+            if tracing.tracer is not None and (place := tracing.carried()):
+                request.requestContext.add(key=tracing.TRACEPARENT, value=place)
             self._send(v3.encode_message(request))
             return await self._answered(future, what, waits_s)
         finally:

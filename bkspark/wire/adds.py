@@ -10,8 +10,9 @@ from bkspark.errors import ConfigurationError
 from bkspark.ids import NO_ENTRY
 from bkspark.wire import v2, v3
 from bkspark.wire.digest import EntryDigest, SealedEntries
+from bkspark.wire.v3_context import CONTEXT_BYTES_MAX
 
-_V3_HEAD_BYTES_MAX = 100
+_V3_HEAD_BYTES_MAX = 100 + CONTEXT_BYTES_MAX
 """Upper bound of the bytes of a V3 ADD request, or of a READ response, besides the entry."""
 
 
@@ -76,19 +77,24 @@ class AddSealer:
         head = v2.ADD_HEAD_BYTES if self.protocol is WireProtocol.V2 else _V3_HEAD_BYTES_MAX
         return frame_bytes_max - head - self._digest.overhead_bytes
 
-    def seal(self, batch: EntryBatch, lac: int, length_before: int) -> SealedEntries:
-        """Return one frame per entry of the batch, back to back in one buffer; see `EntryDigest.seal`."""
+    def seal(self, batch: EntryBatch, lac: int, length_before: int, context: bytes = b"") -> SealedEntries:
+        """Return one frame per entry of the batch, back to back in one buffer; see `EntryDigest.seal`.
+
+        `context`, a field of each request (`v3_context`), is left out in V2, which has no place for it.
+        """
         self.lac = lac
         sealed = self._digest.seal(batch, lac, length_before, self._head)
-        return sealed if self._head else self._v3_frames(sealed, batch.ledger_id)
+        return sealed if self._head else self._v3_frames(sealed, batch.ledger_id, context)
 
-    def seal_single(self, payload: bytes, ledger_id: int, entry_id: int, lac: int, length_before: int) -> SealedEntries:
-        """Return the frame of one entry; see `EntryDigest.seal_single`."""
+    def seal_single(
+        self, payload: bytes, ledger_id: int, entry_id: int, lac: int, length_before: int, context: bytes = b""
+    ) -> SealedEntries:
+        """Return the frame of one entry; see `EntryDigest.seal_single`, and `seal`."""
         self.lac = lac
         sealed = self._digest.seal_single(payload, ledger_id, entry_id, lac, length_before, self._head)
-        return sealed if self._head else self._v3_frames(sealed, ledger_id)
+        return sealed if self._head else self._v3_frames(sealed, ledger_id, context)
 
-    def _v3_frames(self, sealed: SealedEntries, ledger_id: int) -> SealedEntries:
+    def _v3_frames(self, sealed: SealedEntries, ledger_id: int, context: bytes) -> SealedEntries:
         flags = self._flags
         return v3.encode_adds(
             sealed,
@@ -99,4 +105,5 @@ class AddSealer:
             write_flags=v3.DEFERRED_SYNC if flags.is_deferred else 0,
             bypasses_journal=flags.bypasses_journal,
             priority=v3.HIGH_PRIORITY if flags.is_urgent else 0,
+            context=context,
         )

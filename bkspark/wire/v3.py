@@ -297,8 +297,12 @@ def encode_adds(
     write_flags: int = 0,
     bypasses_journal: bool = False,
     priority: int = 0,
+    context: bytes = b"",
 ) -> SealedEntries:
-    """Return one request frame per sealed entry (`EntryDigest.seal` without head), with ascending txnIds."""
+    """Return one request frame per sealed entry (`EntryDigest.seal` without head), with ascending txnIds.
+
+    `context` is a field of each request: `v3_context`.
+    """
     count = len(entries.offsets) - 1
     txn_ids = np.arange(first_txn_id, first_txn_id + count)
     entry_ids = np.arange(entries.first_entry, entries.first_entry + count)
@@ -309,14 +313,14 @@ def encode_adds(
     ledger = varint(ledger_id)
     before_size = bytes((0x1A, MASTER_KEY_BYTES)) + master_key + b"\x22"
     add_bytes = 2 + len(ledger) + widths(entry_ids) + len(before_size) + widths(sizes) + sizes + len(tail)
-    parts: list[Buffer] = [tail] * (3 * count)
+    parts: list[Buffer] = [tail + context] * (3 * count)
     frame_sizes = np.empty(count, np.int64)
     bounds = entries.offsets.tolist()
     view = memoryview(entries.buffer)
     # Frames of a piece have the same layout: numbers of equal widths.
     for rows, (txn_width, entry_width, size_width, add_width) in equal_widths((txn_ids, entry_ids, sizes, add_bytes)):
         head = len(_ADD_HEAD) + 1 + txn_width + len(urgency)
-        frame_bytes = 2 + head + len(_ADD_TAG) + add_width + add_bytes[rows]
+        frame_bytes = 2 + head + len(_ADD_TAG) + add_width + add_bytes[rows] + len(context)
         fronts = rows_of(
             rows.stop - rows.start,
             big_endian(frame_bytes),

@@ -40,7 +40,7 @@ class AddRequests:
     """Adds that came together and have the same flags, as arrays of equal length in order of arrival.
 
     `key_starts`, `body_starts`, `body_ends`: where the 20-byte master key and the entry lie in the buffer. The ids are
-    the request's own; an entry begins with its ids, too, and those count.
+    the request's own; an entry begins with its ids, too, and those count. `context`: see `v3_context`, b"" without one.
     """
 
     txn_ids: np.ndarray
@@ -53,6 +53,7 @@ class AddRequests:
     is_recovery: bool
     write_flags: int
     bypasses_journal: bool = False
+    context: bytes = b""
 
     def __len__(self) -> int:
         return len(self.txn_ids)
@@ -71,7 +72,13 @@ def decode_adds(octets: np.ndarray, table: FrameTable, first: int) -> AddRequest
     template = _AddTemplate.of(octets[start:end].tobytes())
     if template is None:
         return None
-    flags = (template.priority, template.is_recovery, template.write_flags, template.bypasses_journal)
+    flags = (
+        template.priority,
+        template.is_recovery,
+        template.write_flags,
+        template.bypasses_journal,
+        template.pair,
+    )
     rows, starts = run_of(octets, table, first, template.frame, template.common)
     if len(rows) < min(_LONG_RUN, len(table) - first):
         txn_ids, ledger_ids, entry_ids, key_starts, *body = _walk_adds(octets, table, first, template)
@@ -122,7 +129,7 @@ class _AddTemplate:
     """One decoded add request; (start, end) are offsets in the frame body.
 
     `common` has, for each byte, the bits that all frames of a run share. `urgency`, `tail` and `context` are the bytes
-    after the txnId, after the entry and after the add.
+    after the txnId, after the entry and after the add; `pair` is the message in the context.
     """
 
     frame: np.ndarray
@@ -139,6 +146,7 @@ class _AddTemplate:
     urgency: bytes
     tail: bytes
     context: bytes
+    pair: bytes
 
     @classmethod
     def of(cls, frame: bytes) -> _AddTemplate | None:
@@ -162,6 +170,7 @@ class _AddTemplate:
             # `number` refuses bytes where a number belongs.
             txn_id, ledger_id, entry_id = (each.at for each in numbers if each.number >= 0)
             bodies = (key.span, body.span)
+            pair = outer[_CONTEXT].span if _CONTEXT in outer else (0, 0)
             options = (priority.number, bool(flag.number), write_flags.number, bool(add.get(_BYPASS, ABSENT).number))
         except (KeyError, NotOfTheForm):
             return None
@@ -182,4 +191,5 @@ class _AddTemplate:
             frame[txn_id[1] : outer[_HEADER].span[1]],
             frame[body.span[1] : outer[_ADD].span[1]],
             frame[outer[_ADD].span[1] :],
+            frame[slice(*pair)],
         )

@@ -55,6 +55,7 @@ class ReadRequests:
     """Reads that came together, as arrays of equal length in order of arrival.
 
     `fencing_key`: the master key with which all of them fence the same ledger; None: they do not fence.
+    `context`: see `v3_context`, b"" without one.
     """
 
     txn_ids: np.ndarray
@@ -62,6 +63,7 @@ class ReadRequests:
     entry_ids: np.ndarray
     priority: int
     fencing_key: bytes | None = field(repr=False)
+    context: bytes = b""
 
     def __len__(self) -> int:
         return len(self.txn_ids)
@@ -89,6 +91,7 @@ def decode_reads(octets: np.ndarray, table: FrameTable, first: int) -> ReadReque
         numbers = (head[_TXN_ID], read[_LEDGER], read[_ENTRY])
         spans = [each.at for each in numbers if each.number >= 0]
         priority = head.get(_PRIORITY, ABSENT).number
+        context = frame[slice(*outer[_CONTEXT].span)] if _CONTEXT in outer else b""
     except (KeyError, NotOfTheForm):
         return None
     txn_id, _, entry = spans
@@ -97,7 +100,7 @@ def decode_reads(octets: np.ndarray, table: FrameTable, first: int) -> ReadReque
         common[slice(*span)] = WIDTH_ONLY
     rows, _ = run_of(octets, table, first, np.frombuffer(frame, np.uint8), common)
     txn_ids, ledger_ids, entry_ids = (values_in(rows, span) for span in spans)
-    return ReadRequests(txn_ids, ledger_ids, entry_ids, priority, fencing_key)
+    return ReadRequests(txn_ids, ledger_ids, entry_ids, priority, fencing_key, context)
 
 
 def _fencing_key(frame: bytes, read: Mapping[int, Field]) -> bytes | None:
@@ -254,9 +257,17 @@ def read_message(ledger_id: int, entry_id: int, fencing_key: bytes | None = None
 
 
 def encode_reads(
-    ledger_id: int, entry_ids: np.ndarray, first_txn_id: int, fencing_key: bytes | None = None, priority: int = 0
+    ledger_id: int,
+    entry_ids: np.ndarray,
+    first_txn_id: int,
+    fencing_key: bytes | None = None,
+    priority: int = 0,
+    context: bytes = b"",
 ) -> bytes:
-    """Return one READ frame per entry id, with ascending txnIds; given a key (20 bytes), they fence the ledger."""
+    """Return one READ frame per entry id, with ascending txnIds; given a key (20 bytes), they fence the ledger.
+
+    `context` is a field of each request: `v3_context`.
+    """
     count = len(entry_ids)
     txn_ids = np.arange(first_txn_id, first_txn_id + count)
     entry_ids = np.asarray(entry_ids, np.int64)
@@ -267,7 +278,7 @@ def encode_reads(
     for rows, (txn_width, entry_width) in equal_widths((txn_ids, entry_ids)):
         head = len(_HEAD) + 1 + txn_width + len(urgency)
         read = 2 + len(ledger) + entry_width + len(fence)
-        body = 2 + head + len(_TAG) + 1 + read
+        body = 2 + head + len(_TAG) + 1 + read + len(context)
         parts.append(
             rows_of(
                 rows.stop - rows.start,
@@ -275,7 +286,7 @@ def encode_reads(
                 (txn_ids[rows], txn_width),
                 urgency + _TAG + bytes((read,)) + b"\x08" + ledger + b"\x10",
                 (entry_ids[rows], entry_width),
-                fence,
+                fence + context,
             ).tobytes()
         )
     return b"".join(parts)

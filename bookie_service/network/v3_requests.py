@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 
+from bkspark.tracing import TRACEPARENT, CallerSpan
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3, v3_adds, v3_lacs, v3_reads
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, gather_i64
@@ -30,6 +31,13 @@ from bookie_service.network import v3_responses
 from bookie_service.network.add_decoders import v3_add_batch
 from bookie_service.network.changes import Adds, ConnectionChange, FencingRead, LedgerChange
 from bookie_service.network.known_responses import KnownResponse, SpaceRead
+from bookie_service.network.request_spans import (
+    AddSpans,
+    TracedReads,
+    caller_of,
+    caller_of_message,
+    traced_answer,
+)
 from bookie_service.network.request_stream import FEW, RequestStream, Step
 from bookie_service.network.response_encoders import V3Responses, V3SingleRead, txn_id_array
 from bookie_service.network.v2_requests import NO_AUTHENTICATION
@@ -57,6 +65,8 @@ class V3RequestStream(RequestStream):
         super().__init__(bookie, client, len(table), rights)
         self._table = table
         self._start_tls = start_tls
+        self._add_spans: AddSpans | None = None
+        """Set with the first adds that have spans."""
 
     def _next(self, octets: np.ndarray) -> tuple[Step, int]:
         if self._count - self._row <= FEW:
@@ -103,17 +113,28 @@ class V3RequestStream(RequestStream):
         if not is_right[0]:
             return KnownResponse(self._client, run.take(slice(0, 1)).encode_responses(Status.EBADREQ)), 1
         right = run if is_right.all() else run.take(slice(0, int(np.argmin(is_right))))
-        return Adds(self._bookie, self._client, octets, right), len(right)
+        caller = caller_of(adds.context) if adds.context else None
+        if caller is None:
+            return Adds(self._bookie, self._client, octets, right), len(right)
+        spans = self._add_spans = self._add_spans or AddSpans(self._client)
+        return Adds(self._bookie, spans, octets, spans.traced(right, caller)), len(right)
 
     def _read_run(self, reads: v3_reads.ReadRequests) -> tuple[Step, int]:
         is_fencing = reads.fencing_key is not None
         # A fencing read does not return the LAC: recovery derives it from the metadata and the entries.
         answers = V3Responses(reads.txn_ids, wants_lac=not is_fencing)
-        run = SingleReads(self._client, answers, reads.ledger_ids, reads.entry_ids)
+        caller = caller_of(reads.context) if reads.context else None
+        run = self._reads(answers, caller, reads.ledger_ids, reads.entry_ids)
         if reads.fencing_key is None:
             return run, len(reads)
         run.keep(len(run))
         return self._fence(reads.ledger_ids.item(0), reads.fencing_key, run), len(reads)
+
+    def _reads(
+        self, answers: V3Responses, caller: CallerSpan | None, ledger_ids: np.ndarray, entry_ids: np.ndarray
+    ) -> SingleReads:
+        encoder = answers if caller is None else TracedReads.of(answers, caller, ledger_ids, entry_ids)
+        return SingleReads(self._client, encoder, ledger_ids, entry_ids)
 
     def _fence(self, ledger_id: int, key: bytes, reads: SingleReads) -> FencingRead:
         return FencingRead(self._bookie, self._client, ledger_id, key, reads)
@@ -174,6 +195,7 @@ class V3RequestStream(RequestStream):
             is_recovery=add.flag == protocol.AddRequest.RECOVERY_ADD and add.HasField("flag"),
             write_flags=add.writeFlags,
             bypasses_journal=add.bypassJournal,
+            context=next((pair.SerializeToString() for pair in request.requestContext if pair.key == TRACEPARENT), b""),
         )
         return self._add(octets, adds)[0]
 
@@ -184,7 +206,8 @@ class V3RequestStream(RequestStream):
             return LongPollRead(self._bookie.long_polls, self._client, request)
         # A fencing read does not return the LAC: recovery derives it from the metadata and the entries.
         answers = V3Responses(txn_id_array(request.header.txnId), wants_lac=not is_fencing)
-        reads = SingleReads(self._client, answers, *ids_of(read.ledgerId, read.entryId))
+        caller = caller_of_message(request.requestContext)
+        reads = self._reads(answers, caller, *ids_of(read.ledgerId, read.entryId))
         if not is_fencing:
             return reads
         if len(read.masterKey) != MASTER_KEY_BYTES:
@@ -207,7 +230,7 @@ class V3RequestStream(RequestStream):
         def write(encode: Callable[[Status], Parts]) -> int | None:
             return self._bookie.write_lac(self._client, given.ledgerId, given.masterKey, given.body, encode)
 
-        return LedgerChange(self._client, given.ledgerId, write, partial(v3_responses.refusal, request))
+        return LedgerChange(self._client, given.ledgerId, write, self._answer_of(request, "write_lac", given.ledgerId))
 
     def _force(self, request: protocol.Request) -> Step:
         ledger_id = request.forceLedgerRequest.ledgerId
@@ -215,4 +238,8 @@ class V3RequestStream(RequestStream):
         def force(encode: Callable[[Status], Parts]) -> None:
             self._bookie.force(self._client, ledger_id, encode)
 
-        return LedgerChange(self._client, ledger_id, force, partial(v3_responses.refusal, request))
+        return LedgerChange(self._client, ledger_id, force, self._answer_of(request, "force", ledger_id))
+
+    def _answer_of(self, request: protocol.Request, what: str, ledger_id: int) -> Callable[[int], bytes]:
+        answer = partial(v3_responses.refusal, request)
+        return traced_answer(answer, caller_of_message(request.requestContext), what, ledger_id)

@@ -141,6 +141,7 @@ class Configuration:
     `log_level`, `log_format`: what is logged, and how. `values`: the keys and values as they were given.
     `rules_path`: the file of authorization rules; None: everyone may do everything.
     `file_group`: the group that may read the bookie's files; None: its user alone may.
+    `traces`: requests that carry a span have spans here, too: `admin.trace_output`.
     """
 
     address: AddressOptions
@@ -158,6 +159,7 @@ class Configuration:
     permitted_users: tuple[str, ...] = ()
     file_group: int | None = None
     rules_path: str | None = None
+    traces: bool = False
     log_level: str = "info"
     log_format: str = "text"
     values: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
@@ -212,6 +214,7 @@ def _configured(keys: Values, values: Mapping[str, str]) -> Configuration:
         notes=(),
         dangers=(),
         permitted_users=tuple(name for name in keys.names("permittedStartupUsers") if name != NULL),
+        traces=keys.flag("tracingEnabled", False, "V3 requests of traced clients have OpenTelemetry spans"),
         log_level=keys.parsed("logLevel", _one_of(LOG_LEVELS), default="info") or "info",
         log_format=keys.parsed("logFormat", _one_of(LOG_FORMATS), default="text") or "text",
         values=dict(values),

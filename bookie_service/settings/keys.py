@@ -148,6 +148,7 @@ OWN_KEYS = frozenset(
         "saslJaasConfig",
         "tlsHandshakeTimeoutMs",
         "tlsRequired",
+        "tracingEnabled",
         "zkFurtherAcls",
         "zookeeper.client.secure",
         "zookeeper.clientCnxnSocket",

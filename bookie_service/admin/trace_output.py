@@ -1,0 +1,73 @@
+"""Where the spans of a bookie go (`tracingEnabled`): to OpenTelemetry's exporters, by its standard variables.
+
+`OTEL_TRACES_EXPORTER` names the exporters, `otlp` if it is not set; each comes in a package of its own. A program that
+has set a tracer provider already, such as `opentelemetry-instrument`, keeps it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from collections.abc import Callable
+
+from bkspark import tracing
+from bkspark.errors import ConfigurationError
+from bkspark.version import VERSION
+
+KEY = "tracingEnabled"
+_EXPORTER_VARIABLE = "OTEL_TRACES_EXPORTER"
+_PROTOCOL_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+_GROUP = "opentelemetry_traces_exporter"
+_PACKAGES = {
+    "otlp_proto_http": "opentelemetry-exporter-otlp-proto-http",
+    "otlp_proto_grpc": "opentelemetry-exporter-otlp-proto-grpc",
+}
+
+
+def exporter_names() -> list[str]:
+    """Return the exporters that the environment names, as their packages do."""
+    protocol = next((os.environ[name] for name in _PROTOCOL_VARIABLES if os.environ.get(name)), "http/protobuf")
+    otlp = "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
+    names = (name.strip() for name in (os.environ.get(_EXPORTER_VARIABLE) or "otlp").split(","))
+    return [otlp if name == "otlp" else name for name in names if name not in ("", "none")]
+
+
+def check() -> None:
+    """Raise ConfigurationError if spans could not be exported: a package is missing, or an exporter is unknown."""
+    try:
+        import opentelemetry.sdk.trace  # noqa: F401
+    except ImportError:
+        raise ConfigurationError(
+            f"{KEY}=true: opentelemetry-sdk is not installed: pip install 'bkspark[tracing]' opentelemetry-sdk"
+        ) from None
+    for name in exporter_names():
+        if not importlib.metadata.entry_points(group=_GROUP, name=name):
+            package = _PACKAGES.get(name)
+            remedy = f"pip install {package}" if package else f"set {_EXPORTER_VARIABLE} to otlp, console or none"
+            raise ConfigurationError(f"{KEY}=true: the exporter {name!r} is not installed: {remedy}")
+
+
+def start(bookie_id: str) -> Callable[[], None]:
+    """Make spans from now on; return what sends the last ones and stops. Call `check` before."""
+    from opentelemetry import trace
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    if isinstance(trace.get_tracer_provider(), TracerProvider):
+        tracing.start()
+        return tracing.stop
+    facts = {"service.instance.id": bookie_id, "service.version": VERSION}
+    if not os.environ.get("OTEL_SERVICE_NAME"):
+        facts["service.name"] = "bookie"
+    provider = TracerProvider(resource=Resource.create(facts), shutdown_on_exit=False)
+    for name in exporter_names():
+        (found, *_) = importlib.metadata.entry_points(group=_GROUP, name=name)
+        provider.add_span_processor(BatchSpanProcessor(found.load()()))
+    tracing.start(provider)
+
+    def stop() -> None:
+        tracing.stop()
+        provider.shutdown()
+
+    return stop
