@@ -54,6 +54,8 @@ class MadeUpTree(MemoryTree):
         sequential: bool = False,
         make_parents: bool = False,
     ) -> str:
+        # As over a network, others have a turn: what a client does in the background.
+        await asyncio.sleep(0)
         if path == _ID_PREFIX:
             self._generated += 1
             return f"{path}{self._generated - 1:010d}"
