@@ -19,10 +19,8 @@ from benchmarks.made_up_ledgers import URI, made_up_tree
 from bkspark.cli import ledger_listing
 from bkspark.client import Client
 from bkspark.core.metadata import Fragment, LedgerMetadata
-from bkspark.ids import LEDGER_ID_MAX
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
-from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire.digest import DigestType
@@ -169,66 +167,6 @@ def test_audit_memory_does_not_grow_with_the_number_of_ledgers() -> None:
 async def _with_cookies(tree: Tree, bookies: list[str]) -> None:
     for bookie in bookies:
         await tree.create(f"/ledgers/cookies/{bookie}", b"4\n", make_parents=True)
-
-
-IDS = [0, 1, 9_999, 10_000, 10_001, 123_456_789, 2_147_483_646, 2_147_483_647, 1 << 40, (1 << 40) + 1, LEDGER_ID_MAX]
-
-
-def test_ids_of_both_layouts_come_in_ascending_order_from_any_place_on(trees: Trees) -> None:
-    async def test(tree: Tree) -> None:
-        await BookieRegistry(tree, trees.uri).initialize_cluster()
-        ledgers = LedgerStore(tree, trees.uri)
-        for ledger_id in IDS:
-            await ledgers.create(METADATA, ledger_id=ledger_id)
-        for name in ("L12", "LL123", "l0002", "L00x1", "x"):
-            await tree.create(f"{trees.uri.root}/00/0000/{name}")
-        for after in (-1, 0, 1, 5000, 9_999, 10_000, 2_147_483_646, 2_147_483_647, 1 << 40, LEDGER_ID_MAX):
-            pages = [page async for page in ledgers.pages(after)]
-            assert [each for page in pages for each in page.tolist()] == [each for each in IDS if each > after]
-            assert all(len(set((page // 10_000).tolist())) == 1 for page in pages)
-        assert [ledger_id async for ledger_id in ledgers.ids()] == IDS
-
-    trees.run(test)
-
-
-def test_ids_of_a_long_tree_mix_with_those_of_a_short_one_by_span() -> None:
-    """A cluster whose ledger manager was changed has small ids in both trees."""
-
-    async def test() -> None:
-        tree = MemoryStore().session()
-        uri = MetadataUri.parse("zk://h/ledgers")
-        await BookieRegistry(tree, uri).initialize_cluster()
-        for path in (
-            "/00/0000/L0003",
-            "/000/0000/0000/0000/L0002",
-            "/000/0000/0000/0000/L0003",
-            "/000/0000/0000/0000/L0004",
-            "/00/0002/L0000",
-            "/000/0000/0000/0001/L0000",
-            "/L0000015000",
-            "/L9999999999999999999",
-            "/999/9999/9999/9999/L9999",
-        ):
-            await tree.create(f"/ledgers{path}", make_parents=True)
-        pages = [page.tolist() async for page in LedgerStore(tree, uri).pages()]
-        assert pages == [[2, 3, 4], [10_000, 15_000], [20_000]]
-
-    asyncio.run(test())
-
-
-def test_ids_of_a_flat_cluster_come_span_by_span() -> None:
-    async def test() -> None:
-        tree = MemoryStore().session()
-        uri = MetadataUri.parse("zk+flat://h/ledgers")
-        await BookieRegistry(tree, uri).initialize_cluster()
-        ledgers = LedgerStore(tree, uri)
-        ids = [7, 9_999, 10_000, 25_000, 1 << 40]
-        for ledger_id in ids:
-            await ledgers.create(METADATA, ledger_id=ledger_id)
-        assert [page.tolist() async for page in ledgers.pages()] == [[7, 9_999], [10_000], [25_000], [1 << 40]]
-        assert [page.tolist() async for page in ledgers.pages(9_999)] == [[10_000], [25_000], [1 << 40]]
-
-    asyncio.run(test())
 
 
 def test_thousands_of_ledgers_are_created_and_listed_in_a_real_store(trees: Trees) -> None:
