@@ -61,6 +61,8 @@ _LEDGERS_PER_FLUSH = 20_000
 _ENTRY_BYTES = 100
 _LOG_BYTES = 16 * 1024 * 1024
 _DELETED_SHARE = 0.01
+_BOOKIE = "bookie:3181"
+"""In the metadata of every ledger: what is on other bookies alone would be dropped."""
 
 
 class Clock:
@@ -151,7 +153,7 @@ def _write_index_files(files: LocalFiles, paths: IndexPaths, updates: Sequence[L
 
 async def measure(store: LedgerStorage, compactor: Compactor, listed: int, passes: int) -> dict[str, object]:
     """Return the figures of passes over a store, and of the same clock without them."""
-    metadata_view = LedgerMetadataView(await made_up_tree(listed), MetadataUri.parse(URI), "bookie:3181")
+    metadata_view = LedgerMetadataView(await made_up_tree(listed, [_BOOKIE]), MetadataUri.parse(URI), _BOOKIE)
     await metadata_view.open()
 
     async def flush() -> None:
