@@ -8,6 +8,9 @@ caused (`Clock`), and what the target is for. `quiet` is the same clock for as l
 machine itself does to it. On a busy machine run it with `nice -n -20`. Under `chrt -r 1` Linux stops it for 50 ms of
 each second in which it is busy, unless kernel.sched_rt_runtime_us is -1.
 
+`opened_s` is how long opening the store takes, `grown_mib` by how much the memory of the process grew from there on;
+in a process that has built the store before, a part of it was grown already.
+
     --directory DIR   where to build; kept, and used again, when it is given
     --target-ms MS    exit code 1 when the own part of a stall is longer (default 5)
 """
@@ -19,6 +22,7 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import statistics
 import sys
 import tempfile
@@ -32,9 +36,7 @@ import numpy as np
 # As bookie_service.process does, before there is an event loop.
 import numpy.ma
 
-from benchmarks.protocol import MadeUpTree
-from bkspark.metadata.bookies import BookieRegistry
-from bkspark.metadata.memory import MemoryStore
+from benchmarks.made_up_ledgers import URI, made_up_tree
 from bkspark.metadata.uri import MetadataUri
 from bkspark.options import COUNT_MAX
 from bkspark.wire.digest import master_key
@@ -59,7 +61,8 @@ _LEDGERS_PER_FLUSH = 20_000
 _ENTRY_BYTES = 100
 _LOG_BYTES = 16 * 1024 * 1024
 _DELETED_SHARE = 0.01
-_URI = "zk+hierarchical://in-memory/ledgers"
+_BOOKIE = "bookie:3181"
+"""In the metadata of every ledger: what is on other bookies alone would be dropped."""
 
 
 class Clock:
@@ -150,11 +153,7 @@ def _write_index_files(files: LocalFiles, paths: IndexPaths, updates: Sequence[L
 
 async def measure(store: LedgerStorage, compactor: Compactor, listed: int, passes: int) -> dict[str, object]:
     """Return the figures of passes over a store, and of the same clock without them."""
-    memory, uri = MemoryStore(), MetadataUri.parse(_URI)
-    await BookieRegistry(memory.session(), uri).initialize_cluster()
-    tree = MadeUpTree(memory, 99, 10.0)
-    tree.ledgers = listed
-    metadata_view = LedgerMetadataView(tree, uri, "bookie:3181")
+    metadata_view = LedgerMetadataView(await made_up_tree(listed, [_BOOKIE]), MetadataUri.parse(URI), _BOOKIE)
     await metadata_view.open()
 
     async def flush() -> None:
@@ -217,7 +216,10 @@ def _run(directory: Path, arguments: argparse.Namespace) -> dict[str, object]:
         began = time.monotonic()
         build(files, current, options, arguments.ledgers)
         built_s = time.monotonic() - began
+    began = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     store = open_ledger_storage(files, [current], options)
+    opened_s = time.monotonic() - began
     # As a bookie does when it has started.
     spare_collections()
     share_interpreter()
@@ -233,6 +235,8 @@ def _run(directory: Path, arguments: argparse.Namespace) -> dict[str, object]:
         "ledgers": held,
         "storage": arguments.storage.short_name,
         "built_s": round(built_s, 1),
+        "opened_s": round(opened_s, 2),
+        "grown_mib": round((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, 1),
         **figures,
     }
 

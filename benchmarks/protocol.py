@@ -30,12 +30,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import client as sinks
+from benchmarks.made_up_ledgers import URI, made_up_tree
 from bkspark.cli.cluster_process import BookieProcess, ClusterProcess
 from bkspark.client import Client
-from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
-from bkspark.metadata.memory import MemoryStore, MemoryTree
-from bkspark.metadata.tree import Stat
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
 
@@ -44,7 +42,6 @@ QUORUMS = {"ensemble": 3, "write_quorum": 3, "ack_quorum": 2}
 IN_FLIGHT = 3000
 PAYLOAD = os.urandom(1024)
 ORPHANS_AT_ONCE = 16
-LEDGERS_PER_FOLDER = 10_000
 TREE_CALLS = ("get", "exists", "children", "create", "set", "delete", "transaction", "watch", "watch_children")
 NAMES = ("adds", "recovery", "orphans", "log", "listing")
 
@@ -161,42 +158,14 @@ def _noting(call: Callable[..., Any], name: str, calls: list[str]) -> Callable[.
     return noting
 
 
-class MadeUpTree(MemoryTree):
-    """A tree that names any number of ledgers and keeps none."""
-
-    ledgers = 0
-
-    async def get(self, path: str) -> tuple[bytes, Stat]:
-        await asyncio.sleep(0)
-        return await super().get(path)
-
-    async def children(self, path: str) -> list[str]:
-        # A real one waits for the network, and decodes the names on a thread of its own.
-        return await asyncio.to_thread(self._names, path)
-
-    def _names(self, path: str) -> list[str]:
-        below = path.removeprefix("/ledgers")
-        depth, folders = below.count("/"), -(-self.ledgers // LEDGERS_PER_FOLDER)
-        if depth == 0:
-            return ["LAYOUT", "available", *(f"{number:02d}" for number in range(-(-folders // 10_000)))]
-        first = int(below[1:3]) * 10_000
-        if depth == 1:
-            return [f"{number:04d}" for number in range(min(10_000, folders - first))]
-        before = (first + int(below[4:])) * LEDGERS_PER_FOLDER
-        return [f"L{number:04d}" for number in range(min(LEDGERS_PER_FOLDER, self.ledgers - before))]
-
-
 async def listing(ledgers: int) -> Figures:
     """Return what listing costs on the client's side."""
-    store, uri = MemoryStore(), MetadataUri.parse(sinks.URI)
-    await BookieRegistry(store.session(), uri).initialize_cluster()
-    tree = MadeUpTree(store, 99, 10.0)
-    tree.ledgers = ledgers
+    tree = await made_up_tree(ledgers)
     listed = 0
 
     async def work() -> None:
         nonlocal listed
-        async for _ in LedgerStore(tree, uri).ids():
+        async for _ in LedgerStore(tree, MetadataUri.parse(URI)).ids():
             listed += 1
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -139,7 +139,8 @@ class ClusterView:
         return await self._ledger_ids.get()
 
     async def _read_ledger_ids(self) -> np.ndarray:
-        return np.sort(np.array([ledger_id async for ledger_id in self.client.ledgers()], np.int64))
+        pages = [page async for page in (await self.client.context()).ledgers.pages()]
+        return np.concatenate([np.empty(0, np.int64), *pages])
 
     # ---- bookies ----
 

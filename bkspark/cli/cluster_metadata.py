@@ -108,11 +108,10 @@ def info(arguments: argparse.Namespace) -> int:
         store = UnderreplicationStore(tree, client.uri)
         auditor = await AuditorElection(tree, client.uri, "").auditor()
         states = list((await registry.states()).values())
-        lacking = [ledger_id async for ledger_id in store.ids()]
         return {
             "auditorElected": auditor is not None,
             "auditorId": auditor or "",
-            "clusterUnderReplicated": bool(lacking),
+            "clusterUnderReplicated": not await store.is_empty(),
             "ledgerReplicationEnabled": await store.is_enabled(),
             "totalBookiesCount": len(states),
             "writableBookiesCount": states.count("available"),

@@ -117,9 +117,9 @@ async def cluster_facts(client: Client) -> ClusterFacts:
     store = UnderreplicationStore(tree, client.uri)
     states = await context.registry.states()
     bookies = await asyncio.gather(*(bookie_facts(client, bookie, state) for bookie, state in states.items()))
-    listed = [ledger_id async for ledger_id in store.ids()]
+    listed = await store.count()
     auditor = await AuditorElection(tree, client.uri, "").auditor()
-    return ClusterFacts(bookies, len(listed), await store.is_enabled(), auditor)
+    return ClusterFacts(bookies, listed, await store.is_enabled(), auditor)
 
 
 async def bookie_facts(client: Client, bookie: str, state: str) -> BookieFacts:

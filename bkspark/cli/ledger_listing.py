@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bkspark.cli.arguments import not_negative, positive
 from bkspark.cli.connecting import connect
-from bkspark.cli.output import human_bytes, print_json, print_table
+from bkspark.cli.output import human_bytes, json_text, print_table
 from bkspark.cli.plans import duration
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 SORTS = ("id", "size", "age")
 LEDGERS_AT_ONCE = 64
+SORTED_AT_ONCE = 10_000
+TABLE_ROWS = 1000
+"""Rows between two headers of a table."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,50 +40,147 @@ def list_ledgers(arguments: argparse.Namespace) -> int:
     """Print ledgers, ids in ascending order unless sorted."""
     from bkspark.blocking import run
 
+    output = _JsonOutput() if arguments.json else _TableOutput() if arguments.long else _LinesOutput()
     with connect(arguments) as client:
-        found, count = run(lambda: _found(client.asynchronous, arguments))
-    if arguments.json:
-        print_json({"ledgers": found} if arguments.limit is None else {"ledgers": found, "count": count})
-    elif arguments.long:
-        rows = [
-            (
-                each["ledger"],
-                each["state"],
-                "/".join(map(str, each["quorums"])),
-                each["last_entry"],
-                human_bytes(each["length"]),
-                _age(each["age_s"]),
-                each["log"],
-                each["bookies"],
-            )
-            for each in found
-        ]
-        print_table(["ledger", "state", "E/Qw/Qa", "last entry", "size", "age", "log", "bookies"], rows)
-    else:
-        sys.stdout.write("".join(f"{each}\n" for each in found))
-    if count > len(found) and not arguments.json:
-        print(f"{count - len(found)} more: --limit N", file=sys.stderr)
+        count, shown = run(lambda: _list(client.asynchronous, arguments, output))
+    output.end({} if arguments.limit is None else {"count": count})
+    if count > shown and not arguments.json:
+        print(f"{count - shown} more: --limit N", file=sys.stderr)
     return 0
 
 
-async def _found(client: Cluster, arguments: argparse.Namespace) -> tuple[list[Any], int]:
-    """Return (ids, or facts with --long, in order and within the limit; how many there are)."""
-    ids = sorted([ledger_id async for ledger_id in client.ledgers()])
-    if arguments.after is not None:
-        ids = [ledger_id for ledger_id in ids if ledger_id > arguments.after]
-    is_filtered = arguments.open or arguments.bookie or arguments.log or arguments.older_than
-    if not (arguments.long or is_filtered or arguments.sort != "id"):
-        return ids[: arguments.limit], len(ids)
-    if arguments.long and not is_filtered and arguments.sort == "id":
-        # Only the metadata that are shown are read.
-        return await _facts(client, ids[: arguments.limit]), len(ids)
-    chosen = [each for each in await _facts(client, ids) if _is_chosen(each, arguments)]
-    if arguments.sort == "size":
-        chosen.sort(key=lambda each: -each["length"])
-    elif arguments.sort == "age":
-        chosen.sort(key=lambda each: -each["age_s"])
-    page = chosen[: arguments.limit]
-    return (page if arguments.long else [each["ledger"] for each in page]), len(chosen)
+async def _list(client: Cluster, arguments: argparse.Namespace, output: _Output) -> tuple[int, int]:
+    """Show what was asked for; return (how many ledgers there are, how many are shown)."""
+    listing = _Listing(client, arguments)
+    shown = 0
+    async for rows in listing.shown():
+        output.add(rows)
+        shown += len(rows)
+    return listing.count, shown
+
+
+class _Listing:
+    """Reads the ledgers in order, a page at a time. Only sorting by size or age without a limit keeps all of them."""
+
+    def __init__(self, client: Cluster, arguments: argparse.Namespace) -> None:
+        self._client = client
+        self._arguments = arguments
+        self.count = 0
+        """Ledgers that match so far, shown or not."""
+
+    async def shown(self) -> AsyncIterator[list[Any]]:
+        """Yield what is shown: ids, or facts with --long."""
+        arguments, left = self._arguments, self._arguments.limit
+        needs_facts = arguments.open or arguments.bookie or arguments.log or arguments.older_than
+        if needs_facts or arguments.sort != "id":
+            async for rows in self._chosen() if arguments.sort == "id" else self._in_order():
+                rows = rows[:left]
+                left = None if left is None else left - len(rows)
+                yield rows if arguments.long else [each["ledger"] for each in rows]
+            return
+        async for page in self._pages():
+            self.count += len(page)
+            ids = page[:left]
+            left = None if left is None else left - len(ids)
+            if not arguments.long:
+                yield ids
+                continue
+            # Only the metadata that are shown are read.
+            async for rows in _facts(self._client, ids):
+                yield rows
+
+    async def _pages(self) -> AsyncIterator[list[int]]:
+        from bkspark.metadata.ledgers import NO_LEDGER
+
+        after = NO_LEDGER if self._arguments.after is None else self._arguments.after
+        async for page in (await self._client.context()).ledgers.pages(after):
+            yield page.tolist()
+
+    async def _chosen(self) -> AsyncIterator[list[dict[str, Any]]]:
+        async for page in self._pages():
+            async for some in _facts(self._client, page):
+                rows = [each for each in some if _is_chosen(each, self._arguments)]
+                self.count += len(rows)
+                yield rows
+
+    async def _in_order(self) -> AsyncIterator[list[dict[str, Any]]]:
+        name, limit = ("length" if self._arguments.sort == "size" else "age_s"), self._arguments.limit
+        best: list[dict[str, Any]] = []
+        async for rows in self._chosen():
+            best += rows
+            if limit is not None and len(best) > limit + SORTED_AT_ONCE:
+                best = sorted(best, key=lambda each: -each[name])[:limit]
+        yield sorted(best, key=lambda each: -each[name])
+
+
+class _Output(Protocol):
+    """Prints rows as they come."""
+
+    def add(self, rows: Sequence[Any]) -> None:
+        """Take more rows."""
+
+    def end(self, more: Mapping[str, Any]) -> None:
+        """Finish; `more`: what JSON has beside the rows."""
+
+
+class _LinesOutput:
+    def add(self, rows: Sequence[Any]) -> None:
+        sys.stdout.write("".join(f"{each}\n" for each in rows))
+
+    def end(self, more: Mapping[str, Any]) -> None:
+        sys.stdout.flush()
+
+
+class _JsonOutput:
+    """One JSON object, which is never whole in memory."""
+
+    def __init__(self) -> None:
+        self._before = '{"ledgers": ['
+
+    def add(self, rows: Sequence[Any]) -> None:
+        if rows:
+            sys.stdout.write(self._before + json_text(rows)[1:-1])
+            self._before = ", "
+
+    def end(self, more: Mapping[str, Any]) -> None:
+        begin = "" if self._before == ", " else self._before
+        rest = json_text(more)[1:-1]
+        sys.stdout.write(f"{begin}]{', ' if rest else ''}{rest}}}\n")
+        sys.stdout.flush()
+
+
+class _TableOutput:
+    """A table, whose header comes again after many rows."""
+
+    def __init__(self) -> None:
+        self._rows: list[Sequence[Any]] = []
+        self._is_begun = False
+
+    def add(self, rows: Sequence[Any]) -> None:
+        for each in rows:
+            self._rows.append(
+                (
+                    each["ledger"],
+                    each["state"],
+                    "/".join(map(str, each["quorums"])),
+                    each["last_entry"],
+                    human_bytes(each["length"]),
+                    _age(each["age_s"]),
+                    each["log"],
+                    each["bookies"],
+                )
+            )
+            if len(self._rows) == TABLE_ROWS:
+                self._print()
+
+    def end(self, more: Mapping[str, Any]) -> None:
+        if self._rows or not self._is_begun:
+            self._print()
+
+    def _print(self) -> None:
+        header = ["ledger", "state", "E/Qw/Qa", "last entry", "size", "age", "log", "bookies"]
+        print_table(header, self._rows)
+        self._rows, self._is_begun = [], True
 
 
 def _is_chosen(facts: dict[str, Any], arguments: argparse.Namespace) -> bool:
@@ -91,8 +192,8 @@ def _is_chosen(facts: dict[str, Any], arguments: argparse.Namespace) -> bool:
     )
 
 
-async def _facts(client: Cluster, ids: list[int]) -> list[dict[str, Any]]:
-    """Return what the metadata of ledgers say; those that are deleted meanwhile are left out."""
+async def _facts(client: Cluster, ids: Sequence[int]) -> AsyncIterator[list[dict[str, Any]]]:
+    """Yield what the metadata of ledgers say, some at a time; those that are deleted meanwhile are left out."""
     import asyncio
 
     from bkspark.errors import MetadataFormat, NoSuchLedger
@@ -108,11 +209,9 @@ async def _facts(client: Cluster, ids: list[int]) -> list[dict[str, Any]]:
             print(error, file=sys.stderr, flush=True)
             return None
 
-    found: list[dict[str, Any]] = []
     for begin in range(0, len(ids), LEDGERS_AT_ONCE):
         some = await asyncio.gather(*map(read, ids[begin : begin + LEDGERS_AT_ONCE]))
-        found += [each for each in some if each is not None]
-    return found
+        yield [each for each in some if each is not None]
 
 
 def _described(ledger_id: int, stored: Versioned, now_s: float) -> dict[str, Any]:

@@ -13,7 +13,12 @@ from typing import Any
 
 def print_json(record: Mapping[str, Any]) -> None:
     """Print one JSON object as one line on stdout and flush it: a program may be waiting for it."""
-    print(json.dumps(record, separators=(", ", ": "), default=str), flush=True)
+    print(json_text(record), flush=True)
+
+
+def json_text(value: object) -> str:
+    """Return a value as commands print it: JSON on one line."""
+    return json.dumps(value, separators=(", ", ": "), default=str)
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -106,7 +106,6 @@ async def listed(
         tree, context = await client.tree(), await client.context()
         store = UnderreplicationStore(tree, client.uri)
         await context.registry.writable_ids()  # raises if there is no cluster
-        ids = sorted([ledger_id async for ledger_id in store.ids()])
         repairs = _Repairs(await context.registry.states(), await _plans(client), await store.is_enabled())
         for report in await RepairReports(tree, client.uri).all():
             repairs.running |= {each.ledger: (report.worker, each) for each in report.repairs}
@@ -114,10 +113,8 @@ async def listed(
         repairs.locked = await store.locked()
         found: list[dict[str, Any]] = []
         count = 0
-        for begin in range(0, len(ids), LEDGERS_AT_ONCE):
-            some = await asyncio.gather(
-                *(_listing(store, ledger_id) for ledger_id in ids[begin : begin + LEDGERS_AT_ONCE])
-            )
+        async for ids in store.groups(LEDGERS_AT_ONCE):
+            some = await asyncio.gather(*(_listing(store, ledger_id) for ledger_id in ids))
             chosen = [each for each in some if each is not None and (missing is None or missing in each.missing)]
             count += len(chosen)
             room = max(0, limit - len(found))

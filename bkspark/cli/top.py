@@ -167,6 +167,7 @@ class Watch:
     _http: BookieHttpAccess = field(init=False)
     _before: dict[str, _Before] = field(default_factory=dict)
     _ids: list[int] = field(default_factory=list)
+    _older_ledgers: int = 0
     _listed_at_s: float = float("-inf")
 
     def __post_init__(self) -> None:
@@ -199,7 +200,6 @@ class Watch:
         states = await registry.states()
         rows = await asyncio.gather(*(self._bookie(bookie, state) for bookie, state in states.items()))
         store = UnderreplicationStore(tree, client.uri)
-        lacking = [ledger_id async for ledger_id in store.ids()]
         repairs = [
             RepairRow(each.ledger, report.worker, each.copied_bytes, max(0, each.bytes - each.copied_bytes))
             for report in await RepairReports(tree, client.uri).all()
@@ -212,7 +212,7 @@ class Watch:
             rows,
             ledgers,
             repairs,
-            len(lacking),
+            await store.count(),
             await store.is_enabled(),
             unseen,
         )
@@ -278,15 +278,23 @@ class Watch:
         import asyncio
 
         if time.monotonic() - self._listed_at_s > _LISTED_S:
-            self._ids = sorted([ledger_id async for ledger_id in self.client.ledgers()], reverse=True)
+            await self._list()
             self._listed_at_s = time.monotonic()
         ids = self._ids
         found: list[LedgerRow | None] = []
-        for begin in range(0, min(len(ids), OPEN_LEDGERS_MAX), LEDGERS_AT_ONCE):
-            some = ids[begin : min(begin + LEDGERS_AT_ONCE, OPEN_LEDGERS_MAX)]
-            found += await asyncio.gather(*map(self._ledger, some))
+        for begin in range(0, len(ids), LEDGERS_AT_ONCE):
+            found += await asyncio.gather(*map(self._ledger, ids[begin : begin + LEDGERS_AT_ONCE]))
         self._ledgers_before = {id: self._ledgers_before[id] for id in ids if id in self._ledgers_before}
-        return [row for row in found if row is not None], max(0, len(ids) - OPEN_LEDGERS_MAX)
+        return [row for row in found if row is not None], self._older_ledgers
+
+    async def _list(self) -> None:
+        """Note the newest ledgers, by descending id, and how many there are beside these."""
+        newest: list[int] = []
+        count = 0
+        async for page in (await self.client.context()).ledgers.pages():
+            newest = (newest + page.tolist())[-OPEN_LEDGERS_MAX:]
+            count += len(page)
+        self._ids, self._older_ledgers = newest[::-1], count - len(newest)
 
     async def _ledger(self, ledger_id: int) -> LedgerRow | None:
         from bkspark.ledger.reader import last_entries

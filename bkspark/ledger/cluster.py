@@ -318,7 +318,7 @@ class Cluster:
         return (await context.ledgers.read(ledger_id)).metadata
 
     async def ledgers(self) -> AsyncIterator[int]:
-        """Yield the id of every ledger, in no particular order."""
+        """Yield the id of every ledger, ascending."""
         context = await self._connected()
         async for ledger_id in context.ledgers.ids():
             yield ledger_id

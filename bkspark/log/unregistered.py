@@ -38,13 +38,17 @@ async def delete_unregistered(
     Raises:
         NoSuchLog: there is no such log.
     """
-    found = [ledger_id async for ledger_id in (await cluster.context()).ledgers.ids()]
-    left = await _without_known(store, name, found)
-    old = []
-    for some in chunks(left, CALLS_AT_ONCE):
-        answers = await asyncio.gather(*(_is_of_log(cluster, ledger_id, name, created_before_ms) for ledger_id in some))
-        old += [ledger_id for ledger_id, is_chosen in zip(some, answers) if is_chosen]
-    empty = [ledger_id for ledger_id in old if await _is_recovered_empty(cluster, ledger_id)]
+    # Read before the listing, this only saves reads: the ledgers that were chosen are compared once more.
+    known = await _known(store, name)
+    old: list[int] = []
+    async for page in (await cluster.context()).ledgers.pages():
+        for some in chunks([ledger_id for ledger_id in page.tolist() if ledger_id not in known], CALLS_AT_ONCE):
+            answers = await asyncio.gather(*(_is_of_log(cluster, id, name, created_before_ms) for id in some))
+            old += [ledger_id for ledger_id, is_chosen in zip(some, answers) if is_chosen]
+    if not old:
+        return 0
+    left = await _without_known(store, name, old)
+    empty = [ledger_id for ledger_id in left if await _is_recovered_empty(cluster, ledger_id)]
     if not empty:
         return 0
     await (await cluster.tree()).catch_up()
@@ -55,7 +59,13 @@ async def delete_unregistered(
 
 
 async def _without_known(store: LogStore, name: str, ledger_ids: list[int]) -> list[int]:
-    """Return the ledgers that are neither registered nor listed.
+    """Return the ledgers that are neither registered nor listed."""
+    known = await _known(store, name)
+    return [ledger_id for ledger_id in ledger_ids if ledger_id not in known]
+
+
+async def _known(store: LogStore, name: str) -> set[int]:
+    """Return the ledgers that are registered or listed.
 
     A ledger enters the list before its registration ends, so the registrations are read first.
     """
@@ -66,7 +76,7 @@ async def _without_known(store: LogStore, name: str, ledger_ids: list[int]) -> l
                 known.update(listed.ledger_id for listed in run)
         except DataLoss:
             continue  # a truncation removed a page of this list: the present list is a shorter one
-        return [ledger_id for ledger_id in ledger_ids if ledger_id not in known]
+        return known
     raise MetadataError(f"log {name} was truncated {LIST_TRIES_MAX} times while its list was read: try again later")
 
 

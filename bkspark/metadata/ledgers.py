@@ -7,6 +7,8 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import (
     ConfigurationError,
@@ -20,6 +22,7 @@ from bkspark.errors import (
     SessionExpired,
 )
 from bkspark.metadata import encoding, layout, paths
+from bkspark.metadata.listing import id_pages
 from bkspark.metadata.tree import Check, Stat, Tree, parent_of
 from bkspark.metadata.uri import LedgerManager, MetadataUri
 from bkspark.tasks import start_kept
@@ -28,6 +31,8 @@ CREATE_TRIES_MAX = 16
 WRITE_TRIES_MAX = 5
 LONG_GENERATORS_KEPT = 3
 _CTOKEN_BITS = 62
+NO_LEDGER = -1
+"""Below every id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,39 +286,23 @@ class LedgerStore:
 
     # ---- list, watch ----
 
-    async def ids(self) -> AsyncIterator[int]:
-        """Yield the id of every ledger, ascending within each id scheme.
+    async def pages(self, after: int = NO_LEDGER) -> AsyncIterator[np.ndarray]:
+        """Yield the ids of all ledgers above `after`, ascending, in int64 arrays of 10,000 ids or fewer.
+
+        It holds one such array, whatever the number of ledgers; only a flat cluster's store sends all names at once.
 
         Raises:
             MetadataError: the listing could not be finished; the yielded ids are incomplete.
         """
         await self.manager()
-        for first in await self._tree.children(self._root):
-            flat = paths.parse_ledger_path(first)
-            if flat is not None:
-                yield flat
-            elif paths.is_level(first, 0, first):
-                async for ledger_id in self._ids_below(first):
-                    yield ledger_id
+        async for page in id_pages(self._tree, self._root, after):
+            yield page
 
-    async def _ids_below(self, first: str) -> AsyncIterator[int]:
-        # Depth first with a stack: children may vanish meanwhile, which only means fewer ledgers.
-        stack = [first]
-        while stack:
-            path = stack.pop()
-            try:
-                names = await self._tree.children(f"{self._root}/{path}")
-            except NoSuchNode:
-                continue
-            depth = path.count("/") + 1
-            if depth < paths.tree_depth(first) - 1:
-                stack += [f"{path}/{name}" for name in reversed(names) if paths.is_level(name, depth, first)]
-                continue
-            # A leaf may have 10,000 names: each is parsed once, on demand.
-            for name in names:
-                ledger_id = paths.parse_ledger_path(f"{path}/{name}")
-                if ledger_id is not None:
-                    yield ledger_id
+    async def ids(self) -> AsyncIterator[int]:
+        """Yield the id of every ledger, ascending. Raises as `pages`."""
+        async for page in self.pages():
+            for ledger_id in page.tolist():
+                yield ledger_id
 
     async def watch(self, ledger_id: int, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback()` when a ledger's metadata may have changed; return what ends that."""

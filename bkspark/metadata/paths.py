@@ -4,7 +4,7 @@
     /dd/dddd/Ldddd                   2-4-4: ten digits; ids below 2^31 - 1 in the default (hybrid) scheme
     /ddd/dddd/dddd/dddd/Ldddd        3-4-4-4-4: nineteen digits; all other ids
 
-In a listing the first level distinguishes the last two: two digits or three.
+In a listing (`listing`) the first level distinguishes the last two: two digits or three.
 """
 
 from __future__ import annotations
@@ -65,16 +65,10 @@ def parse_ledger_path(path: str) -> int | None:
     return None
 
 
-def is_level(name: str, depth: int, first: str) -> bool:
-    """Whether `name` at `depth` (0: below the root) of the tree that begins with `first` leads to ledgers."""
-    if depth == 0:
-        return name.isdigit() and len(name) in (2, 3)
-    return depth < tree_depth(first) - 1 and name.isdigit() and len(name) == 4
-
-
-def tree_depth(first: str) -> int:
-    """Return how many levels a tree has, leaf included, by the name of its first level."""
-    return 3 if len(first) == 2 else 5
+def parse_flat_name(name: str) -> int | None:
+    """Return the ledger id of a child of the root of a flat cluster, or None if it is not a ledger's."""
+    match = _FLAT.fullmatch(name)
+    return int(match[1]) if match and int(match[1]) <= LEDGER_ID_MAX else None
 
 
 def underreplication_path(ledger_id: int) -> str:

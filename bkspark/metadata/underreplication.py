@@ -177,7 +177,7 @@ class UnderreplicationStore:
         return decode(data, ledger_id, stat.version)
 
     async def ids(self) -> AsyncIterator[int]:
-        """Yield the id of every listed ledger, ascending within each branch."""
+        """Yield the id of every listed ledger, ascending."""
         stack = [(f"{self._root}/ledgers", 0)]
         while stack:
             path, depth = stack.pop()
@@ -192,6 +192,30 @@ class UnderreplicationStore:
                 leaf = _LEAF.fullmatch(name)
                 if leaf is not None and int(leaf[1]) <= LEDGER_ID_MAX:
                     yield int(leaf[1])
+
+    async def groups(self, size: int) -> AsyncIterator[list[int]]:
+        """Yield the ids of all listed ledgers, ascending, `size` at a time; the last group may be smaller."""
+        group: list[int] = []
+        async for ledger_id in self.ids():
+            group.append(ledger_id)
+            if len(group) == size:
+                yield group
+                group = []
+        if group:
+            yield group
+
+    async def count(self) -> int:
+        """Return how many ledgers are listed. Raises MetadataError."""
+        found = 0
+        async for _ in self.ids():
+            found += 1
+        return found
+
+    async def is_empty(self) -> bool:
+        """Return whether no ledger is listed. Raises MetadataError."""
+        async for _ in self.ids():
+            return False
+        return True
 
     async def watch(self, callback: Callback) -> Callback:
         """Call `callback()` when the top level of the list may have grown; deeper changes are not reported."""

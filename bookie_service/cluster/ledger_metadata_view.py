@@ -5,7 +5,6 @@ Any failure raises. An instance id that changed means that the metadata are anot
 
 from __future__ import annotations
 
-import array
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
@@ -24,8 +23,6 @@ from bkspark.wire.digest import master_key
 from bookie_service.cluster.ledger_shares import HeldShare, LedgerShare, is_elsewhere
 
 _READS_AT_ONCE = 64
-_LISTED_PER_TURN = 256
-"""Ledgers of a listing that are processed before the event loop serves requests again."""
 
 
 class LedgerMetadataView:
@@ -49,21 +46,16 @@ class LedgerMetadataView:
         """Return when the session sees everything that any client wrote before the call. Raises MetadataError."""
         await self._tree.catch_up()
 
-    async def listed(self) -> np.ndarray:
-        """Return the ids of all ledgers, int64, ascending.
+    async def listed(self) -> AsyncIterator[np.ndarray]:
+        """Yield the ids of all ledgers, ascending, in int64 arrays of 10,000 or fewer.
 
         Raises:
             MetadataError: the listing could not be finished.
         """
         await self._check_instance()
-        found = array.array("q")
-        async for ledger_id in self._ledgers.ids():
-            found.append(ledger_id)
-            if not len(found) % _LISTED_PER_TURN:
-                # One response of the store may name 10,000 of them.
-                await asyncio.sleep(0)
+        async for page in self._ledgers.pages():
+            yield page
         await self._check_instance()
-        return await asyncio.to_thread(_ascending, found)
 
     async def ledgers_on_bookie(self) -> list[int]:
         """Return all ledgers that have this bookie in any ensemble.
@@ -72,12 +64,12 @@ class LedgerMetadataView:
             BookKeeperError: the store failed, or the stored metadata cannot be read: nothing is known.
         """
         found = []
-        listed = await self.listed()
-        for first in range(0, len(listed), _READS_AT_ONCE):
-            some = listed[first : first + _READS_AT_ONCE].tolist()
-            for ledger_id, is_named in zip(some, await asyncio.gather(*map(self._is_named, some))):
-                if is_named:
-                    found.append(ledger_id)
+        async for page in self.listed():
+            for first in range(0, len(page), _READS_AT_ONCE):
+                some = page[first : first + _READS_AT_ONCE].tolist()
+                for ledger_id, is_named in zip(some, await asyncio.gather(*map(self._is_named, some))):
+                    if is_named:
+                        found.append(ledger_id)
         return found
 
     async def _is_named(self, ledger_id: int) -> bool:
@@ -207,7 +199,3 @@ class LedgerMetadataView:
             raise MetadataError(
                 f"the cluster's instance id is {found}, it was {self._instance_id} when this bookie started"
             )
-
-
-def _ascending(ledger_ids: array.array[int]) -> np.ndarray:
-    return np.sort(np.array(ledger_ids, np.int64))

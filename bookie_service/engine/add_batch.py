@@ -69,6 +69,10 @@ class AddBatch:
         at = self.item_starts.item(row) + LENGTH_BYTES + LAC_AT
         return int.from_bytes(octets[at : at + 8].tobytes(), "big", signed=True)
 
+    def newest(self, octets: np.ndarray, ledger_id: int) -> tuple[int, np.ndarray, int]:
+        """Return (ledger id, entry ids, LAC in the newest entry): all adds are of one ledger."""
+        return ledger_id, self.entry_ids, self.lac_of(octets, -1)
+
     def lacs_are_right(self, octets: np.ndarray) -> bool | np.ndarray:
         """Say whether all adds carry a LAC that they can have (`bkspark.wire.lac`), or which do (bool per add).
 

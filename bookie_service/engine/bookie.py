@@ -38,6 +38,7 @@ from bookie_service.engine.disk_watch import DiskWatch
 from bookie_service.engine.entry_lists import EntryLists
 from bookie_service.engine.forces import Forces, WaitingForce
 from bookie_service.engine.long_polls import LongPolls
+from bookie_service.engine.new_ledgers import NewLedgers
 from bookie_service.engine.reads import ReadClient, Reading, Reads, View, failed
 from bookie_service.engine.responses import Parts
 from bookie_service.engine.turns import Turns
@@ -104,6 +105,7 @@ class Bookie:
         self._forces = Forces(self._deferrals, options.forces_max)
         self._durable = [0] * len(journals)
         self._adds_in_flight = 0
+        self._new_ledgers = NewLedgers(options.new_ledgers_per_s, options.new_ledgers_burst, turns.clock)
         self._unlooked_bytes = self._room_bytes = 0
         """Bytes that were added since the disks were looked at, and how many may be. Reset by `look_at_disks`."""
         # Without any of these, a lone add is handled like a run.
@@ -249,7 +251,7 @@ class Bookie:
             run = run.take(np.flatnonzero(accepted))
             groups = rows_by_ledger(run.ledger_ids)
         if run.is_deferred:
-            taken = self._deferrals.take([_newest(octets, ledger_id, run.take(rows)) for ledger_id, rows in groups])
+            taken = self._deferrals.take([run.take(rows).newest(octets, ledger_id) for ledger_id, rows in groups])
         replies = (asked.encode_responses(statuses, None if taken is None else taken.last_synced(asked.ledger_ids)),)
         records = _records_of_keys(new_keys, ledgers) if new_keys else []
         half = self._store.active
@@ -311,6 +313,8 @@ class Bookie:
             in_limbo=ledger_id in self._store.limbo,
         )
         if not is_known and bool(np.any(statuses == EOK)):
+            if ledger is None and not self._new_ledgers.take(client):
+                return rules.refused_if_new(statuses)
             ledger = self._store.create_ledger(ledger_id, key)
             new_keys.append((ledger_id, key))
             if was_fenced:
@@ -341,14 +345,14 @@ class Bookie:
             self._read_after_fence(fence, reading)
         return None
 
-    def _room_for_ledger(self) -> Status | None:
-        """Return EOK if the write cache has room for an unknown ledger; None: it must wait for a flush.
+    def _room_for_ledger(self, client: BookieClient) -> Status | None:
+        """Return EOK if an unknown ledger may begin; None: it must wait until a flush makes room in the write cache.
 
         Ledgers without entries take no other room there, and without a limit any number could be created between two
         flushes.
         """
         if self._store.active.room > 0 or (self.checkpoint(advances_checkpoint=False) and self._store.active.room > 0):
-            return Status.EOK
+            return Status.EOK if self._new_ledgers.take(client) else Status.ETOOMANYREQUESTS
         # No room comes until the operator frees disk space: waiting would look like a hang.
         return Status.ETOOMANYREQUESTS if self._disks.is_stuck else None
 
@@ -373,7 +377,7 @@ class Bookie:
             return _Fence(failed(error))
         status: Status | None = rules.fence_status(ledger_id, self._key_of(client, ledger_id, ledger), key)
         if status == Status.EOK and ledger is None:
-            status = self._room_for_ledger()
+            status = self._room_for_ledger(client)
         if status != Status.EOK:
             return None if status is None else _Fence(status)
         index = ledger_id % len(self._journals)
@@ -423,7 +427,7 @@ class Bookie:
             is_deleted=ledger is None and ledger_id in self._store.tombstones,
         )
         if status == Status.EOK and ledger is None:
-            status = self._room_for_ledger()
+            status = self._room_for_ledger(client)
         if status is None:
             self._blocked[client] = None
             return 0
@@ -584,11 +588,6 @@ def _records_of_keys(keys: list[tuple[int, bytes]], ledgers: Mapping[int, Ledger
         # A repair brings back ledgers that were dropped here: their fence is remembered.
         records.append(Record.of(RecordKind.FENCE, len(fenced), journal_format.encode_fences(fenced)))
     return records
-
-
-def _newest(octets: np.ndarray, ledger_id: int, run: AddBatch) -> tuple[int, np.ndarray, int]:
-    """Return (ledger id, entry ids, LAC in the newest entry) of one ledger's adds."""
-    return ledger_id, run.entry_ids, run.lac_of(octets, -1)
 
 
 @dataclass(frozen=True, slots=True)

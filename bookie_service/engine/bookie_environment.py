@@ -42,6 +42,8 @@ class BookieOptions:
     adds_in_flight_max: adds not yet durable before connections must wait; 0: only the write cache limits them.
     long_polls, long_poll_s_max: how many reads may wait for a LAC, and for how long; above, ETOOMANYREQUESTS.
     entry_lists: how many lists of entries may wait to be made, one after the other; above, ETOOMANYREQUESTS.
+    new_ledgers_per_s, new_ledgers_burst: how many ledgers that the bookie has never seen one address may begin; above,
+        ETOOMANYREQUESTS; 0 a second: no limit.
     serial_writer_after: after this many consecutive single adds from one client, its adds are journaled without waiting
         for others.
     forces_max: how many forces may wait for a flush; above, ETOOMANYREQUESTS.
@@ -55,6 +57,8 @@ class BookieOptions:
     long_poll_s_max: float = bounded(300.0, 0.001, YEARS_S, "seconds")
     entry_lists: ShareLimits = ENTRY_LISTS
     forces_max: int = bounded(10_000, 1, COUNT_MAX)
+    new_ledgers_per_s: int = bounded(500, 0, COUNT_MAX)
+    new_ledgers_burst: int = bounded(20_000, 1, COUNT_MAX)
     reads: ReadOptions = field(default_factory=ReadOptions)
 
     def __post_init__(self) -> None:

@@ -54,6 +54,12 @@ def add_statuses(
     return statuses
 
 
+def refused_if_new(statuses: int | np.ndarray) -> int | np.ndarray:
+    """Return the statuses of adds to a ledger that may not begin now: those that would pass are to come again."""
+    too_many = int(Status.ETOOMANYREQUESTS)
+    return too_many if isinstance(statuses, int) else np.where(statuses == EOK, too_many, statuses).astype(np.int32)
+
+
 def are_ids(ledger_id: int, lowest_entry: int, highest_entry: int) -> bool:
     """Whether entries with these ids can be stored."""
     return ledger_id >= 0 and lowest_entry >= 0 and highest_entry <= STORED_ENTRY_ID_MAX

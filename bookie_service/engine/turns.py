@@ -106,7 +106,8 @@ class Turns:
         `loop_turn_began()` returns when the present turn of the event loop began; without it no turn is crowded.
         """
         self._call_last = call_last
-        self._clock = clock
+        self.clock = clock
+        """Seconds; what else depends on time in the same event loop uses it too."""
         self._loop_turn_began = loop_turn_began or clock
         self._limits = limits or TurnLimits()
         self._waiting: OrderedDict[Hashable, deque[GoOn]] = OrderedDict()
@@ -119,14 +120,14 @@ class Turns:
 
     def begin(self, owner: Hashable) -> Turn:
         """Return a new turn of an owner."""
-        now, limits = self._clock(), self._limits
+        now, limits = self.clock(), self._limits
         if self._is_shared(owner, now):
-            return Turn(self._clock, limits.requests, now + limits.seconds, limits.frames)
-        return Turn(self._clock, limits.long_requests, now + limits.long_seconds, limits.long_frames)
+            return Turn(self.clock, limits.requests, now + limits.seconds, limits.frames)
+        return Turn(self.clock, limits.long_requests, now + limits.long_seconds, limits.long_frames)
 
     def note(self, owner: Hashable) -> None:
         """Note that an owner was served as its requests came, with nothing left for the queue."""
-        now = self._clock()
+        now = self.clock()
         if owner is not self._prompt:
             self._prompts_until, self._prompt = self._prompt_until, owner
         self._prompt_until = now + self._limits.shared_seconds
@@ -137,7 +138,7 @@ class Turns:
         They should when the present turn of the event loop has taken long. Those of a demanding owner also should when
         turns are short.
         """
-        now = self._clock()
+        now = self.clock()
         if now - self._loop_turn_began() > self._limits.crowded_seconds:
             return True
         return is_demanding and self._is_shared(owner, now)
@@ -167,10 +168,10 @@ class Turns:
     def _run(self) -> None:
         """Call the callbacks that wait longest, one of each owner: for a short time, at least one."""
         self._is_called = False
-        end = self._clock() + self._limits.queue_seconds
+        end = self.clock() + self._limits.queue_seconds
         for _ in range(len(self._waiting)):
             self._run_first(self._waiting)
-            if self._clock() >= end:
+            if self.clock() >= end:
                 break
         if self._handshakes:
             self._run_first(self._handshakes)

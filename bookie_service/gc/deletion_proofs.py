@@ -13,7 +13,7 @@ applies.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol, TypeVar, TypeVarTuple
 
 import numpy as np
@@ -40,8 +40,8 @@ class DeletedLedgersView(Protocol):
     async def catch_up(self) -> None:
         """Return when the session sees everything that any client wrote before the call."""
 
-    async def listed(self) -> np.ndarray:
-        """Return the ids of all ledgers, int64, ascending."""
+    def listed(self) -> AsyncIterator[np.ndarray]:
+        """Yield the ids of all ledgers, ascending, in int64 arrays."""
 
     async def is_deleted(self, ledger_id: int) -> bool:
         """Return whether a direct read says that a ledger does not exist."""
@@ -90,13 +90,16 @@ class DeletionProofs:
             self._missing.note(own, now_s)
             return own
         await self._metadata_view.catch_up()
-        listed = await self._metadata_view.listed()
-        missing = await self._apart(gc_policy.missing_ledgers, own, listed)
+        unlisted = gc_policy.UnlistedLedgers(own)
+        async for page in self._metadata_view.listed():
+            unlisted.note(page)
+        missing = await self._apart(unlisted.ledger_ids)
         await self._apart(self._missing.note, missing, now_s)
-        reason = await self._apart(self._brake, own, missing, len(listed))
+        reason = await self._apart(self._brake, own, missing, unlisted.listed_count)
         if reason is not None:
             self._keep(reason)
-            missing = await self._apart(self._missing.missing_for, BRAKE_PASSES) if len(listed) else missing[:0]
+            are_listed = unlisted.listed_count > 0
+            missing = await self._apart(self._missing.missing_for, BRAKE_PASSES) if are_listed else missing[:0]
         if not len(missing):
             return missing
         await self._metadata_view.catch_up()

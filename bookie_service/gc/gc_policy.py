@@ -60,12 +60,29 @@ class LogUsage:
         return self.live_bytes / max(1, self.log_bytes)
 
 
-def missing_ledgers(own: np.ndarray, listed: np.ndarray) -> np.ndarray:
-    """Return the bookie's ledgers that the listing, begun after `own` was taken, does not have.
+class UnlistedLedgers:
+    """Which of the bookie's ledgers a listing of all does not have. Memory grows with the bookie's own ledgers only.
 
-    `own`, `listed` and the result are ascending.
+    The listing begins after `own`, ascending, was taken.
     """
-    return own[~is_in(own, listed)]
+
+    def __init__(self, own: np.ndarray) -> None:
+        self._own = own
+        self._is_listed = np.zeros(len(own), bool)
+        self.listed_count = 0
+        """Ledgers of the listing so far."""
+
+    def note(self, page: np.ndarray) -> None:
+        """Take in a part of the listing, ascending; the cost depends on the part and on the own ledgers in its span."""
+        if not len(page):
+            return
+        self.listed_count += len(page)
+        begin, end = self._own.searchsorted(page[0]), self._own.searchsorted(page[-1], side="right")
+        self._is_listed[begin:end] |= is_in(self._own[begin:end], page)
+
+    def ledger_ids(self) -> np.ndarray:
+        """Return the bookie's ledgers that were in no part, ascending."""
+        return self._own[~self._is_listed]
 
 
 def is_in(ledger_ids: np.ndarray, ascending: np.ndarray) -> np.ndarray:

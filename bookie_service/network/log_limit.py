@@ -15,6 +15,8 @@ import traceback
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
+from bookie_service.engine.buckets import Bucket
+
 _LINES_PER_S = 5.0
 """In addition to first lines and summaries: together they stay below ten per second."""
 _BURST = 5.0
@@ -22,28 +24,6 @@ _LINES_PER_S_OF_KIND = 1.0
 _BURST_OF_KIND = 3.0
 _SUMMARY_S = 10.0
 _DIGITS = re.compile(r"[0-9]+")
-
-
-class Bucket:
-    """Room for lines, which grows with time up to `burst`."""
-
-    __slots__ = ("_burst", "_per_s", "_room", "_since")
-
-    def __init__(self, per_s: float, burst: float, now: float) -> None:
-        self._per_s = per_s
-        self._burst = burst
-        self._room = burst
-        self._since = now
-
-    def has_room(self, now: float) -> bool:
-        """Return whether one more line fits."""
-        self._room = min(self._burst, self._room + (now - self._since) * self._per_s)
-        self._since = now
-        return self._room >= 1.0
-
-    def take(self, lines: float) -> None:
-        """Take room for lines; room that is taken in excess is missing later."""
-        self._room -= lines
 
 
 @dataclass(slots=True)

@@ -16,7 +16,6 @@ from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.writer import WriterCore
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError, ConfigurationError
-from bkspark.ids import NO_ENTRY
 from bkspark.ledger import Cluster
 from bkspark.ledger.context import ClientContext
 from bkspark.ledger.encryption import EncryptionOptions
@@ -24,7 +23,7 @@ from bkspark.ledger.reader import LedgerReader, LedgerTimes, last_entries
 from bkspark.ledger.writer import LedgerWriter
 from bkspark.metadata.bookie_plans import BookiePlan
 from bkspark.metadata.election import AuditorElection
-from bkspark.metadata.ledgers import Versioned
+from bkspark.metadata.ledgers import NO_LEDGER, Versioned
 from bkspark.metadata.repair_reports import RepairReport, RepairReports
 from bkspark.metadata.underreplication import Underreplicated, UnderreplicationStore
 from bkspark.net.pool import NetOptions
@@ -118,13 +117,10 @@ class ClusterCommands:
     async def info(self) -> ClusterInfo:
         """Return the cluster at a glance. Raises MetadataError."""
         registry, store = (await self._context()).registry, await self._store()
-        listed = store.ids()
-        any_listed = await anext(listed, None)
-        await listed.aclose()  # type: ignore[attr-defined]
         return ClusterInfo(
             await (await self._election()).auditor() or "",
             await store.is_enabled(),
-            any_listed is not None,
+            not await store.is_empty(),
             len(await registry.known()),
             len(await registry.writable_ids()),
             len(await registry.read_only()),
@@ -132,10 +128,10 @@ class ClusterCommands:
 
     # ---- ledgers ----
 
-    async def ledger_ids(self, after: int = NO_ENTRY) -> list[int]:
-        """Return the ids of all ledgers above one, ascending. Raises MetadataError."""
-        ids = (await self._context()).ledgers.ids()
-        return sorted([ledger_id async for ledger_id in ids if ledger_id > after])
+    async def ledger_ids(self, after: int = NO_LEDGER) -> AsyncIterator[list[int]]:
+        """Yield the ids of all ledgers above one, ascending, 10,000 or fewer at a time. Raises MetadataError."""
+        async for page in (await self._context()).ledgers.pages(after):
+            yield page.tolist()
 
     async def metadata(self, ledger_id: int) -> Versioned:
         """Return a ledger's metadata, and when its node was made and changed. Raises NoSuchLedger, MetadataError."""

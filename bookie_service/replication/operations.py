@@ -150,8 +150,10 @@ async def _move(
     left, reported_s = ledger_ids, time.monotonic()
     progress(f"{len(left)} ledgers have data at {bookie}")
     while left:
-        listed = {ledger_id async for ledger_id in cluster.store.ids()}
-        for ledger_id in left - listed:
+        unlisted = set(left)
+        async for ledger_id in cluster.store.ids():
+            unlisted.discard(ledger_id)
+        for ledger_id in unlisted:
             await cluster.store.mark(ledger_id, [bookie], time.time_ns() // 1_000_000)
         done = await worker.repair_listed(left)
         still = frozenset([ledger_id for ledger_id in left if await _names(cluster, ledger_id, bookie)])

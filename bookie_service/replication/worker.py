@@ -6,6 +6,7 @@ decides, and this worker stops before its next one.
 
 from __future__ import annotations
 
+import array
 import asyncio
 import contextlib
 import logging
@@ -201,11 +202,14 @@ class ReplicationWorker:
         Raises:
             MetadataError: the store failed.
         """
-        listed = [ledger_id async for ledger_id in self._store.ids() if only is None or ledger_id in only]
+        listed = array.array("q", [])
+        async for ledger_id in self._store.ids():
+            if only is None or ledger_id in only:
+                listed.append(ledger_id)
         self.listed = len(listed)
         self._deferred = {ledger_id: self._deferred[ledger_id] for ledger_id in listed if ledger_id in self._deferred}
         now_s = self._now_s()
-        due = [id for id in listed if id not in self._deferred or self._deferred[id].due_s <= now_s]
+        due = array.array("q", (id for id in listed if id not in self._deferred or self._deferred[id].due_s <= now_s))
         # Other workers see the same list: each begins at another place.
         self._context.random.shuffle(due)
         waiting = iter(due)

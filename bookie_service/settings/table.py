@@ -110,6 +110,12 @@ TABLE: Mapping[type, Sequence[Row]] = {
         Row("adds_in_flight_max", "maxAddsInProgressLimit", "adds, 0 or less: no limit", or_less=True),
         Row("journals_entries", "journalWriteData"),
         Row("long_poll_s_max", "longPollTimeoutMaxMs", "ms that a read waits", _MS_IN_S),
+        Row(
+            "new_ledgers_per_s",
+            "maxNewLedgersPerSecondPerAddress",
+            "ledgers a second that this bookie has never seen, from one address, 0: no limit",
+        ),
+        Row("new_ledgers_burst", "newLedgersBurstPerAddress", "such ledgers at once, after a quiet time"),
     ),
     ReadOptions: (
         Row("in_flight_max", "maxReadsInProgressLimit", "reads, 0 or less: no limit", or_less=True),

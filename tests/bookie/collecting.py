@@ -70,12 +70,12 @@ class FakeCluster:
         self._answer()
         self.catch_ups += 1
 
-    async def listed(self) -> np.ndarray:
+    async def listed(self) -> AsyncIterator[np.ndarray]:
         self.before_listing()
         found = sorted(self.existing - self.unlisted)
         self.while_listing()
         self._answer()
-        return np.array(found, np.int64)
+        yield np.array(found, np.int64)
 
     async def is_deleted(self, ledger_id: int) -> bool:
         self._answer()

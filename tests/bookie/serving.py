@@ -120,8 +120,9 @@ class Serving:
         assert self.failure is not None
         return self.failure
 
-    def connect(self) -> Peer:
-        return Peer(self.port)
+    def connect(self, address: str = "127.0.0.1") -> Peer:
+        """Return a client that comes from an address of this machine."""
+        return Peer(self.port, address)
 
     def call(self, function: Callable[[], T]) -> T:
         """Return what a function returns that is called on the service's event loop."""
@@ -147,8 +148,8 @@ class Reply:
 class Peer:
     """A blocking V2 client over one socket."""
 
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=120)
+    def __init__(self, port: int, address: str = "127.0.0.1") -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=120, source_address=(address, 0))
         self._file = self.socket.makefile("rb")
 
     def __enter__(self) -> Peer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -36,10 +36,21 @@ US = "us:1"
 # ---- rules ----
 
 
+def unlisted(own: list[int], pages: list[list[int]]) -> list[int]:
+    """Return the own ledgers that are in none of the pages of a listing."""
+    found = gc_policy.UnlistedLedgers(np.array(own, np.int64))
+    for page in pages:
+        found.note(np.array(page, np.int64))
+    assert found.listed_count == sum(map(len, pages))
+    return found.ledger_ids().tolist()
+
+
 def test_only_own_ledgers_that_the_listing_lacks_are_missing() -> None:
-    missing = gc_policy.missing_ledgers(np.array([1, 5, 9]), np.array([1, 7, 9]))
-    assert missing.tolist() == [5]
-    assert gc_policy.missing_ledgers(np.array([1, 5]), np.empty(0, np.int64)).tolist() == [1, 5]
+    assert unlisted([1, 5, 9], [[1, 7, 9]]) == [5]
+    assert unlisted([1, 5, 9], [[1], [7, 9]]) == [5]
+    assert unlisted([1, 5, 9], [[0, 2, 5], [8]]) == [1, 9]
+    assert unlisted([1, 5], [[]]) == unlisted([1, 5], []) == [1, 5]
+    assert unlisted([], [[1, 2]]) == []
     assert gc_policy.is_in(np.array([9, 1, 8]), np.array([1, 5, 9])).tolist() == [True, True, False]
 
 
@@ -157,9 +168,9 @@ class RecordingMetadataView(FakeCluster):
     async def catch_up(self) -> None:
         self._calls.append("catch up")
 
-    async def listed(self) -> np.ndarray:
+    def listed(self) -> AsyncIterator[np.ndarray]:
         self._calls.append("listing")
-        return await super().listed()
+        return super().listed()
 
     async def is_deleted(self, ledger_id: int) -> bool:
         self._calls.append(f"read {ledger_id}")
@@ -246,8 +257,8 @@ class _Lagging:
         self._follower.lagging = self._behind.session()
         await self._metadata_view.catch_up()
 
-    async def listed(self) -> np.ndarray:
-        return await self._metadata_view.listed()
+    def listed(self) -> AsyncIterator[np.ndarray]:
+        return self._metadata_view.listed()
 
 
 # ---- the brake ----

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -375,10 +375,11 @@ def crash_flush_of_several_logs() -> None:
 class _Renewing(DoubtfulMetadataView):
     """Its listing misses all, and then the session expires: the next one begins with a server that lags behind."""
 
-    async def listed(self) -> np.ndarray:
-        await super().listed()
+    async def listed(self) -> AsyncIterator[np.ndarray]:
+        async for _ in super().listed():
+            pass
         self._seen = self._lagging
-        return np.empty(0, np.int64)
+        yield np.empty(0, np.int64)
 
 
 def collect_by_a_new_session() -> None:

@@ -47,13 +47,13 @@ class DoubtfulMetadataView:
         self._fail()
         self._seen = self._existing
 
-    async def listed(self) -> np.ndarray:
+    async def listed(self) -> AsyncIterator[np.ndarray]:
         self._fail()
         found = [each for each in sorted(self._seen) if not self._happens(self._missed)]
         self._after_listing()
         if self._happens(0.5):
             self._seen = self._lagging
-        return np.array(found, np.int64)
+        yield np.array(found, np.int64)
 
     async def is_deleted(self, ledger_id: int) -> bool:
         self._fail()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -126,8 +126,10 @@ def open_log_collected() -> Plant:
 
 def one_proof() -> Plant:
     async def round_of_proofs(self: DeletionProofs, pace: Any, now_s: float) -> np.ndarray:
-        own = self._index.ledger_ids()
-        return gc_policy.missing_ledgers(own, await self._metadata_view.listed())
+        unlisted = gc_policy.UnlistedLedgers(self._index.ledger_ids())
+        async for page in self._metadata_view.listed():
+            unlisted.note(page)
+        return unlisted.ledger_ids()
 
     return replaced(DeletionProofs, "_round", round_of_proofs)
 
@@ -140,11 +142,10 @@ def failure_is_proof() -> Plant:
             self._metadata_view = metadata_view
             self.elsewhere = metadata_view.elsewhere
 
-        async def listed(self) -> np.ndarray:
-            try:
-                return await self._metadata_view.listed()
-            except BookKeeperError:
-                return np.empty(0, np.int64)
+        async def listed(self) -> AsyncIterator[np.ndarray]:
+            with contextlib.suppress(BookKeeperError):
+                async for page in self._metadata_view.listed():
+                    yield page
 
         async def catch_up(self) -> None:
             with contextlib.suppress(BookKeeperError):
@@ -170,10 +171,11 @@ def failure_is_proof() -> Plant:
 def listed_before_own() -> Plant:
     def make(old: Any) -> Any:
         async def deleted(self: DeletionProofs, pace: Any, *, is_forced: bool) -> np.ndarray:
-            listed = await self._metadata_view.listed()
+            listed = [page async for page in self._metadata_view.listed()]
 
-            async def listing() -> np.ndarray:
-                return listed
+            async def listing() -> AsyncIterator[np.ndarray]:
+                for page in listed:
+                    yield page
 
             with changed(type(self._metadata_view), "listed", lambda old: lambda metadata_view: listing()):
                 return await old(self, pace, is_forced=is_forced)

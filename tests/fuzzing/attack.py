@@ -119,9 +119,7 @@ class Link:
         self._probes += 1
         entry_id = (1 << 50) + self._probes
         if is_v3:
-            request = protocol.Request(header=v3.header(protocol.READ_ENTRY, entry_id))
-            request.readRequest.ledgerId, request.readRequest.entryId = PROBE_LEDGER, entry_id
-            self.send(v3.encode_message(request))
+            self.send(_read_v3(entry_id))
             wanted = varint(entry_id)
         else:
             self.send(v2.encode_reads(PROBE_LEDGER, np.array([entry_id])))
@@ -194,7 +192,48 @@ def _paused(link: Link, frames: Frames) -> bool:
     return False
 
 
-LARGE_LEDGER = LEDGERS + 9
+def _queued(link: Link, frames: Frames) -> bool:
+    """More requests came than one turn serves: the rest waits in the queue of turns."""
+    is_v3 = frames.luck.random() < 0.5
+    if is_v3:
+        requests = [_read_v3((1 << 41) + number) for number in range(QUEUED_REQUESTS)]
+    else:
+        requests = [v2.encode_reads(PROBE_LEDGER, np.array([number])) for number in range(QUEUED_REQUESTS)]
+    link.send(b"".join(requests))
+    return is_v3
+
+
+def _lists_waiting(link: Link, frames: Frames) -> bool:
+    """Lists of entries are made on a thread, one after the other."""
+    for number in range(LISTS):
+        request = protocol.Request(header=v3.header(protocol.GET_LIST_OF_ENTRIES_OF_LEDGER, (1 << 42) + number))
+        request.getListOfEntriesOfLedgerRequest.ledgerId = frames.luck.choice((LARGE_LEDGER, PROBE_LEDGER, 1))
+        link.send(v3.encode_message(request))
+    return True
+
+
+def _syncs_waiting(link: Link, frames: Frames) -> bool:
+    """Adds whose sync is deferred were answered, or will be, and syncs of them wait for the journal."""
+    for number in range(8):
+        add = protocol.Request(header=v3.header(protocol.ADD_ENTRY, (1 << 43) + number))
+        request, entry_id = add.addRequest, frames.luck.randrange(1 << 30)
+        request.ledgerId, request.entryId, request.masterKey = SYNCED_LEDGER, entry_id, KEY
+        request.body = struct.pack(">qqqq", SYNCED_LEDGER, entry_id, entry_id - 1, 0)
+        request.writeFlags = v3.DEFERRED_SYNC
+        force = protocol.Request(header=v3.header(protocol.FORCE_LEDGER, (1 << 44) + number))
+        force.forceLedgerRequest.ledgerId = SYNCED_LEDGER
+        link.send(v3.encode_message(add) + v3.encode_message(force))
+    return True
+
+
+def _read_v3(entry_id: int) -> bytes:
+    request = protocol.Request(header=v3.header(protocol.READ_ENTRY, entry_id))
+    request.readRequest.ledgerId, request.readRequest.entryId = PROBE_LEDGER, entry_id
+    return v3.encode_message(request)
+
+
+LARGE_LEDGER, SYNCED_LEDGER = LEDGERS + 9, LEDGERS + 10
+QUEUED_REQUESTS, LISTS = 3000, 64
 STATES: dict[str, Prepare] = {
     "fresh": _fresh,
     "v2 begun": _v2_begun,
@@ -203,8 +242,15 @@ STATES: dict[str, Prepare] = {
     "long polls waiting": _long_polls,
     "unread replies": _unread,
     "paused": _paused,
+    "queued": _queued,
+    "lists waiting": _lists_waiting,
+    "syncs waiting": _syncs_waiting,
     "half-closed": _fresh,
 }
+
+
+LASTING = ("v2 begun", "v3 begun", "long polls waiting", "syncs waiting")
+"""The other states are over after one burst."""
 
 
 def _add(ledger_id: int, entry_id: int, payload: bytes) -> bytes:
@@ -247,8 +293,7 @@ def attack(port: int, state: str, frames_wanted: int, seed: int, until: float = 
 def _attack_once(link: Link, state: str, frames: Frames, count: Count) -> None:
     """Send bursts on one connection until it ends."""
     is_v3 = STATES[state](link, frames)
-    # The other states are over after one burst.
-    bursts = frames.luck.randint(1, 12) if state in ("v2 begun", "v3 begun", "long polls waiting") else 1
+    bursts = frames.luck.randint(1, 12) if state in LASTING else 1
     for _ in range(bursts):
         size = frames.luck.randint(1, BURST_FRAMES_MAX)
         wild_share = frames.luck.choice((0.0, 0.0, 0.02, 0.3))

@@ -81,10 +81,10 @@ class GrayLink(Link):
 
 
 class GrayCluster(Cluster):
-    """Three bookies; the first one, `victim`, turns gray."""
+    """Three bookies, and spares; the first one, `victim`, turns gray."""
 
-    def __init__(self) -> None:
-        super().__init__(Random(7), 3)
+    def __init__(self, spares: int = 0) -> None:
+        super().__init__(Random(7), 3 + spares)
         self.network_s = self.journal_s = self.metadata_s = 0.0005
         self.victim = self.bookies[0]
         # The ways on which nothing arrives (0: at the victim, 1: from it); whether it skips requests.
@@ -212,9 +212,9 @@ def play(test: Callable[[GrayCluster, LedgerWriter], Any], **options: Any) -> No
     play_with_client(with_writer, **options)
 
 
-def play_with_client(test: Callable[[GrayCluster, Client], Any], **options: Any) -> None:
+def play_with_client(test: Callable[[GrayCluster, Client], Any], spares: int = 0, **options: Any) -> None:
     """Run a test's coroutine with a client of the cluster."""
-    cluster = GrayCluster()
+    cluster = GrayCluster(spares)
     settings = {"writer": OPTIONS, "net": NET, **options}
 
     async def call() -> None:

@@ -44,7 +44,19 @@ from tests.mutation.trees import ROOT
 
 FOLDERS = tuple(
     f"tests/{name}"
-    for name in ("wire", "core", "metadata", "net", "client", "log", "bookie", "simulation", "crash", "replication")
+    for name in (
+        "wire",
+        "core",
+        "metadata",
+        "net",
+        "ledger",
+        "log",
+        "bookie",
+        "simulation",
+        "crash",
+        "replication",
+        "security",
+    )
 )
 LEFT_OUT = (
     # They compare documents or generated files with source text: any change of a text would count as noticed.

@@ -176,6 +176,7 @@ def test_list_lies_beside_the_tool_and_files_left_out_exist() -> None:
     assert FILE.parent == Path(__file__).parent
     assert all((ROOT / file).exists() for file in LEFT_OUT)
     assert len(files_of_tests(ROOT, FOLDERS, LEFT_OUT)) > 100
+    assert [folder for folder in FOLDERS if not files_of_tests(ROOT, (folder,), LEFT_OUT)] == []
 
 
 # ---- a small project from end to end ----

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
+
 from bkspark.client import Client
 from bkspark.entries import EntryBatch
 from bkspark.errors import ClientClosed, LedgerFenced, MetadataError, NoSuchLedger
@@ -264,10 +266,9 @@ class SimulatedClient:
         if dies:
             raise Killed
 
-    async def ids(self) -> AsyncIterator[int]:
+    async def pages(self) -> AsyncIterator[np.ndarray]:
         await self._process.call()
-        for ledger_id in list(self._process.world.ledgers):
-            yield ledger_id
+        yield np.array(sorted(self._process.world.ledgers), np.int64)
 
     async def read(self, ledger_id: int) -> SimpleNamespace:
         """Metadata as a vacuum looks at them."""

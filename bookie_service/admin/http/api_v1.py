@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 Call = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
+BODY_BYTES_MAX = 1 << 20
+"""What is longer is sent in pieces."""
 PROBES = ("bookie/is_ready", "bookie/state")
 """What everyone may ask, beside /heartbeat: probes of orchestrators have no token. The answers are a few flags."""
 
@@ -32,6 +34,16 @@ PROBES = ("bookie/is_ready", "bookie/state")
 def shown(value: object, status: int = 200) -> HttpResponse:
     """Return a response of JSON as Apache's bookies print it; without a content type of its own, as theirs."""
     return HttpResponse(status, jackson.dumps(value).encode())
+
+
+async def shown_in_pieces(groups: AsyncIterator[Mapping[int, object]]) -> HttpResponse:
+    """Return `shown` of all groups of members together; a long one is sent while it is made."""
+    pieces, body = jackson.stream(groups), b""
+    async for piece in pieces:
+        body += piece
+        if len(body) > BODY_BYTES_MAX:
+            return HttpResponse(body=body, pieces=pieces)
+    return HttpResponse(body=body)
 
 
 def body_of(request: HttpRequest, status: int = HTTPStatus.BAD_REQUEST) -> Mapping[str, Any]:

@@ -376,7 +376,12 @@ class ApiV2:
 
     async def _ledgers(self, request: HttpRequest) -> object:
         after, limit = _page(request)
-        return _paged("ledgers", (await self._cluster.ledger_ids(after))[: limit + 1], limit)
+        found: list[int] = []
+        async for ids in self._cluster.ledger_ids(after):
+            found += ids[: limit + 1 - len(found)]
+            if len(found) > limit:
+                break
+        return _paged("ledgers", found, limit)
 
     async def _ledger(self, request: HttpRequest) -> object:
         ledger_id = _ledger_id(request)

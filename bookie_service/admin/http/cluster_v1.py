@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import contextlib
 import logging
-from collections.abc import Mapping
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from bkspark.errors import BookKeeperError, NoSuchLedger
 from bkspark.ids import LEDGER_ID_MAX, parse_host_port
 from bkspark.metadata.ledgers import Versioned
 from bkspark.security.roles import Role
-from bookie_service.admin.http.api_v1 import body_of, contained, flag, shown
+from bookie_service.admin.http.api_v1 import body_of, contained, flag, shown, shown_in_pieces
 from bookie_service.admin.http.messages import HttpError, HttpRequest, HttpResponse, plain
 from bookie_service.admin.http.routing import Routes
 from bookie_service.operation.audit import audit
@@ -122,22 +123,29 @@ class ClusterApi:
         return shown(f"Deleted ledger: {ledger_id}")
 
     async def list_ledgers(self, request: HttpRequest) -> HttpResponse:
-        ids = await self._cluster.ledger_ids()
         if request.query.get("print_metadata") != "true":
-            return shown(dict.fromkeys(ids))
+            return await shown_in_pieces(dict.fromkeys(ids) async for ids in self._cluster.ledger_ids())
         page = _number(request, "page", 0, least=0)
-        if page:
-            # Apache's first page has one ledger less than the others.
-            ids = ids[max(0, (page - 1) * PAGE_LEDGERS - 1) : page * PAGE_LEDGERS - 1]
+        # Apache's first page has one ledger less than the others.
+        first, end = (max(0, (page - 1) * PAGE_LEDGERS - 1), page * PAGE_LEDGERS - 1) if page else (0, sys.maxsize)
         decodes = request.query.get("decode_meta") == "true"
-        found: dict[int, object] = {}
-        for ledger_id in ids:
-            try:
-                stored = await self._cluster.metadata(ledger_id)
-            except NoSuchLedger:
-                continue  # deleted meanwhile
-            found[ledger_id] = metadata_bean(ledger_id, stored) if decodes else _metadata_text(ledger_id, stored)
-        return shown(found)
+        return await shown_in_pieces(self._described(first, end, metadata_bean if decodes else _metadata_text))
+
+    async def _described(
+        self, first: int, end: int, describe: Callable[[int, Versioned], object]
+    ) -> AsyncIterator[Mapping[int, object]]:
+        """Yield descriptions of the ledgers from one place in the list of all to another, a page at a time."""
+        seen = 0
+        async for ids in self._cluster.ledger_ids():
+            for begin in range(max(0, first - seen), min(len(ids), end - seen), PAGE_LEDGERS):
+                found: dict[int, object] = {}
+                for ledger_id in ids[begin : min(begin + PAGE_LEDGERS, end - seen)]:
+                    with contextlib.suppress(NoSuchLedger):  # deleted meanwhile
+                        found[ledger_id] = describe(ledger_id, await self._cluster.metadata(ledger_id))
+                yield found
+            seen += len(ids)
+            if seen >= end:
+                return
 
     async def metadata(self, request: HttpRequest) -> HttpResponse:
         ledger_id = _ledger_id(request)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 
 def dumps(value: object, indent: str = "") -> str:
@@ -19,3 +19,13 @@ def dumps(value: object, indent: str = "") -> str:
             return "[ ]"
         return "[ " + ", ".join(dumps(member, indent) for member in value) + " ]"
     return json.dumps(value)
+
+
+async def stream(groups: AsyncIterator[Mapping[int, object]]) -> AsyncIterator[bytes]:
+    """Yield the text of one object whose members come in groups: what `dumps` returns for all of them together."""
+    before = "{\n"
+    async for group in groups:
+        if group:
+            yield (before + dumps(group)[2:-2]).encode()
+            before = ",\n"
+    yield b"{ }" if before == "{\n" else b"\n}"

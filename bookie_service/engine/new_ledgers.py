@@ -1,0 +1,68 @@
+"""How many ledgers that this bookie has never seen one address may begin.
+
+Such a ledger costs a row, or with entries an index file, until garbage collection finds that it does not exist. Any
+client can name any id, so that only a rate limits how much one address can cost. An honest client begins many ledgers
+at once when it starts, and few afterwards: `burst` is for the first, `per_s` for the second.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from bookie_service.engine.buckets import Bucket
+from bookie_service.engine.shares import Peer
+
+logger = logging.getLogger(__name__)
+
+_ADDRESSES_MAX = 1024
+"""Addresses that are remembered before those with all their room are forgotten."""
+
+
+@dataclass(slots=True)
+class _Address:
+    bucket: Bucket
+    is_refused: bool = False
+
+
+class NewLedgers:
+    """Counts new ledgers by address. `per_s` 0: no limit."""
+
+    def __init__(self, per_s: int, burst: int, clock: Callable[[], float]) -> None:
+        """`clock` returns seconds and never goes back."""
+        self._per_s = per_s
+        self._burst = burst
+        self._clock = clock
+        self._by_address: dict[Hashable, _Address] = {}
+
+    def take(self, peer: Peer) -> bool:
+        """Whether the peer's address may begin one more ledger now, which is then counted."""
+        if not self._per_s:
+            return True
+        now = self._clock()
+        address = self._by_address.get(peer.address)
+        if address is None:
+            if len(self._by_address) >= _ADDRESSES_MAX:
+                self._forget_idle(now)
+            bucket = Bucket(self._per_s, self._burst, now)
+            address = self._by_address[peer.address] = _Address(bucket)
+        if address.bucket.has_room(now):
+            address.bucket.take(1.0)
+            address.is_refused = False
+            return True
+        if not address.is_refused:
+            address.is_refused = True
+            logger.warning(
+                "%s begins more than %d ledgers a second that this bookie has never seen, after %d at once: more are "
+                "refused with ETOOMANYREQUESTS. If they are wanted, raise maxNewLedgersPerSecondPerAddress or "
+                "newLedgersBurstPerAddress",
+                peer.address,
+                self._per_s,
+                self._burst,
+            )
+        return False
+
+    def _forget_idle(self, now: float) -> None:
+        """Forget the addresses that have all their room again."""
+        self._by_address = {key: each for key, each in self._by_address.items() if not each.bucket.is_full(now)}
