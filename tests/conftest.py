@@ -18,16 +18,17 @@ if TYPE_CHECKING:
 _PROCESSES_OF = {
     # What a fixture starts, as markers; all of it costs seconds.
     "spark": ("spark",),
+    "machines": ("real_cluster", "spark", "cluster", "slow"),
     "shared_cluster": ("cluster",),
     "console_cluster": ("cluster",),
     "zookeeper": ("cluster",),
     "shared_apache_bookies": ("cluster", "interop"),
     "peer": ("cluster", "interop"),
 }
-_GROUPS = ("spark", "interop", "cluster")
+_GROUPS = ("real_cluster", "spark", "interop", "cluster")
 """Tests that share such processes stay in one of the test runner's processes: the first of these that they need.
 
-Three groups of about one length, though each starts a cluster of its own: the longest bounds the whole run.
+Groups of about one length, though each starts a cluster of its own: the longest bounds the whole run.
 """
 _CAMPAIGNS = ("chaos", "crash", "fuzzing", "histories", "mutation", "simulation", "soak")
 """Folders of statistical search and of long runs: all of their tests are slow."""
