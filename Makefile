@@ -118,7 +118,8 @@ lock: install
 	@command -v uv >/dev/null || { echo "missing: uv (pip install uv)" >&2; exit 1; }
 	$(LOCK) requirements/build.in --output-file requirements/build.txt
 	$(LOCK) requirements/audit.in --output-file requirements/audit.txt
-	@$(BIN)/python -m tests.supply_chain.locks | $(LOCK) - --output-file requirements/bookie.txt
+	@for lock in bookie executor spark; do \
+	  $(BIN)/python -m tests.supply_chain.locks $$lock.txt | $(LOCK) - --output-file requirements/$$lock.txt; done
 	$(LOCK) --extra demo --extra test --extra fuzz --extra deploy setup.cfg --output-file requirements/ci.txt
 
 # Exit code 3: the database of vulnerabilities could not be asked; what is printed says why.
