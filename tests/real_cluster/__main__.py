@@ -17,13 +17,15 @@ import traceback
 from pathlib import Path
 
 from tests.real_cluster.cases import CASES, NEED_CUTS
-from tests.real_cluster.machines import Machines
+from tests.real_cluster.machines import HOSTS, Machines
+from tests.real_cluster.networks import Loopbacks, network
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.real_cluster", description=__doc__.split("\n")[0])
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"one of {', '.join(CASES)} (default: all)")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep files and logs there")
+    parser.add_argument("--loopback", action="store_true", help="use loopback addresses even where namespaces work")
     options = parser.parse_args(arguments)
     if wrong := set(options.cases) - set(CASES):
         parser.error(f"no case {', '.join(sorted(wrong))}; there are {', '.join(CASES)}")
@@ -32,7 +34,8 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="bkspark-real-cluster-") as temporary:
         folder = options.keep or Path(temporary)
         folder.mkdir(exist_ok=True)
-        with Machines(folder) as machines:
+        hosts = Loopbacks(HOSTS, "--loopback was given") if options.loopback else network(HOSTS)
+        with Machines(folder, hosts) as machines:
             print(machines.network.description, flush=True)
             results = [run(name, machines, folder) for name in options.cases or CASES]
     return 0 if all(results) else 1

@@ -18,7 +18,7 @@ from bkspark.cli.cluster_process import DISK_USAGE_THRESHOLD
 from bkspark.cli.ports import free_ports
 from tests.cluster import SESSION_TIMEOUT_MS
 from tests.polling import wait_until
-from tests.real_cluster.networks import Host, Network, network
+from tests.real_cluster.networks import Host, Network
 from tests.spark_settings import SHORT_JVM, spark_home
 
 ROOT = Path(__file__).parents[2]
@@ -40,10 +40,10 @@ class Machines:
     A context manager that ends all processes and removes the network. Each worker offers two cores.
     """
 
-    def __init__(self, folder: Path, *, are_bare: bool = False) -> None:
+    def __init__(self, folder: Path, hosts: Network, *, are_bare: bool = False) -> None:
         """`are_bare`: hosts have Python and Spark, but neither bkspark nor its packages."""
         self.folder = folder
-        self.network: Network = network(HOSTS)
+        self.network = hosts
         self._processes: dict[str, ChildProcess] = {}
         self._ports = dict(zip(HOSTS, free_ports(len(HOSTS))))
         self._are_bare = are_bare
