@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -11,10 +12,11 @@ from tests.real_cluster.networks import network
 
 
 @pytest.fixture(scope="session")
-def machines(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Machines]:
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     """Bookies and Spark on hosts of their own, which have neither bkspark nor its packages."""
-    with Machines(tmp_path_factory.mktemp("machines"), network(HOSTS), are_bare=True) as machines:
-        capture = request.config.pluginmanager.getplugin("capturemanager")
-        with capture.global_and_fixture_disabled():
-            print(f"\nreal cluster: {machines.network.description}")
+    hosts = network(HOSTS)
+    if not hosts.can_cut:
+        # The summary of a run shows warnings, also of tests in other processes.
+        warnings.warn(f"tests/real_cluster runs on {hosts.description}", stacklevel=1)
+    with Machines(tmp_path_factory.mktemp("machines"), hosts, are_bare=True) as machines:
         yield machines

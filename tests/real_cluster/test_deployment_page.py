@@ -18,6 +18,15 @@ from tests.real_cluster.machines import COMMAND_S, ROOT, START_S, Machines
 PAGE = ROOT / "docs" / "deployment.md"
 WITH_ARCHIVE = "With `--py-files` and an archive"
 INSTALL_S = 600
+LOGS = """
+import sys
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+print(spark.read.format("bookkeeper").options(uri=sys.argv[1], inspect="logs").load().count())
+assert "bkspark" not in sys.modules
+"""
+"""A client of Spark Connect that does not import bkspark: the server looks for the source."""
 
 
 def blocks(heading: str, language: str) -> list[str]:
@@ -96,7 +105,7 @@ def test_wheel_and_archive_take_bkspark_to_driver_and_executors(
 
 def test_a_client_of_spark_connect_reads_writes_and_streams(machines: Machines, built: Path, tmp_path: Path) -> None:
     pytest.importorskip("grpc_status", reason="pip install '.[connect]'")
-    write_program(built)
+    write_program(tmp_path)
     start, run = blocks("Spark Connect", "sh")
     address = machines.host("client").address
     log = tmp_path / "server.log"
@@ -107,10 +116,13 @@ def test_a_client_of_spark_connect_reads_writes_and_streams(machines: Machines, 
         # The client is another host, with an environment of its own.
         client = {
             "SERVER": address,
+            "SPARK_REMOTE": f"sc://{address}:15002",
             "BKSPARK_URI": machines.uri,
             "CHECKPOINT": str(tmp_path / "checkpoint"),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
         }
-        said = machines.run("master", commands(run), client, built)
+        said = machines.run("master", commands(run), client, tmp_path)
+        without_bkspark = machines.run("master", [sys.executable, "-c", LOGS, machines.uri], client, tmp_path)
     assert said.splitlines()[-1] == "1000 1000"
+    assert int(without_bkspark.splitlines()[-1]) >= 2
