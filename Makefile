@@ -11,6 +11,8 @@
 #   make test-interop
 #                    those of the tests that run against Apache's client and bookies, which Maven fetches
 #   make test-pulsar the tests with an Apache Pulsar broker, which Maven fetches (235 MB)
+#   make test-real-cluster
+#                    Spark on hosts of their own: kills, cuts, a slow link, speculation, dynamic allocation; needs root
 #   make test-histories
 #                    a minute of faults on real processes, judged by a linearizability checker, and planted defects
 #                    that it must find; needs Go (docs/histories.md)
@@ -45,8 +47,8 @@ JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 export PYSPARK_PYTHON := $(abspath $(BIN))/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help demo check test test-oldest-spark test-interop test-pulsar test-histories fuzz mutants lint typecheck bench \
-  lock audit licences clean install requirements
+.PHONY: help demo check test test-oldest-spark test-interop test-pulsar test-real-cluster test-histories fuzz mutants lint \
+  typecheck bench lock audit licences clean install requirements
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -76,6 +78,9 @@ test-interop: install
 test-pulsar: install
 	@$(BIN)/python -m tests.interop.build pulsar
 	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/interop/test_pulsar*.py
+
+test-real-cluster: install
+	$(BIN)/python -m tests.real_cluster
 
 test-histories: install
 	$(BIN)/python -m tests.histories
@@ -113,7 +118,8 @@ lock: install
 	@command -v uv >/dev/null || { echo "missing: uv (pip install uv)" >&2; exit 1; }
 	$(LOCK) requirements/build.in --output-file requirements/build.txt
 	$(LOCK) requirements/audit.in --output-file requirements/audit.txt
-	@$(BIN)/python -m tests.supply_chain.locks | $(LOCK) - --output-file requirements/bookie.txt
+	@for lock in bookie executor spark; do \
+	  $(BIN)/python -m tests.supply_chain.locks $$lock.txt | $(LOCK) - --output-file requirements/$$lock.txt; done
 	$(LOCK) --extra demo --extra test --extra fuzz --extra deploy setup.cfg --output-file requirements/ci.txt
 
 # Exit code 3: the database of vulnerabilities could not be asked; what is printed says why.

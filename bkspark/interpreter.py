@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import MutableMapping
 from pathlib import Path
 
@@ -27,11 +28,26 @@ def is_own(program: str, path: str | None = None) -> bool:
 def name_interpreter(environment: MutableMapping[str, str] = os.environ) -> bool:
     """Let Spark sessions that this process makes later run workers with its own interpreter; return whether it did.
 
-    A set PYSPARK_PYTHON stays, and so does the `python3` of the PATH if it is of the same environment.
+    A set PYSPARK_PYTHON stays, and so does the `python3` of the PATH if it is of the same environment. A session that
+    was made before keeps its interpreter: a warning says so.
     """
     if environment.get(VARIABLE) or GATEWAY_VARIABLE in environment or not sys.executable:
         return False
     if is_own(WORKERS_DEFAULT, environment.get("PATH")):
         return False
     environment[VARIABLE] = sys.executable
+    if _has_spark_started():
+        warnings.warn(
+            f"Spark was started before bkspark was imported, and starts its Python workers with the {WORKERS_DEFAULT} "
+            "of the PATH: if that one cannot import bkspark, each use of the format ends in DATA_SOURCE_NOT_FOUND. "
+            "Import bkspark before the session is made; bkspark.register(spark) checks it",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     return True
+
+
+def _has_spark_started() -> bool:
+    """Whether this process has a Spark context, without importing pyspark."""
+    context = getattr(sys.modules.get("pyspark.core.context"), "SparkContext", None)
+    return getattr(context, "_active_spark_context", None) is not None

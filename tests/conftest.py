@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 _PROCESSES_OF = {
     # What a fixture starts, as markers; all of it costs seconds.
     "spark": ("spark",),
+    "machines": ("real_cluster", "spark", "cluster", "slow"),
     "shared_cluster": ("cluster",),
     "console_cluster": ("cluster",),
     "zookeeper": ("cluster",),
     "shared_apache_bookies": ("cluster", "interop"),
     "peer": ("cluster", "interop"),
 }
-_GROUPS = ("spark", "interop", "cluster")
+_GROUPS = ("real_cluster", "spark", "interop", "cluster")
 """Tests that share such processes form groups (`_group`), by the first of these kinds that they need. The tests of a
 group run in one of the test runner's processes."""
 _CAMPAIGNS = ("chaos", "crash", "fuzzing", "histories", "mutation", "simulation", "soak")

@@ -6,9 +6,11 @@ import ast
 import configparser
 import re
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from bkspark.extras import EXTRAS, explain
 from tests.missing_packages import run_module_without, run_without
@@ -57,6 +59,13 @@ def test_every_package_that_is_imported_is_required_by_exactly_one_extra_or_by_a
 def test_a_bookie_requires_neither_spark_nor_arrow() -> None:
     assert required("bookie") == {"rocksdict", "h11"}
     assert not (required(None) | required("bookie")) & set(SPARK)
+
+
+def test_a_client_of_spark_connect_requires_what_pyspark_asks_for() -> None:
+    asked = [Requirement(text) for text in metadata.requires("pyspark") or ()]
+    connect = {each.name for each in asked if each.marker is not None and each.marker.evaluate({"extra": "connect"})}
+    assert "grpcio" in connect
+    assert connect <= required(None) | required("spark") | required("connect")
 
 
 def test_client_commands_bookie_and_repair_import_nothing_of_spark() -> None:

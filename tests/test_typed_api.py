@@ -67,11 +67,9 @@ def test_a_type_checker_finds_exactly_the_wrong_calls_and_options_of_a_users_scr
         text=True,
         check=False,
     )
-    lines = {
-        int(line.split(":")[1])
-        for line in found.stdout.splitlines()
-        if line.startswith(str(script)) and ": error:" in line
-    }
+    # From its cache mypy repeats an earlier run's errors, with the folder of that run.
+    errors = (line.split(":") for line in found.stdout.splitlines() if ": error:" in line)
+    lines = {int(number) for path, number, *_ in errors if Path(path).name == script.name}
     wrong = {number for number, line in enumerate(SCRIPT.splitlines(), 1) if line.endswith("# wrong")}
     assert lines == wrong, found.stdout + found.stderr
 

@@ -57,7 +57,7 @@ def test_listing_and_direct_read_agree_on_what_exists() -> None:
     with_cluster(test)
 
 
-def test_unreadable_metadata_are_no_proof() -> None:
+def test_unreadable_metadata_prove_nothing() -> None:
     async def test(tree: MemoryTree, ledgers: LedgerStore, metadata_view: LedgerMetadataView) -> None:
         await tree.create("/ledgers/00/0000/L0005", b"garbage", make_parents=True)
         with pytest.raises(MetadataFormat):

@@ -83,7 +83,7 @@ def test_ids_of_a_flat_cluster_come_span_by_span() -> None:
 
 @pytest.mark.parametrize("count", range(4))
 @pytest.mark.parametrize("base", [0, 70_000, LEDGER_ID_MAX - LEDGER_ID_MAX % 10_000])
-def test_names_of_a_leaf_that_are_no_ledgers_are_left_out(base: int, count: int) -> None:
+def test_names_of_a_leaf_that_do_not_name_ledgers_are_left_out(base: int, count: int) -> None:
     known = (
         "L0000",
         "L5807",

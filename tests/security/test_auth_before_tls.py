@@ -191,7 +191,7 @@ def test_start_tls_long_after_an_answered_auth_message_still_begins_tls(
 
 @pytest.mark.usefixtures("patient")
 def test_request_that_follows_a_waiting_auth_message_ends_the_wait(tmp_path: Path, authority: Authority) -> None:
-    """What is no START_TLS shows that none comes; answers keep the order of the requests."""
+    """A request other than START_TLS shows that none comes; answers keep the order of the requests."""
     with bookie_of(tmp_path, authority, with_sasl=False, tls_required=False) as bookie, bookie.connect() as peer:
         peer.send(auth_v2(b"") + adds(1, 0, [b"one"]))
         answer = SaslPeer(peer).answer()

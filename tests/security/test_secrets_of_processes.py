@@ -153,6 +153,6 @@ def test_no_password_or_token_is_in_logs_outputs_files_or_arguments(
     for line in room.arguments:
         found += scanner.in_bytes(line, "arguments of a process")
     assert found == []
-    # What is no secret is found in the same places.
+    # What is not a secret is found in the same places.
     assert list(SecretScanner({"name": b"searched-log"}).below([tmp_path / "output"]))
     assert "its authentication failed" in (tmp_path / "bookie" / "bookie.log").read_text()

@@ -412,6 +412,21 @@ def test_arrow_of_other_programs_is_read_where_nothing_is_lost(written, wanted):
     assert found.column(0).to_pylist() == batch.column(0).to_pylist()
 
 
+@pytest.mark.parametrize(
+    ("written", "wanted", "remedy"),
+    [
+        (pa.timestamp("ns"), pa.timestamp("us", "UTC"), "without a time zone are timestamp_ntz"),
+        (pa.timestamp("us", "UTC"), pa.timestamp("us"), "with a time zone are timestamp"),
+    ],
+    ids=str,
+)
+def test_times_with_and_without_a_zone_say_which_column_takes_them(written, wanted, remedy):
+    """pandas writes times without a zone."""
+    entries = encoded("arrow", pa.record_batch({"c": pa.array([5], written)}))
+    with pytest.raises(MalformedPayload, match=rf"column 'c' is timestamp.*is expected: times {remedy}"):
+        decoded("arrow", entries, pa.schema({"c": wanted}))
+
+
 def test_json_number_of_a_decimal_keeps_every_digit():
     schema = pa.schema([("d", pa.decimal128(38, 10))])
     entries = EntryBatch.of([b'{"d": 1234567890123456789012345678.0123456789}'], 9, 40)

@@ -75,6 +75,17 @@ def test_a_session_with_another_interpreter_is_refused_with_the_remedy(environme
         assert f"set PYSPARK_PYTHON={sys.executable} before the session is made" in line
 
 
+@pytest.mark.spark
+@pytest.mark.slow
+def test_importing_bkspark_after_the_session_warns_of_what_will_happen(environment: dict[str, str]) -> None:
+    """Spark's own error comes later, in more than a hundred lines, and names no remedy."""
+    done = run(environment, SESSION + "import bkspark\n")
+    assert done.returncode == 0, done.stderr[-2000:]
+    (line,) = (line for line in done.stderr.splitlines() if "RuntimeWarning" in line)
+    assert "DATA_SOURCE_NOT_FOUND" in line
+    assert "Import bkspark before the session is made" in line
+
+
 def test_the_interpreter_is_named_only_where_spark_would_start_another(environment: dict[str, str]) -> None:
     assert interpreter.name_interpreter(environment)
     assert environment["PYSPARK_PYTHON"] == sys.executable

@@ -37,7 +37,7 @@ sections these are). Where a trap's name is in a test, the test fails if we step
       the driver dies after the commit      test_stream_through_kills_copies_every_entry_once_and_in_order
                                             test_readers_see_every_epoch_once_and_whole ("kill", "repeated epoch")
       speculation                           test_every_kind_of_fault_strikes ("speculative attempt"); one host never
-                                            speculates
+                                            speculates, three do: python -m tests.real_cluster speculation
       commit is repeated                    test_epoch_that_is_written_again_is_published_once
                                             test_a_repeated_epoch_appends_nothing_visible
       a new checkpoint is a new query       test_new_checkpoint_under_a_used_name_fails_and_no_row_is_lost

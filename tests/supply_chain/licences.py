@@ -57,7 +57,7 @@ _SPDX = {
     "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
 }
 """Names that metadata use, and those of SPDX."""
-_INSTALLATIONS = ("client", "bookie", "spark", "avro", "tls", "demo", "test", "fuzz", "deploy")
+_INSTALLATIONS = ("client", "bookie", "spark", "connect", "avro", "tls", "demo", "test", "fuzz", "deploy")
 
 
 def licence(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +15,13 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "requirements"
 EXTRAS_OF_LOCKS: dict[str, tuple[str, ...]] = {
     "bookie.txt": ("bookie",),
+    "executor.txt": ("spark",),
+    "spark.txt": ("spark",),
     "ci.txt": ("demo", "test", "fuzz", "deploy"),
 }
 """Lock files made from setup.cfg, and the extras that each of them installs."""
+PROVIDED = {"executor.txt": frozenset({"pyspark"})}
+"""What the hosts of a lock file have already, so that it is left out."""
 REFUSED = {
     "kerberos": "unmaintained; gssapi is kept",
     "pure-sasl": "unmaintained since 2019; kazoo imports it for SASL only",
@@ -74,6 +79,12 @@ def required(extras: tuple[str, ...]) -> list[Requirement]:
     return [requirement for requirement in client if requirement.name != "bkspark"] + found
 
 
+def required_by(lock: str) -> list[Requirement]:
+    """Return what a lock file must hold by setup.cfg."""
+    provided = PROVIDED.get(lock, frozenset())
+    return [each for each in required(EXTRAS_OF_LOCKS[lock]) if canonicalize_name(each.name) not in provided]
+
+
 if __name__ == "__main__":
-    for each in required(("bookie",)):
+    for each in required_by(sys.argv[1]):
         print(each)

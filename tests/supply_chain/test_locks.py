@@ -18,8 +18,10 @@ from tests.supply_chain.locks import EXTRAS_OF_LOCKS, FOLDER, REFUSED, ROOT
 LOCKS = sorted(path.name for path in FOLDER.glob("*.txt"))
 
 
-def test_there_are_the_four_lock_files_that_the_page_lists() -> None:
-    assert LOCKS == ["audit.txt", "bookie.txt", "build.txt", "ci.txt"]
+def test_there_are_the_lock_files_that_the_page_lists() -> None:
+    assert LOCKS == ["audit.txt", "bookie.txt", "build.txt", "ci.txt", "executor.txt", "spark.txt"]
+    page = (FOLDER / "README.md").read_text()
+    assert sorted(re.findall(r"^\| `(\S+\.txt)` ", page, re.MULTILINE)) == LOCKS
 
 
 @pytest.mark.parametrize("name", LOCKS)
@@ -35,7 +37,7 @@ def test_every_package_is_pinned_and_each_of_its_files_has_a_hash(name: str) -> 
 def test_a_lock_file_has_what_setup_cfg_asks_for_in_its_ranges(name: str) -> None:
     """When it fails: `make lock`."""
     found = locks.read(name)
-    for requirement in locks.required(EXTRAS_OF_LOCKS[name]):
+    for requirement in locks.required_by(name):
         versions = [locked.version for locked in found if locked.name == canonicalize_name(requirement.name)]
         assert versions, f"{name} lacks {requirement.name}"
         for version in versions:
@@ -48,10 +50,15 @@ def test_the_image_of_a_bookie_has_neither_spark_nor_anything_else_that_it_does_
     }
 
 
-def test_both_lock_files_have_the_same_versions() -> None:
-    """What continuous integration tests is what the image holds."""
+@pytest.mark.parametrize("name", sorted(EXTRAS_OF_LOCKS.keys() - {"ci.txt"}))
+def test_lock_files_have_the_same_versions(name: str) -> None:
+    """What continuous integration tests is what the images and executors hold."""
     tested = {(locked.name, locked.version) for locked in locks.read("ci.txt")}
-    assert {(locked.name, locked.version) for locked in locks.read("bookie.txt")} <= tested
+    assert {(locked.name, locked.version) for locked in locks.read(name)} <= tested
+
+
+def test_executors_do_not_get_another_spark() -> None:
+    assert {locked.name for locked in locks.read("executor.txt")} & {"pyspark", "py4j"} == set()
 
 
 @pytest.mark.parametrize("name", LOCKS)

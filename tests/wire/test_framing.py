@@ -75,7 +75,7 @@ def test_reads_that_fence_need_a_whole_master_key(key: bytes | None) -> None:
         v2.encode_reads(1, np.array([0]), v2.DO_FENCING, key)
 
 
-def test_what_is_no_single_reply_to_an_add_is_left_to_the_decoder_of_all() -> None:
+def test_other_replies_than_one_to_an_add_are_left_to_the_decoder_of_all() -> None:
     reply = v2.encode_replies(v2.ADD, np.array([0]), np.array([7]), np.array([3]))
     assert v2.decode_single_add_reply(reply, len(reply)) == (0, 7, 3)
     assert v2.decode_single_add_reply(reply, len(reply) - 1) is None

@@ -115,13 +115,23 @@ def _column(table: pa.Table, field: pa.Field, *, is_whole: bool) -> pa.ChunkedAr
     column = table.column(index)
     if column.type != field.type:
         if not converts(column.type, field.type):
-            raise ValueError(f"column '{field.name}' is {column.type}, and {field.type} is expected")
+            remedy = _remedy(column.type, field.type)
+            raise ValueError(f"column '{field.name}' is {column.type}, and {field.type} is expected{remedy}")
         if is_whole and (member := _member_lost(column.type, field.type)) is not None:
             raise BeyondInferredError(member)
         # pandas has nanoseconds; Spark's timestamps end at the microsecond.
         is_finer = kinds.is_timestamp(column.type) and column.type.unit == "ns"
         column = column.cast(field.type, safe=not is_finer)
     return check_nulls(column, field)
+
+
+def _remedy(found: pa.DataType, wanted: pa.DataType) -> str:
+    """Return which column takes the times, if it is only the time zone that differs."""
+    if not (kinds.is_timestamp(found) and kinds.is_timestamp(wanted)):
+        return ""
+    if found.tz is None:
+        return ": times without a time zone are timestamp_ntz"
+    return ": times with a time zone are timestamp"
 
 
 def converts(found: pa.DataType, wanted: pa.DataType) -> bool:
