@@ -288,7 +288,7 @@ async def _delete_below(tree: Tree, path: str) -> None:
 
 
 def rename(arguments: argparse.Namespace) -> int:
-    """Replace a bookie's id in the metadata of all ledgers."""
+    """Replace the id of a bookie that is down in the metadata of all ledgers."""
     import asyncio
 
     from bkspark.ids import check_bookie_id
@@ -297,9 +297,14 @@ def rename(arguments: argparse.Namespace) -> int:
         check_bookie_id(arguments.target)
     except ValueError as error:
         raise ConfigurationError(f"bookie {arguments.target!r}: {error}") from None
+    if arguments.source == arguments.target:
+        raise ConfigurationError(f"bookie {arguments.source} would keep its id: name two different ids")
 
     async def change(client: Client) -> tuple[int, int]:
         context = await client.context()
+        # Ledgers of a bookie that serves would be unreadable: clients would look for them at the other id.
+        if (await context.registry.states()).get(arguments.source, "down") != "down":
+            raise ConfigurationError(f"bookie {arguments.source} serves under this id: stop it before it is renamed")
         group: list[int] = []
         changed = left = 0
         async for ledger_id in context.ledgers.ids():

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bkspark.blocking import Client
-from tests.cli.console import Console
+from tests.cli.console import Console, assert_one_line
 from tests.cluster import Cluster
 
 pytestmark = pytest.mark.cluster
@@ -91,3 +91,15 @@ def test_reading_leaves_no_record(console: Console, cluster: Cluster) -> None:
         console.text(*command)
     console.fails(1, "ledger", "delete", 1 << 40)
     assert recorded(console) == before
+
+
+def test_a_bookie_that_serves_keeps_its_id(console: Console, cluster: Cluster) -> None:
+    """As in Apache's shell: the source of a rename must not be active. Its ledgers would have no copies."""
+    bookie = cluster.bookies[0].id
+    with Client(cluster.uri) as client, client.create(ensemble=3, write_quorum=3, ack_quorum=2) as writer:
+        writer.append_many([b"a"])
+        before = len(recorded(console))
+        assert_one_line(console.fails(2, "cluster", "rename", bookie, "127.0.0.1:1"), bookie, "stop it")
+        assert_one_line(console.fails(2, "cluster", "rename", "gone:1", "gone:1"), "gone:1", "two different ids")
+        assert bookie in client.metadata(writer.ledger_id).fragments[0].bookies
+    assert len(recorded(console)) == before
