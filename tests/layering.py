@@ -147,6 +147,8 @@ PURE = (
     "bkspark.log.formats",
     "bkspark.log.changes",
     "bkspark.log.schemas",
+    "bkspark.log.times",
+    "bkspark.log.retention",
     "bkspark.pulsar.base64_values",
     "bkspark.pulsar.chunks",
     "bkspark.pulsar.compression",

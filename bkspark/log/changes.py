@@ -25,6 +25,9 @@ from bkspark.log.formats import (
 from bkspark.log.positions import NO_LEDGER, Position
 from bkspark.log.schemas import extended as extended_schemas
 from bkspark.log.schemas import trimmed
+from bkspark.log.times import Mark, TimeIndex, added
+from bkspark.log.times import emptied as emptied_times
+from bkspark.log.times import trimmed as trimmed_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,15 @@ def _joined(ledgers: tuple[SegmentFacts, ...], first: int) -> tuple[SegmentFacts
         else:
             done[-1] = one
     return tuple(done)
+
+
+def timed(head: LogHead, added_ledgers: Sequence[SegmentFacts], now_ms: int) -> TimeIndex:
+    """Return the time index of a head to whose list some ledgers will be added now."""
+    if not added_ledgers:
+        return head.times
+    first = added_ledgers[0]
+    grows = bool(head.tail and head.tail[-1].joined(first))
+    return added(head.times, Mark(head.end_ordinal - grows, first.first_entry if grows else 0, now_ms))
 
 
 def settled(head: LogHead, closed: Iterable[tuple[int, SegmentFacts]]) -> LogHead:
@@ -155,6 +167,7 @@ def truncated(head: LogHead, before: Position, first_ordinal: int) -> LogHead:
         tail=head.tail[gone:],
         open_ordinals=tuple(ordinal for ordinal in head.open_ordinals if ordinal >= first_ordinal),
         schemas=trimmed(head.schemas, first_ordinal),
+        times=trimmed_times(head.times, before),
     )
 
 
@@ -172,6 +185,7 @@ def emptied(head: LogHead) -> LogHead:
         writer=None,
         # What the log remembers holds for what is written next, unless that says otherwise.
         schemas=tuple(ref._replace(first_ordinal=end) for ref in head.schemas[-1:]),
+        times=emptied_times(head.times, end),
     )
 
 

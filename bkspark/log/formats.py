@@ -7,9 +7,10 @@
     /bkspark/logs/<name>/schemas/<schema>   a payload format and schema of entries: `schemas` specifies it
 
 A node is JSON text, ASCII, keys sorted, no spaces, every key present and no other. `version` is 1, or 2 for a head with
-slices, 3 for one that names queries, 4 for one with schemas. Numbers are whole, below 2^63. A *ledger* in a list is
-`[id]` if its end was unknown when it was listed, `[id, last entry, bytes]` if it was closed. Its *ordinal* is its index
-in the log's list, counted from 0 and never reused. A *token* is 16 hexadecimal digits chosen at random.
+slices, 3 for one that names queries, 4 for one with schemas, 5 for one with times or retention. Numbers are whole,
+below 2^63. A *ledger* in a list is `[id]` if its end was unknown when it was listed, `[id, last entry, bytes]` if it
+was closed. Its *ordinal* is its index in the log's list, counted from 0 and never reused. A *token* is 16 hexadecimal
+digits chosen at random.
 
 A *slice* is part of a shared ledger, into which one process writes epoch after epoch: `[id, last entry, bytes, first
 entry]`, the last omitted if it is 0. The ledger may hold other entries before and after it, of other slices or of
@@ -40,9 +41,12 @@ Head:
                    answer was lost is recognised here
     condemned      names of the lists of condemned ledgers that still have to be deleted
     deleted        true while the log is being deleted
-    schemas        only from version 4 on, not empty: [first ordinal, number, schema] by ascending ordinal. The schema
-                   (the name of its node, 32 hexadecimal digits) applies from that ordinal up to that of the next item.
-                   Ledgers before the first item were written without one. Numbers count the log's schemas from 1
+    slices, times, retention    only from version 5 on: whether the log has had a slice; when its entries entered it
+                   (`times`), and how long it keeps them (`retention`): an older bkspark would append without a time
+    schemas        only from version 4 on, not empty, from 5 on if there is one: [first ordinal, number, schema] by
+                   ascending ordinal. The schema (the name of its node, 32 hexadecimal digits) applies from that ordinal
+                   up to that of the next item. Ledgers before the first item were written without one. Numbers count
+                   the log's schemas from 1
 
 `{"changes":["00000000000000aa"],"condemned":[],"deleted":false,"first_ordinal":0,"id":"00000000000000aa",
 "last_epochs":[["q1",7]],"open":[1],"pages":[],"root":"/ledgers","start":[0,-1,0],"tail":[[12,99,102400],[13]],
@@ -66,10 +70,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from bkspark.errors import ConfigurationError, MetadataError, MetadataFormat
 from bkspark.ids import (
@@ -83,11 +87,14 @@ from bkspark.ids import (
     is_publisher,
 )
 from bkspark.log.positions import BEGINNING, NO_LEDGER, Position
+from bkspark.log.retention import UNLIMITED, Retention
+from bkspark.log.times import EMPTY, TimeIndex, index_from_json, index_to_json
 
 VERSION = 1
 SLICES_VERSION = 2
 QUERIES_VERSION = 3
 SCHEMAS_VERSION = 4
+TIMES_VERSION = 5
 LOGS_ROOT = "/bkspark/logs"
 PAGES, PENDING, CONDEMNED = "pages", "pending", "condemned"
 
@@ -109,6 +116,8 @@ CONDEMNED_LEDGERS_MAX = 10_000
 CONDEMNED_LISTS_MAX = 2_000
 HEADS_CACHED_MAX = 16
 """Decoded heads that a process keeps: a commit reads the head several times, and usually finds the same bytes."""
+
+T = TypeVar("T")
 
 _TOKEN = re.compile(r"[0-9a-f]{16}")
 _SCHEMA_NAME = re.compile(r"[0-9a-f]{32}")
@@ -264,6 +273,8 @@ class LogHead:
     is_deleted: bool = False
     has_slices: bool = False
     schemas: tuple[SchemaRef, ...] = ()
+    times: TimeIndex = EMPTY
+    retention: Retention = UNLIMITED
 
     @property
     def end_ordinal(self) -> int:
@@ -273,11 +284,17 @@ class LogHead:
     @property
     def version(self) -> int:
         """The lowest format version that can represent this head."""
+        if not self.times.is_empty or self.retention != UNLIMITED:
+            return TIMES_VERSION
         if self.schemas:
             return SCHEMAS_VERSION
         if any(len(item) == 3 for item in self.last_epochs):
             return QUERIES_VERSION
         return SLICES_VERSION if self.has_slices else VERSION
+
+    @property
+    def page_names(self) -> list[str]:
+        return [*(page.name for page in self.pages), *(page.name for page in self.times.pages)]
 
     def page_end(self, index: int) -> int:
         """Return the ordinal after the last ledger of pages[index]."""
@@ -314,8 +331,15 @@ def encode_head(head: LogHead) -> bytes:
             "condemned": list(head.condemned),
             "deleted": head.is_deleted,
             **({"schemas": [list(ref) for ref in head.schemas]} if head.schemas else {}),
+            **(_timed_members(head) if head.version >= TIMES_VERSION else {}),
         }
     )
+
+
+def _timed_members(head: LogHead) -> dict[str, Any]:
+    retention = None if head.retention == UNLIMITED else head.retention.to_json()
+    times = None if head.times.is_empty else index_to_json(head.times)
+    return {"slices": head.has_slices, "times": times, "retention": retention}
 
 
 def encode_page(first_ordinal: int, ledgers: Sequence[SegmentFacts]) -> bytes:
@@ -363,8 +387,8 @@ def _listed(ledgers: Sequence[SegmentFacts]) -> list[list[int]]:
 
 @lru_cache(maxsize=HEADS_CACHED_MAX)
 def decode_head(data: bytes, path: str) -> LogHead:
-    """Return the head. Raises MetadataFormat, which names `path`, for anything but a head of version 1 to 4."""
-    node = _Node(data, path, "log head", version_max=SCHEMAS_VERSION)
+    """Return the head. Raises MetadataFormat, which names `path`, for anything but a head of version 1 to 5."""
+    node = _Node(data, path, "log head", version_max=TIMES_VERSION)
     start = node.whole_list("start", lowest=NO_LEDGER)
     if len(start) != 3 or start[0] < 0 or start[2] < 0:
         raise node.error("start is not [ordinal, ledger, entry]")
@@ -382,8 +406,12 @@ def decode_head(data: bytes, path: str) -> LogHead:
         last_epochs=node.epochs("last_epochs"),
         condemned=node.texts("condemned", _TOKEN),
         is_deleted=node.flag("deleted"),
-        has_slices=node.version >= SLICES_VERSION,
-        schemas=node.schemas("schemas") if node.version >= SCHEMAS_VERSION else (),
+        has_slices=node.flag("slices") if node.version >= TIMES_VERSION else node.version >= SLICES_VERSION,
+        schemas=node.schemas("schemas") if node.has_schemas else (),
+        times=node.parsed("times", index_from_json) or EMPTY if node.version >= TIMES_VERSION else EMPTY,
+        retention=node.parsed("retention", Retention.from_json) or UNLIMITED
+        if node.version >= TIMES_VERSION
+        else UNLIMITED,
     )
     node.end()
     _check_head(head, node)
@@ -489,6 +517,18 @@ class _Node:
         if not isinstance(value, str):
             raise self.error(f"{key} is not text")
         return value
+
+    @property
+    def has_schemas(self) -> bool:
+        return self.version == SCHEMAS_VERSION or (self.version > SCHEMAS_VERSION and "schemas" in self._members)
+
+    def parsed(self, key: str, parse: Callable[[Any], T]) -> T | None:
+        """Return what a function makes of a member, None of null."""
+        value = self.value(key)
+        try:
+            return None if value is None else parse(value)
+        except (ValueError, ConfigurationError) as error:
+            raise self.error(str(error)) from None
 
     def token(self, key: str) -> str:
         value = self.text(key)

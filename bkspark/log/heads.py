@@ -24,6 +24,7 @@ from bkspark.errors import (
     NoSuchLog,
     NoSuchNode,
 )
+from bkspark.log import times
 from bkspark.log.formats import (
     CHANGES_MAX,
     CONDEMNED,
@@ -39,7 +40,8 @@ from bkspark.log.formats import (
     log_path,
 )
 from bkspark.log.schemas import SCHEMAS, StoredSchema, decode_schema, encode_schema
-from bkspark.metadata.tree import Create, Operation, Set, Stat, Tree
+from bkspark.log.times import Mark, OpenMarks, TimePageRef
+from bkspark.metadata.tree import ANY_VERSION, Create, Operation, Set, Stat, Tree
 
 CONNECTION_LOSSES_MAX = 5
 LOST_RACES_MAX = 1_000
@@ -97,6 +99,7 @@ class HeadStore:
         self._root = root
         # Pages never change, and no two have the same name.
         self._pages: dict[str, tuple[SegmentFacts, ...]] = {}
+        self._time_pages: dict[str, tuple[Mark, ...]] = {}
 
     async def names(self) -> list[str]:
         """Return the names of all logs, sorted; other ledgers roots' too."""
@@ -146,7 +149,7 @@ class HeadStore:
         head = LogHead(log_id=token, root=self._root, changes=(token,))
         await self._create_root()
         operations = [Create(path, encode_head(head))]
-        operations += [Create(f"{path}/{folder}") for folder in (PAGES, PENDING, CONDEMNED)]
+        operations += [Create(f"{path}/{folder}") for folder in (PAGES, PENDING, CONDEMNED, times.TIMES)]
         for losses in range(CONNECTION_LOSSES_MAX):
             try:
                 return await self.tree.transaction(operations)
@@ -220,6 +223,33 @@ class HeadStore:
             self._pages[ref.name] = ledgers
         return ledgers
 
+    async def time_page(self, name: str, ref: TimePageRef) -> tuple[Mark, ...]:
+        """Return the marks of a page of the time index. Raises as `page`."""
+        marks = self._time_pages.get(ref.name)
+        if marks is None:
+            path = f"{log_path(name)}/{PAGES}/{ref.name}"
+            marks = _parsed(path, times.decode_page, (await self.tree.get(path))[0])
+            if len(self._time_pages) >= PAGES_CACHED_MAX:
+                self._time_pages.pop(next(iter(self._time_pages)))
+            self._time_pages[ref.name] = marks
+        return marks
+
+    async def open_times(self, name: str, ledger_id: int, ordinal: int) -> OpenMarks | None:
+        """Return the times that the writer of a ledger has noted; None if it keeps no notes. Raises MetadataFormat."""
+        path = times.open_path(log_path(name), ledger_id)
+        try:
+            data, _ = await self.tree.get(path)
+        except NoSuchNode:
+            return None
+        return _parsed(path, lambda data: times.decode_open(data, ordinal), data)
+
+    async def note_times(self, name: str, ledger_id: int, data: bytes) -> None:
+        """Replace the times that a ledger's writer has noted, if it still keeps notes."""
+        try:
+            await self.tree.set(times.open_path(log_path(name), ledger_id), data, ANY_VERSION)
+        except NoSuchNode:
+            return  # the ledger is closed, or not in the log any more
+
     async def schema(self, name: str, schema: str) -> StoredSchema:
         """Return a schema by the name of its node. Raises NoSuchNode if it is gone, MetadataFormat as `read`."""
         stored = _schemas.get(schema)
@@ -250,6 +280,13 @@ class HeadStore:
                 await self.tree.delete(path)
             except NoSuchNode:
                 continue
+
+
+def _parsed(path: str, decode: Callable[[bytes], T], data: bytes) -> T:
+    try:
+        return decode(data)
+    except ValueError as error:
+        raise MetadataFormat(f"metadata node {path} has no times of a log: {error}") from None
 
 
 class _Forgotten(Exception):

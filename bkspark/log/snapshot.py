@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -12,6 +12,7 @@ from bkspark.log.formats import LogHead, PageRef, Publisher, SchemaRef, SegmentF
 from bkspark.log.heads import HeadStore, StoredHead
 from bkspark.log.positions import NO_LEDGER, Position
 from bkspark.log.schemas import StoredSchema
+from bkspark.log.times import Place, TimeIndex, Timeline, TimePageRef, page_at, pages_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,52 @@ class LogSnapshot:
                 f"log {self.name} was overwritten, truncated or deleted while its schema was being read: read it again"
             ) from None
 
+    async def first_at(self, ms: int) -> Place | None:
+        """Return the place (ordinal and entry) of the first entry that entered the log at a time or later, by ms since
+        1970; None if all entries are earlier. Only where `ms` is after the first known time. Raises as `runs`."""
+        return (await self._timeline(lambda index: page_at(index, ms))).first_at(ms)
+
+    async def times(self, first: Place, end: Place) -> Timeline:
+        """Return when the entries in [first, end) entered the log. Raises as `runs`."""
+        return await self._timeline(lambda index: pages_of(index, first, end))
+
+    async def _timeline(self, choose: Callable[[TimeIndex], tuple[TimePageRef, ...]]) -> Timeline:
+        snapshot, is_present = self, False
+        while True:
+            found = await snapshot._present_timeline(choose(snapshot.head.times), is_present=is_present)
+            if found is not None:
+                return found
+            newer = await self._heads.read(self.name)
+            if newer.head.log_id != self.head.log_id:
+                raise self._changed_meanwhile()
+            is_present = newer.version == snapshot.version
+            snapshot = LogSnapshot(self._heads, self.name, newer)
+
+    async def _present_timeline(self, refs: tuple[TimePageRef, ...], *, is_present: bool) -> Timeline | None:
+        """Return the marks of some pages and of the head, and those of open ledgers; None if a node is gone.
+
+        Args:
+            is_present: the log did not change since: the writer of an open ledger without notes keeps none.
+        """
+        index = self.head.times
+        marks = [*(ref.mark for ref in index.pages), *index.marks]
+        unrecorded = None
+        try:
+            for ref in refs:
+                marks += await self._heads.time_page(self.name, ref)
+        except NoSuchNode:
+            return None
+        for ordinal in self.open_ordinals:
+            noted = await self._heads.open_times(self.name, (await self.ledger(ordinal)).ledger_id, ordinal)
+            if noted is None:
+                if is_present:
+                    continue
+                return None
+            marks += noted.marks
+            if ordinal == self.end_ordinal - 1:
+                unrecorded = (ordinal, noted.until)
+        return Timeline(marks, unrecorded)
+
     async def runs(self, first_ordinal: int = 0, end_ordinal: int | None = None) -> AsyncIterator[list[LogSegment]]:
         """Yield the ledgers in [first_ordinal, end_ordinal) that are in the log, in order, a page at a time.
 
@@ -160,7 +207,10 @@ class LogSnapshot:
         for candidate in newer.pages if newer.log_id == self.head.log_id else ():
             if candidate.first_ordinal == ref.first_ordinal and candidate.name != ref.name:
                 return candidate
-        raise DataLoss(
+        raise self._changed_meanwhile()
+
+    def _changed_meanwhile(self) -> DataLoss:
+        return DataLoss(
             f"log {self.name} was truncated, overwritten or created again while its list of ledgers was being read: "
             f"read it again"
         )

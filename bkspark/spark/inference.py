@@ -82,7 +82,7 @@ async def _remembered(planner: ReadPlanner, options: SourceOptions) -> Remembere
     except NoSuchLog:
         return None  # the reader raises it; a table may be created before its log
     ends: dict[str, int] = {}
-    if options.ending_offsets != LATEST:
+    if options.ending_offsets != LATEST or options.ending_timestamp is not None:
         for snapshot in snapshots:
             ends[snapshot.name] = (await planner.end(snapshot, await planner.end_of_log(snapshot))).ordinal
     return await remembered_by_all(snapshots, ends, options)

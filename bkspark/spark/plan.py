@@ -11,10 +11,7 @@ from collections.abc import AsyncGenerator, Collection, Container, Iterable, Map
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 
-from pyspark.sql.datasource import InputPartition
-
 from bkspark.client import Client, LedgerReader
-from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import BookieUnavailable, ConfigurationError, DataLoss, NoSuchLedger, NoSuchLog, UnauthorizedAccess
 from bkspark.ledger.encryption import opening_metadata
 from bkspark.ledger.reader import LedgerTimes
@@ -23,56 +20,15 @@ from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.log.log import Log
 from bkspark.log.positions import EARLIEST, LATEST, Position
 from bkspark.log.snapshot import LogSegment, LogSnapshot
+from bkspark.log.times import Timeline
 from bkspark.net.pool import NetOptions
-from bkspark.spark.local_files import LedgerPassword
 from bkspark.spark.offsets import position_of
 from bkspark.spark.option_values import EVERY_LEDGER, IdRange
 from bkspark.spark.options import SourceOptions
+from bkspark.spark.partitions import EntryTimes, LedgerRead, ReadPartition
 from bkspark.spark.ranges import EntryRange, ReadableSegment, at_least, partition_count, share, split
 from bkspark.spark.stored_ledgers import stored_ledgers
 from bkspark.spark.write_options import ANY_VALUE, NOT
-
-
-@dataclass(frozen=True)
-class LedgerRead:
-    """Entries [first_entry, end_entry) of one ledger, and the metadata that says which bookies have them.
-
-    Custom metadata comes along where includeMetadata makes a column of it, and the part that opens encrypted entries.
-    """
-
-    ordinal: int
-    ledger_id: int
-    first_entry: int
-    end_entry: int
-    metadata: LedgerMetadata
-    created_ms: int
-    log: str
-
-
-class ReadPartition(InputPartition):
-    """What one task reads, in order. It holds all that the task needs: no metadata store is asked again.
-
-    `password`: where it is in a file, the file's name alone. `net`: limits of its connections. `leaves_out`: the log
-    remembers columns that the read has not, and the driver has logged that.
-    """
-
-    def __init__(
-        self,
-        reads: tuple[LedgerRead, ...],
-        addresses: Mapping[str, tuple[str, int]],
-        password: LedgerPassword,
-        *,
-        leaves_out: bool = False,
-        net: NetOptions = NetOptions(),
-        encryption_key_file: str | None = None,
-    ) -> None:
-        super().__init__(None)
-        self.reads = reads
-        self.addresses = addresses
-        self.password = password
-        self.leaves_out = leaves_out
-        self.net = net
-        self.encryption_key_file = encryption_key_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,17 +233,23 @@ class ReadPlanner:
     def _absolute(self, moment_ms: int) -> int:
         return moment_ms if moment_ms >= 0 else self._now_ms + moment_ms
 
-    async def in_time(self, extents: Sequence[ReadableSegment]) -> list[ReadableSegment]:
+    async def in_time(self, snapshot: LogSnapshot, extents: Sequence[ReadableSegment]) -> list[ReadableSegment]:
         """Return the ledgers in the time that the options name.
 
-        A ledger only has the times of its creation and of the last change of its metadata: if it was open at such a
-        time, its entries are on both sides of it, and all are taken.
+        Where a log has no times, a ledger has those of its creation and of the last change of its metadata: if it was
+        open at such a time, its entries are on both sides of it, and all are taken.
         """
         if self._options.starting_timestamp is None and self._options.ending_timestamp is None:
             return list(extents)
-        await self._open([extent.ledger_id for extent in extents])
-        found = ((extent, self._opened.get(extent.ledger_id)) for extent in extents)
-        return [extent for extent, reader in found if reader is not None and self._is_in_time(reader.times)]
+        first = snapshot.head.times.first
+        known = snapshot.end_ordinal if first is None else first.ordinal
+        await self._open([extent.ledger_id for extent in extents if extent.ordinal < known])
+        found = [(extent, self._opened.get(extent.ledger_id)) for extent in extents]
+        return [
+            extent
+            for extent, reader in found
+            if extent.ordinal >= known or (reader is not None and self._is_in_time(reader.times))
+        ]
 
     async def end_of_log(self, snapshot: LogSnapshot) -> Position:
         """Return the position after the last entry of a log that a reader may reach now, without fencing anything."""
@@ -365,7 +327,7 @@ class ReadPlanner:
         return readable if wanted == LATEST else snapshot.start
 
     async def end(self, snapshot: LogSnapshot, readable: Position) -> Position:
-        """Return the end of reading a log by `endingOffsets`.
+        """Return the end of reading a log by `endingOffsets` or `endingTimestamp`.
 
         Raises:
             ConfigurationError: it is not a position of the log, is after the readable entries, or before
@@ -373,6 +335,9 @@ class ReadPlanner:
             DataLoss: the entries before it are gone (failOnDataLoss).
         """
         wanted = self._options.offset_of(snapshot.name, "endingOffsets")
+        if self._options.ending_timestamp is not None:
+            until = self._absolute(self._options.ending_timestamp)
+            return await reading.until(self._open_listed, snapshot, until, readable, self._now_ms)
         if isinstance(wanted, int):
             return await reading.before(self._open_listed, snapshot, readable, -wanted)
         if not isinstance(wanted, dict):
@@ -449,15 +414,34 @@ class ReadPlanner:
             groups = split(groups, options.partition_entries_max)
         await self._open([entries.ledger_id for entries in ranges])
         addresses = await self._addresses()
-        return [self._partition(group, addresses, leaves_out=leaves_out) for group in groups]
+        times = await self._times(ranges)
+        return [self._partition(group, addresses, times, leaves_out=leaves_out) for group in groups]
+
+    async def _times(self, ranges: Sequence[EntryRange]) -> dict[str, Timeline]:
+        """Return, by log, when the entries of the ranges entered it, if a column says so."""
+        if not self._options.include_metadata:
+            return {}
+        found = {}
+        for name, snapshot in self._snapshots.items():
+            of_log = [entries for entries in ranges if entries.log == name]
+            if of_log:
+                first, last = of_log[0], of_log[-1]
+                end = (last.ordinal, last.end_entry)
+                found[name] = await snapshot.times((first.ordinal, first.first_entry), end)
+        return found
 
     async def one_partition(self, ranges: Sequence[EntryRange]) -> ReadPartition:
         """Return one partition of all the ranges, in order. Raises as `partitions`."""
         await self._open([entries.ledger_id for entries in ranges])
-        return self._partition(ranges, await self._addresses())
+        return self._partition(ranges, await self._addresses(), {})
 
     def _partition(
-        self, group: Iterable[EntryRange], addresses: Mapping[str, tuple[str, int]], *, leaves_out: bool = False
+        self,
+        group: Iterable[EntryRange],
+        addresses: Mapping[str, tuple[str, int]],
+        times: Mapping[str, Timeline],
+        *,
+        leaves_out: bool = False,
     ) -> ReadPartition:
         reads = []
         for entries in group:
@@ -477,6 +461,7 @@ class ReadPlanner:
                         metadata,
                         reader.times.created_ms,
                         entries.log,
+                        _times_of(entries, times),
                     )
                 )
         bookies = {bookie for read in reads for fragment in read.metadata.fragments for bookie in fragment.bookies}
@@ -555,6 +540,11 @@ class ReadPlanner:
         registry = (await self._client.context()).registry
         with suppress(BookieUnavailable):  # a task that needs it asks another replica, and names it if there is none
             self._resolved[bookie] = await registry.resolve(bookie)
+
+
+def _times_of(entries: EntryRange, times: Mapping[str, Timeline]) -> EntryTimes:
+    of_log = times.get(entries.log)
+    return () if of_log is None else of_log.of_entries(entries.ordinal, entries.first_entry, entries.end_entry)
 
 
 def _has(metadata: Mapping[str, bytes], key: str, value: str) -> bool:

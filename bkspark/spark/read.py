@@ -24,7 +24,8 @@ from bkspark.spark.connection import connect
 from bkspark.spark.frozen import freeze_imported_modules
 from bkspark.spark.local_files import encryption_with
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.plan import LedgerRead, ReadPartition, ReadPlanner
+from bkspark.spark.partitions import LedgerRead, ReadPartition
+from bkspark.spark.plan import ReadPlanner
 from bkspark.spark.ranges import EntryRange, between, cut
 from bkspark.spark.workers import task_pool
 from bkspark.wire.digest import EntryDigest
@@ -112,7 +113,7 @@ async def ranges_to_read(planner: ReadPlanner, options: SourceOptions) -> list[E
         start = await planner.start(snapshot, readable)
         end = await planner.end(snapshot, readable)
         extents = [extent async for extent in planner.extents(snapshot, start.ordinal, end)]
-        ranges += between(await planner.in_time(extents), start, end)
+        ranges += between(await planner.in_time(snapshot, extents), start, end)
     return ranges
 
 
