@@ -171,6 +171,7 @@ PURE = (
     "bkspark.spark.option",
     "bkspark.spark.option_values",
     "bkspark.spark.ranges",
+    "bkspark.spark.read_options",
     "bkspark.spark.topic_options",
     "bkspark.spark.write_options",
     "bkspark_console.history",

@@ -116,12 +116,8 @@ class HeadStore:
             ConfigurationError: the name is unusable, or the log belongs to another ledgers root.
             MetadataFormat: the stored node is not a head.
         """
-        path = log_path(name)
-        try:
-            data, stat = await self._get_caught_up(path)
-        except NoSuchNode:
-            raise NoSuchLog(f"log {name} does not exist: check the name, or create it first") from None
-        head = decode_head(data, path)
+        stored = await self._stored(name)
+        head = stored.head
         if head.root != self._root:
             raise ConfigurationError(
                 f"log {name} belongs to the cluster at {head.root}, the metadata URI names {self._root}: correct the "
@@ -129,7 +125,23 @@ class HeadStore:
             )
         if head.is_deleted and not even_if_deleted:
             raise NoSuchLog(f"log {name} is being deleted: delete it again if that was interrupted")
-        return StoredHead(head, stat.version)
+        return stored
+
+    async def find(self, name: str) -> StoredHead | None:
+        """Return a log's head; None if the log is gone, or belongs to another ledgers root. Raises MetadataFormat."""
+        try:
+            stored = await self._stored(name)
+        except NoSuchLog:
+            return None
+        return None if stored.head.root != self._root or stored.head.is_deleted else stored
+
+    async def _stored(self, name: str) -> StoredHead:
+        path = log_path(name)
+        try:
+            data, stat = await self._get_caught_up(path)
+        except NoSuchNode:
+            raise NoSuchLog(f"log {name} does not exist: check the name, or create it first") from None
+        return StoredHead(decode_head(data, path), stat.version)
 
     async def _get_caught_up(self, path: str) -> tuple[bytes, Stat]:
         try:

@@ -16,7 +16,7 @@ from bkspark.ledger.range_reader import BATCH_BYTES
 from bkspark.log import reading
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.log.changes import is_repeated
-from bkspark.log.consumers import ConsumerState, ConsumerRegistration, behind, state_of
+from bkspark.log.consumers import ConsumerRegistration, ConsumerState, behind, state_of
 from bkspark.log.election import ELECTIONS_ROOT, Election
 from bkspark.log.expiry import Expiry, ExpiryTimer, closed_ordinals
 from bkspark.log.formats import (
@@ -113,8 +113,8 @@ class Log:
         return {
             "log": self._name,
             "ledgers": shown,
-            "retention": snapshot.head.retention.to_json(),
             "published": published,
+            "retention": snapshot.head.retention.to_json(),
             "schemas": [await _shown_schema(snapshot, ref) for ref in snapshot.schemas],
             "version": snapshot.version,
         }

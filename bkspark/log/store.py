@@ -142,6 +142,11 @@ class LogStore:
         """
         return LogSnapshot(self._heads, name, await self._heads.read(name))
 
+    async def find(self, name: str) -> LogSnapshot | None:
+        """Return the log's current list; None if it is gone, or belongs to another ledgers root."""
+        stored = await self._heads.find(name)
+        return None if stored is None else LogSnapshot(self._heads, name, stored)
+
     def snapshot_of(self, name: str, head: LogHead) -> LogSnapshot:
         """Return a snapshot for a decision on a head; its version does not matter."""
         return LogSnapshot(self._heads, name, StoredHead(head, 0))

@@ -52,8 +52,9 @@ from bkspark.spark.formats.decoding import Decoder, MalformedMode, Rows
 from bkspark.spark.formats.raw import VALUE
 from bkspark.spark.formats.registry import columns_of, decoder_of
 from bkspark.spark.option_values import shown
-from bkspark.spark.options import SPARK, SourceOptions
+from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import EntryTimes, LedgerRead
+from bkspark.spark.read_options import SPARK
 from bkspark.spark.versions import COUNTS_WITHOUT_COLUMNS, SPARK_VERSION
 
 _log = logging.getLogger(__name__)

@@ -23,10 +23,11 @@ from bkspark.spark.formats.decoding import MalformedMode
 from bkspark.spark.formats.raw import VALUE
 from bkspark.spark.formats.registry import columns_of
 from bkspark.spark.log_schemas import ARROW, PAYLOAD_FORMAT_KEY, RAW, Remembered, default_format, remembered_by_all
-from bkspark.spark.options import SPARK, SourceOptions
+from bkspark.spark.options import SourceOptions
 from bkspark.spark.plan import ReadPlanner
 from bkspark.spark.ranges import EntryRange, cut
 from bkspark.spark.read import ranges_to_read, stored_entries
+from bkspark.spark.read_options import SPARK
 from bkspark.spark.stored_ledgers import stored_ledgers
 from bkspark.spark.workers import new_pool
 

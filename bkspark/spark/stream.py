@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from bkspark.blocking import run
 from bkspark.log.positions import Position
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.spark.columns import row_assembler
 from bkspark.spark.connection import connect
+from bkspark.spark.consumers import StreamConsumer
 from bkspark.spark.following import CHECKPOINT, FollowingReader, OffsetForm, tell_loss
 from bkspark.spark.log_schemas import ColumnCheck
 from bkspark.spark.offsets import LogOffset, ManyLogs, OneLog
@@ -87,6 +90,8 @@ class BookKeeperStreamReader(FollowingReader[LogOffset, ReadPlanner, LogAtTrigge
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         super().__init__(schema, options)
         self._before: ReadPlanner | None = None
+        named = self._options.consumer
+        self._consumer = None if named is None else StreamConsumer(named, self._options)
         self._column_check = ColumnCheck(row_assembler(schema, self._options).payload_columns, self._options)
 
     def _new_form(self) -> OffsetForm[LogOffset]:
@@ -113,6 +118,17 @@ class BookKeeperStreamReader(FollowingReader[LogOffset, ReadPlanner, LogAtTrigge
     ) -> list[ReadPartition]:
         leaves_out = await self._column_check.check(planner.looked_at, ranges)
         return await planner.partitions(ranges, leaves_out=leaves_out)
+
+    async def _begun(self, begins: Mapping[str, Position]) -> None:
+        if self._consumer is not None:
+            await self._consumer.hold(begins)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Let the logs expire what Spark has committed, if the query is registered in them."""
+        consumer = self._consumer
+        if consumer is not None:
+            positions = {name: noted.position for name, noted in self._form.from_json(end, CHECKPOINT).items()}
+            run(lambda: consumer.note(positions))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one partition."""

@@ -361,7 +361,7 @@ def test_every_option_fills_its_field():
         "encrypted": "skip", "readCompacted": "true", "publishTimeSlack": "2s", "startingSubscription": "s",
         "mergeSchema": "true", "overwriteSchema": "true", "compression": "zstd", "compressionLevel": "2",
         "columnNameOfCorruptRecord": "bad", "jsonDialect": "spark", "passwordFile": "/f",
-        "encryptionKeyFile": "/k",
+        "encryptionKeyFile": "/k", "consumer": "etl", "consumerExpiry": "1d",
     }  # fmt: skip
     assert set(values) == {option.name for option in OPTIONS if option not in TOGETHER}
     default = parse(log="z")
