@@ -100,12 +100,15 @@ def _shown_age(age_ms: int) -> str:
 def expire(arguments: argparse.Namespace) -> int:
     """Remove what has expired from some logs, or from all of the cluster."""
     with connect(arguments) as client:
-        names = arguments.logs or client.logs()
         found = []
-        for name in names:
-            deleted = _expired(client, name, is_named=bool(arguments.logs))
-            if deleted is not None:
-                found.append({"log": name, "deleted": deleted})
+        for name in arguments.logs or _all_names(client):
+            try:
+                deleted = client.log(name).expire()
+            except NoSuchLog:
+                if arguments.logs:
+                    raise
+                continue  # deleted since it was listed
+            found.append({"log": name, "deleted": deleted})
             if deleted:
                 record_blocking(client, f"expire log {name}, {deleted} ledgers deleted")
     if arguments.json:
@@ -115,14 +118,12 @@ def expire(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _expired(client: Client, name: str, *, is_named: bool) -> int | None:
-    """Return how many ledgers of a log expired; None for a log of another cluster, or one that was deleted."""
-    try:
-        return client.log(name).expire()
-    except (ConfigurationError, NoSuchLog):
-        if is_named:
-            raise
-        return None
+def _all_names(client: Client) -> list[str]:
+    """Return the logs of the cluster; those of others at the same metadata store are left out."""
+    from bkspark.blocking import iterate
+    from bkspark.log import own_logs
+
+    return [snapshot.name for snapshot in iterate(lambda: own_logs(client.asynchronous))]
 
 
 def consumers(arguments: argparse.Namespace) -> int:

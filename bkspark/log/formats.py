@@ -429,7 +429,7 @@ def _check_head(head: LogHead, node: _Node) -> None:
     if any(not head.first_ordinal <= ordinal < head.end_ordinal for ordinal in head.open_ordinals):
         raise node.error("open names a ledger outside the list")
     if not head.has_slices and any(facts.first_entry for facts in head.tail):
-        raise node.error("its version is 1, but tail holds a slice")
+        raise node.error("it says that it has no slices, but tail holds a slice")
 
 
 def decode_page(data: bytes, path: str) -> tuple[int, tuple[SegmentFacts, ...]]:

@@ -250,10 +250,10 @@ class HeadStore:
         """Return the times that the writer of a ledger has noted; None if it keeps no notes. Raises MetadataFormat."""
         path = times.open_path(log_path(name), ledger_id)
         try:
-            data, _ = await self.tree.get(path)
+            data, stat = await self.tree.get(path)
         except NoSuchNode:
             return None
-        return _parsed(path, lambda data: times.decode_open(data, ordinal), data)
+        return _parsed(path, lambda data: times.decode_open(data, ordinal, stat.version), data)
 
     async def note_times(self, name: str, ledger_id: int, data: bytes) -> None:
         """Replace the times that a ledger's writer has noted, if it still keeps notes."""

@@ -162,14 +162,18 @@ async def until(
 
 
 async def at_place(open_ledger: OpenListed, snapshot: LogSnapshot, place: Place) -> Position:
-    """Return the position of an entry by its place in the list, in normal form; the start if it is before that."""
+    """Return the position of an entry by its place in the list, in normal form; the start if it is before that, and
+    the readable end if it is not confirmed yet."""
     ordinal, entry_id = place
     if ordinal >= snapshot.end_ordinal:
         return await latest(open_ledger, snapshot)
     if ordinal < snapshot.first_ordinal:
         return snapshot.start
     position = Position(ordinal, (await snapshot.ledger(ordinal)).ledger_id, entry_id)
-    return snapshot.start if position < snapshot.start else await normal_form(open_ledger, snapshot, position)
+    if position < snapshot.start:
+        return snapshot.start
+    position = await normal_form(open_ledger, snapshot, position)
+    return min(position, await latest(open_ledger, snapshot)) if ordinal in snapshot.open_ordinals else position
 
 
 async def _by_ledgers(open_ledger: OpenListed, snapshot: LogSnapshot, moment_ms: int, end_ordinal: int) -> Position:

@@ -487,7 +487,8 @@ class LogStore:
             noted = await self._heads.open_times(name, facts.ledger_id, ordinal)
             if noted is not None:
                 head = replace(head, times=times.settled(head.times, noted.marks))
-                done.append(Delete(times.open_path(log_path(name), facts.ledger_id)))
+                # With its version: what the writer notes now is taken in by the next try.
+                done.append(Delete(times.open_path(log_path(name), facts.ledger_id), noted.version))
         return head, done
 
     async def _page(self, name: str, head: LogHead, ref: PageRef) -> Sequence[SegmentFacts]:

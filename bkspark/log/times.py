@@ -335,10 +335,12 @@ class OpenTimes:
 
 @dataclass(frozen=True, slots=True)
 class OpenMarks:
-    """The noted times of a ledger that is being written: those of its entries before `until`."""
+    """The noted times of a ledger that is being written: those of its entries before `until`; `version` is the
+    node's."""
 
     marks: tuple[Mark, ...]
     until: int
+    version: int = 0
 
 
 # ---- bytes ----
@@ -358,15 +360,15 @@ def decode_page(data: bytes) -> tuple[Mark, ...]:
     return _marks(_members(data, "marks")["marks"])
 
 
-def decode_open(data: bytes, ordinal: int) -> OpenMarks:
+def decode_open(data: bytes, ordinal: int, version: int = 0) -> OpenMarks:
     """Return the marks of a ledger that is being written. An empty node has no mark. Raises ValueError."""
     if not data:
-        return OpenMarks((), 0)
+        return OpenMarks((), 0, version)
     members = _members(data, "marks", "until")
     items = members["marks"]
     if not isinstance(items, list) or not all(isinstance(item, list) and len(item) == 2 for item in items):
         raise ValueError("marks holds something else than [entry, time]")
-    return OpenMarks(_marks([[ordinal, *item] for item in items]), _whole([members["until"]])[0])
+    return OpenMarks(_marks([[ordinal, *item] for item in items]), _whole([members["until"]])[0], version)
 
 
 def _members(data: bytes, *names: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bkspark.errors import BookKeeperError, NoSuchNode
+from bkspark.errors import BookKeeperError, NoSuchLog, NoSuchNode
 from bkspark.log import ConsumerRegistration
 from bkspark.log.log import Log
 from bkspark.log.positions import Position
@@ -40,13 +40,18 @@ class StreamConsumer:
         self._held: dict[str, _Held] = {}
 
     async def hold(self, positions: Mapping[str, Position]) -> None:
-        """Let each log keep what follows a position; what is before it is read and committed.
+        """Let each log keep what follows a position; what is before it is read and committed. Other registrations stay.
 
         Raises:
             ConfigurationError: another query has registered under the name.
             DataLoss: what follows a position is gone.
         """
         await asyncio.gather(*(self._hold(log, position) for log, position in positions.items()))
+        for log in self._held.keys() - positions.keys():
+            try:
+                await self._hold(log, self._held[log].registration.position)
+            except NoSuchLog:
+                del self._held[log]
 
     async def _hold(self, log: str, position: Position) -> None:
         held = self._held.get(log)

@@ -132,7 +132,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         """Yield the rows of one partition."""
 
     async def _begun(self, begins: Mapping[str, Position]) -> None:
-        """Take note of where a micro-batch begins: all before that is committed."""
+        """Take note of where a micro-batch begins: all before that is committed. Spark before 4.2 does not say it."""
 
     # ---- where to read ----
 
@@ -175,6 +175,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         readable = {name: await log.end() for name, log in logs.items()}
         if start is None:
             ends = {name: self._not_before_given(name, log, readable[name]) for name, log in logs.items()}
+            await self._begun({})
             await self._report(logs, ends, readable)
             return self._ending(ends, planner, logs)
         noted = self._form.from_json(start, CHECKPOINT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -199,8 +198,27 @@ def test_entries_after_the_recorded_ones_are_not_missed(tmp_path):
         await writer.append(b"later")  # confirms the entries before it
         assert await since(log, 1_000_050) == numbers(0, 3)
         assert [ms for _, _, ms in await times_of(log)] == [1_000_000]
-        await asyncio.sleep(0)
         writer.abandon()
+
+    run(tmp_path, test)
+
+
+def test_what_is_not_confirmed_yet_is_after_every_time(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        clock = Clock()
+        log = log_of(cluster.client(), clock)
+        async with await log.open_for_writing(**ONE) as writer:
+            await writer.append_many(numbers(0, 3))
+            clock.now_ms += 10
+            await writer.append_many(numbers(3, 6))  # confirms the entries before it
+
+            async def is_noted() -> bool:
+                return len(await times_of(log)) == 2
+
+            await until(is_noted, "the writer's times")
+            assert await log.at_time(at(clock.now_ms + 1)) == await log.latest()
+            assert await log.truncate(at(clock.now_ms + 1)) == 0
+        assert await read_all(log) == numbers(3, 6)
 
     run(tmp_path, test)
 
