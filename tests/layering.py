@@ -146,6 +146,7 @@ PURE = (
     "bkspark.log.positions",
     "bkspark.log.formats",
     "bkspark.log.changes",
+    "bkspark.log.delta",
     "bkspark.log.schemas",
     "bkspark.pulsar.base64_values",
     "bkspark.pulsar.chunks",

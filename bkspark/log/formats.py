@@ -7,7 +7,8 @@
     /bkspark/logs/<name>/schemas/<schema>   a payload format and schema of entries: `schemas` specifies it
 
 A node is JSON text, ASCII, keys sorted, no spaces, every key present and no other. `version` is 1, or 2 for a head with
-slices, 3 for one that names queries, 4 for one with schemas. Numbers are whole, below 2^63. A *ledger* in a list is
+slices, 3 for one that names queries, 4 for one with schemas, 5 for one with a delta. Numbers are whole, below 2^63. A
+*ledger* in a list is
 `[id]` if its end was unknown when it was listed, `[id, last entry, bytes]` if it was closed. Its *ordinal* is its index
 in the log's list, counted from 0 and never reused. A *token* is 16 hexadecimal digits chosen at random.
 
@@ -21,7 +22,8 @@ Head:
 
     version        1, or 2 once the log has had a slice: an older bkspark would read beyond the ends of slices. 3 while
                    `last_epochs` names a query: an older one would drop the rows of another query as a repetition. 4
-                   once a schema was recorded: an older one would append what does not fit
+                   once a schema was recorded: an older one would append what does not fit. 5 while `routed` is there:
+                   an older one would not see what routed commits published
     id             token of the log: it differs when a log of that name is deleted and created again
     root           the ledgers root of the cluster that holds the ledgers: `/ledgers`
     first_ordinal  ordinal of the first ledger that is still in the log
@@ -43,6 +45,8 @@ Head:
     schemas        only from version 4 on, not empty: [first ordinal, number, schema] by ascending ordinal. The schema
                    (the name of its node, 32 hexadecimal digits) applies from that ordinal up to that of the next item.
                    Ledgers before the first item were written without one. Numbers count the log's schemas from 1
+    routed         only in version 5, true: the log was in a routed commit, so its node `delta` must be read, too
+                   (delta.py)
 
 `{"changes":["00000000000000aa"],"condemned":[],"deleted":false,"first_ordinal":0,"id":"00000000000000aa",
 "last_epochs":[["q1",7]],"open":[1],"pages":[],"root":"/ledgers","start":[0,-1,0],"tail":[[12,99,102400],[13]],
@@ -88,6 +92,7 @@ VERSION = 1
 SLICES_VERSION = 2
 QUERIES_VERSION = 3
 SCHEMAS_VERSION = 4
+ROUTED_VERSION = 5
 LOGS_ROOT = "/bkspark/logs"
 PAGES, PENDING, CONDEMNED = "pages", "pending", "condemned"
 
@@ -264,6 +269,7 @@ class LogHead:
     is_deleted: bool = False
     has_slices: bool = False
     schemas: tuple[SchemaRef, ...] = ()
+    is_routed: bool = False
 
     @property
     def end_ordinal(self) -> int:
@@ -273,6 +279,8 @@ class LogHead:
     @property
     def version(self) -> int:
         """The lowest format version that can represent this head."""
+        if self.is_routed:
+            return ROUTED_VERSION
         if self.schemas:
             return SCHEMAS_VERSION
         if any(len(item) == 3 for item in self.last_epochs):
@@ -314,6 +322,7 @@ def encode_head(head: LogHead) -> bytes:
             "condemned": list(head.condemned),
             "deleted": head.is_deleted,
             **({"schemas": [list(ref) for ref in head.schemas]} if head.schemas else {}),
+            **({"routed": True} if head.is_routed else {}),
         }
     )
 
@@ -363,8 +372,8 @@ def _listed(ledgers: Sequence[SegmentFacts]) -> list[list[int]]:
 
 @lru_cache(maxsize=HEADS_CACHED_MAX)
 def decode_head(data: bytes, path: str) -> LogHead:
-    """Return the head. Raises MetadataFormat, which names `path`, for anything but a head of version 1 to 4."""
-    node = _Node(data, path, "log head", version_max=SCHEMAS_VERSION)
+    """Return the head. Raises MetadataFormat, which names `path`, for anything but a head of version 1 to 5."""
+    node = _Node(data, path, "log head", version_max=ROUTED_VERSION)
     start = node.whole_list("start", lowest=NO_LEDGER)
     if len(start) != 3 or start[0] < 0 or start[2] < 0:
         raise node.error("start is not [ordinal, ledger, entry]")
@@ -383,7 +392,8 @@ def decode_head(data: bytes, path: str) -> LogHead:
         condemned=node.texts("condemned", _TOKEN),
         is_deleted=node.flag("deleted"),
         has_slices=node.version >= SLICES_VERSION,
-        schemas=node.schemas("schemas") if node.version >= SCHEMAS_VERSION else (),
+        schemas=node.schemas("schemas") if node.version == SCHEMAS_VERSION or node.has("schemas") else (),
+        is_routed=node.version >= ROUTED_VERSION and node.flag("routed"),
     )
     node.end()
     _check_head(head, node)
@@ -468,6 +478,10 @@ class _Node:
         unknown = sorted(set(self._members) - self._taken)
         if unknown:
             raise self.error(f"unknown member {unknown[0]!r}")
+
+    def has(self, key: str) -> bool:
+        """Whether a version above that which brought a member has it."""
+        return self.version > SCHEMAS_VERSION and key in self._members
 
     def value(self, key: str) -> Any:
         self._taken.add(key)

@@ -24,6 +24,7 @@ from bkspark.errors import (
     NoSuchLog,
     NoSuchNode,
 )
+from bkspark.log.delta import decode_base, decode_changed, delta_path
 from bkspark.log.formats import (
     CHANGES_MAX,
     CONDEMNED,
@@ -39,7 +40,7 @@ from bkspark.log.formats import (
     log_path,
 )
 from bkspark.log.schemas import SCHEMAS, StoredSchema, decode_schema, encode_schema
-from bkspark.metadata.tree import Create, Operation, Set, Stat, Tree
+from bkspark.metadata.tree import Check, Create, Operation, Set, Stat, Tree
 
 CONNECTION_LOSSES_MAX = 5
 LOST_RACES_MAX = 1_000
@@ -59,10 +60,20 @@ def new_token() -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredHead:
-    """A head and the version of its node."""
+    """A head and the version of its node.
+
+    If the log was in a routed commit, `head` has the changes of its delta, `base` is what the node itself holds, and
+    `delta_version` is the version of the delta's node.
+    """
 
     head: LogHead
     version: int
+    base: LogHead | None = None
+    delta_version: int | None = None
+
+    def unchanged(self, name: str) -> list[Operation]:
+        """Return the operations that succeed only while no routed commit changes the log."""
+        return [] if self.delta_version is None else [Check(delta_path(name), self.delta_version)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +125,17 @@ class HeadStore:
             MetadataFormat: the stored node is not a head.
         """
         path = log_path(name)
-        try:
-            data, stat = await self._get_caught_up(path)
-        except NoSuchNode:
-            raise NoSuchLog(f"log {name} does not exist: check the name, or create it first") from None
-        head = decode_head(data, path)
+        found = None
+        while found is None:
+            try:
+                data, stat = await self._get_caught_up(path)
+            except NoSuchNode:
+                raise NoSuchLog(f"log {name} does not exist: check the name, or create it first") from None
+            head = decode_head(data, path)
+            found = StoredHead(head, stat.version)
+            if head.is_routed:
+                found = await self._with_delta(name, data, found)
+        head = found.head
         if head.root != self._root:
             raise ConfigurationError(
                 f"log {name} belongs to the cluster at {head.root}, the metadata URI names {self._root}: correct the "
@@ -126,7 +143,23 @@ class HeadStore:
             )
         if head.is_deleted and not even_if_deleted:
             raise NoSuchLog(f"log {name} is being deleted: delete it again if that was interrupted")
-        return StoredHead(head, stat.version)
+        return found
+
+    async def _with_delta(self, name: str, data: bytes, stored: StoredHead) -> StoredHead | None:
+        """Return the head with its delta; None if the head was changed or deleted since it was read."""
+        path = delta_path(name)
+        try:
+            delta, stat = await self.tree.get(path)
+        except NoSuchNode:
+            present = await self.tree.exists(log_path(name))
+            if present is None or present.version != stored.version:
+                return None
+            raise MetadataFormat(f"metadata node {path} is missing, which the head of log {name} names") from None
+        base = decode_base(delta, path)
+        if base > stored.version:
+            return None
+        head = decode_changed(data, delta, name) if base == stored.version else stored.head
+        return StoredHead(head, stored.version, stored.head, stat.version)
 
     async def _get_caught_up(self, path: str) -> tuple[bytes, Stat]:
         try:
@@ -282,6 +315,7 @@ class _Attempt(Generic[T]):
         path = log_path(self._name)
         operations: list[Operation] = [
             Set(path, encode_head(change.head.with_change(self._token)), stored.version),
+            *stored.unchanged(self._name),
             *change.also,
         ]
         for node in change.nodes:

@@ -357,6 +357,10 @@ class Log:
                 return outcome
         raise self._contended()
 
+    async def sweep(self) -> None:
+        """Delete ledgers that a change of the log has condemned, as far as that is possible now."""
+        await self._sweep_after(await self.store())
+
     async def _sweep_after(self, store: LogStore) -> None:
         """Delete ledgers that a change has condemned. The change is done, so a failure here must not reach its caller:
         the ledgers stay listed as condemned until the next sweep.
@@ -447,8 +451,9 @@ class Log:
         patience = Patience(patience_s, asyncio.get_running_loop().time)
         store = await self.store()
         changed = asyncio.Event()
-        position = await reading.position_of(self._open_listed, await self.snapshot(), start)
-        unwatch = await store.watch(self._name, changed.set)
+        snapshot = await self.snapshot()
+        position = await reading.position_of(self._open_listed, snapshot, start)
+        unwatch = await store.watch(self._name, changed.set, is_routed=snapshot.head.is_routed)
         try:
             while True:
                 changed.clear()

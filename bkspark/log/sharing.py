@@ -49,7 +49,7 @@ class SharedLedger:
     def __init__(self, log: Log, owner: SegmentOwner, options: LedgerOptions, limits: RollLimits) -> None:
         self._log = log
         self._owner = owner
-        self._options = options
+        self.options = options
         self._limits = limits
         self._writer: LedgerWriter | None = None
         self._since_s = 0.0
@@ -68,7 +68,7 @@ class SharedLedger:
         """
         writer = self._writer
         if writer is None:
-            writer = self._writer = await self._log.create_attempt(self._owner, self._options)
+            writer = self._writer = await self._log.create_attempt(self._owner, self.options)
             self._since_s, self._is_published = asyncio.get_running_loop().time(), False
             await self._retire_left(writer.ledger_id)
         first_entry, length = writer.last_entry + 1, writer.length

@@ -29,10 +29,12 @@ from bkspark.errors import (
 )
 from bkspark.log import changes
 from bkspark.log.attempts import AttemptStore, DeleteLedger, condemned, pending_path
+from bkspark.log.delta import DELTA
 from bkspark.log.formats import (
     CONDEMNED,
     PAGES,
     PENDING,
+    TAIL_LEDGERS_MAX,
     LogHead,
     PageRef,
     Publisher,
@@ -41,10 +43,11 @@ from bkspark.log.formats import (
     encode_page,
     log_path,
 )
-from bkspark.log.heads import CONNECTION_LOSSES_MAX, Change, HeadStore, NewNode, StoredHead, new_token
+from bkspark.log.heads import CONNECTION_LOSSES_MAX, Change, Decide, HeadStore, NewNode, StoredHead, new_token
 from bkspark.log.positions import Position
 from bkspark.log.schemas import SCHEMAS, SchemaChange
 from bkspark.log.snapshot import LogSnapshot
+from bkspark.log.watching import LogWatch
 from bkspark.metadata.tree import Callback, Delete, Tree
 
 PAGES_DROPPED_MAX = 500
@@ -79,6 +82,11 @@ class LogStore:
         self._tree = tree
         self._heads = HeadStore(tree, root)
         self.attempts = AttemptStore(self._heads)
+
+    @property
+    def heads(self) -> HeadStore:
+        """The heads of the logs, for changes of many logs at once (routing.py)."""
+        return self._heads
 
     # ---- whole logs ----
 
@@ -115,9 +123,15 @@ class LogStore:
         """
         return LogSnapshot(self._heads, name, await self._heads.read(name))
 
-    async def watch(self, name: str, callback: Callback) -> Callback:
-        """Call `callback()` whenever the log may have changed; return what ends that."""
-        return await self._tree.watch(log_path(name), callback)
+    async def watch(self, name: str, callback: Callback, *, is_routed: bool) -> Callback:
+        """Call `callback()` whenever the log may have changed; return what ends that.
+
+        Args:
+            is_routed: the log was in a routed commit when it was read last.
+        """
+        watch = LogWatch(self._tree, name, callback)
+        await watch.begin(is_routed=is_routed)
+        return watch.end
 
     async def delete(self, name: str, delete_ledger: DeleteLedger, *, closed: Sequence[int]) -> bool:
         """Delete a log with all its ledgers, the pending ones too; False: a ledger that is not in `closed` may be open.
@@ -131,7 +145,7 @@ class LogStore:
             await self.attempts.discard(name, lambda *_: True, delete_ledger)
             await self.attempts.remove_unnamed(name)
             version = (await self._heads.read(name, even_if_deleted=True)).version
-            present = [SCHEMAS] if await self._tree.exists(f"{path}/{SCHEMAS}") is not None else []
+            present = [each for each in (SCHEMAS, DELTA) if await self._tree.exists(f"{path}/{each}") is not None]
             folders = [Delete(f"{path}/{folder}") for folder in (PAGES, PENDING, CONDEMNED, *present)]
             try:
                 await self._tree.transaction([*folders, Delete(path, version)])
@@ -170,6 +184,30 @@ class LogStore:
             MetadataError: the store is unreachable; the message says whether the outcome is unknown.
         """
         check_ledgers(ledgers, publisher)
+        decide = self.appending(
+            name, ledgers, publisher=publisher, only_if_empty=only_if_empty, shared=shared, schema=schema
+        )
+        outcome = await self._heads.change(name, decide)
+        if outcome.is_new:
+            await self.attempts.forget_published(name, list({facts.ledger_id for facts in ledgers} - set(shared)))
+        return outcome
+
+    def appending(
+        self,
+        name: str,
+        ledgers: Sequence[SegmentFacts],
+        *,
+        publisher: AnyPublisher | None,
+        only_if_empty: bool = False,
+        shared: Collection[int],
+        schema: SchemaChange | None,
+        tail_max: int = TAIL_LEDGERS_MAX,
+    ) -> Decide[AppendOutcome]:
+        """Return the decision of `append_ledgers`.
+
+        Args:
+            tail_max: ledgers that may be in the head itself.
+        """
 
         async def decide(head: LogHead) -> Change[AppendOutcome]:
             repeated = _repeated(head, name, publisher)
@@ -179,16 +217,13 @@ class LogStore:
                 raise LogExists(f"log {name} holds ledgers already, and was to be written only while it holds none")
             await self.attempts.check(name, [facts.ledger_id for facts in ledgers])
             sliced = replace(head, has_slices=head.has_slices or _has_slices(ledgers, shared))
-            grown, nodes = await self._appended(name, sliced, ledgers)
+            grown, nodes = await self._appended(name, sliced, ledgers, tail_max)
             grows = bool(head.tail and ledgers and head.tail[-1].joined(ledgers[0]))
             grown = await self._with_schema(name, grown, schema, head.end_ordinal - grows)
             outcome = AppendOutcome(True, head.end_ordinal - grows, None if publisher is None else publisher[1])
             return self._changed(name, head, _remember(grown, publisher), outcome, nodes)
 
-        outcome = await self._heads.change(name, decide)
-        if outcome.is_new:
-            await self.attempts.forget_published(name, list({facts.ledger_id for facts in ledgers} - set(shared)))
-        return outcome
+        return decide
 
     async def replace_ledgers(
         self,
@@ -217,6 +252,25 @@ class LogStore:
         *,
         is_deletion: bool,
     ) -> AppendOutcome | None:
+        decide = self.replacing(name, ledgers, publisher, closed, schema, is_deletion=is_deletion)
+        outcome = await self._heads.change(name, decide, even_if_deleted=is_deletion)
+        if outcome is not None and outcome.is_new:
+            await self.attempts.forget_published(name, [facts.ledger_id for facts in ledgers])
+        return outcome
+
+    def replacing(
+        self,
+        name: str,
+        ledgers: Sequence[SegmentFacts],
+        publisher: AnyPublisher | None,
+        closed: Sequence[int],
+        schema: SchemaChange | None = None,
+        *,
+        is_deletion: bool = False,
+        tail_max: int = TAIL_LEDGERS_MAX,
+    ) -> Decide[AppendOutcome | None]:
+        """Return the decision of `replace_ledgers`; the result None as there."""
+
         async def decide(head: LogHead) -> Change[AppendOutcome | None]:
             repeated = _repeated(head, name, publisher)
             if repeated is not None:
@@ -228,7 +282,7 @@ class LogStore:
             gone = {ledger.ledger_id for ledger in old}
             changed, lists = condemned(changes.emptied(head), name, sorted(gone))
             changed = replace(changed, is_deleted=is_deletion, has_slices=head.has_slices or _has_slices(ledgers, ()))
-            changed, pages = await self._appended(name, changed, ledgers)
+            changed, pages = await self._appended(name, changed, ledgers, tail_max)
             if is_deletion:
                 changed = replace(changed, schemas=())
             changed = await self._with_schema(name, changed, schema, head.end_ordinal)
@@ -236,10 +290,7 @@ class LogStore:
             shared = await self._unshared(name, gone)
             return self._changed(name, head, _remember(changed, publisher), outcome, [*lists, *pages], shared)
 
-        outcome = await self._heads.change(name, decide, even_if_deleted=is_deletion)
-        if outcome is not None and outcome.is_new:
-            await self.attempts.forget_published(name, [facts.ledger_id for facts in ledgers])
-        return outcome
+        return decide
 
     # ---- truncating ----
 
@@ -363,11 +414,11 @@ class LogStore:
         return changes.with_schema(head, schema.stored.name, ordinal)
 
     async def _appended(
-        self, name: str, head: LogHead, ledgers: Sequence[SegmentFacts]
+        self, name: str, head: LogHead, ledgers: Sequence[SegmentFacts], tail_max: int = TAIL_LEDGERS_MAX
     ) -> tuple[LogHead, list[NewNode]]:
-        ref = changes.page_to_extend(head, len(ledgers))
+        ref = changes.page_to_extend(head, len(ledgers), tail_max)
         extended = None if ref is None else await self._page(name, head, ref)
-        grown, pages = changes.appended(head, ledgers, extended, new_token())
+        grown, pages = changes.appended(head, ledgers, extended, new_token(), tail_max)
         nodes = [
             NewNode(f"{PAGES}/{page.ref.name}", encode_page(page.ref.first_ordinal, page.ledgers)) for page in pages
         ]

@@ -20,8 +20,9 @@ from bkspark.ledger.encryption import opening_metadata
 from bkspark.ledger.reader import LedgerTimes
 from bkspark.log import reading
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
-from bkspark.log.log import Log
+from bkspark.log.log import Log, store_of
 from bkspark.log.positions import EARLIEST, LATEST, Position
+from bkspark.log.routing import RoutedCommits
 from bkspark.log.snapshot import LogSegment, LogSnapshot
 from bkspark.net.pool import NetOptions
 from bkspark.spark.local_files import LedgerPassword
@@ -131,12 +132,16 @@ class ReadPlanner:
             return None
         return found
 
-    async def snapshots(self, names: Sequence[str]) -> list[LogSnapshot]:
-        """Return the current lists of those logs that still exist. Raises as `snapshot`."""
-        found: list[LogSnapshot | None] = []
-        for some in chunks(names, CALLS_AT_ONCE):
-            found += await asyncio.gather(*map(self.snapshot, some))
-        return [snapshot for snapshot in found if snapshot is not None]
+    async def snapshots(self) -> list[LogSnapshot]:
+        """Return the current lists of the logs to read, as of one moment: a commit to several of them is in all of
+        their lists, or in none. Raises as `snapshot`.
+        """
+        if self._options.logs_pattern is None:
+            one = [await self.snapshot(name) for name in await self.log_names()]
+            return [snapshot for snapshot in one if snapshot is not None]
+        found = await RoutedCommits(await store_of(self._client)).snapshots(self.log_names)
+        self._snapshots.update({snapshot.name: snapshot for snapshot in found})
+        return found
 
     @property
     def looked_at(self) -> list[LogSnapshot]:

@@ -99,15 +99,12 @@ async def ranges_to_read(planner: ReadPlanner, options: SourceOptions) -> list[E
     """Return the entries that a batch read requests."""
     if not options.reads_logs:
         return _limited(await planner.chosen(options.ledgers or ()), options)
-    names = await planner.log_names()
-    planner.check_offsets(names)
-    if not names:
+    snapshots = await planner.snapshots()
+    planner.check_offsets([snapshot.name for snapshot in snapshots])
+    if not snapshots:
         raise NoSuchLog(f"no log matches option 'logsPattern' {options.logs_pattern!r}: correct it, or create one")
     ranges: list[EntryRange] = []
-    for name in names:
-        snapshot = await planner.snapshot(name)
-        if snapshot is None:
-            continue
+    for snapshot in snapshots:
         readable = await planner.end_of_log(snapshot)
         start = await planner.start(snapshot, readable)
         end = await planner.end(snapshot, readable)

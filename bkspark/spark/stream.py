@@ -104,7 +104,7 @@ class BookKeeperStreamReader(FollowingReader[LogOffset, ReadPlanner, LogAtTrigge
         return logs
 
     async def _logs(self, planner: ReadPlanner) -> dict[str, LogAtTrigger]:
-        found = await planner.snapshots(await planner.log_names())
+        found = await planner.snapshots()
         return {snapshot.name: LogAtTrigger(planner, snapshot, self._options) for snapshot in found}
 
     async def _planned(
