@@ -70,7 +70,7 @@ from bkspark.metadata.tree import ANY_VERSION, Check, Create, Operation, Set
 ROUTED_ROOT = "/bkspark/routed"
 RECORDS_MAX = 10_000
 """Publishers that are remembered; above it, a tenth of them is forgotten, those that were silent longest."""
-OPERATION_BYTES = 64
+OPERATION_BYTES = 48
 """What an operation takes in a request beside its path and data, at most."""
 DELTA_LEDGERS_MAX = 8
 """Ledgers of a part that the delta holds; more go into a page, which the delta names."""
@@ -304,7 +304,7 @@ class _Commit:
             assert change.head is not None
             assert stored.base is not None
             data = encode_delta(stored.version, stored.base, change.head)
-            if len(data) > DELTA_BYTES_MAX and stored.head != stored.base:
+            if len(data) > self._delta_bytes_max(name) and stored.head != stored.base:
                 await self._fold(name)
                 continue
             for node in change.nodes:
@@ -315,6 +315,11 @@ class _Commit:
                 (unchanged, Set(delta_path(name), data, stored.delta_version), *change.also), change.result
             )
         raise LedgerFenced(f"log {name} is opened for writing again and again: stop its writers first")
+
+    def _delta_bytes_max(self, name: str) -> int:
+        """Return how large the log's delta may grow from commit to commit: all of them must fit one transaction."""
+        share = NODE_BYTES_MAX // len(self._parts) - 2 * (OPERATION_BYTES + len(delta_path(name)))
+        return min(DELTA_BYTES_MAX, share)
 
     async def _decided(self, name: str, stored: StoredHead, closed: Sequence[int]) -> Change[AppendOutcome] | None:
         part, store = self._parts[name], self._store

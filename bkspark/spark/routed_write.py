@@ -70,25 +70,20 @@ class RoutedDestination:
         client = connect(self.options).asynchronous
         run(lambda: check_bookies(client, self.options))
 
-    def targets(self, names: Sequence[str], *, make_logs: bool = False) -> dict[str, LogTarget]:
-        """Return how rows are written to logs, as these are now.
-
-        Args:
-            make_logs: create those that do not exist.
+    def targets(self, names: Sequence[str]) -> dict[str, tuple[LogTarget, bool]]:
+        """Return how rows are written to logs, as these are now, and whether each exists.
 
         Raises:
             SchemaMismatch, UnauthorizedAccess, ...: a log does not take the rows; the message names it.
         """
         client = connect(self.options).asynchronous
 
-        async def target(name: str) -> LogTarget:
-            options, log = replace(self.options, log=name), Log(client, name)
-            snapshot = await snapshot_if_any(log)
+        async def target(name: str) -> tuple[LogTarget, bool]:
+            options = replace(self.options, log=name)
+            snapshot = await snapshot_if_any(Log(client, name))
             plan = await plan_of(client, options, self._rows, snapshot, is_overwrite=self._is_overwrite)
             assert plan is not None, "ifExists is append"
-            if snapshot is None and make_logs:
-                await log.create(exist_ok=True)
-            return LogTarget(options, self._rows, plan)
+            return LogTarget(options, self._rows, plan), snapshot is not None
 
         return dict(zip(names, run(lambda: each_of(target, names))))
 
@@ -121,7 +116,7 @@ class RoutedDestination:
         Raises:
             SchemaMismatch, ...: a log may not be written; the message names it.
         """
-        parts = self._parts(results)
+        parts = self._parts(results, job_id)
         committer = routed_committer_of(job_id, self.options, is_kept=False)
         owner = SegmentOwner("job", job_id)
         if parts:
@@ -131,7 +126,7 @@ class RoutedDestination:
         self, results: Sequence[AttemptResult], publisher: Publisher, *, is_overwrite: bool, epoch: int = 0
     ) -> None:
         """Publish a version in all logs of its rows, or in none; as `Destination.publish_version`."""
-        parts, rows = self._parts(results), sum(each.rows for result in results for each in result.logs)
+        parts, rows = self._parts(results, publisher.name), sum(each.rows for result in results for each in result.logs)
         if not parts:
             return
         committer = routed_committer_of(publisher.name, self.options, is_kept=True)
@@ -155,7 +150,7 @@ class RoutedDestination:
                 rows,
             )
 
-    def _parts(self, results: Sequence[AttemptResult]) -> list[RoutedOutput]:
+    def _parts(self, results: Sequence[AttemptResult], owner_id: str) -> list[RoutedOutput]:
         """Return what to publish in each log, by name; the logs exist afterwards."""
         found: defaultdict[str, list[LogResult]] = defaultdict(list)
         for result in results:
@@ -164,18 +159,19 @@ class RoutedDestination:
         names = sorted(found)
         targets = self.targets(names)
         for name in names:
-            if any(each.schema != targets[name].plan.change.stored.name for each in found[name]):
+            if any(each.schema != targets[name][0].plan.change.stored.name for each in found[name]):
                 raise SchemaMismatch(
                     f"log {name} got another schema while the rows were written: nothing was published. Start again"
                 )
         client = connect(self.options).asynchronous
-        run(lambda: each_of(lambda name: Log(client, name).create(exist_ok=True), names))
+        missing = [name for name in names if not targets[name][1]]
+        run(lambda: each_of(lambda name: Log(client, name).create(exist_ok=True), missing))
         return [
             RoutedOutput(
                 name,
                 tuple(map(output_of, found[name])),
-                targets[name].ledger_options(SegmentOwner("query", "shared"), is_shared=True),
-                targets[name].plan.change,
+                targets[name][0].ledger_options(SegmentOwner("query", owner_id), is_shared=True),
+                targets[name][0].plan.change,
             )
             for name in names
         ]
@@ -190,9 +186,12 @@ class RoutedDestination:
             return  # the rest is still listed as pending or condemned: the next commit or a vacuum deletes it
 
     def discard(self, results: Sequence[AttemptResult], owner_id: str, epoch: int | None = None) -> None:
-        """Delete the unpublished ledgers of the owner's attempts in the logs that its results name."""
+        """Delete the unpublished ledgers of the owner's attempts in the logs for which its results name ledgers.
+
+        Another attempt of the same task had the same rows, so it has ledgers in the same logs.
+        """
         client = connect(self.options).asynchronous
-        names = sorted({each.log for result in results for each in result.logs})
+        names = sorted({each.log for result in results for each in result.logs if each.ledgers})
         run(lambda: each_of(lambda name: Log(client, name).discard(owner_id, up_to_epoch=epoch), names))
 
 
@@ -235,7 +234,7 @@ class _Attempt:
         self._keep_few()
 
     def _meet(self, names: Sequence[str]) -> None:
-        for name, target in self._destination.targets(names).items():
+        for name, (target, _) in self._destination.targets(names).items():
             self._writers[name] = AttemptWriter(target, self._owner, self._inline_bytes, make_log=True)
             self._encoders[name] = target.encoder()
             self._schemas[name] = target.plan.change.stored.name

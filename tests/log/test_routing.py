@@ -313,6 +313,21 @@ def test_too_many_logs_are_refused_before_anything_is_published() -> None:
     asyncio.run(run())
 
 
+def test_a_thousand_logs_with_long_names_fit_one_transaction_commit_after_commit() -> None:
+    async def run() -> None:
+        names = [f"{number:04d}" + "x" * 196 for number in range(1_000)]
+        logs = await Logs(*names).create()
+        logs.store = LogStore(logs.server.session(), "/ledgers")
+        commits = RoutedCommits(logs.store)
+        ledger_ids = itertools.count(10_000_000)
+        for turn in range(4):
+            parts = [await logs.part(name, *itertools.islice(ledger_ids, 7)) for name in names]
+            assert await commits.publish(parts, "q", Publisher("n" * 40, turn, "q" * 36))
+        assert len(await logs.store.snapshot(names[0])) == 4 * 7
+
+    asyncio.run(run())
+
+
 @in_logs(*"abcdef")
 async def test_overlapping_commits_at_once_all_take_effect_whole(logs: Logs) -> None:
     """Several processes commit to overlapping logs, and one appends to single logs, all at the same time."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from bkspark.spark.options import SourceOptions
 from bkspark.spark.source import BookKeeperDataSource
 from bkspark.spark.write import destination_of
 from tests.cluster import Cluster
+from tests.spark.test_encryption import key_file
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
@@ -146,6 +148,22 @@ def test_compressed_rows_of_many_tasks_keep_their_order_within_a_task(logs: Logs
     for number in range(7):
         read = logs.spark.read.format("bookkeeper").options(uri=logs.uri, log=f"{logs.prefix}{number}").load()
         assert [row.value for row in read.collect()] == list(range(number, 20_000, 7))
+
+
+@pytest.mark.parametrize("inline", ["0", "512k"])
+def test_routed_rows_of_encrypted_ledgers_are_read_with_the_key(logs: Logs, tmp_path: Path, inline: str) -> None:
+    keys = key_file(tmp_path / "keys", "2026-11")
+    logs.write(logs.frame(("a", 1), ("b", 2)), encryptionKeyFile=keys, inlineBytes=inline)
+    assert logs.content(encryptionKeyFile=keys) == {"a": [1], "b": [2]}
+    with pytest.raises(Exception, match="DecryptionFailed"):
+        logs.content()
+
+
+def test_a_log_with_another_password_fails_the_whole_write_by_name(logs: Logs) -> None:
+    logs.write(logs.frame(("b", 1)), password="secret")
+    with pytest.raises(Exception, match=f"is not the one that log {logs.prefix}b is written"):
+        logs.write(logs.frame(("a", 2), ("b", 3)))
+    assert logs.names() == ["b"]
 
 
 def test_a_stream_routes_each_epoch_once(logs: Logs, tmp_path) -> None:
