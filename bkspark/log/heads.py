@@ -12,6 +12,10 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
 
 from bkspark.errors import (
     ConfigurationError,
@@ -45,12 +49,45 @@ from bkspark.metadata.tree import Check, Create, Operation, Set, Stat, Tree
 CONNECTION_LOSSES_MAX = 5
 LOST_RACES_MAX = 1_000
 PAGES_CACHED_MAX = 64
+AMOUNTS_CACHED_MAX = 512
+"""Pages whose amounts a process keeps: 32 KB each."""
 SCHEMAS_CACHED_MAX = 64
 
 _schemas: dict[str, StoredSchema] = {}
 """Schemas that this process has read, of all logs: their names are hashes of their content."""
 
 T = TypeVar("T")
+Key = TypeVar("Key")
+
+Amounts = npt.NDArray[np.int64]
+"""Row n has the entries and payload bytes of the first n ledgers of a page; no row if not all of them are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pages:
+    """Pages by name, and how much is in the first ledgers of a page. Pages never change, and no two have one name."""
+
+    ledgers: dict[str, tuple[SegmentFacts, ...]]
+    amounts: dict[tuple[str, int], Amounts]
+
+
+_pages: WeakKeyDictionary[Tree, _Pages] = WeakKeyDictionary()
+"""By session: a store is made for a call, and these stay."""
+
+
+def _keep(cache: dict[Key, T], key: Key, value: T, most: int) -> None:
+    if len(cache) >= most:
+        cache.pop(next(iter(cache)))
+    cache[key] = value
+
+
+def _amounts(ledgers: Sequence[SegmentFacts]) -> Amounts:
+    rows = np.zeros((len(ledgers) + 1, 2), np.int64)
+    for at, facts in enumerate(ledgers, 1):
+        if facts.last_entry is None or facts.length is None:
+            return rows[:0]
+        rows[at] = facts.last_entry + 1 - facts.first_entry, facts.length
+    return np.cumsum(rows, axis=0)
 
 
 def new_token() -> str:
@@ -106,8 +143,7 @@ class HeadStore:
     def __init__(self, tree: Tree, root: str) -> None:
         self.tree = tree
         self._root = root
-        # Pages never change, and no two have the same name.
-        self._pages: dict[str, tuple[SegmentFacts, ...]] = {}
+        self._pages = _pages.setdefault(tree, _Pages({}, {}))
 
     async def names(self) -> list[str]:
         """Return the names of all logs, sorted; other ledgers roots' too."""
@@ -242,16 +278,22 @@ class HeadStore:
 
     async def page(self, name: str, ref: PageRef) -> tuple[SegmentFacts, ...]:
         """Return a page's ledgers. Raises NoSuchNode if the page is gone, MetadataFormat as `read`."""
-        ledgers = self._pages.get(ref.name)
+        ledgers = self._pages.ledgers.get(ref.name)
         if ledgers is None:
             path = f"{log_path(name)}/{PAGES}/{ref.name}"
             first_ordinal, ledgers = decode_page((await self.tree.get(path))[0], path)
             if first_ordinal != ref.first_ordinal:
                 raise MetadataFormat(f"metadata node {path} begins at ordinal {first_ordinal}")
-            if len(self._pages) >= PAGES_CACHED_MAX:
-                self._pages.pop(next(iter(self._pages)))
-            self._pages[ref.name] = ledgers
+            _keep(self._pages.ledgers, ref.name, ledgers, PAGES_CACHED_MAX)
         return ledgers
+
+    def amounts(self, ref: PageRef, ledgers: Sequence[SegmentFacts]) -> Amounts:
+        """Return how much is in the first ledgers of a page, which are given; they are counted once."""
+        key = (ref.name, len(ledgers))
+        found = self._pages.amounts.get(key)
+        if found is None:
+            _keep(self._pages.amounts, key, found := _amounts(ledgers), AMOUNTS_CACHED_MAX)
+        return found
 
     async def schema(self, name: str, schema: str) -> StoredSchema:
         """Return a schema by the name of its node. Raises NoSuchNode if it is gone, MetadataFormat as `read`."""
@@ -259,9 +301,7 @@ class HeadStore:
         if stored is None:
             path = f"{log_path(name)}/{SCHEMAS}/{schema}"
             stored = decode_schema((await self.tree.get(path))[0], path)
-            if len(_schemas) >= SCHEMAS_CACHED_MAX:
-                _schemas.pop(next(iter(_schemas)))
-            _schemas[schema] = stored
+            _keep(_schemas, schema, stored, SCHEMAS_CACHED_MAX)
         return stored
 
     async def write_schema(self, name: str, stored: StoredSchema) -> None:

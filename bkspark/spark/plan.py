@@ -11,10 +11,7 @@ from collections.abc import AsyncGenerator, Collection, Container, Iterable, Map
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 
-from pyspark.sql.datasource import InputPartition
-
 from bkspark.client import Client, LedgerReader
-from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import BookieUnavailable, ConfigurationError, DataLoss, NoSuchLedger, NoSuchLog, UnauthorizedAccess
 from bkspark.ledger.encryption import opening_metadata
 from bkspark.ledger.reader import LedgerTimes
@@ -25,55 +22,26 @@ from bkspark.log.positions import EARLIEST, LATEST, Position
 from bkspark.log.routing import RoutedCommits
 from bkspark.log.snapshot import LogSegment, LogSnapshot
 from bkspark.net.pool import NetOptions
-from bkspark.spark.local_files import LedgerPassword
 from bkspark.spark.offsets import position_of
 from bkspark.spark.option_values import EVERY_LEDGER, IdRange
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.ranges import EntryRange, ReadableSegment, at_least, partition_count, share, split
+from bkspark.spark.partition import LedgerRead, ReadPartition
+from bkspark.spark.ranges import (
+    Backlog,
+    EntryRange,
+    PackedRanges,
+    ReadableSegment,
+    amount,
+    at_least,
+    partition_count,
+    share,
+    split,
+)
 from bkspark.spark.stored_ledgers import stored_ledgers
 from bkspark.spark.write_options import ANY_VALUE, NOT
 
-
-@dataclass(frozen=True)
-class LedgerRead:
-    """Entries [first_entry, end_entry) of one ledger, and the metadata that says which bookies have them.
-
-    Custom metadata comes along where includeMetadata makes a column of it, and the part that opens encrypted entries.
-    """
-
-    ordinal: int
-    ledger_id: int
-    first_entry: int
-    end_entry: int
-    metadata: LedgerMetadata
-    created_ms: int
-    log: str
-
-
-class ReadPartition(InputPartition):
-    """What one task reads, in order. It holds all that the task needs: no metadata store is asked again.
-
-    `password`: where it is in a file, the file's name alone. `net`: limits of its connections. `leaves_out`: the log
-    remembers columns that the read has not, and the driver has logged that.
-    """
-
-    def __init__(
-        self,
-        reads: tuple[LedgerRead, ...],
-        addresses: Mapping[str, tuple[str, int]],
-        password: LedgerPassword,
-        *,
-        leaves_out: bool = False,
-        net: NetOptions = NetOptions(),
-        encryption_key_file: str | None = None,
-    ) -> None:
-        super().__init__(None)
-        self.reads = reads
-        self.addresses = addresses
-        self.password = password
-        self.leaves_out = leaves_out
-        self.net = net
-        self.encryption_key_file = encryption_key_file
+OPENED_LEDGERS_MAX = 2_000
+"""Ledgers whose metadata the driver reads for a plan. Tasks of a larger plan read those of their own ledgers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,17 +270,33 @@ class ReadPlanner:
         await self._open([listed.ledger_id])
         return self._opened.get(listed.ledger_id)
 
+    async def backlog(self, snapshot: LogSnapshot, begin: Position, end: Position) -> Backlog:
+        """Return how much there is from `begin` up to `end`; pages of the list are counted once.
+
+        Raises as `extents`.
+        """
+        entries = octets = 0
+        parts, at = [], begin.ordinal
+        async for first, stop, more_entries, more_octets in snapshot.closed_runs(begin.ordinal + 1, end.ordinal):
+            parts.append((at, first))
+            entries, octets, at = entries + more_entries, octets + more_octets, stop
+        for first, stop in [*parts, (at, end.ordinal + 1)]:
+            if first < stop:
+                some = amount([each async for each in self.extents(snapshot, first, end, stop)], begin, end)
+                entries, octets = entries + some.entries, octets + some.octets
+        return Backlog(entries, octets)
+
     async def extents(
-        self, snapshot: LogSnapshot, first_ordinal: int, end: Position
+        self, snapshot: LogSnapshot, first_ordinal: int, end: Position, end_ordinal: int | None = None
     ) -> AsyncGenerator[ReadableSegment]:
-        """Yield the entries before `end` of the ledgers from `first_ordinal` on, in order.
+        """Yield the entries before `end` of the ledgers from `first_ordinal` on, in order; up to `end_ordinal`.
 
         The result depends only on the log's content before `end`, which never changes: planning again gives the same.
 
         Raises:
             DataLoss: a ledger is gone, or ends before `end` (failOnDataLoss; otherwise the rest is yielded).
         """
-        async for run in snapshot.runs(first_ordinal, end.ordinal + 1):
+        async for run in snapshot.runs(first_ordinal, end.ordinal + 1 if end_ordinal is None else end_ordinal):
             await self._open([listed.ledger_id for listed in run if listed.last_entry is None])
             for listed in run:
                 extent = self._listed_extent(listed, snapshot.name)
@@ -452,14 +436,20 @@ class ReadPlanner:
             groups = at_least(groups, options.partitions_min)
         if options.partition_entries_max is not None:
             groups = split(groups, options.partition_entries_max)
+        if options.reads_logs and len(ranges) > OPENED_LEDGERS_MAX:
+            password = options.ledger_password
+            return [
+                ReadPartition((), {}, password, leaves_out=leaves_out, unopened=PackedRanges.of(group))
+                for group in groups
+            ]
         await self._open([entries.ledger_id for entries in ranges])
         addresses = await self._addresses()
         return [self._partition(group, addresses, leaves_out=leaves_out) for group in groups]
 
-    async def one_partition(self, ranges: Sequence[EntryRange]) -> ReadPartition:
+    async def one_partition(self, ranges: Sequence[EntryRange], *, leaves_out: bool = False) -> ReadPartition:
         """Return one partition of all the ranges, in order. Raises as `partitions`."""
         await self._open([entries.ledger_id for entries in ranges])
-        return self._partition(ranges, await self._addresses())
+        return self._partition(ranges, await self._addresses(), leaves_out=leaves_out)
 
     def _partition(
         self, group: Iterable[EntryRange], addresses: Mapping[str, tuple[str, int]], *, leaves_out: bool = False

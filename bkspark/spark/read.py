@@ -24,8 +24,9 @@ from bkspark.spark.connection import connect
 from bkspark.spark.frozen import freeze_imported_modules
 from bkspark.spark.local_files import encryption_with
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.plan import LedgerRead, ReadPartition, ReadPlanner
-from bkspark.spark.ranges import EntryRange, between, cut
+from bkspark.spark.partition import LedgerRead, ReadPartition
+from bkspark.spark.plan import ReadPlanner
+from bkspark.spark.ranges import EntryRange, PackedRanges, between, cut
 from bkspark.spark.workers import task_pool
 from bkspark.wire.digest import EntryDigest
 from bkspark.wire.encrypted_entries import RECORD_KEY
@@ -131,6 +132,8 @@ def read_partition(partition: InputPartition, schema: StructType, options: Sourc
     if not isinstance(partition, ReadPartition):
         return iter(())
     freeze_imported_modules()
+    if partition.unopened is not None:
+        partition = _opened_in_task(partition.unopened, options, leaves_out=partition.leaves_out)
     # The driver's log names the columns that the log has and the read has not; tasks need not fail on them.
     assembler = row_assembler(schema, replace(options, columns_inferred=False) if partition.leaves_out else options)
 
@@ -140,6 +143,12 @@ def read_partition(partition: InputPartition, schema: StructType, options: Sourc
         assembler.tell_columns()
 
     return joined(batches())
+
+
+def _opened_in_task(unopened: PackedRanges, options: SourceOptions, *, leaves_out: bool) -> ReadPartition:
+    """Return the partition with what its ledgers' metadata say. Raises as `ReadPlanner.partitions`."""
+    planner = ReadPlanner(connect(options).asynchronous, options)
+    return run(lambda: planner.one_partition(unopened.unpacked(), leaves_out=leaves_out))
 
 
 def scanned(partition: ReadPartition, *, fail_on_data_loss: bool) -> _Entries:
