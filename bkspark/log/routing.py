@@ -140,7 +140,10 @@ class RoutedCommits:
             VersionPublished: another query or job has published the version, or one of the logs has it by itself.
             NoSuchLog, SchemaMismatch, DataLoss, ...: a log may not be written; the message names it.
             MetadataError: too many logs, or the store is unreachable; the message says if the outcome is unknown.
+            ValueError: two parts are of one log.
         """
+        if len({part.log for part in parts}) < len(parts):
+            raise ValueError("a log has several parts: join their ledgers, of which one order is published")
         commit = _Commit(self, self._store, parts, owner_id, publisher, fence)
         is_new = await commit.run()
         if is_new:

@@ -25,7 +25,7 @@ def log_column(schema: StructType) -> str:
     found = [column for column in schema if column.name.lower() == LOG_COLUMN]
     if not found:
         raise ConfigurationError(
-            "option 'log' is missing: a write needs the name of a log, or a column 'log' that names the log of each row"
+            "option 'log' is missing, and no column 'log' names the log of each row: give option 'log', or that column"
         )
     if len(found) > 1:
         raise ConfigurationError(

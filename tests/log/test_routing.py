@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from bkspark.errors import DataLoss, MetadataError, NoSuchLog, SchemaMismatch, VersionPublished
+from bkspark.errors import DataLoss, MetadataAccessDenied, MetadataError, NoSuchLog, SchemaMismatch, VersionPublished
 from bkspark.log.delta import DELTA_BYTES_MAX, delta_path
 from bkspark.log.formats import Publisher, SegmentFacts, SegmentOwner
 from bkspark.log.positions import Position
@@ -17,7 +17,7 @@ from bkspark.log.routing import ROUTED_ROOT, Part, RoutedCommits
 from bkspark.log.schemas import SchemaChange, StoredSchema
 from bkspark.log.store import LogStore
 from bkspark.metadata.memory import Fault, MemoryStore, MemoryTree
-from bkspark.metadata.tree import Stat
+from bkspark.metadata.tree import Operation, Set, Stat
 from tests.log.world import JOB, TurningTree, closed
 
 Q0 = Publisher("q", 0)
@@ -196,6 +196,21 @@ async def test_one_log_that_may_not_be_written_fails_the_commit_by_name(logs: Lo
     other = SchemaChange(StoredSchema("arrow", "{}"), "0" * 32)
     with pytest.raises(SchemaMismatch, match="log b got another schema"):
         await logs.commits.publish([await logs.part("a", 5), await logs.part("b", 6, schema=other)], "j1")
+    assert await logs.content() == {"a": [], "b": []}
+
+
+@in_logs("a", "b")
+async def test_a_log_has_one_part(logs: Logs) -> None:
+    with pytest.raises(ValueError, match="a log has several parts"):
+        await logs.commits.publish([await logs.part("a", 1), await logs.part("a", 2)], "j1")
+
+
+@in_logs("a", "b")
+async def test_a_log_that_is_closed_to_this_client_fails_the_commit_by_name(logs: Logs) -> None:
+    parts = [await logs.part("a", 1), await logs.part("b", 2)]
+    refusing = RoutedCommits(LogStore(RefusingTree(logs.server, delta_path("b")), "/ledgers"))
+    with pytest.raises(MetadataAccessDenied, match="/bkspark/logs/b/delta"):
+        await refusing.publish(parts, "j1")
     assert await logs.content() == {"a": [], "b": []}
 
 
@@ -386,6 +401,19 @@ async def test_forgotten_records_do_not_let_a_version_be_published_twice(logs: L
 async def test_a_job_without_a_name_leaves_no_record(logs: Logs) -> None:
     await logs.commit(a=1, b=2)
     assert await logs.server.session().children(ROUTED_ROOT) == []
+
+
+class RefusingTree(MemoryTree):
+    """A session that may not change one node."""
+
+    def __init__(self, server: MemoryStore, path: str) -> None:
+        super().__init__(server, session_id=2_001, timeout_s=10.0)
+        self._path = path
+
+    async def transaction(self, operations: Sequence[Operation]) -> None:
+        if any(isinstance(each, Set) and each.path == self._path for each in operations):
+            raise MetadataAccessDenied(f"ZooKeeper refuses a transaction of {self._path}")
+        await super().transaction(operations)
 
 
 class MeanwhileTree(MemoryTree):

@@ -199,7 +199,7 @@ def test_a_stream_routes_each_epoch_once(logs: Logs, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("schema", "options", "reason"),
     [
-        ("value integer", {}, "option 'log' is missing: a write needs the name of a log, or a column 'log'"),
+        ("value integer", {}, "option 'log' is missing, and no column 'log' names .*: give option 'log'"),
         ("log integer, value integer", {}, "column 'log' is int, and the name of a row's log is a string"),
         ("log string, LOG string, value integer", {}, "columns 'log', 'LOG' could all name a row's log"),
         ("log string", {}, "no column beside 'log'"),
