@@ -264,15 +264,20 @@ class _Commit:
 
     async def _try(self) -> bool:
         record = await self._commits._record(self._path)
-        if record.token == self._token:
-            return True  # the answer was lost
-        publisher = self._publisher
-        if publisher is not None and is_repetition(record.last_epochs, "a routed commit", publisher):
-            return False
+        known = self._known(record)
+        if known is not None:
+            return known
         if record.version is None:
             await self._commits._make_room()
         todo = [name for name in self._parts if name not in self._prepared]
-        self._prepared.update(zip(todo, await each_of(self._prepare, todo)))
+        try:
+            self._prepared.update(zip(todo, await each_of(self._prepare, todo)))
+        except _InLog as error:
+            # Another process may have published the version in all logs since the record was read.
+            known = self._known(await self._commits._record(self._path))
+            if known is not None:
+                return known
+            raise error.refusal from None
         operations = [self._recording(record), Set(ROUTED_ROOT, b"", ANY_VERSION)]
         for prepared in self._prepared.values():
             operations += prepared.operations
@@ -285,6 +290,14 @@ class _Commit:
             self._is_uncertain = True
             raise
         return True
+
+    def _known(self, record: _Record) -> bool | None:
+        """Return whether this commit took effect, if the record says so; False if another had published its version."""
+        if record.token == self._token:
+            return True  # the answer was lost
+        publisher = self._publisher
+        is_repeated = publisher is not None and is_repetition(record.last_epochs, "a routed commit", publisher)
+        return False if is_repeated else None
 
     def _recording(self, record: _Record) -> Operation:
         published = (
@@ -346,10 +359,12 @@ class _Commit:
         if change.head is None:
             publisher = self._publisher
             assert publisher is not None
-            raise VersionPublished(
-                f"version {publisher.version} of {publisher.name!r} cannot be published in several logs: log {name} "
-                f"has it, by a write to that log alone, up to version {change.result.last_epoch}",
-                last_version=change.result.last_epoch,
+            raise _InLog(
+                VersionPublished(
+                    f"version {publisher.version} of {publisher.name!r} cannot be published in several logs: log "
+                    f"{name} has it, by a write to that log alone, up to version {change.result.last_epoch}",
+                    last_version=change.result.last_epoch,
+                )
             )
         return change
 
@@ -375,6 +390,14 @@ class _Commit:
             return Change(head, None)
 
         await self._heads.change(name, decide)
+
+
+class _InLog(Exception):
+    """A log has the version; `refusal` is the error if no routed commit published it there."""
+
+    def __init__(self, refusal: VersionPublished) -> None:
+        super().__init__(refusal)
+        self.refusal = refusal
 
 
 class _TooLarge(BookKeeperError):
