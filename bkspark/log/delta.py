@@ -9,8 +9,9 @@ The text is JSON as that of a head: `{"base":17,"changed":{...},"version":1}`. `
 to which the changes apply: they count while the head has that version, and are part of the head once it has a higher
 one. So every change of the head takes them over, and no process has to tidy up after another.
 
-`changed` has the members of the head that differ, in one of two forms: `{"set":value}`, or for a list
-`{"add":[...],"drop":[...]}`: the indexes of the items to drop, and then the items to add at its end.
+`changed` has the members of the head that differ, in one of three forms: `{"set":value}`; for a list
+`{"add":[...],"drop":[...]}`, the indexes of the items to drop, and then the items to add at its end; for an object
+`{"members":{...}}`, its own members that differ, in the same forms.
 
     {"base":17,"changed":{"last_epochs":{"add":[["q1",8]],"drop":[0]},"tail":{"add":[[12,99,1024]],"drop":[]}},
     "version":1}
@@ -48,6 +49,8 @@ def encode_delta(base: int, stored: LogHead, wanted: LogHead) -> bytes:
 
 
 def _difference(before: Any, after: Any) -> dict[str, Any]:
+    if isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
+        return {"members": {key: _difference(before[key], each) for key, each in after.items() if before[key] != each}}
     if not isinstance(before, list) or not isinstance(after, list):
         return {"set": after}
     drop, kept = [], 0
@@ -73,7 +76,7 @@ def decode_changed(head: bytes, data: bytes, name: str) -> LogHead:
     try:
         for key, change in changed.items():
             members[key] = _applied(members.get(key, []), change)
-    except (KeyError, TypeError, AttributeError, ValueError):
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
         raise _error(delta_path(name), "its changes are not those of a head") from None
     return decode_head(json.dumps(members).encode("ascii"), f"{log_path(name)} with its {DELTA}")
 
@@ -81,6 +84,8 @@ def decode_changed(head: bytes, data: bytes, name: str) -> LogHead:
 def _applied(before: Any, change: dict[str, Any]) -> Any:
     if "set" in change:
         return change["set"]
+    if "members" in change:
+        return {**before, **{key: _applied(before[key], each) for key, each in change["members"].items()}}
     drop = set(change["drop"])
     if not drop <= set(range(len(before))):
         raise ValueError

@@ -7,7 +7,7 @@
     /bkspark/logs/<name>/schemas/<schema>   a payload format and schema of entries: `schemas` specifies it
 
 A node is JSON text, ASCII, keys sorted, no spaces, every key present and no other. `version` is 1, or 2 for a head with
-slices, 3 for one that names queries, 4 for one with schemas, 5 for one with a delta. Numbers are whole, below 2^63. A
+slices, 3 for one that names queries, 4 for one with schemas, 6 for one with a delta. Numbers are whole, below 2^63. A
 *ledger* in a list is
 `[id]` if its end was unknown when it was listed, `[id, last entry, bytes]` if it was closed. Its *ordinal* is its index
 in the log's list, counted from 0 and never reused. A *token* is 16 hexadecimal digits chosen at random.
@@ -22,7 +22,7 @@ Head:
 
     version        1, or 2 once the log has had a slice: an older bkspark would read beyond the ends of slices. 3 while
                    `last_epochs` names a query: an older one would drop the rows of another query as a repetition. 4
-                   once a schema was recorded: an older one would append what does not fit. 5 while `routed` is there:
+                   once a schema was recorded: an older one would append what does not fit. 6 while `routed` is there:
                    an older one would not see what routed commits published
     id             token of the log: it differs when a log of that name is deleted and created again
     root           the ledgers root of the cluster that holds the ledgers: `/ledgers`
@@ -45,7 +45,7 @@ Head:
     schemas        only from version 4 on, not empty: [first ordinal, number, schema] by ascending ordinal. The schema
                    (the name of its node, 32 hexadecimal digits) applies from that ordinal up to that of the next item.
                    Ledgers before the first item were written without one. Numbers count the log's schemas from 1
-    routed         only in version 5, true: the log was in a routed commit, so its node `delta` must be read, too
+    routed         only in version 6, true: the log was in a routed commit, so its node `delta` must be read, too
                    (delta.py)
 
 `{"changes":["00000000000000aa"],"condemned":[],"deleted":false,"first_ordinal":0,"id":"00000000000000aa",
@@ -92,7 +92,7 @@ VERSION = 1
 SLICES_VERSION = 2
 QUERIES_VERSION = 3
 SCHEMAS_VERSION = 4
-ROUTED_VERSION = 5
+ROUTED_VERSION = 6
 LOGS_ROOT = "/bkspark/logs"
 PAGES, PENDING, CONDEMNED = "pages", "pending", "condemned"
 
@@ -372,7 +372,7 @@ def _listed(ledgers: Sequence[SegmentFacts]) -> list[list[int]]:
 
 @lru_cache(maxsize=HEADS_CACHED_MAX)
 def decode_head(data: bytes, path: str) -> LogHead:
-    """Return the head. Raises MetadataFormat, which names `path`, for anything but a head of version 1 to 5."""
+    """Return the head. Raises MetadataFormat, which names `path`, for anything but a head of version 1 to 6."""
     node = _Node(data, path, "log head", version_max=ROUTED_VERSION)
     start = node.whole_list("start", lowest=NO_LEDGER)
     if len(start) != 3 or start[0] < 0 or start[2] < 0:
@@ -393,7 +393,7 @@ def decode_head(data: bytes, path: str) -> LogHead:
         is_deleted=node.flag("deleted"),
         has_slices=node.version >= SLICES_VERSION,
         schemas=node.schemas("schemas") if node.version == SCHEMAS_VERSION or node.has("schemas") else (),
-        is_routed=node.version >= ROUTED_VERSION and node.flag("routed"),
+        is_routed=node.has("routed") and node.flag("routed"),
     )
     node.end()
     _check_head(head, node)

@@ -32,7 +32,7 @@ class LogSegment:
 
 
 class LogSnapshot:
-    """The ledgers [first_ordinal, end_ordinal) of a log; `version` is that of its head.
+    """The ledgers [first_ordinal, end_ordinal) of a log; `version` rises with each change.
 
     Truncating, overwriting or deleting the log afterwards removes ledgers from a snapshot too: reading their page then
     raises DataLoss or NoSuchLog.
@@ -42,7 +42,7 @@ class LogSnapshot:
         self._heads = heads
         self.name = name
         self.head: LogHead = stored.head
-        self.version = stored.version
+        self.version = stored.version + (stored.delta_version or 0)
 
     def __len__(self) -> int:
         return self.end_ordinal - self.first_ordinal

@@ -241,6 +241,19 @@ async def test_every_other_change_of_a_log_keeps_what_was_routed(logs: Logs) -> 
 
 
 @in_logs("a", "b")
+async def test_the_version_of_a_log_rises_with_each_change(logs: Logs) -> None:
+    versions = [(await logs.store.snapshot("a")).version]
+    for ledger_id in range(1, 20, 2):
+        if ledger_id % 4 == 1:
+            await logs.commit(a=ledger_id, b=ledger_id + 1)
+        else:
+            await logs.store.attempts.add("a", ledger_id, JOB)
+            await logs.store.append_ledgers("a", closed(ledger_id))
+        versions.append((await logs.store.snapshot("a")).version)
+    assert versions == sorted(set(versions))
+
+
+@in_logs("a", "b")
 async def test_positions_of_what_was_routed_stay_valid(logs: Logs) -> None:
     await logs.commit(Q0, a=1, b=2)
     await logs.commit(a=3, b=4)

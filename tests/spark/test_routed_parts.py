@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql.types import StructType
 
 from bkspark.blocking import Client, run
-from bkspark.errors import ConfigurationError, MalformedPayload
-from bkspark.log.formats import SegmentOwner
+from bkspark.errors import ConfigurationError, MalformedPayload, VersionPublished
+from bkspark.log.formats import Publisher, SegmentOwner
 from bkspark.log.store import LogStore
 from bkspark.spark import routed_write
 from bkspark.spark.options import SourceOptions
@@ -62,7 +62,8 @@ class Sink:
         self.prefix = f"parts-{uuid.uuid4().hex[:8]}-"
         self._client = client
         parsed = SourceOptions.parse({"uri": cluster.uri, "payloadFormat": "raw", **options})
-        self.destination = RoutedDestination(SCHEMA, parsed.for_batch_write(), is_overwrite=False)
+        checked = parsed.for_batch_write() if parsed.txn_app_id is None else parsed.for_stream_write()
+        self.destination = RoutedDestination(SCHEMA, checked, is_overwrite=False)
 
     def batch(self, *rows: tuple[bytes, str]) -> pa.RecordBatch:
         return batch(*((value, self.prefix + log) for value, log in rows))
@@ -123,3 +124,45 @@ def test_a_log_of_another_cluster_fails_the_whole_write_by_name(cluster, client)
     with pytest.raises(ConfigurationError, match=f"log {sink.prefix}b belongs to the cluster at /other/ledgers"):
         sink.write(sink.batch((b"1", "a"), (b"2", "b")))
     assert f"{sink.prefix}a" not in client.logs()
+
+
+# ---- versions of a name ----
+
+
+def epoch(sink: Sink, query: str, version: int, *rows: tuple[bytes, str], is_complete: bool = False) -> None:
+    """Write and commit an epoch of a query under the name that the sink's options have."""
+    name = sink.destination.options.txn_app_id
+    assert name is not None
+    owner = SegmentOwner("query", name, version, 0, 0)
+    result = sink.destination.write(owner, iter([sink.batch(*rows)]), is_keyed=True, query=query)
+    publisher = Publisher(name, version, query)
+    sink.destination.publish_version([result], publisher, is_overwrite=is_complete, epoch=version)
+
+
+def test_rows_of_another_query_are_refused_with_what_to_do(cluster, client) -> None:
+    sink = Sink(cluster, client, txnAppId=f"app-{uuid.uuid4().hex[:8]}")
+    epoch(sink, "q1", 0, (b"1", "a"), (b"2", "b"))
+    epoch(sink, "q1", 1, (b"3", "a"))
+    with pytest.raises(VersionPublished, match="None of its 2 rows was written") as refused:
+        epoch(sink, "q2", 0, (b"4", "a"), (b"5", "c"))
+    assert "txnVersion 2 " in str(refused.value)
+    assert [sink.content(log) for log in "ab"] == [[b"1", b"3"], [b"2"]]
+
+
+def test_repeated_epoch_is_left_out_of_all_logs_and_its_rows_are_counted(cluster, client, caplog) -> None:
+    name = f"app-{uuid.uuid4().hex[:8]}"
+    sink = Sink(cluster, client, txnAppId=name, ifPublished="skip")
+    for _ in range(2):
+        epoch(sink, "q1", 0, (b"1", "a"), (b"2", "b"))
+    epoch(sink, "q2", 0, (b"3", "a"), (b"4", "c"))
+    assert [message.partition(":")[2] for message in caplog.messages][:1] == [" its 2 rows are not written again"]
+    assert "Its 2 rows are left out" in caplog.messages[-1]
+    assert [sink.content(log) for log in "ab"] == [[b"1"], [b"2"]]
+
+
+def test_complete_mode_replaces_the_logs_that_the_rows_name_once_for_each_epoch(cluster, client) -> None:
+    sink = Sink(cluster, client, txnAppId=f"app-{uuid.uuid4().hex[:8]}")
+    epoch(sink, "q1", 0, (b"1", "a"), (b"2", "b"), is_complete=True)
+    for _ in range(2):
+        epoch(sink, "q1", 1, (b"3", "a"), is_complete=True)
+    assert [sink.content(log) for log in "ab"] == [[b"3"], [b"2"]]
