@@ -52,7 +52,7 @@ from bkspark.spark.formats.raw import VALUE
 from bkspark.spark.formats.registry import columns_of, decoder_of
 from bkspark.spark.option_values import shown
 from bkspark.spark.options import SPARK, SourceOptions
-from bkspark.spark.partition import LedgerRead
+from bkspark.spark.partitions import LedgerRead
 from bkspark.spark.versions import COUNTS_WITHOUT_COLUMNS, SPARK_VERSION
 
 _log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from bkspark.blocking import run
 from bkspark.errors import ConfigurationError, DataLoss
 from bkspark.log.positions import Position
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.partition import ReadPartition
+from bkspark.spark.partitions import ReadPartition
 from bkspark.spark.progress import BYTES_BEHIND, ENTRIES_BEHIND
 from bkspark.spark.ranges import Backlog, EntryRange, fair_share
 from bkspark.spark.versions import (

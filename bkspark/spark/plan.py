@@ -25,7 +25,7 @@ from bkspark.net.pool import NetOptions
 from bkspark.spark.offsets import position_of
 from bkspark.spark.option_values import EVERY_LEDGER, IdRange
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.partition import LedgerRead, ReadPartition
+from bkspark.spark.partitions import LedgerRead, ReadPartition
 from bkspark.spark.ranges import (
     Backlog,
     EntryRange,

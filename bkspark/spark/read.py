@@ -24,7 +24,7 @@ from bkspark.spark.connection import connect
 from bkspark.spark.frozen import freeze_imported_modules
 from bkspark.spark.local_files import encryption_with
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.partition import LedgerRead, ReadPartition
+from bkspark.spark.partitions import LedgerRead, ReadPartition
 from bkspark.spark.plan import ReadPlanner
 from bkspark.spark.ranges import EntryRange, PackedRanges, between, cut
 from bkspark.spark.workers import task_pool

@@ -24,7 +24,7 @@ from bkspark.spark.following import CHECKPOINT, FollowingReader, OffsetForm, tel
 from bkspark.spark.log_schemas import ColumnCheck
 from bkspark.spark.offsets import LogOffset, ManyLogs, OneLog
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.partition import ReadPartition
+from bkspark.spark.partitions import ReadPartition
 from bkspark.spark.plan import ReadPlanner
 from bkspark.spark.ranges import Backlog, EntryRange, ReadableSegment, advance, between
 from bkspark.spark.read import read_partition

@@ -1,4 +1,4 @@
-"""What a task is given to read."""
+"""What a task reads: it is planned on the driver and sent to the task."""
 
 from __future__ import annotations
 
