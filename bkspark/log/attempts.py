@@ -52,6 +52,7 @@ DeleteLedger = Callable[[int], Awaitable[None]]
 """Deletes a ledger; one that does not exist is no error."""
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class AttemptStore:
@@ -311,6 +312,17 @@ def chunks(items: Sequence[T], count: int) -> Iterator[Sequence[T]]:
     """Yield `items` in order, `count` at a time."""
     for start in range(0, len(items), count):
         yield items[start : start + count]
+
+
+async def each_of(call: Callable[[T], Awaitable[R]], items: Sequence[T]) -> list[R]:
+    """Return what the call returns for each item, CALLS_AT_ONCE at a time; these end before an error is raised."""
+    results: list[R] = []
+    for some in chunks(items, CALLS_AT_ONCE):
+        for done in await asyncio.gather(*map(call, some), return_exceptions=True):
+            if isinstance(done, BaseException):
+                raise done
+            results.append(done)
+    return results
 
 
 def pending_path(name: str, ledger_id: int) -> str:

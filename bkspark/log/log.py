@@ -29,10 +29,11 @@ from bkspark.log.formats import (
     check_log_name,
 )
 from bkspark.log.positions import EARLIEST, LATEST, LogBatch, OffsetSpec, Position, check_offset
+from bkspark.log.publication import AnyPublisher, check_ledgers, check_publisher_argument
 from bkspark.log.retention import Retention
 from bkspark.log.schemas import SchemaChange
 from bkspark.log.snapshot import LogSegment, LogSnapshot
-from bkspark.log.store import AnyPublisher, AppendOutcome, LogStore, check_ledgers, check_publisher_argument
+from bkspark.log.store import AppendOutcome, LogStore
 from bkspark.log.unregistered import delete_unregistered
 from bkspark.log.writer import (
     DEFAULTS,
@@ -385,8 +386,12 @@ class Log:
         outcome = await store.append_ledgers(
             self._name, ledgers, publisher=publisher, only_if_empty=only_if_empty, shared=shared, schema=schema
         )
-        await self._expiry_timer.tick()
+        await self.keep_retention()
         return outcome
+
+    async def keep_retention(self) -> None:
+        """Remove what has expired, if this object has not tried it lately; a failure is left to the next try."""
+        await self._expiry_timer.tick()
 
     async def has_published(self, publisher: AnyPublisher) -> bool:
         """Whether a publisher has published this version, or a later one, so that publishing it changes nothing.
@@ -422,6 +427,10 @@ class Log:
                 await self._sweep_after(store)
                 return outcome
         raise self._contended()
+
+    async def sweep(self) -> None:
+        """Delete ledgers that a change of the log has condemned, as far as that is possible now."""
+        await self._sweep_after(await self.store())
 
     async def _sweep_after(self, store: LogStore) -> None:
         """Delete ledgers that a change has condemned. The change is done, so a failure here must not reach its caller:
@@ -514,8 +523,9 @@ class Log:
         patience = Patience(patience_s, asyncio.get_running_loop().time)
         store = await self.store()
         changed = asyncio.Event()
-        position = await reading.position_of(self._open_listed, await self.snapshot(), start)
-        unwatch = await store.watch(self._name, changed.set)
+        snapshot = await self.snapshot()
+        position = await reading.position_of(self._open_listed, snapshot, start)
+        unwatch = await store.watch(self._name, changed.set, is_routed=snapshot.head.is_routed)
         try:
             while True:
                 changed.clear()

@@ -11,14 +11,12 @@ Three rules make a log's list safe to share:
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from bkspark.errors import (
-    ConfigurationError,
     LedgerFenced,
     LogExists,
     MetadataError,
@@ -31,24 +29,27 @@ from bkspark.errors import (
 from bkspark.log import changes, times
 from bkspark.log.attempts import AttemptStore, DeleteLedger, condemned, pending_path
 from bkspark.log.consumers import ConsumerStore
+from bkspark.log.delta import DELTA
 from bkspark.log.formats import (
     CONDEMNED,
     PAGES,
     PENDING,
+    TAIL_LEDGERS_MAX,
     LogHead,
     PageRef,
     Publisher,
     SegmentFacts,
-    check_publisher,
     encode_page,
     log_path,
 )
-from bkspark.log.heads import CONNECTION_LOSSES_MAX, Change, HeadStore, NewNode, StoredHead, new_token
+from bkspark.log.heads import CONNECTION_LOSSES_MAX, Change, Decide, HeadStore, NewNode, StoredHead, new_token
 from bkspark.log.positions import Position
+from bkspark.log.publication import AnyPublisher, check_ledgers
 from bkspark.log.retention import CONSUMERS, Retention
 from bkspark.log.schemas import SCHEMAS, SchemaChange
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.log.times import OpenTimes
+from bkspark.log.watching import LogWatch
 from bkspark.metadata.tree import Callback, Check, Create, Delete, Operation, Tree
 
 PAGES_DROPPED_MAX = 500
@@ -58,9 +59,6 @@ SHARED_DROPPED_MAX = 500
 """Registrations of shared ledgers that one transaction removes, for the same reason."""
 
 T = TypeVar("T")
-
-AnyPublisher = Publisher | tuple[str, int] | tuple[str, int, str | None]
-"""A publisher, or its members as a plain tuple."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +105,11 @@ class LogStore:
         self.attempts = AttemptStore(self._heads)
         self.consumers = ConsumerStore(self._heads)
 
+    @property
+    def heads(self) -> HeadStore:
+        """The heads of the logs, for changes of many logs at once (routing.py)."""
+        return self._heads
+
     # ---- whole logs ----
 
     async def names(self) -> list[str]:
@@ -151,9 +154,15 @@ class LogStore:
         """Return a snapshot for a decision on a head; its version does not matter."""
         return LogSnapshot(self._heads, name, StoredHead(head, 0))
 
-    async def watch(self, name: str, callback: Callback) -> Callback:
-        """Call `callback()` whenever the log may have changed; return what ends that."""
-        return await self._tree.watch(log_path(name), callback)
+    async def watch(self, name: str, callback: Callback, *, is_routed: bool) -> Callback:
+        """Call `callback()` whenever the log may have changed; return what ends that.
+
+        Args:
+            is_routed: the log was in a routed commit when it was read last.
+        """
+        watch = LogWatch(self._tree, name, callback)
+        await watch.begin(is_routed=is_routed)
+        return watch.end
 
     async def delete(self, name: str, delete_ledger: DeleteLedger, *, closed: Sequence[int]) -> bool:
         """Delete a log with all its ledgers, the pending ones too; False: a ledger that is not in `closed` may be open.
@@ -168,7 +177,9 @@ class LogStore:
             await self.attempts.remove_unnamed(name)
             version = (await self._heads.read(name, even_if_deleted=True)).version
             later = [
-                Delete(node) for folder in (SCHEMAS, CONSUMERS, times.TIMES) for node in await self._all(path, folder)
+                Delete(node)
+                for folder in (SCHEMAS, CONSUMERS, times.TIMES, DELTA)
+                for node in await self._all(path, folder)
             ]
             folders = [Delete(f"{path}/{folder}") for folder in (PAGES, PENDING, CONDEMNED)]
             try:
@@ -216,6 +227,30 @@ class LogStore:
             MetadataError: the store is unreachable; the message says whether the outcome is unknown.
         """
         check_ledgers(ledgers, publisher)
+        decide = self.appending(
+            name, ledgers, publisher=publisher, only_if_empty=only_if_empty, shared=shared, schema=schema
+        )
+        outcome = await self._heads.change(name, decide)
+        if outcome.is_new:
+            await self.attempts.forget_published(name, list({facts.ledger_id for facts in ledgers} - set(shared)))
+        return outcome
+
+    def appending(
+        self,
+        name: str,
+        ledgers: Sequence[SegmentFacts],
+        *,
+        publisher: AnyPublisher | None,
+        only_if_empty: bool = False,
+        shared: Collection[int],
+        schema: SchemaChange | None,
+        tail_max: int = TAIL_LEDGERS_MAX,
+    ) -> Decide[AppendOutcome]:
+        """Return the decision of `append_ledgers`.
+
+        Args:
+            tail_max: ledgers that may be in the head itself.
+        """
 
         async def decide(head: LogHead) -> Change[AppendOutcome]:
             repeated = _repeated(head, name, publisher)
@@ -225,16 +260,13 @@ class LogStore:
                 raise LogExists(f"log {name} holds ledgers already, and was to be written only while it holds none")
             await self.attempts.check(name, [facts.ledger_id for facts in ledgers])
             sliced = replace(head, has_slices=head.has_slices or _has_slices(ledgers, shared))
-            grown, nodes = await self._appended(name, sliced, ledgers)
+            grown, nodes = await self._appended(name, sliced, ledgers, tail_max)
             grows = bool(head.tail and ledgers and head.tail[-1].joined(ledgers[0]))
             grown = await self._with_schema(name, grown, schema, head.end_ordinal - grows)
             outcome = AppendOutcome(True, head.end_ordinal - grows, None if publisher is None else publisher[1])
             return self._changed(name, head, _remember(grown, publisher), outcome, nodes)
 
-        outcome = await self._heads.change(name, decide)
-        if outcome.is_new:
-            await self.attempts.forget_published(name, list({facts.ledger_id for facts in ledgers} - set(shared)))
-        return outcome
+        return decide
 
     async def replace_ledgers(
         self,
@@ -263,6 +295,25 @@ class LogStore:
         *,
         is_deletion: bool,
     ) -> AppendOutcome | None:
+        decide = self.replacing(name, ledgers, publisher, closed, schema, is_deletion=is_deletion)
+        outcome = await self._heads.change(name, decide, even_if_deleted=is_deletion)
+        if outcome is not None and outcome.is_new:
+            await self.attempts.forget_published(name, [facts.ledger_id for facts in ledgers])
+        return outcome
+
+    def replacing(
+        self,
+        name: str,
+        ledgers: Sequence[SegmentFacts],
+        publisher: AnyPublisher | None,
+        closed: Sequence[int],
+        schema: SchemaChange | None = None,
+        *,
+        is_deletion: bool = False,
+        tail_max: int = TAIL_LEDGERS_MAX,
+    ) -> Decide[AppendOutcome | None]:
+        """Return the decision of `replace_ledgers`; the result None as there."""
+
         async def decide(head: LogHead) -> Change[AppendOutcome | None]:
             repeated = _repeated(head, name, publisher)
             if repeated is not None:
@@ -274,7 +325,7 @@ class LogStore:
             gone = {ledger.ledger_id for ledger in old}
             changed, lists = condemned(changes.emptied(head), name, sorted(gone))
             changed = replace(changed, is_deleted=is_deletion, has_slices=head.has_slices or _has_slices(ledgers, ()))
-            changed, pages = await self._appended(name, changed, ledgers)
+            changed, pages = await self._appended(name, changed, ledgers, tail_max)
             if is_deletion:
                 changed = replace(changed, schemas=())
             changed = await self._with_schema(name, changed, schema, head.end_ordinal)
@@ -282,10 +333,7 @@ class LogStore:
             shared = await self._unshared(name, gone)
             return self._changed(name, head, _remember(changed, publisher), outcome, [*lists, *pages], shared)
 
-        outcome = await self._heads.change(name, decide, even_if_deleted=is_deletion)
-        if outcome is not None and outcome.is_new:
-            await self.attempts.forget_published(name, [facts.ledger_id for facts in ledgers])
-        return outcome
+        return decide
 
     # ---- truncating ----
 
@@ -456,12 +504,12 @@ class LogStore:
         return changes.with_schema(head, schema.stored.name, ordinal)
 
     async def _appended(
-        self, name: str, head: LogHead, ledgers: Sequence[SegmentFacts]
+        self, name: str, head: LogHead, ledgers: Sequence[SegmentFacts], tail_max: int = TAIL_LEDGERS_MAX
     ) -> tuple[LogHead, list[NewNode]]:
-        ref = changes.page_to_extend(head, len(ledgers))
+        ref = changes.page_to_extend(head, len(ledgers), tail_max)
         extended = None if ref is None else await self._page(name, head, ref)
         timed = replace(head, times=changes.timed(head, ledgers, self.clock_ms()))
-        grown, pages = changes.appended(timed, ledgers, extended, new_token())
+        grown, pages = changes.appended(timed, ledgers, extended, new_token(), tail_max)
         nodes = [
             NewNode(f"{PAGES}/{page.ref.name}", encode_page(page.ref.first_ordinal, page.ledgers)) for page in pages
         ]
@@ -527,32 +575,6 @@ class LogStore:
 def _listed_of(head: LogHead, closed: Sequence[tuple[int, SegmentFacts]]) -> list[tuple[int, SegmentFacts]]:
     """Return those of `closed` that are still in the list."""
     return [(ordinal, facts) for ordinal, facts in closed if ordinal >= head.first_ordinal]
-
-
-def check_publisher_argument(publisher: object) -> None:
-    """Raise ConfigurationError unless this is a name and a version, perhaps with a query's id."""
-    if not isinstance(publisher, tuple) or len(publisher) not in (2, 3):
-        raise ConfigurationError(f"publisher must be a query id and an epoch, not {publisher!r:.80}")
-    check_publisher(*publisher)
-
-
-def check_ledgers(ledgers: Sequence[SegmentFacts], publisher: AnyPublisher | None) -> None:
-    """Check the items to publish.
-
-    Raises:
-        ConfigurationError: an argument is of another type.
-        ValueError: entries are published twice, or a ledger is not closed.
-    """
-    if publisher is not None:
-        check_publisher_argument(publisher)
-    if not isinstance(ledgers, Sequence) or not all(isinstance(facts, SegmentFacts) for facts in ledgers):
-        raise ConfigurationError(f"ledgers must be SegmentFacts, not {ledgers!r:.80}")
-    for before, after in itertools.pairwise(sorted(ledgers, key=lambda facts: (facts.ledger_id, facts.first_entry))):
-        if before.ledger_id == after.ledger_id and after.first_entry <= (before.last_entry or 0):
-            raise ValueError(f"entries of ledger {after.ledger_id} are published twice")
-    for facts in ledgers:
-        if not facts.is_known_closed:
-            raise ValueError(f"ledger {facts.ledger_id} is to be published before it is closed")
 
 
 def _has_slices(ledgers: Sequence[SegmentFacts], shared: Collection[int]) -> bool:

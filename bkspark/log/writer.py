@@ -208,11 +208,13 @@ class LogWriter:
         self._entry_bytes_max = ledger.entry_bytes_max
         try:
             for _ in range(OPEN_TRIES_MAX):
-                closed = await fence(self._cluster, await self._store.snapshot(self._name))
+                snapshot = await self._store.snapshot(self._name)
+                closed = await fence(self._cluster, snapshot)
                 ordinal = await self._store.open_writer(self._name, ledger.ledger_id, self._token, closed)
                 if ordinal is not None:
                     self._current = _Current(ordinal, ledger, asyncio.get_running_loop().time(), OpenTimes())
-                    self._unwatch = await self._store.watch(self._name, self._on_change)
+                    is_routed = snapshot.head.is_routed
+                    self._unwatch = await self._store.watch(self._name, self._on_change, is_routed=is_routed)
                     return self
         except BaseException:
             await self._drop(ledger)

@@ -79,7 +79,7 @@ def with_found_format(columns: StructType, options: SourceOptions) -> SourceOpti
 
 async def _remembered(planner: ReadPlanner, options: SourceOptions) -> Remembered | None:
     try:
-        snapshots = await planner.snapshots(await planner.log_names())
+        snapshots = await planner.snapshots()
     except NoSuchLog:
         return None  # the reader raises it; a table may be created before its log
     ends: dict[str, int] = {}

@@ -418,7 +418,7 @@ class SourceOptions:
                 "drop one of them"
             )
         check_schema_options(self, is_overwrite=is_overwrite)
-        return self.for_write()
+        return self._for_any_write()
 
     def for_stream_write(self, *, is_overwrite: bool = False) -> SourceOptions:
         """Return these options with the defaults of a streaming write, checked. Raises as `for_write`."""
@@ -427,7 +427,7 @@ class SourceOptions:
             raise ConfigurationError(
                 "option 'ifExists' has no effect on a streaming write, whose epochs follow each other: remove it"
             )
-        return self.for_write()
+        return self._for_any_write()
 
     def for_write(self) -> SourceOptions:
         """Return these options with the defaults of any write, checked; `payload_format` may still be None.
@@ -435,8 +435,21 @@ class SourceOptions:
         Raises:
             ConfigurationError: an option has no effect on a write, 'log' is missing, or the quorums are impossible.
         """
-        self._refuse_foreign(WRITE)
+        checked = self._for_any_write()
         self._require_log(WRITE)
+        return checked
+
+    def for_routed_write(self) -> SourceOptions:
+        """Return these options with the defaults of a write whose rows name their logs. Raises as `for_write`."""
+        if self.if_exists != APPEND:
+            raise ConfigurationError(
+                f"option 'ifExists' is {self.if_exists}, and goes with option 'log': with a column 'log' each log is "
+                "appended to, or replaced in mode overwrite; remove it"
+            )
+        return self._for_any_write()
+
+    def _for_any_write(self) -> SourceOptions:
+        self._refuse_foreign(WRITE)
         if self.payload_format == PULSAR:
             raise ConfigurationError("payloadFormat pulsar is read only: brokers alone write topics")
         if self.txn_version is not None and self.txn_app_id is None:
@@ -460,6 +473,15 @@ class SourceOptions:
                 raise ConfigurationError(
                     f"option '{option.name}' has no effect on {use}, only on {option.places}: {remedy}"
                 )
+
+    def check_named(self) -> None:
+        """Raise ConfigurationError if the options name nothing to read. A write does not need them to: its rows may."""
+        selections = (self.log, self.logs_pattern, self.topic, self.topics, self.topics_pattern, self.ledgers)
+        if self.inspect is None and all(value is None for value in selections):
+            raise ConfigurationError(
+                "nothing to read or write is named: give option 'log', 'logsPattern', 'topic', 'ledgers' or 'inspect'; "
+                "a write may have a column 'log' instead, which names the log of each row"
+            )
 
     def _require_log(self, use: str) -> None:
         follows = use == STREAM and (self.reads_topics or self.ledgers is not None)
@@ -559,10 +581,6 @@ def _check_selection(options: SourceOptions) -> None:
         if chosen[0] == "log" and chosen[1] in SELECT_TOPICS:
             remedy += f": '{chosen[1]}' names what to read of Pulsar, 'log' all else, and alone where to write"
         raise ConfigurationError(f"options '{chosen[0]}' and '{chosen[1]}' exclude each other: {remedy}")
-    if not chosen:
-        raise ConfigurationError(
-            "nothing to read or write is named: give option 'log', 'logsPattern', 'topic', 'ledgers' or 'inspect'"
-        )
     if options.inspect is not None and (others := options.given - _OF_INSPECTION):
         name = _BY_USE[min(others)].name
         raise ConfigurationError(f"option '{name}' has no effect on a read of 'inspect': remove it")

@@ -10,6 +10,7 @@ from pyspark.sql.datasource import InputPartition
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.net.pool import NetOptions
 from bkspark.spark.local_files import LedgerPassword
+from bkspark.spark.ranges import PackedRanges
 
 EntryTimes = tuple[tuple[int, int | None], ...]
 """(entry, ms since 1970 or None), ascending: the entries from there on entered the log at that time."""
@@ -37,7 +38,8 @@ class ReadPartition(InputPartition):
     """What one task reads, in order. It holds all that the task needs: no metadata store is asked again.
 
     `password`: where it is in a file, the file's name alone. `net`: limits of its connections. `leaves_out`: the log
-    remembers columns that the read has not, and the driver has logged that.
+    remembers columns that the read has not, and the driver has logged that. `unopened`: what to read instead of
+    `reads`, in a plan of so many ledgers that each task asks the metadata store for its own.
     """
 
     def __init__(
@@ -49,8 +51,10 @@ class ReadPartition(InputPartition):
         leaves_out: bool = False,
         net: NetOptions = NetOptions(),
         encryption_key_file: str | None = None,
+        unopened: PackedRanges | None = None,
     ) -> None:
         super().__init__(None)
+        self.unopened = unopened
         self.reads = reads
         self.addresses = addresses
         self.password = password

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import re
 import time
@@ -17,8 +16,9 @@ from bkspark.ledger.encryption import opening_metadata
 from bkspark.ledger.reader import LedgerTimes
 from bkspark.log import reading
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
-from bkspark.log.log import Log
+from bkspark.log.log import Log, store_of
 from bkspark.log.positions import EARLIEST, LATEST, Position
+from bkspark.log.routing import RoutedCommits
 from bkspark.log.snapshot import LogSegment, LogSnapshot
 from bkspark.log.times import Timeline
 from bkspark.net.pool import NetOptions
@@ -26,9 +26,23 @@ from bkspark.spark.offsets import position_of
 from bkspark.spark.option_values import EVERY_LEDGER, IdRange
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import EntryTimes, LedgerRead, ReadPartition
-from bkspark.spark.ranges import EntryRange, ReadableSegment, at_least, partition_count, share, split
+from bkspark.spark.ranges import (
+    Backlog,
+    EntryRange,
+    PackedRanges,
+    ReadableSegment,
+    amount,
+    at_least,
+    partition_count,
+    share,
+    split,
+)
+from bkspark.spark.selection import chosen_entries, has_metadata
 from bkspark.spark.stored_ledgers import stored_ledgers
-from bkspark.spark.write_options import ANY_VALUE, NOT
+
+OPENED_LEDGERS_MAX = 2_000
+"""Ledgers whose metadata the driver reads for a plan. Tasks of a larger plan read those of their own ledgers, unless a
+column has times: only the driver has the list that the plan was made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +101,16 @@ class ReadPlanner:
             return None
         return found
 
-    async def snapshots(self, names: Sequence[str]) -> list[LogSnapshot]:
-        """Return the current lists of those logs that still exist. Raises as `snapshot`."""
-        found: list[LogSnapshot | None] = []
-        for some in chunks(names, CALLS_AT_ONCE):
-            found += await asyncio.gather(*map(self.snapshot, some))
-        return [snapshot for snapshot in found if snapshot is not None]
+    async def snapshots(self) -> list[LogSnapshot]:
+        """Return the current lists of the logs to read, as of one moment: a commit to several of them is in all of
+        their lists, or in none. Raises as `snapshot`.
+        """
+        if self._options.logs_pattern is None:
+            one = [await self.snapshot(name) for name in await self.log_names()]
+            return [snapshot for snapshot in one if snapshot is not None]
+        found = await RoutedCommits(await store_of(self._client)).snapshots(self.log_names)
+        self._snapshots.update({snapshot.name: snapshot for snapshot in found})
+        return found
 
     @property
     def looked_at(self) -> list[LogSnapshot]:
@@ -156,7 +174,7 @@ class ReadPlanner:
         for ordinal, (ledger_id, selected) in enumerate(picks):
             reader = self._opened.get(ledger_id)
             if reader is not None:
-                entries = _chosen_entries(self._extent(ordinal, reader), selected)
+                entries = chosen_entries(self._extent(ordinal, reader), selected)
                 if len(entries):
                     ranges.append(entries)
         return ranges
@@ -219,7 +237,7 @@ class ReadPlanner:
         unwanted = set()
         async for ledger_id, stored in stored_ledgers(self._client, [ledger_id for ledger_id, _ in picks]):
             has = {key.lower(): value for key, value in stored.metadata.custom_metadata.items()}
-            has_all = all(_has(has, key, value) for key, value in options.ledger_metadata.items())
+            has_all = all(has_metadata(has, key, value) for key, value in options.ledger_metadata.items())
             if not (has_all and self._is_in_time(LedgerTimes.of(stored))):
                 unwanted.add(ledger_id)
         return [(ledger_id, selected) for ledger_id, selected in picks if ledger_id not in unwanted]
@@ -259,17 +277,33 @@ class ReadPlanner:
         await self._open([listed.ledger_id])
         return self._opened.get(listed.ledger_id)
 
+    async def backlog(self, snapshot: LogSnapshot, begin: Position, end: Position) -> Backlog:
+        """Return how much there is from `begin` up to `end`; pages of the list are counted once.
+
+        Raises as `extents`.
+        """
+        entries = octets = 0
+        parts, at = [], begin.ordinal
+        async for first, stop, more_entries, more_octets in snapshot.closed_runs(begin.ordinal + 1, end.ordinal):
+            parts.append((at, first))
+            entries, octets, at = entries + more_entries, octets + more_octets, stop
+        for first, stop in [*parts, (at, end.ordinal + 1)]:
+            if first < stop:
+                some = amount([each async for each in self.extents(snapshot, first, end, stop)], begin, end)
+                entries, octets = entries + some.entries, octets + some.octets
+        return Backlog(entries, octets)
+
     async def extents(
-        self, snapshot: LogSnapshot, first_ordinal: int, end: Position
+        self, snapshot: LogSnapshot, first_ordinal: int, end: Position, end_ordinal: int | None = None
     ) -> AsyncGenerator[ReadableSegment]:
-        """Yield the entries before `end` of the ledgers from `first_ordinal` on, in order.
+        """Yield the entries before `end` of the ledgers from `first_ordinal` on, in order; up to `end_ordinal`.
 
         The result depends only on the log's content before `end`, which never changes: planning again gives the same.
 
         Raises:
             DataLoss: a ledger is gone, or ends before `end` (failOnDataLoss; otherwise the rest is yielded).
         """
-        async for run in snapshot.runs(first_ordinal, end.ordinal + 1):
+        async for run in snapshot.runs(first_ordinal, end.ordinal + 1 if end_ordinal is None else end_ordinal):
             await self._open([listed.ledger_id for listed in run if listed.last_entry is None])
             for listed in run:
                 extent = self._listed_extent(listed, snapshot.name)
@@ -412,6 +446,12 @@ class ReadPlanner:
             groups = at_least(groups, options.partitions_min)
         if options.partition_entries_max is not None:
             groups = split(groups, options.partition_entries_max)
+        if options.reads_logs and not options.include_metadata and len(ranges) > OPENED_LEDGERS_MAX:
+            password = options.ledger_password
+            return [
+                ReadPartition((), {}, password, leaves_out=leaves_out, unopened=PackedRanges.of(group))
+                for group in groups
+            ]
         await self._open([entries.ledger_id for entries in ranges])
         addresses = await self._addresses()
         times = await self._times(ranges)
@@ -430,10 +470,10 @@ class ReadPlanner:
                 found[name] = await snapshot.times((first.ordinal, first.first_entry), end)
         return found
 
-    async def one_partition(self, ranges: Sequence[EntryRange]) -> ReadPartition:
+    async def one_partition(self, ranges: Sequence[EntryRange], *, leaves_out: bool = False) -> ReadPartition:
         """Return one partition of all the ranges, in order. Raises as `partitions`."""
         await self._open([entries.ledger_id for entries in ranges])
-        return self._partition(ranges, await self._addresses(), {})
+        return self._partition(ranges, await self._addresses(), {}, leaves_out=leaves_out)
 
     def _partition(
         self,
@@ -547,30 +587,5 @@ def _times_of(entries: EntryRange, times: Mapping[str, Timeline]) -> EntryTimes:
     return () if of_log is None else of_log.of_entries(entries.ordinal, entries.first_entry, entries.end_entry)
 
 
-def _has(metadata: Mapping[str, bytes], key: str, value: str) -> bool:
-    """Whether custom metadata fulfil a condition; one whose key begins with `!` is negated, `*` is any value."""
-    is_negated = key.startswith(NOT)
-    found = metadata.get(key.removeprefix(NOT))
-    is_met = found is not None if value == ANY_VALUE else found == value.encode()
-    return is_met != is_negated
-
-
 def _is_one(selected: IdRange) -> bool:
     return selected.end - selected.first == 1
-
-
-def _chosen_entries(extent: ReadableSegment, selected: IdRange) -> EntryRange:
-    """Return the chosen entries of a ledger; an empty range if it has none of them.
-
-    Raises:
-        ConfigurationError: the ledger ends before the named entries do.
-    """
-    end = extent.end_entry if selected.end_entry is None else selected.end_entry
-    if end > extent.end_entry:
-        raise ConfigurationError(
-            f"option 'ledgers' names entries {selected.first_entry}-{end - 1} of ledger {extent.ledger_id}, which can "
-            f"be read up to entry {extent.end_entry - 1}: choose entries below"
-        )
-    first = min(selected.first_entry, end)
-    size = math.ceil((end - first) * extent.entry_bytes)
-    return EntryRange(extent.ordinal, extent.ledger_id, first, end, size)

@@ -162,8 +162,8 @@ def test_a_head_whose_parts_contradict_each_other_is_refused(changes: dict[str, 
 
 
 def test_a_newer_version_is_refused_with_the_remedy() -> None:
-    data = json.dumps({**json.loads(EXAMPLE), "version": 6}).encode()
-    with pytest.raises(MetadataFormat, match="version 6, this bkspark reads 5: use a newer one"):
+    data = json.dumps({**json.loads(EXAMPLE), "version": 7}).encode()
+    with pytest.raises(MetadataFormat, match="version 7, this bkspark reads 6: use a newer one"):
         formats.decode_head(data, "/p")
     page = json.dumps({"first_ordinal": 0, "ledgers": [], "version": 2}).encode()
     with pytest.raises(MetadataFormat, match="version 2, this bkspark reads 1: use a newer one"):

@@ -39,7 +39,7 @@ def own(program: str, folder: Path) -> tuple[str, str]:
 
 def test_the_page_has_these_programs() -> None:
     """Each has a test here."""
-    assert len(programs()) == 5
+    assert len(programs()) == 6
 
 
 def test_what_the_first_program_writes_arrives_in_the_copy(spark, cluster, client, tmp_path, names) -> None:
@@ -84,6 +84,18 @@ def test_json_of_others_is_read_raw_and_taken_apart_by_spark(spark, cluster, cli
         log.append(b'{"user": 5, "page": {"path": "/a"}, "more": []}')
     exec(program, names)
     assert list(map(tuple, names["clicks"].collect())) == [("5", '{"path":"/a"}')]
+
+
+def test_rows_go_to_the_logs_that_their_column_names(cluster, tmp_path, names, capsys) -> None:
+    program, prefix = own(programs()[5], tmp_path)
+    for log in ("clicks", "orders"):
+        program = program.replace(f'("{log}", ', f'("{prefix}{log}", ')
+    program = program.replace('"clicks|orders"', f'"{prefix}clicks|{prefix}orders"')
+    exec(program, names)
+    printed = capsys.readouterr().out
+    assert "|   1|  /a|" in printed
+    assert "|    2|" in printed
+    assert "|    1|" in printed
 
 
 @pytest.mark.parametrize("number", [3, 4], ids=["windows of append_time", "a registered reader"])

@@ -165,7 +165,8 @@ def test_sizes_take_units():
 
 def test_log_and_ledgers_exclude_each_other_and_one_is_needed():
     assert "exclude each other" in refused(log="a", ledgers="5")
-    assert "give option 'log', 'logsPattern', 'topic', 'ledgers' or 'inspect'" in refused()
+    with pytest.raises(ConfigurationError, match="give option 'log', 'logsPattern', 'topic', 'ledgers' or 'inspect'"):
+        SourceOptions.parse({"uri": "zk://h/l"}).check_named()
 
 
 @pytest.mark.parametrize(

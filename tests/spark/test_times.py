@@ -10,6 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from bkspark.errors import ConfigurationError
+from bkspark.spark import plan
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.read import BookKeeperReader
 from tests.polling import wait_until
@@ -74,6 +75,26 @@ def test_an_open_ledger_is_cut_between_two_append_calls(table, client):
     writer.close()
     assert found(startingTimestamp=str(bounds[1])) == [10, 11, 20, 21]
     assert found(endingTimestamp=str(bounds[2])) == [0, 1, 10, 11]
+
+
+def test_rows_of_a_large_plan_have_their_times(table, client, monkeypatch):
+    """Tasks of a large plan look up their own ledgers, but not the times of the log."""
+    monkeypatch.setattr(plan, "OPENED_LEDGERS_MAX", 2)
+    bounds = []
+    for commit in range(4):
+        bounds.append(a_later_ms())
+        with client.log(table.log).open_for_writing() as writer:
+            writer.append_many([b"%d" % commit])
+    schema = StructType().add("value", "string").add("append_time", "timestamp")
+    chosen = {"uri": table.uri, "log": table.log, "includeMetadata": "true"}
+    for options, first in (({}, 0), ({"startingTimestamp": str(bounds[1])}, 1)):
+        reader = BookKeeperReader(schema, SourceOptions.parse({**chosen, **options}))
+        batches = [batch for each in reader.partitions() for batch in reader.read(each)]
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        assert [int(row["value"]) for row in rows] == list(range(first, 4))
+        found = [row["append_time"].timestamp() * 1000 for row in rows]
+        assert all(bounds[first + at] - 1 <= ms for at, ms in enumerate(found))
+        assert all(ms <= bounds[first + at + 1] for at, ms in enumerate(found[:-1]))
 
 
 def test_a_stream_starts_at_a_time_and_its_watermark_is_of_append_time(spark, table, tmp_path):
