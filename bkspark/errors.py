@@ -103,8 +103,10 @@ class ProtocolError(BookKeeperError):
 
 
 class MetadataError(BookKeeperError):
-    """The metadata store failed or cannot be reached."""
+    """The metadata store failed or cannot be reached. `node`: the path of the operation of a transaction that could not
+    be done, where a transaction failed."""
 
+    node: str | None = None
     code = -9
     remedy = "check that ZooKeeper is up and that the metadata URI names it; then try again"
 

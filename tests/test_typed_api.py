@@ -84,6 +84,7 @@ RETURNS = {
     (blocking.LedgerReader, "batches"): Iterator[EntryBatch],
     (blocking.Log, "open_for_writing"): blocking.LogWriter,
     (blocking.Log, "election"): blocking.Election,
+    (blocking.Log, "register_consumer"): blocking.ConsumerRegistration,
     (blocking.Log, "read"): Iterator[LogBatch],
     (blocking.Log, "latest"): Position,
 }
@@ -106,6 +107,7 @@ TWINS = {
     blocking.Log: log.Log,
     blocking.LogWriter: log.LogWriter,
     blocking.Election: log.Election,
+    blocking.ConsumerRegistration: log.ConsumerRegistration,
 }
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bkspark.blocking.client import Client
 from bkspark.blocking.ledgers import AdvancedLedgerWriter, LedgerReader, LedgerWriter, SnapshotReader
-from bkspark.blocking.logs import Election, Log, LogWriter
+from bkspark.blocking.logs import ConsumerRegistration, Election, Log, LogWriter
 from bkspark.blocking.loop import iterate, run
 from bkspark.client import (
     EncryptionOptions,
@@ -32,6 +32,7 @@ from bkspark.client import (
 __all__ = [
     "AdvancedLedgerWriter",
     "Client",
+    "ConsumerRegistration",
     "Election",
     "EncryptionOptions",
     "LedgerReader",

@@ -21,6 +21,14 @@ class LogWriter(Leaving[aio_log.LogWriter]):
     close = blocking(aio_log.LogWriter.close)
 
 
+class ConsumerRegistration(Twin[aio_log.ConsumerRegistration]):
+    """A reader's registration in one log; see `bkspark.log.ConsumerRegistration`."""
+
+    position = reading(aio_log.ConsumerRegistration.position)
+    move = blocking(aio_log.ConsumerRegistration.move)
+    end = blocking(aio_log.ConsumerRegistration.end)
+
+
 class Election(Twin[aio_log.Election]):
     """One contender for a log's leadership, entered when this process leads; see `bkspark.log.Election`."""
 
@@ -53,4 +61,10 @@ class Log(Twin[aio_log.Log]):
     truncate = blocking(aio_log.Log.truncate)
     recover = blocking(aio_log.Log.recover)
     vacuum = blocking(aio_log.Log.vacuum)
+    retention = blocking(aio_log.Log.retention)
+    set_retention = blocking(aio_log.Log.set_retention)
+    expire = blocking(aio_log.Log.expire)
+    register_consumer = blocking(aio_log.Log.register_consumer, ConsumerRegistration)
+    consumers = blocking(aio_log.Log.consumers)
+    remove_consumer = blocking(aio_log.Log.remove_consumer)
     delete = blocking(aio_log.Log.delete)

@@ -41,7 +41,7 @@ ENTRY_BYTES_MAX = 5 * 1024 * 1024 - 1024
 
 _INT64_MAX = (1 << 63) - 1
 _AGE = re.compile(r"([0-9]{1,9}) ?([smhd])")
-_AGE_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+AGE_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 """Where a command adds its parser: what `add_subparsers` returns. Only argparse's stub knows that it is generic."""
@@ -273,15 +273,23 @@ def above_zero(text: str, what: str = "a number") -> float:
 
 def place_or_time(text: str) -> str | datetime:
     """An argparse type: a time (an age such as 7d, or ISO 8601), or the text of a position as it is."""
-    age = _AGE.fullmatch(text.strip())
+    found = _AGE.fullmatch(text.strip())
     try:
-        if age is not None:
-            return datetime.now(UTC) - timedelta(seconds=int(age[1]) * _AGE_S[age[2]])
+        if found is not None:
+            return datetime.now(UTC) - timedelta(seconds=int(found[1]) * AGE_S[found[2]])
         return datetime.fromisoformat(text)
     except OverflowError:
         raise argparse.ArgumentTypeError(f"{text!r} is before the year 1") from None
     except ValueError:
         return text
+
+
+def age(text: str) -> float:
+    """An argparse type: a time span such as 7d, 12h, 30m or 90s, in seconds."""
+    found = _AGE.fullmatch(text.strip())
+    if found is None or not int(found[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not an age such as 7d, 12h, 30m or 90s")
+    return float(int(found[1]) * AGE_S[found[2]])
 
 
 def seconds(text: str) -> float:

@@ -1,4 +1,7 @@
-"""`bkspark log`: list, show, create, append to, read, truncate, delete and vacuum named logs."""
+"""`bkspark log`: list, show, create, append to, read, truncate, delete and vacuum named logs.
+
+`log_retention` has the commands on what they keep.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
+from bkspark.cli import log_retention
 from bkspark.cli.arguments import (
     INPUT_FORMATS,
     OUTPUT_FORMATS,
@@ -41,7 +45,7 @@ Run = Callable[[argparse.Namespace], int]
 
 def add_parser(commands: Commands) -> None:
     """Add `bkspark log` and its commands."""
-    group = commands.add_parser("log", help="list, show, create, append to, read, truncate, delete, vacuum named logs")
+    group = commands.add_parser("log", help="list, show, write, read, truncate, expire, delete, vacuum named logs")
     logs = group.add_subparsers(metavar="COMMAND", required=True, dest="log_command")
     _add(logs, "list", list_logs, "list the names of all logs", takes_name=False)
     _add(logs, "show", show, "show a log's ledgers, schemas, and which versions (txnAppId) were published last")
@@ -54,7 +58,16 @@ def add_parser(commands: Commands) -> None:
         required=True,
         type=place_or_time,
         metavar="POSITION|TIME",
-        help="the first entry that stays; or an age (7d, 12h) or time (ISO 8601): ledgers closed before it go",
+        help="the first entry that stays; or an age (7d, 12h) or time (ISO 8601) from which on entries stay",
+    )
+    log_retention.add_retention(
+        _add(logs, "retention", log_retention.retention, "show or set how long a log keeps its ledgers")
+    )
+    log_retention.add_expire(
+        _add(logs, "expire", log_retention.expire, "delete the ledgers that retention does not keep", takes_name=False)
+    )
+    log_retention.add_consumers(
+        _add(logs, "consumers", log_retention.consumers, "show the registered readers of a log and their lag")
     )
     _add(logs, "delete", delete, "delete a log and its ledgers")
     vacuuming = _add(logs, "vacuum", vacuum, "delete the ledgers that dead jobs left over")
@@ -106,7 +119,7 @@ def list_logs(arguments: argparse.Namespace) -> int:
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Print a log's ledgers in order, the last version of each name that published in it, and its schemas."""
+    """Print a log's ledgers in order, what it keeps, the last version of each name that published, and its schemas."""
     with connect(arguments) as client:
         facts = client.log(arguments.log).show()
     if arguments.json:
@@ -115,6 +128,10 @@ def show(arguments: argparse.Namespace) -> int:
     print(f"log {facts['log']}, version {facts['version']}\n")
     columns = ("ledger", "first_entry", "last_entry", "state", "length")
     print_table([name.replace("_", " ") for name in columns], [[each[c] for c in columns] for each in facts["ledgers"]])
+    from bkspark.log import Retention
+
+    kept = Retention.from_json(facts["retention"])
+    print(f"\nit keeps {log_retention.shown(kept)}")
     if facts["published"]:
         print("\nlast published version of each name (txnAppId, or the id of a query without one), latest last\n")
         rows = [[each["name"], each["version"], each["query"] or "-"] for each in facts["published"]]

@@ -7,16 +7,21 @@ async with Client("zk://127.0.0.1:2181/ledgers") as client:
         ...
 """
 
+from bkspark.log.consumers import ConsumerRegistration, ConsumerState
 from bkspark.log.election import Election
 from bkspark.log.formats import SegmentFacts, SegmentOwner
+from bkspark.log.listing import own_logs
 from bkspark.log.log import Log, log_names
 from bkspark.log.positions import LogBatch, Position, PositionRange
+from bkspark.log.retention import Retention
 from bkspark.log.snapshot import LogSegment, LogSnapshot
 from bkspark.log.store import AppendOutcome, LogStore
 from bkspark.log.writer import LedgerOptions, LogWriter
 
 __all__ = [
     "AppendOutcome",
+    "ConsumerRegistration",
+    "ConsumerState",
     "Election",
     "LedgerOptions",
     "Log",
@@ -27,7 +32,9 @@ __all__ = [
     "LogWriter",
     "Position",
     "PositionRange",
+    "Retention",
     "SegmentFacts",
     "SegmentOwner",
     "log_names",
+    "own_logs",
 ]

@@ -40,6 +40,7 @@ from bkspark.log.formats import (
 from bkspark.log.heads import Change, HeadStore, NewNode, StoredHead, new_token
 from bkspark.log.schemas import SCHEMAS
 from bkspark.log.snapshot import LogSnapshot
+from bkspark.log.times import TIMES
 from bkspark.metadata.tree import Check, Create, Delete, Operation
 
 CALLS_AT_ONCE = 64
@@ -51,6 +52,7 @@ DeleteLedger = Callable[[int], Awaitable[None]]
 """Deletes a ledger; one that does not exist is not an error."""
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class AttemptStore:
@@ -242,19 +244,20 @@ class AttemptStore:
         return count
 
     async def remove_unnamed(self, name: str) -> None:
-        """Remove pages, lists and schemas that the head does not name: a change wrote them and was interrupted, or
-        they apply to nothing in the log any more.
+        """Remove pages, lists, schemas and writers' times that the head does not name: a change wrote them and was
+        interrupted, or they apply to nothing in the log any more.
 
         The head's version moves with the removal, so a change that is about to name one of them writes it again.
         """
         path = log_path(name)
 
         async def decide(head: LogHead) -> Change[int]:
-            named = {f"{PAGES}/{ref.name}" for ref in head.pages} | {f"{CONDEMNED}/{item}" for item in head.condemned}
+            named = {f"{PAGES}/{page}" for page in head.page_names} | {f"{CONDEMNED}/{item}" for item in head.condemned}
             named |= {f"{SCHEMAS}/{ref.name}" for ref in head.schemas}
+            named |= {f"{TIMES}/{ledger_id}" for ledger_id in await self._open_ids(name, head)}
             present = [
                 f"{folder}/{child}"
-                for folder in (PAGES, CONDEMNED, SCHEMAS)
+                for folder in (PAGES, CONDEMNED, SCHEMAS, TIMES)
                 for child in await self._children(f"{path}/{folder}")
             ]
             unnamed = [node for node in present if node not in named][:CONDEMNED_AT_ONCE]
@@ -268,9 +271,15 @@ class AttemptStore:
         try:
             return await self._heads.tree.children(path)
         except NoSuchNode:
-            if path.endswith(SCHEMAS):
-                return []  # made with the log's first schema
+            if path.endswith((SCHEMAS, TIMES)):
+                return []  # made with the log's first schema, and its first time
             raise
+
+    async def _open_ids(self, name: str, head: LogHead) -> set[int]:
+        """Return the ledgers that were not known to be closed when the head was written."""
+        # The version does not matter for a snapshot that only this decision uses.
+        snapshot = LogSnapshot(self._heads, name, StoredHead(head, 0))
+        return {(await snapshot.ledger(ordinal)).ledger_id for ordinal in head.open_ordinals}
 
 
 def is_superseded(pending: PendingLedger, head: LogHead) -> bool:
@@ -303,6 +312,17 @@ def chunks(items: Sequence[T], count: int) -> Iterator[Sequence[T]]:
     """Yield `items` in order, `count` at a time."""
     for start in range(0, len(items), count):
         yield items[start : start + count]
+
+
+async def each_of(call: Callable[[T], Awaitable[R]], items: Sequence[T]) -> list[R]:
+    """Return what the call returns for each item, CALLS_AT_ONCE at a time; these end before an error is raised."""
+    results: list[R] = []
+    for some in chunks(items, CALLS_AT_ONCE):
+        for done in await asyncio.gather(*map(call, some), return_exceptions=True):
+            if isinstance(done, BaseException):
+                raise done
+            results.append(done)
+    return results
 
 
 def pending_path(name: str, ledger_id: int) -> str:

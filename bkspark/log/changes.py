@@ -25,6 +25,9 @@ from bkspark.log.formats import (
 from bkspark.log.positions import NO_LEDGER, Position
 from bkspark.log.schemas import extended as extended_schemas
 from bkspark.log.schemas import trimmed
+from bkspark.log.times import Mark, TimeIndex, added
+from bkspark.log.times import emptied as emptied_times
+from bkspark.log.times import trimmed as trimmed_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +38,30 @@ class NewPage:
     ledgers: tuple[SegmentFacts, ...]
 
 
-def page_to_extend(head: LogHead, added_count: int) -> PageRef | None:
+def page_to_extend(head: LogHead, added_count: int, tail_max: int = TAIL_LEDGERS_MAX) -> PageRef | None:
     """Return the page whose ledgers `appended` needs: the last one, if the tail will move and it has room."""
-    if len(head.tail) + added_count <= TAIL_LEDGERS_MAX or not head.pages:
+    if len(head.tail) + added_count <= tail_max or not head.pages:
         return None
     last = head.pages[-1]
     return last if head.tail_ordinal - last.first_ordinal < PAGE_LEDGERS_MAX else None
 
 
 def appended(
-    head: LogHead, added: Sequence[SegmentFacts], extended: Sequence[SegmentFacts] | None, token: str
+    head: LogHead,
+    added: Sequence[SegmentFacts],
+    extended: Sequence[SegmentFacts] | None,
+    token: str,
+    tail_max: int = TAIL_LEDGERS_MAX,
 ) -> tuple[LogHead, list[NewPage]]:
     """Return the head with ledgers at the end of the list, and the pages to write first.
 
     Args:
-        extended: the ledgers of `page_to_extend(head, len(added))`, None if it returned None.
+        extended: the ledgers of `page_to_extend(head, len(added), tail_max)`, None if it returned None.
         token: part of the names of new pages, so that they are unique.
+        tail_max: ledgers that may be in the head itself; above that, they move to pages.
     """
     ledgers = _joined((*head.tail, *added), len(head.tail) - 1)
-    if len(ledgers) <= TAIL_LEDGERS_MAX:
+    if len(ledgers) <= tail_max:
         return replace(head, tail=ledgers), []
     # Few ledgers that are not known to be closed stay in the tail: their ends can still be recorded there.
     end = head.tail_ordinal + len(ledgers)
@@ -82,6 +90,15 @@ def _joined(ledgers: tuple[SegmentFacts, ...], first: int) -> tuple[SegmentFacts
     return tuple(done)
 
 
+def timed(head: LogHead, added_ledgers: Sequence[SegmentFacts], now_ms: int) -> TimeIndex:
+    """Return the time index of a head to whose list some ledgers will be added now."""
+    if not added_ledgers:
+        return head.times
+    first = added_ledgers[0]
+    grows = bool(head.tail and head.tail[-1].joined(first))
+    return added(head.times, Mark(head.end_ordinal - grows, first.first_entry if grows else 0, now_ms))
+
+
 def settled(head: LogHead, closed: Iterable[tuple[int, SegmentFacts]]) -> LogHead:
     """Return the head with the ledgers at some ordinals recorded as closed, with their ends if they are in the tail."""
     tail, open_ordinals = list(head.tail), set(head.open_ordinals)
@@ -107,7 +124,12 @@ def is_repeated(head: LogHead, log: str, publisher: Publisher) -> bool:
     Raises:
         VersionPublished: another publisher published the version, or a later one, under the name.
     """
-    of_name = [Publisher(*item) for item in head.last_epochs if item[0] == publisher.name]
+    return is_repetition(head.last_epochs, f"log {log}", publisher)
+
+
+def is_repetition(last_epochs: Sequence[LastEpoch], place: str, publisher: Publisher) -> bool:
+    """`is_repeated` for the publishers that are remembered at a place, which errors name."""
+    of_name = [Publisher(*item) for item in last_epochs if item[0] == publisher.name]
     if not of_name or publisher.version > of_name[-1].version:
         return False
     if any(item.query == publisher.query and publisher.version <= item.version for item in of_name):
@@ -115,7 +137,7 @@ def is_repeated(head: LogHead, log: str, publisher: Publisher) -> bool:
     last = of_name[-1]
     by = "it is not known by which query" if last.query is None else f"by query {last.query}"
     raise VersionPublished(
-        f"version {publisher.version} of {publisher.name!r} cannot be published in log {log} by "
+        f"version {publisher.version} of {publisher.name!r} cannot be published in {place} by "
         f"{f'query {publisher.query}' if publisher.query else 'a job without a query'}: another query or job has "
         f"published up to version {last.version} ({by})",
         last_version=last.version,
@@ -127,14 +149,19 @@ def published(head: LogHead, publisher: Publisher) -> LogHead:
 
     The LAST_EPOCHS_MAX most recent publishers are remembered; QUERIES_OF_A_NAME_MAX of one name.
     """
+    kept = with_publisher(head.last_epochs, publisher)
+    # A head that names a query has a higher format version than one with slices.
+    return replace(head, last_epochs=kept, has_slices=head.has_slices or publisher.query is not None)
+
+
+def with_publisher(last_epochs: Sequence[LastEpoch], publisher: Publisher) -> tuple[LastEpoch, ...]:
+    """Return remembered publishers with the version of one as its last, as `published`."""
     name, version, query = publisher
     item: LastEpoch = (name, version) if query is None else (name, version, query)
-    others = [each for each in head.last_epochs if each[0] != name or each[2:] != item[2:]]
+    others = [each for each in last_epochs if each[0] != name or each[2:] != item[2:]]
     of_name = [each for each in others if each[0] == name]
     dropped = set(of_name[: max(0, len(of_name) + 1 - QUERIES_OF_A_NAME_MAX)])
-    kept = (*(each for each in others if each not in dropped), item)[-LAST_EPOCHS_MAX:]
-    # A head that names a query has a higher format version than one with slices.
-    return replace(head, last_epochs=kept, has_slices=head.has_slices or query is not None)
+    return (*(each for each in others if each not in dropped), item)[-LAST_EPOCHS_MAX:]
 
 
 def truncated(head: LogHead, before: Position, first_ordinal: int) -> LogHead:
@@ -155,6 +182,7 @@ def truncated(head: LogHead, before: Position, first_ordinal: int) -> LogHead:
         tail=head.tail[gone:],
         open_ordinals=tuple(ordinal for ordinal in head.open_ordinals if ordinal >= first_ordinal),
         schemas=trimmed(head.schemas, first_ordinal),
+        times=trimmed_times(head.times, before),
     )
 
 
@@ -172,6 +200,7 @@ def emptied(head: LogHead) -> LogHead:
         writer=None,
         # What the log remembers holds for what is written next, unless that says otherwise.
         schemas=tuple(ref._replace(first_ordinal=end) for ref in head.schemas[-1:]),
+        times=emptied_times(head.times, end),
     )
 
 

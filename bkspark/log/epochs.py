@@ -24,9 +24,9 @@ from bkspark.entries import EntryBatch
 from bkspark.errors import DataLoss, LedgerClosed, LedgerFenced, SchemaMismatch, VersionPublished
 from bkspark.log.formats import SegmentFacts, SegmentOwner
 from bkspark.log.log import Log
+from bkspark.log.publication import AnyPublisher
 from bkspark.log.schemas import SchemaChange
 from bkspark.log.sharing import SharedLedger
-from bkspark.log.store import AnyPublisher
 from bkspark.log.writer import LedgerOptions, RollLimits
 from bkspark.stages import reach
 
@@ -100,7 +100,7 @@ class EpochCommitter:
     async def _append_once(
         self, outputs: Sequence[Output], publisher: AnyPublisher, schema: SchemaChange | None
     ) -> bool:
-        ledgers = await _listed(outputs, self._shared)
+        ledgers = await listed(outputs, self._shared)
         reach("commit.appended")
         shared = () if self._shared.ledger_id is None else (self._shared.ledger_id,)
         outcome = await self._log.publish(ledgers, publisher=publisher, shared=shared, schema=schema)
@@ -119,7 +119,7 @@ class EpochCommitter:
         owner = SegmentOwner("query", self._owner_id, publisher[1])
         whole = SharedLedger(self._log, owner, self._options, self._limits)
         try:
-            ledgers = await _listed(outputs, whole)
+            ledgers = await listed(outputs, whole)
             made = () if whole.ledger_id is None else (whole.ledger_id,)
             await whole.close()
         except BaseException:
@@ -144,7 +144,7 @@ class EpochCommitter:
         await self._shared.close()
 
 
-async def _listed(outputs: Sequence[Output], shared: SharedLedger) -> list[SegmentFacts]:
+async def listed(outputs: Sequence[Output], shared: SharedLedger) -> list[SegmentFacts]:
     """Return the ledgers and slices for the list, in order; entries are appended to the shared ledger as few slices."""
     ledgers: list[SegmentFacts] = []
     waiting: list[EntryBatch] = []

@@ -7,9 +7,10 @@
     /bkspark/logs/<name>/schemas/<schema>   a payload format and schema of entries: `schemas` specifies it
 
 A node is JSON text, ASCII, keys sorted, no spaces, every key present and no other. `version` is 1, or 2 for a head with
-slices, 3 for one that names queries, 4 for one with schemas. Numbers are whole, below 2^63. A *ledger* in a list is
-`[id]` if its end was unknown when it was listed, `[id, last entry, bytes]` if it was closed. Its *ordinal* is its index
-in the log's list, counted from 0 and never reused. A *token* is 16 hexadecimal digits chosen at random.
+slices, 3 for one that names queries, 4 for one with schemas, 5 for one with times or retention, 6 for one with a delta.
+Numbers are whole, below 2^63. A *ledger* in a list is `[id]` if its end was unknown when it was listed, `[id, last
+entry, bytes]` if it was closed. Its *ordinal* is its index in the log's list, counted from 0 and never reused. A
+*token* is 16 hexadecimal digits chosen at random.
 
 A *slice* is part of a shared ledger, into which one process writes epoch after epoch: `[id, last entry, bytes, first
 entry]`, the last omitted if it is 0. The ledger may hold other entries before and after it, of other slices or of
@@ -21,7 +22,8 @@ Head:
 
     version        1, or 2 once the log has had a slice: an older bkspark would read beyond the ends of slices. 3 while
                    `last_epochs` names a query: an older one would drop the rows of another query as a repetition. 4
-                   once a schema was recorded: an older one would append what does not fit
+                   once a schema was recorded: an older one would append what does not fit. 6 while `routed` is there:
+                   an older one would not see what routed commits published
     id             token of the log: it differs when a log of that name is deleted and created again
     root           the ledgers root of the cluster that holds the ledgers: `/ledgers`
     first_ordinal  ordinal of the first ledger that is still in the log
@@ -40,9 +42,14 @@ Head:
                    answer was lost is recognised here
     condemned      names of the lists of condemned ledgers that still have to be deleted
     deleted        true while the log is being deleted
-    schemas        only from version 4 on, not empty: [first ordinal, number, schema] by ascending ordinal. The schema
-                   (the name of its node, 32 hexadecimal digits) applies from that ordinal up to that of the next item.
-                   Ledgers before the first item were written without one. Numbers count the log's schemas from 1
+    slices, times, retention    only from version 5 on: whether the log has had a slice; when its entries entered it
+                   (`times`), and how long it keeps them (`retention`): an older bkspark would append without a time
+    schemas        only from version 4 on, not empty, from 5 on if there is one: [first ordinal, number, schema] by
+                   ascending ordinal. The schema (the name of its node, 32 hexadecimal digits) applies from that ordinal
+                   up to that of the next item. Ledgers before the first item were written without one. Numbers count
+                   the log's schemas from 1
+    routed         only in version 6, true: the log was in a routed commit, so its node `delta` must be read, too
+                   (delta.py)
 
 `{"changes":["00000000000000aa"],"condemned":[],"deleted":false,"first_ordinal":0,"id":"00000000000000aa",
 "last_epochs":[["q1",7]],"open":[1],"pages":[],"root":"/ledgers","start":[0,-1,0],"tail":[[12,99,102400],[13]],
@@ -69,7 +76,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from bkspark.errors import ConfigurationError, MetadataError, MetadataFormat
 from bkspark.ids import (
@@ -82,12 +89,16 @@ from bkspark.ids import (
     is_log_name,
     is_publisher,
 )
+from bkspark.log.node import VERSION, NodeMembers
 from bkspark.log.positions import BEGINNING, NO_LEDGER, Position
+from bkspark.log.retention import UNLIMITED, Retention
+from bkspark.log.times import EMPTY, TimeIndex, index_from_json, index_to_json
 
-VERSION = 1
 SLICES_VERSION = 2
 QUERIES_VERSION = 3
 SCHEMAS_VERSION = 4
+TIMES_VERSION = 5
+ROUTED_VERSION = 6
 LOGS_ROOT = "/bkspark/logs"
 PAGES, PENDING, CONDEMNED = "pages", "pending", "condemned"
 
@@ -109,6 +120,8 @@ CONDEMNED_LEDGERS_MAX = 10_000
 CONDEMNED_LISTS_MAX = 2_000
 HEADS_CACHED_MAX = 16
 """Decoded heads that a process keeps: a commit reads the head several times, and usually finds the same bytes."""
+
+T = TypeVar("T")
 
 _TOKEN = re.compile(r"[0-9a-f]{16}")
 _SCHEMA_NAME = re.compile(r"[0-9a-f]{32}")
@@ -264,6 +277,9 @@ class LogHead:
     is_deleted: bool = False
     has_slices: bool = False
     schemas: tuple[SchemaRef, ...] = ()
+    times: TimeIndex = EMPTY
+    retention: Retention = UNLIMITED
+    is_routed: bool = False
 
     @property
     def end_ordinal(self) -> int:
@@ -273,11 +289,19 @@ class LogHead:
     @property
     def version(self) -> int:
         """The lowest format version that can represent this head."""
+        if self.is_routed:
+            return ROUTED_VERSION
+        if not self.times.is_empty or self.retention != UNLIMITED:
+            return TIMES_VERSION
         if self.schemas:
             return SCHEMAS_VERSION
         if any(len(item) == 3 for item in self.last_epochs):
             return QUERIES_VERSION
         return SLICES_VERSION if self.has_slices else VERSION
+
+    @property
+    def page_names(self) -> list[str]:
+        return [*(page.name for page in self.pages), *(page.name for page in self.times.pages)]
 
     def page_end(self, index: int) -> int:
         """Return the ordinal after the last ledger of pages[index]."""
@@ -314,8 +338,16 @@ def encode_head(head: LogHead) -> bytes:
             "condemned": list(head.condemned),
             "deleted": head.is_deleted,
             **({"schemas": [list(ref) for ref in head.schemas]} if head.schemas else {}),
+            **(_timed_members(head) if head.version >= TIMES_VERSION else {}),
+            **({"routed": True} if head.is_routed else {}),
         }
     )
+
+
+def _timed_members(head: LogHead) -> dict[str, Any]:
+    retention = None if head.retention == UNLIMITED else head.retention.to_json()
+    times = None if head.times.is_empty else index_to_json(head.times)
+    return {"slices": head.has_slices, "times": times, "retention": retention}
 
 
 def encode_page(first_ordinal: int, ledgers: Sequence[SegmentFacts]) -> bytes:
@@ -363,8 +395,8 @@ def _listed(ledgers: Sequence[SegmentFacts]) -> list[list[int]]:
 
 @lru_cache(maxsize=HEADS_CACHED_MAX)
 def decode_head(data: bytes, path: str) -> LogHead:
-    """Return the head. Raises MetadataFormat, which names `path`, for anything but a head of version 1 to 4."""
-    node = _Node(data, path, "log head", version_max=SCHEMAS_VERSION)
+    """Return the head. Raises MetadataFormat, which names `path`, for anything but a head of version 1 to 6."""
+    node = _Node(data, path, "log head", version_max=ROUTED_VERSION)
     start = node.whole_list("start", lowest=NO_LEDGER)
     if len(start) != 3 or start[0] < 0 or start[2] < 0:
         raise node.error("start is not [ordinal, ledger, entry]")
@@ -382,8 +414,13 @@ def decode_head(data: bytes, path: str) -> LogHead:
         last_epochs=node.epochs("last_epochs"),
         condemned=node.texts("condemned", _TOKEN),
         is_deleted=node.flag("deleted"),
-        has_slices=node.version >= SLICES_VERSION,
-        schemas=node.schemas("schemas") if node.version >= SCHEMAS_VERSION else (),
+        has_slices=node.flag("slices") if node.version >= TIMES_VERSION else node.version >= SLICES_VERSION,
+        schemas=node.schemas("schemas") if node.version == SCHEMAS_VERSION or node.has("schemas") else (),
+        times=node.parsed("times", index_from_json) or EMPTY if node.version >= TIMES_VERSION else EMPTY,
+        retention=node.parsed("retention", Retention.from_json) or UNLIMITED
+        if node.version >= TIMES_VERSION
+        else UNLIMITED,
+        is_routed=node.has("routed") and node.flag("routed"),
     )
     node.end()
     _check_head(head, node)
@@ -401,7 +438,7 @@ def _check_head(head: LogHead, node: _Node) -> None:
     if any(not head.first_ordinal <= ordinal < head.end_ordinal for ordinal in head.open_ordinals):
         raise node.error("open names a ledger outside the list")
     if not head.has_slices and any(facts.first_entry for facts in head.tail):
-        raise node.error("its version is 1, but tail holds a slice")
+        raise node.error("it says that it has no slices, but tail holds a slice")
 
 
 def decode_page(data: bytes, path: str) -> tuple[int, tuple[SegmentFacts, ...]]:
@@ -441,54 +478,34 @@ def parse_pending_name(name: str, path: str) -> int:
     return int(name)
 
 
-class _Node:
-    """The members of a node's JSON object, taken one by one and checked; `end` checks that no member is left."""
+_set_id, _set_last, _set_length, _set_first = (
+    getattr(SegmentFacts, name).__set__ for name in ("ledger_id", "last_entry", "length", "first_entry")
+)
 
-    def __init__(self, data: bytes, path: str, what: str, *, version_max: int = VERSION) -> None:
-        self._path = path
-        self._what = what
-        self._taken = {"version"}
-        try:
-            members = json.loads(data.decode("utf-8"))
-        except (ValueError, RecursionError):
-            raise self.error("it is not JSON") from None
-        if not isinstance(members, dict) or "version" not in members:
-            raise self.error("it is not a JSON object with a version")
-        if type(members["version"]) is not int or not VERSION <= members["version"] <= version_max:
-            raise self.error(
-                f"it has version {members['version']!r}, this bkspark reads {version_max}: use a newer one"
-            )
-        self.version: int = members["version"]
-        self._members = members
 
-    def error(self, reason: str) -> MetadataFormat:
-        return MetadataFormat(f"metadata node {self._path} is not a {self._what}: {reason}")
+def _closed(value: Any) -> SegmentFacts | None:
+    """Return a closed ledger of a list; None if the value is anything else. A plan decodes 100,000 of them."""
+    if type(value) is not list or len(value) != 3:
+        return None
+    ledger_id, last_entry, length = value
+    if not type(ledger_id) is type(last_entry) is type(length) is int or not 0 <= ledger_id <= LEDGER_ID_MAX:
+        return None
+    if not NO_ENTRY <= last_entry < ENTRY_ID_MAX or not 0 <= length <= ENTRY_ID_MAX:
+        return None
+    facts = SegmentFacts.__new__(SegmentFacts)
+    _set_id(facts, ledger_id)
+    _set_last(facts, last_entry)
+    _set_length(facts, length)
+    _set_first(facts, 0)
+    return facts
 
-    def end(self) -> None:
-        unknown = sorted(set(self._members) - self._taken)
-        if unknown:
-            raise self.error(f"unknown member {unknown[0]!r}")
 
-    def value(self, key: str) -> Any:
-        self._taken.add(key)
-        if key not in self._members:
-            raise self.error(f"{key} is missing")
-        return self._members[key]
+class _Node(NodeMembers):
+    """The members of a node of a log."""
 
-    def whole(self, key: str) -> int:
-        return self._as_whole(key, self.value(key), 0)
-
-    def flag(self, key: str) -> bool:
-        value = self.value(key)
-        if type(value) is not bool:
-            raise self.error(f"{key} is neither true nor false")
-        return value
-
-    def text(self, key: str) -> str:
-        value = self.value(key)
-        if not isinstance(value, str):
-            raise self.error(f"{key} is not text")
-        return value
+    def has(self, key: str) -> bool:
+        """Whether a version above that which brought a member has it."""
+        return self.version > SCHEMAS_VERSION and key in self.members
 
     def token(self, key: str) -> str:
         value = self.text(key)
@@ -496,25 +513,9 @@ class _Node:
             raise self.error(f"{key} is not 16 hexadecimal digits")
         return value
 
-    def items(self, key: str) -> list[Any]:
-        value = self.value(key)
-        if not isinstance(value, list):
-            raise self.error(f"{key} is not a list")
-        return value
-
-    def texts(self, key: str, pattern: re.Pattern[str]) -> tuple[str, ...]:
-        values = self.items(key)
-        for value in values:
-            if not isinstance(value, str) or not pattern.fullmatch(value):
-                raise self.error(f"{key} holds {str(value)[:100]!r}")
-        return tuple(values)
-
-    def whole_list(self, key: str, lowest: int = 0) -> list[int]:
-        return [self._as_whole(key, value, lowest) for value in self.items(key)]
-
     def ledgers(self, key: str) -> tuple[SegmentFacts, ...]:
         try:
-            return tuple(SegmentFacts(*self._as_ledger(key, value)) for value in self.items(key))
+            return tuple(_closed(value) or SegmentFacts(*self._as_ledger(key, value)) for value in self.items(key))
         except ValueError as error:
             raise self.error(str(error)) from None
 
@@ -524,7 +525,7 @@ class _Node:
         for value in values:
             if not isinstance(value, list) or len(value) not in lengths or not isinstance(value[0], str):
                 raise self.error(f"{key} holds something else than [name, version] or [name, version, query]")
-            self._as_whole(key, value[1], 0)
+            self.as_whole(key, value[1], 0)
             if len(value) == 3 and not isinstance(value[2], str):
                 raise self.error(f"{key} holds a query that is not text")
         return tuple(tuple(value) for value in values)
@@ -534,7 +535,7 @@ class _Node:
         for value in self.items(key):
             if not isinstance(value, list) or len(value) != 3:
                 raise self.error(f"{key} holds something else than [first ordinal, number, schema]")
-            ref = SchemaRef(self._as_whole(key, value[0], 0), self._as_whole(key, value[1], 1), value[2])
+            ref = SchemaRef(self.as_whole(key, value[0], 0), self.as_whole(key, value[1], 1), value[2])
             if not isinstance(ref.name, str) or not _SCHEMA_NAME.fullmatch(ref.name):
                 raise self.error(f"{key} holds {str(ref.name)[:100]!r}")
             if found and not (found[-1].first_ordinal < ref.first_ordinal and found[-1].number < ref.number):
@@ -549,9 +550,4 @@ class _Node:
             raise self.error(f"{key} holds something else than [id] or [id, last entry, bytes] or a slice")
         if len(value) == 4 and not value[3] > 0:
             raise self.error(f"{key} holds a slice with first entry {value[3]}")
-        return value
-
-    def _as_whole(self, key: str, value: Any, lowest: int) -> int:
-        if type(value) is not int or not lowest <= value <= ENTRY_ID_MAX:
-            raise self.error(f"{key} holds {str(value)[:100]!r} where a whole number belongs")
         return value

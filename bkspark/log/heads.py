@@ -12,6 +12,10 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
 
 from bkspark.errors import (
     ConfigurationError,
@@ -24,6 +28,8 @@ from bkspark.errors import (
     NoSuchLog,
     NoSuchNode,
 )
+from bkspark.log import times
+from bkspark.log.delta import decode_base, decode_changed, delta_path
 from bkspark.log.formats import (
     CHANGES_MAX,
     CONDEMNED,
@@ -39,17 +45,52 @@ from bkspark.log.formats import (
     log_path,
 )
 from bkspark.log.schemas import SCHEMAS, StoredSchema, decode_schema, encode_schema
-from bkspark.metadata.tree import Create, Operation, Set, Stat, Tree
+from bkspark.log.times import Mark, OpenMarks, TimePageRef
+from bkspark.metadata.tree import ANY_VERSION, Check, Create, Operation, Set, Stat, Tree
 
 CONNECTION_LOSSES_MAX = 5
 LOST_RACES_MAX = 1_000
 PAGES_CACHED_MAX = 64
+AMOUNTS_CACHED_MAX = 512
+"""Pages whose amounts a process keeps: 32 KB each."""
 SCHEMAS_CACHED_MAX = 64
 
 _schemas: dict[str, StoredSchema] = {}
 """Schemas that this process has read, of all logs: their names are hashes of their content."""
 
 T = TypeVar("T")
+Key = TypeVar("Key")
+
+Amounts = npt.NDArray[np.int64]
+"""Row n has the entries and payload bytes of the first n ledgers of a page; no row if not all of them are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pages:
+    """Pages by name, and how much is in the first ledgers of a page. Pages never change, and no two have one name."""
+
+    ledgers: dict[str, tuple[SegmentFacts, ...]]
+    amounts: dict[tuple[str, int], Amounts]
+    times: dict[str, tuple[Mark, ...]]
+
+
+_pages: WeakKeyDictionary[Tree, _Pages] = WeakKeyDictionary()
+"""By session: a store is made for a call, and these stay."""
+
+
+def _keep(cache: dict[Key, T], key: Key, value: T, most: int) -> None:
+    if len(cache) >= most:
+        cache.pop(next(iter(cache)))
+    cache[key] = value
+
+
+def _amounts(ledgers: Sequence[SegmentFacts]) -> Amounts:
+    rows = np.zeros((len(ledgers) + 1, 2), np.int64)
+    for at, facts in enumerate(ledgers, 1):
+        if facts.last_entry is None or facts.length is None:
+            return rows[:0]
+        rows[at] = facts.last_entry + 1 - facts.first_entry, facts.length
+    return np.cumsum(rows, axis=0)
 
 
 def new_token() -> str:
@@ -59,10 +100,20 @@ def new_token() -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredHead:
-    """A head and the version of its node."""
+    """A head and the version of its node.
+
+    If the log was in a routed commit, `head` has the changes of its delta, `base` is what the node itself holds, and
+    `delta_version` is the version of the delta's node.
+    """
 
     head: LogHead
     version: int
+    base: LogHead | None = None
+    delta_version: int | None = None
+
+    def unchanged(self, name: str) -> list[Operation]:
+        """Return the operations that succeed only while no routed commit changes the log."""
+        return [] if self.delta_version is None else [Check(delta_path(name), self.delta_version)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +146,7 @@ class HeadStore:
     def __init__(self, tree: Tree, root: str) -> None:
         self.tree = tree
         self._root = root
-        # Pages never change, and no two have the same name.
-        self._pages: dict[str, tuple[SegmentFacts, ...]] = {}
+        self._pages = _pages.setdefault(tree, _Pages({}, {}, {}))
 
     async def names(self) -> list[str]:
         """Return the names of all logs, sorted; other ledgers roots' too."""
@@ -113,12 +163,8 @@ class HeadStore:
             ConfigurationError: the name is unusable, or the log belongs to another ledgers root.
             MetadataFormat: the stored node is not a head.
         """
-        path = log_path(name)
-        try:
-            data, stat = await self._get_caught_up(path)
-        except NoSuchNode:
-            raise NoSuchLog(f"log {name} does not exist: check the name, or create it first") from None
-        head = decode_head(data, path)
+        stored = await self._stored(name)
+        head = stored.head
         if head.root != self._root:
             raise ConfigurationError(
                 f"log {name} belongs to the cluster at {head.root}, the metadata URI names {self._root}: correct the "
@@ -126,7 +172,44 @@ class HeadStore:
             )
         if head.is_deleted and not even_if_deleted:
             raise NoSuchLog(f"log {name} is being deleted: delete it again if that was interrupted")
-        return StoredHead(head, stat.version)
+        return stored
+
+    async def find(self, name: str) -> StoredHead | None:
+        """Return a log's head; None if the log is gone, or belongs to another ledgers root. Raises MetadataFormat."""
+        try:
+            stored = await self._stored(name)
+        except NoSuchLog:
+            return None
+        return None if stored.head.root != self._root or stored.head.is_deleted else stored
+
+    async def _stored(self, name: str) -> StoredHead:
+        path = log_path(name)
+        found = None
+        while found is None:
+            try:
+                data, stat = await self._get_caught_up(path)
+            except NoSuchNode:
+                raise NoSuchLog(f"log {name} does not exist: check the name, or create it first") from None
+            found = StoredHead(decode_head(data, path), stat.version)
+            if found.head.is_routed:
+                found = await self._with_delta(name, data, found)
+        return found
+
+    async def _with_delta(self, name: str, data: bytes, stored: StoredHead) -> StoredHead | None:
+        """Return the head with its delta; None if the head was changed or deleted since it was read."""
+        path = delta_path(name)
+        try:
+            delta, stat = await self.tree.get(path)
+        except NoSuchNode:
+            present = await self.tree.exists(log_path(name))
+            if present is None or present.version != stored.version:
+                return None
+            raise MetadataFormat(f"metadata node {path} is missing, which the head of log {name} names") from None
+        base = decode_base(delta, path)
+        if base > stored.version:
+            return None
+        head = decode_changed(data, delta, name) if base == stored.version else stored.head
+        return StoredHead(head, stored.version, stored.head, stat.version)
 
     async def _get_caught_up(self, path: str) -> tuple[bytes, Stat]:
         try:
@@ -146,7 +229,7 @@ class HeadStore:
         head = LogHead(log_id=token, root=self._root, changes=(token,))
         await self._create_root()
         operations = [Create(path, encode_head(head))]
-        operations += [Create(f"{path}/{folder}") for folder in (PAGES, PENDING, CONDEMNED)]
+        operations += [Create(f"{path}/{folder}") for folder in (PAGES, PENDING, CONDEMNED, times.TIMES)]
         for losses in range(CONNECTION_LOSSES_MAX):
             try:
                 return await self.tree.transaction(operations)
@@ -209,16 +292,47 @@ class HeadStore:
 
     async def page(self, name: str, ref: PageRef) -> tuple[SegmentFacts, ...]:
         """Return a page's ledgers. Raises NoSuchNode if the page is gone, MetadataFormat as `read`."""
-        ledgers = self._pages.get(ref.name)
+        ledgers = self._pages.ledgers.get(ref.name)
         if ledgers is None:
             path = f"{log_path(name)}/{PAGES}/{ref.name}"
             first_ordinal, ledgers = decode_page((await self.tree.get(path))[0], path)
             if first_ordinal != ref.first_ordinal:
                 raise MetadataFormat(f"metadata node {path} begins at ordinal {first_ordinal}")
-            if len(self._pages) >= PAGES_CACHED_MAX:
-                self._pages.pop(next(iter(self._pages)))
-            self._pages[ref.name] = ledgers
+            _keep(self._pages.ledgers, ref.name, ledgers, PAGES_CACHED_MAX)
         return ledgers
+
+    def amounts(self, ref: PageRef, ledgers: Sequence[SegmentFacts]) -> Amounts:
+        """Return how much is in the first ledgers of a page, which are given; they are counted once."""
+        key = (ref.name, len(ledgers))
+        found = self._pages.amounts.get(key)
+        if found is None:
+            _keep(self._pages.amounts, key, found := _amounts(ledgers), AMOUNTS_CACHED_MAX)
+        return found
+
+    async def time_page(self, name: str, ref: TimePageRef) -> tuple[Mark, ...]:
+        """Return the marks of a page of the time index. Raises as `page`."""
+        marks = self._pages.times.get(ref.name)
+        if marks is None:
+            path = f"{log_path(name)}/{PAGES}/{ref.name}"
+            marks = _parsed(path, times.decode_page, (await self.tree.get(path))[0])
+            _keep(self._pages.times, ref.name, marks, PAGES_CACHED_MAX)
+        return marks
+
+    async def open_times(self, name: str, ledger_id: int, ordinal: int) -> OpenMarks | None:
+        """Return the times that the writer of a ledger has noted; None if it keeps no notes. Raises MetadataFormat."""
+        path = times.open_path(log_path(name), ledger_id)
+        try:
+            data, stat = await self.tree.get(path)
+        except NoSuchNode:
+            return None
+        return _parsed(path, lambda data: times.decode_open(data, ordinal, stat.version), data)
+
+    async def note_times(self, name: str, ledger_id: int, data: bytes) -> None:
+        """Replace the times that a ledger's writer has noted, if it still keeps notes."""
+        try:
+            await self.tree.set(times.open_path(log_path(name), ledger_id), data, ANY_VERSION)
+        except NoSuchNode:
+            return  # the ledger is closed, or not in the log any more
 
     async def schema(self, name: str, schema: str) -> StoredSchema:
         """Return a schema by the name of its node. Raises NoSuchNode if it is gone, MetadataFormat as `read`."""
@@ -226,9 +340,7 @@ class HeadStore:
         if stored is None:
             path = f"{log_path(name)}/{SCHEMAS}/{schema}"
             stored = decode_schema((await self.tree.get(path))[0], path)
-            if len(_schemas) >= SCHEMAS_CACHED_MAX:
-                _schemas.pop(next(iter(_schemas)))
-            _schemas[schema] = stored
+            _keep(_schemas, schema, stored, SCHEMAS_CACHED_MAX)
         return stored
 
     async def write_schema(self, name: str, stored: StoredSchema) -> None:
@@ -250,6 +362,13 @@ class HeadStore:
                 await self.tree.delete(path)
             except NoSuchNode:
                 continue
+
+
+def _parsed(path: str, decode: Callable[[bytes], T], data: bytes) -> T:
+    try:
+        return decode(data)
+    except ValueError as error:
+        raise MetadataFormat(f"metadata node {path} has no times of a log: {error}") from None
 
 
 class _Forgotten(Exception):
@@ -282,6 +401,7 @@ class _Attempt(Generic[T]):
         path = log_path(self._name)
         operations: list[Operation] = [
             Set(path, encode_head(change.head.with_change(self._token)), stored.version),
+            *stored.unchanged(self._name),
             *change.also,
         ]
         for node in change.nodes:

@@ -16,7 +16,9 @@ from bkspark.ledger.range_reader import BATCH_BYTES
 from bkspark.log import reading
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.log.changes import is_repeated
+from bkspark.log.consumers import ConsumerRegistration, ConsumerState, behind, state_of
 from bkspark.log.election import ELECTIONS_ROOT, Election
+from bkspark.log.expiry import Expiry, ExpiryTimer, closed_ordinals
 from bkspark.log.formats import (
     LogHead,
     PendingLedger,
@@ -27,9 +29,11 @@ from bkspark.log.formats import (
     check_log_name,
 )
 from bkspark.log.positions import EARLIEST, LATEST, LogBatch, OffsetSpec, Position, check_offset
+from bkspark.log.publication import AnyPublisher, check_ledgers, check_publisher_argument
+from bkspark.log.retention import Retention
 from bkspark.log.schemas import SchemaChange
 from bkspark.log.snapshot import LogSegment, LogSnapshot
-from bkspark.log.store import AnyPublisher, AppendOutcome, LogStore, check_ledgers, check_publisher_argument
+from bkspark.log.store import AppendOutcome, LogStore
 from bkspark.log.unregistered import delete_unregistered
 from bkspark.log.writer import (
     DEFAULTS,
@@ -46,6 +50,8 @@ from bkspark.metadata.tree import milliseconds_of
 from bkspark.options import DAY_S
 
 VACUUM_AGE_S = 24 * 3600.0
+CONSUMER_EXPIRY_S = 7 * DAY_S
+"""A registered reader that does not move for this long is taken for gone, unless it sets another time."""
 AGE_S_MAX = 1e10
 """Three hundred years: more than any real age."""
 FOLLOW_POLL_S = 1.0
@@ -63,6 +69,7 @@ class Log:
         self._cluster = cluster
         self._name = check_log_name(name)
         self._opened: LogStore | None = None
+        self._expiry_timer = ExpiryTimer(self._expiry)
 
     @property
     def name(self) -> str:
@@ -87,8 +94,8 @@ class Log:
 
     async def show(self) -> dict[str, Any]:
         """Return the facts of the log: `{"log", "ledgers": [{"ledger", "first_entry", "last_entry", "state",
-        "length"}], "published": [{"name", "version", "query"}], "schemas": [{"number", "first_ordinal", "format",
-        "schema"}], "version"}`.
+        "length"}], "published": [{"name", "version", "query"}], "retention": {"age_ms", "bytes"}, "schemas":
+        [{"number", "first_ordinal", "format", "schema"}], "version"}`.
 
         `published` has the last version of each remembered name that published in the log, the latest last: for a
         streaming query without a name its id and last epoch. `query` is the query that published under a name; None if
@@ -108,6 +115,7 @@ class Log:
             "log": self._name,
             "ledgers": shown,
             "published": published,
+            "retention": snapshot.head.retention.to_json(),
             "schemas": [await _shown_schema(snapshot, ref) for ref in snapshot.schemas],
             "version": snapshot.version,
         }
@@ -152,8 +160,8 @@ class Log:
         return [facts.ledger_id for _, facts in closed]
 
     async def truncate(self, before: OffsetSpec | datetime) -> int:
-        """Let the log begin at a position, or at the first ledger that was not closed before a time (`at_time`); delete
-        the ledgers before it and return their number.
+        """Let the log begin at a position, or at the first entry of a time (`at_time`); delete the ledgers before it
+        and return their number.
 
         Raises:
             ConfigurationError: a ledger before the position is being written, or the position is not one of this log.
@@ -163,7 +171,7 @@ class Log:
         store, snapshot = await self.store(), await self.snapshot()
         position = await reading.position_of(self._open_listed, snapshot, before)
         position = await reading.normal_form(self._open_listed, snapshot, position)
-        closed = [ordinal for ordinal in snapshot.open_ordinals if await self._is_closed(snapshot, ordinal)]
+        closed = await closed_ordinals(self._cluster, snapshot)
         at_end = await self._is_ledger_end(snapshot, position)
         count = await store.truncate(self._name, position, at_ledger_end=at_end, closed=closed)
         if count is None:
@@ -173,13 +181,6 @@ class Log:
             )
         await self._sweep_after(store)
         return count
-
-    async def _is_closed(self, snapshot: LogSnapshot, ordinal: int) -> bool:
-        ledger_id = (await snapshot.ledger(ordinal)).ledger_id
-        try:
-            return (await self._cluster.metadata(ledger_id)).is_closed
-        except NoSuchLedger:
-            return True
 
     async def _is_ledger_end(self, snapshot: LogSnapshot, position: Position) -> bool:
         """Whether a position is the end of a closed ledger, or of a slice, of the list."""
@@ -195,6 +196,70 @@ class Log:
                 f"ledger {listed.ledger_id} of log {self._name} ends at entry {last_entry}; {position} lies beyond that"
             )
         return is_closed and position.entry_id == last_entry + 1
+
+    async def retention(self) -> Retention:
+        """Return how long the log keeps its ledgers. Raises NoSuchLog."""
+        return (await self.snapshot()).head.retention
+
+    async def set_retention(self, *, age_s: float | None = None, bytes: int | None = None) -> None:
+        """Set how long the log keeps its ledgers; None sets no limit. Writers, and `expire`, remove what is beyond it.
+
+        Args:
+            age_s: a ledger goes when all its entries entered the log this long ago.
+            bytes: a ledger goes when those after it hold at least this many payload bytes.
+
+        Raises:
+            ConfigurationError: a limit is out of bounds.
+            NoSuchLog: there is no such log.
+        """
+        if age_s is not None:
+            age_s = arguments.seconds("age_s", age_s, 0.001, AGE_S_MAX)
+        retention = Retention(None if age_s is None else int(age_s * 1000), bytes)
+        await (await self.store()).set_retention(self._name, retention)
+
+    async def expire(self) -> int:
+        """Remove the ledgers that the log's retention does not keep and no registered reader needs; return their
+        number. Raises NoSuchLog.
+        """
+        return await (await self._expiry()).now()
+
+    async def _expiry(self) -> Expiry:
+        return Expiry(self._cluster, await self.store(), self._name, self._delete_ledger)
+
+    # ---- registered readers ----
+
+    async def register_consumer(
+        self, consumer: str, start: OffsetSpec = EARLIEST, *, expiry_s: float = CONSUMER_EXPIRY_S
+    ) -> ConsumerRegistration:
+        """Register a reader under a name, from a place on: retention keeps what it has not read, until the registration
+        expires. A reader that has registered under the name before loses it.
+
+        Args:
+            expiry_s: the registration ends this long after it was made or last moved.
+
+        Raises:
+            ConfigurationError: the name or the place is unusable.
+            DataLoss: what follows the place is gone.
+            NoSuchLog: there is no such log.
+        """
+        start = check_offset("start", start)
+        expiry_s = arguments.seconds("expiry_s", expiry_s, 0.001, AGE_S_MAX)
+        position = await reading.position_of(self._open_listed, await self.snapshot(), start)
+        store = await self.store()
+        made = await store.consumers.register(self._name, consumer, position, max(1, int(expiry_s * 1000)))
+        return ConsumerRegistration(store.consumers, self._name, made)
+
+    async def consumers(self) -> list[ConsumerState]:
+        """Return the registered readers of the log with their lag, by name. Raises NoSuchLog."""
+        store, snapshot = await self.store(), await self.snapshot()
+        found = await store.consumers.all(self._name)
+        end = await reading.latest(self._open_listed, snapshot) if found else snapshot.start
+        now_ms = store.clock_ms()
+        return [state_of(each, await behind(snapshot, each.position, end), now_ms) for each in found]
+
+    async def remove_consumer(self, consumer: str) -> bool:
+        """End a reader's registration; return whether there was one."""
+        return await (await self.store()).consumers.remove(self._name, consumer)
 
     async def vacuum(self, *, older_than_s: float = VACUUM_AGE_S) -> int:
         """Delete the ledgers of dead attempts, and what interrupted changes left; return the number of ledgers.
@@ -318,9 +383,15 @@ class Log:
         only_if_empty = arguments.flag("only_if_empty", only_if_empty)
         shared = [arguments.whole_number("shared", ledger_id) for ledger_id in shared]
         store = await self.store()
-        return await store.append_ledgers(
+        outcome = await store.append_ledgers(
             self._name, ledgers, publisher=publisher, only_if_empty=only_if_empty, shared=shared, schema=schema
         )
+        await self.keep_retention()
+        return outcome
+
+    async def keep_retention(self) -> None:
+        """Remove what has expired, if this object has not tried it lately; a failure is left to the next try."""
+        await self._expiry_timer.tick()
 
     async def has_published(self, publisher: AnyPublisher) -> bool:
         """Whether a publisher has published this version, or a later one, so that publishing it changes nothing.
@@ -356,6 +427,10 @@ class Log:
                 await self._sweep_after(store)
                 return outcome
         raise self._contended()
+
+    async def sweep(self) -> None:
+        """Delete ledgers that a change of the log has condemned, as far as that is possible now."""
+        await self._sweep_after(await self.store())
 
     async def _sweep_after(self, store: LogStore) -> None:
         """Delete ledgers that a change has condemned. The change is done, so a failure here must not reach its caller:
@@ -394,9 +469,10 @@ class Log:
         return await reading.latest(self._open_listed, await self.snapshot())
 
     async def at_time(self, moment: datetime) -> Position:
-        """Return the beginning of the first ledger that was not closed before a time (UTC if it names no zone).
+        """Return the position of the first entry that entered the log at a time or later (UTC if it names no zone).
 
-        Reading from there misses no later entry; earlier entries of that ledger are read, too.
+        Where the log has no times, because an older bkspark wrote it, this is the beginning of the first ledger that
+        was not closed before the time.
         """
         if not isinstance(moment, datetime):
             raise ConfigurationError(f"moment must be a datetime, not {moment!r}")
@@ -447,8 +523,9 @@ class Log:
         patience = Patience(patience_s, asyncio.get_running_loop().time)
         store = await self.store()
         changed = asyncio.Event()
-        position = await reading.position_of(self._open_listed, await self.snapshot(), start)
-        unwatch = await store.watch(self._name, changed.set)
+        snapshot = await self.snapshot()
+        position = await reading.position_of(self._open_listed, snapshot, start)
+        unwatch = await store.watch(self._name, changed.set, is_routed=snapshot.head.is_routed)
         try:
             while True:
                 changed.clear()

@@ -17,6 +17,7 @@ from bkspark.ledger.patience import Patience
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.log.positions import EARLIEST, LATEST, OffsetSpec, Position, parse_place, position_at
 from bkspark.log.snapshot import LogSegment, LogSnapshot
+from bkspark.log.times import Place
 
 OpenListed = Callable[[LogSegment], Awaitable[LedgerReader | None]]
 """Opens a ledger of a log; None if it is gone and that is allowed: it then counts as closed and empty."""
@@ -125,16 +126,65 @@ async def before(open_ledger: OpenListed, snapshot: LogSnapshot, end: Position, 
 
 
 async def since(open_ledger: OpenListed, snapshot: LogSnapshot, moment_ms: int) -> Position:
-    """Return the beginning of the first ledger that was not closed before a time; the log's end if there is none.
+    """Return the position of the first entry that entered the log at a time or later; the log's end if there is none.
 
-    Entries have no time of their own: earlier entries of that ledger are read, too. Ledgers that a job publishes
-    together need not be in the order of their times, so every earlier ledger is checked.
+    Where the log has no times, it is the beginning of the first ledger that was not closed before that time.
 
     Args:
-        moment_ms: ms since the epoch, by the metadata store's clock.
+        moment_ms: ms since the epoch.
+    """
+    first = snapshot.head.times.first
+    if first is None:
+        return await _by_ledgers(open_ledger, snapshot, moment_ms, snapshot.end_ordinal)
+    if moment_ms <= first.ms:
+        # Entries before the first known time may be as late.
+        end_ordinal = first.ordinal + bool(first.entry_id)
+        return min(
+            await _by_ledgers(open_ledger, snapshot, moment_ms, end_ordinal),
+            await at_place(open_ledger, snapshot, first.place),
+        )
+    place = await snapshot.first_at(moment_ms)
+    return await latest(open_ledger, snapshot) if place is None else await at_place(open_ledger, snapshot, place)
+
+
+async def until(
+    open_ledger: OpenListed, snapshot: LogSnapshot, moment_ms: int, readable: Position, now_ms: int
+) -> Position:
+    """Return the position up to which a log was written before a time, `readable` at most.
+
+    Where the log has no times, it is `readable`: the ledgers that were created later are left to the caller.
+    """
+    first = snapshot.head.times.first
+    if first is None or moment_ms > now_ms:
+        return readable
+    place = first.place if moment_ms <= first.ms else await snapshot.first_at(moment_ms)
+    return readable if place is None else min(readable, await at_place(open_ledger, snapshot, place))
+
+
+async def at_place(open_ledger: OpenListed, snapshot: LogSnapshot, place: Place) -> Position:
+    """Return the position of an entry by its place in the list, in normal form; the start if it is before that, and
+    the readable end if it is not confirmed yet."""
+    ordinal, entry_id = place
+    if ordinal >= snapshot.end_ordinal:
+        return await latest(open_ledger, snapshot)
+    if ordinal < snapshot.first_ordinal:
+        return snapshot.start
+    position = Position(ordinal, (await snapshot.ledger(ordinal)).ledger_id, entry_id)
+    if position < snapshot.start:
+        return snapshot.start
+    position = await normal_form(open_ledger, snapshot, position)
+    return min(position, await latest(open_ledger, snapshot)) if ordinal in snapshot.open_ordinals else position
+
+
+async def _by_ledgers(open_ledger: OpenListed, snapshot: LogSnapshot, moment_ms: int, end_ordinal: int) -> Position:
+    """Return the beginning of the first ledger before `end_ordinal` that was not closed before a time, by the metadata
+    store's clock; else the end of these ledgers.
+
+    Earlier entries of that ledger are read, too. Ledgers that a job publishes together need not be in the order of
+    their times, so every earlier ledger is checked.
     """
     found = snapshot.start
-    async for run in snapshot.runs(snapshot.start.ordinal):
+    async for run in snapshot.runs(snapshot.start.ordinal, end_ordinal):
         for some in chunks(run, CALLS_AT_ONCE):
             for listed, reader in zip(some, await asyncio.gather(*map(open_ledger, some))):
                 if reader is not None and not reader.times.is_closed_before(moment_ms):

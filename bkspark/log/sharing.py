@@ -49,7 +49,7 @@ class SharedLedger:
     def __init__(self, log: Log, owner: SegmentOwner, options: LedgerOptions, limits: RollLimits) -> None:
         self._log = log
         self._owner = owner
-        self._options = options
+        self.options = options
         self._limits = limits
         self._writer: LedgerWriter | None = None
         self._since_s = 0.0
@@ -60,6 +60,10 @@ class SharedLedger:
         """The ledger being written; None when the next append will make one."""
         return None if self._writer is None else self._writer.ledger_id
 
+    async def keep_retention(self) -> None:
+        """Remove what has expired of the log, now and then."""
+        await self._log.keep_retention()
+
     async def append(self, batches: Sequence[EntryBatch]) -> SegmentFacts:
         """Append entries, at least one; return their slice, once all are acknowledged.
 
@@ -68,7 +72,7 @@ class SharedLedger:
         """
         writer = self._writer
         if writer is None:
-            writer = self._writer = await self._log.create_attempt(self._owner, self._options)
+            writer = self._writer = await self._log.create_attempt(self._owner, self.options)
             self._since_s, self._is_published = asyncio.get_running_loop().time(), False
             await self._retire_left(writer.ledger_id)
         first_entry, length = writer.last_entry + 1, writer.length

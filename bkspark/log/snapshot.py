@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from itertools import pairwise
 
 from bkspark.errors import ConfigurationError, DataLoss, MetadataFormat, NoSuchNode
 from bkspark.log.changes import first_to_read
@@ -12,6 +11,10 @@ from bkspark.log.formats import LogHead, PageRef, Publisher, SchemaRef, SegmentF
 from bkspark.log.heads import HeadStore, StoredHead
 from bkspark.log.positions import NO_LEDGER, Position
 from bkspark.log.schemas import StoredSchema
+from bkspark.log.times import Place, TimeIndex, Timeline, TimePageRef, page_at, pages_of
+
+RUN_LEDGERS_MAX = 256
+"""Ledgers that `LogSnapshot.runs` yields together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class LogSegment:
 
 
 class LogSnapshot:
-    """The ledgers [first_ordinal, end_ordinal) of a log; `version` is that of its head.
+    """The ledgers [first_ordinal, end_ordinal) of a log; `version` rises with each change.
 
     Truncating, overwriting or deleting the log afterwards removes ledgers from a snapshot too: reading their page then
     raises DataLoss or NoSuchLog.
@@ -40,7 +43,7 @@ class LogSnapshot:
         self._heads = heads
         self.name = name
         self.head: LogHead = stored.head
-        self.version = stored.version
+        self.version = stored.version + (stored.delta_version or 0)
 
     def __len__(self) -> int:
         return self.end_ordinal - self.first_ordinal
@@ -90,8 +93,54 @@ class LogSnapshot:
                 f"log {self.name} was overwritten, truncated or deleted while its schema was being read: read it again"
             ) from None
 
+    async def first_at(self, ms: int) -> Place | None:
+        """Return the place (ordinal and entry) of the first entry that entered the log at a time or later, by ms since
+        1970; None if all entries are earlier. Only where `ms` is after the first known time. Raises as `runs`."""
+        return (await self._timeline(lambda index: page_at(index, ms))).first_at(ms)
+
+    async def times(self, first: Place, end: Place) -> Timeline:
+        """Return when the entries in [first, end) entered the log. Raises as `runs`."""
+        return await self._timeline(lambda index: pages_of(index, first, end))
+
+    async def _timeline(self, choose: Callable[[TimeIndex], tuple[TimePageRef, ...]]) -> Timeline:
+        snapshot, is_present = self, False
+        while True:
+            found = await snapshot._present_timeline(choose(snapshot.head.times), is_present=is_present)
+            if found is not None:
+                return found
+            newer = await self._heads.read(self.name)
+            if newer.head.log_id != self.head.log_id:
+                raise self._changed_meanwhile()
+            is_present = newer.version == snapshot.version
+            snapshot = LogSnapshot(self._heads, self.name, newer)
+
+    async def _present_timeline(self, refs: tuple[TimePageRef, ...], *, is_present: bool) -> Timeline | None:
+        """Return the marks of some pages and of the head, and those of open ledgers; None if a node is gone.
+
+        Args:
+            is_present: the log did not change since: the writer of an open ledger without notes keeps none.
+        """
+        index = self.head.times
+        marks = [*(ref.mark for ref in index.pages), *index.marks]
+        unrecorded = None
+        try:
+            for ref in refs:
+                marks += await self._heads.time_page(self.name, ref)
+        except NoSuchNode:
+            return None
+        for ordinal in self.open_ordinals:
+            noted = await self._heads.open_times(self.name, (await self.ledger(ordinal)).ledger_id, ordinal)
+            if noted is None:
+                if is_present:
+                    continue
+                return None
+            marks += noted.marks
+            if ordinal == self.end_ordinal - 1:
+                unrecorded = (ordinal, noted.until)
+        return Timeline(marks, unrecorded)
+
     async def runs(self, first_ordinal: int = 0, end_ordinal: int | None = None) -> AsyncIterator[list[LogSegment]]:
-        """Yield the ledgers in [first_ordinal, end_ordinal) that are in the log, in order, a page at a time.
+        """Yield the ledgers in [first_ordinal, end_ordinal) that are in the log, in order, a part of a page at a time.
 
         Raises:
             DataLoss: a page was removed before it was read, because the log was truncated or overwritten.
@@ -102,8 +151,11 @@ class LogSnapshot:
         end = head.end_ordinal if end_ordinal is None else min(end_ordinal, head.end_ordinal)
         for index, ref in enumerate(head.pages):
             if ref.first_ordinal < end and head.page_end(index) > first:
-                ledgers = await self._page(ref, head.page_end(index) - ref.first_ordinal)
-                yield _listed(ref.first_ordinal, ledgers, first, end)
+                page_end = head.page_end(index)
+                ledgers = await self._page(ref, page_end - ref.first_ordinal)
+                # A caller that needs few ledgers must not wait for those of a whole page.
+                for some in range(max(first, ref.first_ordinal), min(end, page_end), RUN_LEDGERS_MAX):
+                    yield _listed(ref.first_ordinal, ledgers, some, min(end, some + RUN_LEDGERS_MAX))
         if head.tail and head.tail_ordinal < end and head.end_ordinal > first:
             yield _listed(head.tail_ordinal, head.tail, first, end)
 
@@ -137,11 +189,30 @@ class LogSnapshot:
 
     async def last_before(self, ordinal: int) -> AsyncIterator[LogSegment]:
         """Yield the ledgers before `ordinal`, backwards. Raises as `runs`."""
-        bounds = [*(ref.first_ordinal for ref in self.head.pages), self.head.tail_ordinal, self.head.end_ordinal]
-        for first, end in reversed(list(pairwise(bounds))):
-            if first < ordinal:
-                for ledger in reversed(await self.ledgers(first, min(end, ordinal))):
-                    yield ledger
+        head = self.head
+        for at in range(head.end_ordinal - 1, head.tail_ordinal - 1, -1):
+            if at < ordinal:
+                yield _segment(at, head.tail[at - head.tail_ordinal])
+        for index in range(len(head.pages) - 1, -1, -1):
+            ref, end = head.pages[index], head.page_end(index)
+            if ref.first_ordinal < ordinal:
+                ledgers = await self._page(ref, end - ref.first_ordinal)
+                for at in range(min(end, ordinal) - 1, max(ref.first_ordinal, head.first_ordinal) - 1, -1):
+                    yield _segment(at, ledgers[at - ref.first_ordinal])
+
+    async def closed_runs(self, first_ordinal: int, end_ordinal: int) -> AsyncIterator[tuple[int, int, int, int]]:
+        """Yield (first ordinal, end ordinal, entries, bytes) of what each page has of [first_ordinal, end_ordinal), but
+        for pages with a ledger whose end is not known. Raises as `runs`."""
+        head = self.head
+        for index, ref in enumerate(head.pages):
+            first = max(first_ordinal, head.first_ordinal, ref.first_ordinal)
+            page_end = head.page_end(index)
+            end = min(end_ordinal, page_end)
+            if first < end:
+                amounts = self._heads.amounts(ref, await self._page(ref, page_end - ref.first_ordinal))
+                if len(amounts):
+                    entries, octets = amounts[end - ref.first_ordinal] - amounts[first - ref.first_ordinal]
+                    yield first, end, int(entries), int(octets)
 
     async def _page(self, ref: PageRef, count: int) -> tuple[SegmentFacts, ...]:
         while True:
@@ -160,15 +231,20 @@ class LogSnapshot:
         for candidate in newer.pages if newer.log_id == self.head.log_id else ():
             if candidate.first_ordinal == ref.first_ordinal and candidate.name != ref.name:
                 return candidate
-        raise DataLoss(
+        raise self._changed_meanwhile()
+
+    def _changed_meanwhile(self) -> DataLoss:
+        return DataLoss(
             f"log {self.name} was truncated, overwritten or created again while its list of ledgers was being read: "
             f"read it again"
         )
 
 
 def _listed(first_ordinal: int, ledgers: tuple[SegmentFacts, ...], first: int, end: int) -> list[LogSegment]:
-    return [
-        LogSegment(ordinal, facts.ledger_id, facts.last_entry, facts.length, facts.first_entry)
-        for ordinal, facts in enumerate(ledgers, first_ordinal)
-        if first <= ordinal < end
-    ]
+    begin = max(first, first_ordinal)
+    some = ledgers[begin - first_ordinal : max(0, end - first_ordinal)]
+    return [_segment(ordinal, facts) for ordinal, facts in enumerate(some, begin)]
+
+
+def _segment(ordinal: int, facts: SegmentFacts) -> LogSegment:
+    return LogSegment(ordinal, facts.ledger_id, facts.last_entry, facts.length, facts.first_entry)

@@ -11,13 +11,12 @@ Three rules make a log's list safe to share:
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from bkspark.errors import (
-    ConfigurationError,
     LedgerFenced,
     LogExists,
     MetadataError,
@@ -27,25 +26,31 @@ from bkspark.errors import (
     NoSuchNode,
     SchemaMismatch,
 )
-from bkspark.log import changes
+from bkspark.log import changes, times
 from bkspark.log.attempts import AttemptStore, DeleteLedger, condemned, pending_path
+from bkspark.log.consumers import ConsumerStore
+from bkspark.log.delta import DELTA
 from bkspark.log.formats import (
     CONDEMNED,
     PAGES,
     PENDING,
+    TAIL_LEDGERS_MAX,
     LogHead,
     PageRef,
     Publisher,
     SegmentFacts,
-    check_publisher,
     encode_page,
     log_path,
 )
-from bkspark.log.heads import CONNECTION_LOSSES_MAX, Change, HeadStore, NewNode, StoredHead, new_token
+from bkspark.log.heads import CONNECTION_LOSSES_MAX, Change, Decide, HeadStore, NewNode, StoredHead, new_token
 from bkspark.log.positions import Position
+from bkspark.log.publication import AnyPublisher, check_ledgers
+from bkspark.log.retention import CONSUMERS, Retention
 from bkspark.log.schemas import SCHEMAS, SchemaChange
 from bkspark.log.snapshot import LogSnapshot
-from bkspark.metadata.tree import Callback, Delete, Tree
+from bkspark.log.times import OpenTimes
+from bkspark.log.watching import LogWatch
+from bkspark.metadata.tree import Callback, Check, Create, Delete, Operation, Tree
 
 PAGES_DROPPED_MAX = 500
 """Pages that one transaction removes: it must stay far below ZooKeeper's 1 MiB."""
@@ -54,9 +59,6 @@ SHARED_DROPPED_MAX = 500
 """Registrations of shared ledgers that one transaction removes, for the same reason."""
 
 T = TypeVar("T")
-
-AnyPublisher = Publisher | tuple[str, int] | tuple[str, int, str | None]
-"""A publisher, or its members as a plain tuple."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +74,41 @@ class AppendOutcome:
     last_epoch: int | None
 
 
-class LogStore:
-    """Creates, reads, changes and deletes logs whose ledgers lie below the ledgers root `root`."""
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where a log is to begin: at `before`, which is in ledger `first_ordinal` or at the end of the one before that.
 
-    def __init__(self, tree: Tree, root: str) -> None:
+    `unchanged` are conditions under which that was chosen.
+    """
+
+    before: Position
+    first_ordinal: int
+    unchanged: Sequence[Check] = ()
+
+
+def wall_clock_ms() -> int:
+    """Return the time of this host, in ms since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class LogStore:
+    """Creates, reads, changes and deletes logs whose ledgers lie below the ledgers root `root`.
+
+    Args:
+        clock_ms: tells when a change is made, in ms since 1970.
+    """
+
+    def __init__(self, tree: Tree, root: str, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
         self._tree = tree
+        self.clock_ms = clock_ms
         self._heads = HeadStore(tree, root)
         self.attempts = AttemptStore(self._heads)
+        self.consumers = ConsumerStore(self._heads)
+
+    @property
+    def heads(self) -> HeadStore:
+        """The heads of the logs, for changes of many logs at once (routing.py)."""
+        return self._heads
 
     # ---- whole logs ----
 
@@ -115,9 +145,24 @@ class LogStore:
         """
         return LogSnapshot(self._heads, name, await self._heads.read(name))
 
-    async def watch(self, name: str, callback: Callback) -> Callback:
-        """Call `callback()` whenever the log may have changed; return what ends that."""
-        return await self._tree.watch(log_path(name), callback)
+    async def find(self, name: str) -> LogSnapshot | None:
+        """Return the log's current list; None if it is gone, or belongs to another ledgers root."""
+        stored = await self._heads.find(name)
+        return None if stored is None else LogSnapshot(self._heads, name, stored)
+
+    def snapshot_of(self, name: str, head: LogHead) -> LogSnapshot:
+        """Return a snapshot for a decision on a head; its version does not matter."""
+        return LogSnapshot(self._heads, name, StoredHead(head, 0))
+
+    async def watch(self, name: str, callback: Callback, *, is_routed: bool) -> Callback:
+        """Call `callback()` whenever the log may have changed; return what ends that.
+
+        Args:
+            is_routed: the log was in a routed commit when it was read last.
+        """
+        watch = LogWatch(self._tree, name, callback)
+        await watch.begin(is_routed=is_routed)
+        return watch.end
 
     async def delete(self, name: str, delete_ledger: DeleteLedger, *, closed: Sequence[int]) -> bool:
         """Delete a log with all its ledgers, the pending ones too; False: a ledger that is not in `closed` may be open.
@@ -131,10 +176,14 @@ class LogStore:
             await self.attempts.discard(name, lambda *_: True, delete_ledger)
             await self.attempts.remove_unnamed(name)
             version = (await self._heads.read(name, even_if_deleted=True)).version
-            present = [SCHEMAS] if await self._tree.exists(f"{path}/{SCHEMAS}") is not None else []
-            folders = [Delete(f"{path}/{folder}") for folder in (PAGES, PENDING, CONDEMNED, *present)]
+            later = [
+                Delete(node)
+                for folder in (SCHEMAS, CONSUMERS, times.TIMES, DELTA)
+                for node in await self._all(path, folder)
+            ]
+            folders = [Delete(f"{path}/{folder}") for folder in (PAGES, PENDING, CONDEMNED)]
             try:
-                await self._tree.transaction([*folders, Delete(path, version)])
+                await self._tree.transaction([*later, *folders, Delete(path, version)])
             except (NodeExists, MetadataVersion):
                 continue  # an attempt that began before the deletion has registered a ledger
             except (NoSuchNode, MetadataError):
@@ -142,6 +191,14 @@ class LogStore:
                     raise
             return True
         raise MetadataError(f"log {name} is being used while it is deleted: stop its writers and delete it again")
+
+    async def _all(self, path: str, folder: str) -> list[str]:
+        """Return a folder that a log may have, after what is in it; nothing if the log has no such folder."""
+        try:
+            children = await self._tree.children(f"{path}/{folder}")
+        except NoSuchNode:
+            return []
+        return [*(f"{path}/{folder}/{child}" for child in children), f"{path}/{folder}"]
 
     # ---- publishing ----
 
@@ -170,6 +227,30 @@ class LogStore:
             MetadataError: the store is unreachable; the message says whether the outcome is unknown.
         """
         check_ledgers(ledgers, publisher)
+        decide = self.appending(
+            name, ledgers, publisher=publisher, only_if_empty=only_if_empty, shared=shared, schema=schema
+        )
+        outcome = await self._heads.change(name, decide)
+        if outcome.is_new:
+            await self.attempts.forget_published(name, list({facts.ledger_id for facts in ledgers} - set(shared)))
+        return outcome
+
+    def appending(
+        self,
+        name: str,
+        ledgers: Sequence[SegmentFacts],
+        *,
+        publisher: AnyPublisher | None,
+        only_if_empty: bool = False,
+        shared: Collection[int],
+        schema: SchemaChange | None,
+        tail_max: int = TAIL_LEDGERS_MAX,
+    ) -> Decide[AppendOutcome]:
+        """Return the decision of `append_ledgers`.
+
+        Args:
+            tail_max: ledgers that may be in the head itself.
+        """
 
         async def decide(head: LogHead) -> Change[AppendOutcome]:
             repeated = _repeated(head, name, publisher)
@@ -179,16 +260,13 @@ class LogStore:
                 raise LogExists(f"log {name} holds ledgers already, and was to be written only while it holds none")
             await self.attempts.check(name, [facts.ledger_id for facts in ledgers])
             sliced = replace(head, has_slices=head.has_slices or _has_slices(ledgers, shared))
-            grown, nodes = await self._appended(name, sliced, ledgers)
+            grown, nodes = await self._appended(name, sliced, ledgers, tail_max)
             grows = bool(head.tail and ledgers and head.tail[-1].joined(ledgers[0]))
             grown = await self._with_schema(name, grown, schema, head.end_ordinal - grows)
             outcome = AppendOutcome(True, head.end_ordinal - grows, None if publisher is None else publisher[1])
             return self._changed(name, head, _remember(grown, publisher), outcome, nodes)
 
-        outcome = await self._heads.change(name, decide)
-        if outcome.is_new:
-            await self.attempts.forget_published(name, list({facts.ledger_id for facts in ledgers} - set(shared)))
-        return outcome
+        return decide
 
     async def replace_ledgers(
         self,
@@ -217,6 +295,25 @@ class LogStore:
         *,
         is_deletion: bool,
     ) -> AppendOutcome | None:
+        decide = self.replacing(name, ledgers, publisher, closed, schema, is_deletion=is_deletion)
+        outcome = await self._heads.change(name, decide, even_if_deleted=is_deletion)
+        if outcome is not None and outcome.is_new:
+            await self.attempts.forget_published(name, [facts.ledger_id for facts in ledgers])
+        return outcome
+
+    def replacing(
+        self,
+        name: str,
+        ledgers: Sequence[SegmentFacts],
+        publisher: AnyPublisher | None,
+        closed: Sequence[int],
+        schema: SchemaChange | None = None,
+        *,
+        is_deletion: bool = False,
+        tail_max: int = TAIL_LEDGERS_MAX,
+    ) -> Decide[AppendOutcome | None]:
+        """Return the decision of `replace_ledgers`; the result None as there."""
+
         async def decide(head: LogHead) -> Change[AppendOutcome | None]:
             repeated = _repeated(head, name, publisher)
             if repeated is not None:
@@ -228,7 +325,7 @@ class LogStore:
             gone = {ledger.ledger_id for ledger in old}
             changed, lists = condemned(changes.emptied(head), name, sorted(gone))
             changed = replace(changed, is_deleted=is_deletion, has_slices=head.has_slices or _has_slices(ledgers, ()))
-            changed, pages = await self._appended(name, changed, ledgers)
+            changed, pages = await self._appended(name, changed, ledgers, tail_max)
             if is_deletion:
                 changed = replace(changed, schemas=())
             changed = await self._with_schema(name, changed, schema, head.end_ordinal)
@@ -236,10 +333,7 @@ class LogStore:
             shared = await self._unshared(name, gone)
             return self._changed(name, head, _remember(changed, publisher), outcome, [*lists, *pages], shared)
 
-        outcome = await self._heads.change(name, decide, even_if_deleted=is_deletion)
-        if outcome is not None and outcome.is_new:
-            await self.attempts.forget_published(name, [facts.ledger_id for facts in ledgers])
-        return outcome
+        return decide
 
     # ---- truncating ----
 
@@ -270,14 +364,49 @@ class LogStore:
                 first_ordinal = before.ordinal  # the slice may grow
             if any(ordinal < first_ordinal for ordinal in set(head.open_ordinals) - set(closed)):
                 return Change(None, None)
-            dropped = {ledger.ledger_id for ledger in await snapshot.ledgers(0, first_ordinal)}
-            # Slices of one ledger may be on both sides.
-            kept = {ledger.ledger_id for ledger in await snapshot.ledgers(first_ordinal)} if head.has_slices else set()
-            gone = dropped - kept
-            changed, lists = condemned(changes.truncated(head, before, first_ordinal), name, sorted(gone))
-            return self._changed(name, head, changed, len(gone), lists, await self._unshared(name, gone))
+            return await self._cut(name, head, Cut(before, first_ordinal))
 
         return await self._heads.change(name, decide)
+
+    async def cut(self, name: str, choose: Callable[[LogHead], Awaitable[Cut | None]]) -> int:
+        """Remove the ledgers before what `choose` returns for the present head, and condemn them; return their number.
+
+        `choose` is asked again if the log changed meanwhile.
+        """
+
+        async def decide(head: LogHead) -> Change[int]:
+            chosen = await choose(head)
+            return Change(None, 0) if chosen is None else await self._cut(name, head, chosen)
+
+        return await self._heads.change(name, decide)
+
+    async def _cut(self, name: str, head: LogHead, cut: Cut) -> Change[Any]:
+        snapshot = self.snapshot_of(name, head)
+        dropped = {ledger.ledger_id for ledger in await snapshot.ledgers(0, cut.first_ordinal)}
+        # Slices of one ledger may be on both sides.
+        kept = {ledger.ledger_id for ledger in await snapshot.ledgers(cut.first_ordinal)} if head.has_slices else set()
+        gone = dropped - kept
+        changed, lists = condemned(changes.truncated(head, cut.before, cut.first_ordinal), name, sorted(gone))
+        also: list[Operation] = [
+            *cut.unchanged,
+            *await self._unshared(name, gone),
+            *await self._without_notes(name, snapshot, cut),
+        ]
+        return self._changed(name, head, changed, len(gone), lists, also)
+
+    async def _without_notes(self, name: str, snapshot: LogSnapshot, cut: Cut) -> list[Delete]:
+        """Return the removal of the times of ledgers that are cut off before their writer's close was recorded."""
+        ids = [(await snapshot.ledger(each)).ledger_id for each in snapshot.open_ordinals if each < cut.first_ordinal]
+        paths = [times.open_path(log_path(name), ledger_id) for ledger_id in ids]
+        return [Delete(path) for path in paths if await self._tree.exists(path) is not None]
+
+    async def set_retention(self, name: str, retention: Retention) -> None:
+        """Set how long a log keeps its ledgers. Raises NoSuchLog."""
+
+        async def decide(head: LogHead) -> Change[None]:
+            return Change(None if head.retention == retention else replace(head, retention=retention), None)
+
+        await self._heads.change(name, decide)
 
     # ---- writing ----
 
@@ -296,8 +425,8 @@ class LogStore:
         async def decide(head: LogHead) -> Change[int | None]:
             if not set(head.open_ordinals) <= {ordinal for ordinal, _ in closed}:
                 return Change(None, None)
-            opened = replace(changes.settled(head, _listed_of(head, closed)), writer=writer)
-            return await self._writer_ledger(name, head, opened, ledger_id)
+            settled, done = await self._settled(name, head, closed)
+            return await self._writer_ledger(name, head, replace(settled, writer=writer), ledger_id, done)
 
         ordinal = await self._heads.change(name, decide)
         if ordinal is not None:
@@ -319,19 +448,30 @@ class LogStore:
         async def decide(head: LogHead) -> Change[int | None]:
             if head.writer != writer:
                 raise LedgerFenced(f"log {name} was opened for writing by another client: this writer has lost it")
-            return await self._writer_ledger(name, head, changes.settled(head, _listed_of(head, closed)), ledger_id)
+            settled, done = await self._settled(name, head, closed)
+            return await self._writer_ledger(name, head, settled, ledger_id, done)
 
         ordinal = await self._heads.change(name, decide)
         assert ordinal is not None
         await self.attempts.forget_published(name, [ledger_id])
         return ordinal
 
-    async def _writer_ledger(self, name: str, head: LogHead, changed: LogHead, ledger_id: int) -> Change[int | None]:
+    async def _writer_ledger(
+        self, name: str, head: LogHead, changed: LogHead, ledger_id: int, done: Sequence[Delete]
+    ) -> Change[int | None]:
         await self.attempts.check(name, [ledger_id])
         ordinal = head.end_ordinal
         changed = replace(changed, open_ordinals=(*changed.open_ordinals, ordinal))
         changed, nodes = await self._appended(name, changed, [SegmentFacts(ledger_id)])
-        return self._changed(name, head, changed, ordinal, nodes)
+        path = log_path(name)
+        made = Create(times.open_path(path, ledger_id))
+        return self._changed(name, head, changed, ordinal, nodes, [*done, made])
+
+    async def note_times(self, name: str, ledger_id: int, noted: OpenTimes) -> None:
+        """Keep the times that a ledger's writer has noted beside the log."""
+        until = noted.until
+        await self._heads.note_times(name, ledger_id, noted.encode())
+        noted.record(until)
 
     async def settle_writer(
         self, name: str, writer: str, closed: Sequence[tuple[int, SegmentFacts]], *, is_end: bool
@@ -343,8 +483,9 @@ class LogStore:
         async def decide(head: LogHead) -> Change[None]:
             if head.writer != writer:
                 return Change(None, None)
-            changed = changes.settled(head, _listed_of(head, closed))
-            return Change(replace(changed, writer=None) if is_end else changed, None)
+            settled, done = await self._settled(name, head, closed)
+            changed, nodes = await self._packed(name, replace(settled, writer=None) if is_end else settled, [])
+            return self._changed(name, head, changed, None, nodes, done)
 
         await self._heads.change(name, decide)
 
@@ -363,15 +504,40 @@ class LogStore:
         return changes.with_schema(head, schema.stored.name, ordinal)
 
     async def _appended(
-        self, name: str, head: LogHead, ledgers: Sequence[SegmentFacts]
+        self, name: str, head: LogHead, ledgers: Sequence[SegmentFacts], tail_max: int = TAIL_LEDGERS_MAX
     ) -> tuple[LogHead, list[NewNode]]:
-        ref = changes.page_to_extend(head, len(ledgers))
+        ref = changes.page_to_extend(head, len(ledgers), tail_max)
         extended = None if ref is None else await self._page(name, head, ref)
-        grown, pages = changes.appended(head, ledgers, extended, new_token())
+        timed = replace(head, times=changes.timed(head, ledgers, self.clock_ms()))
+        grown, pages = changes.appended(timed, ledgers, extended, new_token(), tail_max)
         nodes = [
             NewNode(f"{PAGES}/{page.ref.name}", encode_page(page.ref.first_ordinal, page.ledgers)) for page in pages
         ]
-        return grown, nodes
+        if head.times.is_empty and ledgers and await self._tree.exists(f"{log_path(name)}/{times.TIMES}") is None:
+            nodes.append(NewNode(times.TIMES, b""))
+        return await self._packed(name, grown, nodes)
+
+    async def _packed(self, name: str, head: LogHead, nodes: list[NewNode]) -> tuple[LogHead, list[NewNode]]:
+        """Return the head with marks of its time index moved to pages if it has too many, and the nodes to write."""
+        read = {ref: await self._heads.time_page(name, ref) for ref in times.to_read(head.times)}
+        index, pages = times.packed(head.times, read, new_token())
+        more = [NewNode(f"{PAGES}/{page.ref.name}", times.encode_page(page.marks)) for page in pages]
+        return replace(head, times=index), [*nodes, *more]
+
+    async def _settled(
+        self, name: str, head: LogHead, closed: Sequence[tuple[int, SegmentFacts]]
+    ) -> tuple[LogHead, list[Delete]]:
+        """Return the head with ledgers recorded as closed, and with the times that their writer noted; and the removal
+        of those notes."""
+        listed = _listed_of(head, closed)
+        head, done = changes.settled(head, listed), []
+        for ordinal, facts in listed:
+            noted = await self._heads.open_times(name, facts.ledger_id, ordinal)
+            if noted is not None:
+                head = replace(head, times=times.settled(head.times, noted.marks))
+                # With its version: what the writer notes now is taken in by the next try.
+                done.append(Delete(times.open_path(log_path(name), facts.ledger_id), noted.version))
+        return head, done
 
     async def _page(self, name: str, head: LogHead, ref: PageRef) -> Sequence[SegmentFacts]:
         ledgers = await self._heads.page(name, ref)
@@ -397,44 +563,18 @@ class LogStore:
         changed: LogHead,
         result: T,
         nodes: Sequence[NewNode],
-        also: Sequence[Delete] = (),
+        also: Sequence[Operation] = (),
     ) -> Change[T]:
         """Return the change, which removes the pages it drops; a vacuum removes those beyond a transaction's size."""
-        kept = set(changed.pages)
-        dropped = [ref for ref in head.pages if ref not in kept][:PAGES_DROPPED_MAX]
-        pages = [Delete(f"{log_path(name)}/{PAGES}/{ref.name}") for ref in dropped]
+        kept = set(changed.page_names)
+        dropped = [page for page in head.page_names if page not in kept][:PAGES_DROPPED_MAX]
+        pages = [Delete(f"{log_path(name)}/{PAGES}/{page}") for page in dropped]
         return Change(changed, result, nodes, [*pages, *also])
 
 
 def _listed_of(head: LogHead, closed: Sequence[tuple[int, SegmentFacts]]) -> list[tuple[int, SegmentFacts]]:
     """Return those of `closed` that are still in the list."""
     return [(ordinal, facts) for ordinal, facts in closed if ordinal >= head.first_ordinal]
-
-
-def check_publisher_argument(publisher: object) -> None:
-    """Raise ConfigurationError unless this is a name and a version, perhaps with a query's id."""
-    if not isinstance(publisher, tuple) or len(publisher) not in (2, 3):
-        raise ConfigurationError(f"publisher must be a query id and an epoch, not {publisher!r:.80}")
-    check_publisher(*publisher)
-
-
-def check_ledgers(ledgers: Sequence[SegmentFacts], publisher: AnyPublisher | None) -> None:
-    """Check the items to publish.
-
-    Raises:
-        ConfigurationError: an argument is of another type.
-        ValueError: entries are published twice, or a ledger is not closed.
-    """
-    if publisher is not None:
-        check_publisher_argument(publisher)
-    if not isinstance(ledgers, Sequence) or not all(isinstance(facts, SegmentFacts) for facts in ledgers):
-        raise ConfigurationError(f"ledgers must be SegmentFacts, not {ledgers!r:.80}")
-    for before, after in itertools.pairwise(sorted(ledgers, key=lambda facts: (facts.ledger_id, facts.first_entry))):
-        if before.ledger_id == after.ledger_id and after.first_entry <= (before.last_entry or 0):
-            raise ValueError(f"entries of ledger {after.ledger_id} are published twice")
-    for facts in ledgers:
-        if not facts.is_known_closed:
-            raise ValueError(f"ledger {facts.ledger_id} is to be published before it is closed")
 
 
 def _has_slices(ledgers: Sequence[SegmentFacts], shared: Collection[int]) -> bool:

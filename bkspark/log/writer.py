@@ -26,11 +26,13 @@ from bkspark.ids import LEDGER_ID_MAX
 from bkspark.ledger import Cluster, LedgerWriter, arguments
 from bkspark.ledger.ledger_types import parse_ledger_type
 from bkspark.ledger.ticket_lock import Singles, Ticket, TicketLock
+from bkspark.log.expiry import Expiry, ExpiryTimer
 from bkspark.log.formats import APPLICATION, APPLICATION_KEY, LOG_KEY, OWN_METADATA, SegmentFacts, SegmentOwner
 from bkspark.log.heads import new_token
 from bkspark.log.positions import Position, PositionRange
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.log.store import LogStore
+from bkspark.log.times import OpenTimes
 from bkspark.metadata.tree import Callback
 from bkspark.options import YEARS_S, bounded, check
 from bkspark.tasks import fail, start_kept, start_shared
@@ -38,6 +40,8 @@ from bkspark.tasks import fail, start_kept, start_shared
 _T = TypeVar("_T")
 
 ROLL_BYTES = 1 << 30
+TIMES_INTERVAL_S = 1.0
+"""The times of append calls are written beside the log at most this often."""
 OPEN_TRIES_MAX = 10
 
 
@@ -148,11 +152,12 @@ def facts_of(ledger_id: int, metadata: LedgerMetadata) -> SegmentFacts:
 
 @dataclass(slots=True)
 class _Current:
-    """The ledger being written, its place, and when it was taken (the event loop's clock)."""
+    """The ledger being written, its place, when it was taken (the event loop's clock), and its times."""
 
     ordinal: int
     ledger: LedgerWriter
     since_s: float
+    times: OpenTimes
 
 
 class LogWriter:
@@ -182,6 +187,9 @@ class LogWriter:
         self._is_closed = False
         self._unwatch: Callback | None = None
         self._looks: set[asyncio.Task[None]] = set()
+        self._notes: set[asyncio.Task[None]] = set()
+        self._upkeep: set[asyncio.Task[None]] = set()
+        self._expiry_timer = ExpiryTimer(self._expiry)
 
     @property
     def name(self) -> str:
@@ -200,11 +208,13 @@ class LogWriter:
         self._entry_bytes_max = ledger.entry_bytes_max
         try:
             for _ in range(OPEN_TRIES_MAX):
-                closed = await fence(self._cluster, await self._store.snapshot(self._name))
+                snapshot = await self._store.snapshot(self._name)
+                closed = await fence(self._cluster, snapshot)
                 ordinal = await self._store.open_writer(self._name, ledger.ledger_id, self._token, closed)
                 if ordinal is not None:
-                    self._current = _Current(ordinal, ledger, asyncio.get_running_loop().time())
-                    self._unwatch = await self._store.watch(self._name, self._on_change)
+                    self._current = _Current(ordinal, ledger, asyncio.get_running_loop().time(), OpenTimes())
+                    is_routed = snapshot.head.is_routed
+                    self._unwatch = await self._store.watch(self._name, self._on_change, is_routed=is_routed)
                     return self
         except BaseException:
             await self._drop(ledger)
@@ -278,13 +288,31 @@ class LogWriter:
     async def _submit_in(self, ticket: Ticket, batch: EntryBatch) -> asyncio.Future[PositionRange]:
         async with ticket:
             current = await self._ready()
+            first_entry = current.ledger.core.pending.next_entry
+            now_ms = self._store.clock_ms()
             try:
                 waiting = await current.ledger.submit(batch)
             except LedgerClosed as error:
                 raise _overtaken(error) from error
+            if len(batch):
+                current.times.note(first_entry, first_entry + len(batch), now_ms)
+                if not self._notes:
+                    start_kept(self._note_times(), self._notes)
         result: asyncio.Future[PositionRange] = asyncio.get_running_loop().create_future()
         waiting.add_done_callback(partial(_pass_on, result, current.ordinal, current.ledger.ledger_id, len(batch)))
         return result
+
+    async def _note_times(self) -> None:
+        """Write the times of append calls beside the log as they come, now and then."""
+        while (current := self._current) is not None and not current.times.is_recorded:
+            await self._note_times_of(current)
+            await asyncio.sleep(TIMES_INTERVAL_S)
+
+    async def _note_times_of(self, current: _Current) -> None:
+        try:
+            await self._store.note_times(self._name, current.ledger.ledger_id, current.times)
+        except BookKeeperError:
+            return  # what comes next, or the close, writes them again
 
     async def _ready(self) -> _Current:
         """Return the ledger to write to, a new one when it is time. Called in turn."""
@@ -329,10 +357,14 @@ class LogWriter:
                 self._error = error
             raise
         self._closed = []
-        self._current = _Current(ordinal, ledger, asyncio.get_running_loop().time())
+        self._current = _Current(ordinal, ledger, asyncio.get_running_loop().time(), OpenTimes())
         if old is not None:
             await self._close_ledger(old)
+        start_kept(self._expiry_timer.tick(), self._upkeep)
         return self._current
+
+    async def _expiry(self) -> Expiry:
+        return Expiry(self._cluster, self._store, self._name, partial(delete_ledger, self._cluster))
 
     async def _close_ledger(self, current: _Current) -> None:
         try:
@@ -344,6 +376,7 @@ class LogWriter:
             # Acknowledged entries are safe; later ones must not be written after a gap.
             self._error = error
             raise
+        await self._note_times_of(current)
         self._closed.append((current.ordinal, facts_of(current.ledger.ledger_id, metadata)))
 
     # ---- being overtaken ----
@@ -407,10 +440,14 @@ class LogWriter:
             await self._settle(is_end=True)
         if singles is not None:
             await asyncio.wait([singles.sent])  # calls of `append` before this one return first
+        if self._upkeep:
+            await asyncio.wait(self._upkeep)
 
     def abandon(self) -> None:
         """Stop without closing anything: the next process that opens the log finds the end."""
         self._stop_watching()
+        for upkeep in self._upkeep:
+            upkeep.cancel()
         self._is_closed = True
         self._error = LedgerClosed(f"the writer of log {self._name} went away: open another")
         if self._change is not None:
@@ -420,6 +457,8 @@ class LogWriter:
             self._current = None
 
     def _stop_watching(self) -> None:
+        for notes in self._notes:
+            notes.cancel()
         if self._unwatch is not None:
             self._unwatch()
             self._unwatch = None

@@ -90,8 +90,10 @@ class MemoryStore:
         created = []
         try:
             for operation in operations:
+                at = operation.path
                 created += self._apply(operation, owner, sequential, undo)
-        except MetadataError:
+        except MetadataError as error:
+            error.node = at
             for path, node in reversed(undo):
                 self._restore(path, node)
             raise

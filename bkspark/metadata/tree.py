@@ -124,7 +124,7 @@ class Tree(ABC):
 
     @abstractmethod
     async def transaction(self, operations: Sequence[Operation]) -> None:
-        """Do all or nothing. Raises the error of the first operation that cannot be done."""
+        """Do all or nothing. Raises the error of the first operation that cannot be done; `node` names its path."""
 
     async def catch_up(self) -> None:
         """Return when this session sees everything that any client wrote before the call.

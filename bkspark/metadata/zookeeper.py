@@ -358,7 +358,9 @@ class ZooKeeperTree(Tree):
             # Operations before and after the failed one carry these two errors, which have no meaning of their own.
             uninformative = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
             if isinstance(result, Exception) and not isinstance(result, uninformative):
-                raise self._translated(result, "a transaction", operation.path)
+                error = self._translated(result, "a transaction", operation.path)
+                error.node = operation.path
+                raise error
 
     # ---- access control ----
 

@@ -7,6 +7,7 @@ Metadata columns, found by name in any case:
     log        string   name of the log                                  (only of logs)
     position   string   the entry's position, as `startingOffsets` takes  (only of logs)
 
+    append_time      timestamp            when the entry entered the log   (only of logs, with includeMetadata)
     ledger_ctime     timestamp            when the ledger was created     (only with includeMetadata)
     ledger_metadata  map<string, binary>  the ledger's custom metadata    (only with includeMetadata)
 
@@ -51,8 +52,9 @@ from bkspark.spark.formats.decoding import Decoder, MalformedMode, Rows
 from bkspark.spark.formats.raw import VALUE
 from bkspark.spark.formats.registry import columns_of, decoder_of
 from bkspark.spark.option_values import shown
-from bkspark.spark.options import SPARK, SourceOptions
-from bkspark.spark.plan import LedgerRead
+from bkspark.spark.options import SourceOptions
+from bkspark.spark.partitions import EntryTimes, LedgerRead
+from bkspark.spark.read_options import SPARK
 from bkspark.spark.versions import COUNTS_WITHOUT_COLUMNS, SPARK_VERSION
 
 _log = logging.getLogger(__name__)
@@ -62,9 +64,12 @@ _METADATA_TYPES = {
     "entry_id": pa.int64(),
     "log": pa.string(),
     "position": pa.string(),
+    "append_time": pa.timestamp("us", "UTC"),
     "ledger_ctime": pa.timestamp("us", "UTC"),
     "ledger_metadata": pa.map_(pa.string(), pa.binary()),
 }
+OF_LOGS = frozenset({"log", "position", "append_time"})
+WITH_METADATA = frozenset({"append_time", "ledger_ctime", "ledger_metadata"})
 RAW_NAMES = frozenset({VALUE, *_METADATA_TYPES})
 """The columns that a read of raw entries can have."""
 # Before 4.3 the time zone is not an argument: only UTC is possible.
@@ -77,6 +82,7 @@ _LEDGER_FIELDS = (
     StructField("ledger_ctime", TimestampType()),
     StructField("ledger_metadata", MapType(StringType(), BinaryType())),
 )
+_TIME_FIELDS = (StructField("append_time", TimestampType()),)
 _LOG_FIELDS = (StructField("log", StringType()), StructField("position", StringType()))
 
 
@@ -142,8 +148,14 @@ def check_columns(schema: StructType) -> None:
 def raw_schema(options: SourceOptions) -> StructType:
     """Return the schema of a read with payloadFormat raw."""
     log_fields = _LOG_FIELDS if options.reads_logs else ()
-    ledger_fields = _LEDGER_FIELDS if options.include_metadata else ()
-    return StructType([*_ID_FIELDS, StructField(VALUE, BinaryType()), *log_fields, *ledger_fields])
+    return StructType([*_ID_FIELDS, StructField(VALUE, BinaryType()), *log_fields, *_added_fields(options)])
+
+
+def _added_fields(options: SourceOptions) -> tuple[StructField, ...]:
+    """Return the columns that includeMetadata alone adds."""
+    if not options.include_metadata:
+        return ()
+    return (*_TIME_FIELDS, *_LEDGER_FIELDS) if options.reads_logs else _LEDGER_FIELDS
 
 
 def inferred_columns(payload: pa.Schema) -> StructType:
@@ -183,7 +195,7 @@ def schema_of_columns(found: StructType, options: SourceOptions) -> StructType:
             found = StructType([*found.fields, StructField(options.corrupt_record, kind)])
     if not options.include_metadata:
         return found
-    added = [*_ID_FIELDS, *(_LOG_FIELDS if options.reads_logs else ()), *_LEDGER_FIELDS]
+    added = [*_ID_FIELDS, *(_LOG_FIELDS if options.reads_logs else ()), *_added_fields(options)]
     taken = {name.lower() for name in found.names}
     for column in added:
         if column.name in taken:
@@ -286,10 +298,12 @@ class RowAssembler:
 
     def _is_metadata(self, name: str, options: SourceOptions) -> bool:
         if options.payload_format not in (None, "raw") and not options.include_metadata:
+            if name == "append_time" and name in options.metadata_found:
+                raise ConfigurationError(f"column '{name}' needs option 'includeMetadata': set that")
             return name in options.metadata_found and name in _METADATA_TYPES
-        if name in ("log", "position") and not options.reads_logs:
+        if name in OF_LOGS and not options.reads_logs:
             return False
-        if name.startswith("ledger_") and name != "ledger_id" and not options.include_metadata:
+        if name in WITH_METADATA and not options.include_metadata:
             return False
         return name in _METADATA_TYPES
 
@@ -379,16 +393,28 @@ class RowAssembler:
             return pc.binary_join_element_wise(f"{before}:", entry_ids.cast(pa.string()), f",{after}", "")
         if name == "log":
             return pa.repeat(pa.scalar(read.log), count)
+        if name == "append_time":
+            return _append_times(read.times, entry_ids)
         if name == "ledger_ctime":
             return pa.array(np.full(count, read.created_ms * 1000, np.int64)).cast(_METADATA_TYPES[name])
         facts = pa.array([sorted(read.metadata.custom_metadata.items())], _METADATA_TYPES[name])
         return facts.take(pa.array(np.zeros(count, np.int64)))
 
 
+def _append_times(times: EntryTimes, entry_ids: pa.Array) -> pa.Array:
+    """Return the time of each entry; null where it is not known."""
+    firsts = np.array([entry_id for entry_id, _ in times], np.int64)
+    known = pa.array([None if ms is None else ms * 1000 for _, ms in times], pa.int64())
+    return known.take(pa.array(np.searchsorted(firsts, entry_ids, side="right") - 1)).cast(
+        _METADATA_TYPES["append_time"]
+    )
+
+
 def _check_raw(column: pa.Field, name: str, options: SourceOptions) -> None:
     """Return what a metadata column requires that raw entries lack; other payloads may have a column of that name."""
     if options.payload_format in (None, "raw") and name in _METADATA_TYPES:
-        needed = "includeMetadata" if name.startswith("ledger_") else "log' or 'logsPattern"
+        is_of_log = name in OF_LOGS and not options.reads_logs
+        needed = "log' or 'logsPattern" if is_of_log else "includeMetadata"
         raise ConfigurationError(f"column '{column.name}' needs option '{needed}': set that, or leave the column out")
 
 

@@ -22,7 +22,7 @@ from bkspark.blocking import run
 from bkspark.errors import ConfigurationError, DataLoss
 from bkspark.log.positions import Position
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.plan import ReadPartition
+from bkspark.spark.partitions import ReadPartition
 from bkspark.spark.progress import BYTES_BEHIND, ENTRIES_BEHIND
 from bkspark.spark.ranges import Backlog, EntryRange, fair_share
 from bkspark.spark.versions import (
@@ -131,6 +131,9 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one partition."""
 
+    async def _begun(self, begins: Mapping[str, Position]) -> None:
+        """Take note of where a micro-batch begins: all before that is committed. Spark before 4.2 does not say it."""
+
     # ---- where to read ----
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -145,7 +148,9 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         async def start() -> dict[str, Any]:
             logs = await self._look(planner)
             planner.check_offsets(logs)
-            return self._form.to_json({name: log.offset(await log.wanted_start()) for name, log in logs.items()})
+            begins = {name: await log.wanted_start() for name, log in logs.items()}
+            await self._begun(begins)
+            return self._form.to_json({name: log.offset(begins[name]) for name, log in logs.items()})
 
         return run(start)
 
@@ -170,11 +175,13 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         readable = {name: await log.end() for name, log in logs.items()}
         if start is None:
             ends = {name: self._not_before_given(name, log, readable[name]) for name, log in logs.items()}
+            await self._begun({})
             await self._report(logs, ends, readable)
             return self._ending(ends, planner, logs)
         noted = self._form.from_json(start, CHECKPOINT)
         self._tell_gone(noted, logs)
         begins = {name: await log.begin(noted[name]) if name in noted else log.start for name, log in logs.items()}
+        await self._begun(begins)
         ends = await self._ends(logs, noted, begins, readable, limit)
         await self._report(logs, ends, readable)
         if ends == begins and noted.keys() == logs.keys():
@@ -306,13 +313,16 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
             logs = await self._look(planner)
         self._tell_gone(last, logs)
         ranges: list[EntryRange] = []
+        begins: dict[str, Position] = {}
         # A log that only the end names was found then: none of its entries are in this batch.
         for name in sorted(first.keys() & last.keys() & logs.keys()):
             log = logs[name]
             if log.is_another_than(last[name]):
                 tell_loss(self._options, last[name], "deleted and created again")
             else:
-                ranges += await log.ranges(await log.begin(first[name]), last[name].position)
+                begins[name] = await log.begin(first[name])
+                ranges += await log.ranges(begins[name], last[name].position)
+        await self._begun(begins)
         return await self._planned(planner, logs, ranges)
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -23,10 +23,11 @@ from bkspark.spark.formats.decoding import MalformedMode
 from bkspark.spark.formats.raw import VALUE
 from bkspark.spark.formats.registry import columns_of
 from bkspark.spark.log_schemas import ARROW, PAYLOAD_FORMAT_KEY, RAW, Remembered, default_format, remembered_by_all
-from bkspark.spark.options import SPARK, SourceOptions
+from bkspark.spark.options import SourceOptions
 from bkspark.spark.plan import ReadPlanner
 from bkspark.spark.ranges import EntryRange, cut
 from bkspark.spark.read import ranges_to_read, stored_entries
+from bkspark.spark.read_options import SPARK
 from bkspark.spark.stored_ledgers import stored_ledgers
 from bkspark.spark.workers import new_pool
 
@@ -78,11 +79,11 @@ def with_found_format(columns: StructType, options: SourceOptions) -> SourceOpti
 
 async def _remembered(planner: ReadPlanner, options: SourceOptions) -> Remembered | None:
     try:
-        snapshots = await planner.snapshots(await planner.log_names())
+        snapshots = await planner.snapshots()
     except NoSuchLog:
         return None  # the reader raises it; a table may be created before its log
     ends: dict[str, int] = {}
-    if options.ending_offsets != LATEST:
+    if options.ending_offsets != LATEST or options.ending_timestamp is not None:
         for snapshot in snapshots:
             ends[snapshot.name] = (await planner.end(snapshot, await planner.end_of_log(snapshot))).ordinal
     return await remembered_by_all(snapshots, ends, options)

@@ -5,13 +5,17 @@
     logs       one row a log; `published` has the last version of each name (txnAppId, or the id of a streaming query
                without one) that published there, the latest last, and its query, null if unknown. `payload_format`
                and `schema` are those of the next append, null if Spark has not written there; `schemas` has all that
-               apply in the log, from which ordinal of its list each, and as Spark's JSON
+               apply in the log, from which ordinal of its list each, and as Spark's JSON. `retention_ms` and
+               `retention_bytes` are its limits; `first_append` and `last_append` the first and last time that its list
+               has: an open ledger may have later ones
+    consumers  one row a registered reader of a log (option `consumer`): its position, how much lies between that and
+               the log's end, when its registration ends or ended
     bookies    one row a bookie that ever had a cookie: `state` is available, readonly or down, as `bkspark cluster
                bookies` says; `address` is null while it is not registered
 
     topics     and topicLedgers, subscriptions: tables about Pulsar's topics, in `topic_inspection`
 
-Objects that are deleted during the look-up are left out.
+Objects that are deleted during the look-up, and logs of other clusters, are left out.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from bkspark.client import Client
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import ConfigurationError, DataLoss, NoSuchLog
 from bkspark.ledger.reader import LedgerTimes
+from bkspark.log import own_logs
 from bkspark.log.log import Log
 from bkspark.metadata.ledgers import Versioned
 from bkspark.spark import topic_inspection
@@ -86,13 +91,31 @@ SCHEMAS = {
                     {"number": pa.int32(), "first_ordinal": pa.int64(), "format": pa.string(), "schema": pa.string()}
                 ),
             ),
+            "retention_ms": pa.int64(),
+            "retention_bytes": pa.int64(),
+            "first_append": _TIME,
+            "last_append": _TIME,
+        }
+    ),
+    "consumers": pa.schema(
+        {
+            "log": pa.string(),
+            "consumer": pa.string(),
+            "position": pa.string(),
+            "entries_behind": pa.int64(),
+            "bytes_behind": pa.int64(),
+            "expires": _TIME,
+            "is_expired": pa.bool_(),
         }
     ),
     "bookies": pa.schema({"bookie": pa.string(), "state": pa.string(), "address": pa.string()}),
     **topic_inspection.SCHEMAS,
 }
 
-MAY_BE_NULL = frozenset({"last_entry", "length", "address", "payload_format", "schema"}) | topic_inspection.MAY_BE_NULL
+_LOGS_MAY_LACK = frozenset(
+    {"payload_format", "schema", "retention_ms", "retention_bytes", "first_append", "last_append"}
+)
+MAY_BE_NULL = frozenset({"last_entry", "length", "address"}) | _LOGS_MAY_LACK | topic_inspection.MAY_BE_NULL
 
 
 def schema_of_view(view: str) -> StructType:
@@ -215,15 +238,15 @@ def _last_entries(metadata: LedgerMetadata) -> list[int | None]:
 
 
 async def _logs(client: Client) -> AsyncIterator[Row]:
-    for name in await client.logs():
+    async for snapshot in own_logs(client):
         try:
-            snapshot = await Log(client, name).snapshot()
             schemas = [(ref, await snapshot.schema(ref)) for ref in snapshot.schemas]
-        except (NoSuchLog, DataLoss):  # deleted, or overwritten, since it was listed
+        except DataLoss:  # deleted, or overwritten, since it was listed
             continue
         newest = schemas[-1][1] if schemas else None
+        head = snapshot.head
         yield {
-            "log": name,
+            "log": snapshot.name,
             "log_id": snapshot.head.log_id,
             "ledgers": len(snapshot),
             "open_ledgers": len(snapshot.open_ordinals),
@@ -231,7 +254,7 @@ async def _logs(client: Client) -> AsyncIterator[Row]:
             "version": snapshot.version,
             "published": [publisher._asdict() for publisher in snapshot.publishers],
             "payload_format": None if newest is None else newest.payload_format,
-            "schema": None if newest is None else columns_text(schema_of_text(newest.schema, name)),
+            "schema": None if newest is None else columns_text(schema_of_text(newest.schema, snapshot.name)),
             "schemas": [
                 {
                     "number": ref.number,
@@ -241,7 +264,29 @@ async def _logs(client: Client) -> AsyncIterator[Row]:
                 }
                 for ref, stored in schemas
             ],
+            "retention_ms": head.retention.age_ms,
+            "retention_bytes": head.retention.bytes,
+            "first_append": None if head.times.first is None else head.times.first.ms * 1000,
+            "last_append": None if head.times.last is None else head.times.last.ms * 1000,
         }
+
+
+async def _consumers(client: Client) -> AsyncIterator[Row]:
+    async for snapshot in own_logs(client):
+        try:
+            found = await Log(client, snapshot.name).consumers()
+        except (NoSuchLog, DataLoss):  # deleted, or truncated, since it was listed
+            continue
+        for each in found:
+            yield {
+                "log": snapshot.name,
+                "consumer": each.name,
+                "position": str(each.position),
+                "entries_behind": each.entries_behind,
+                "bytes_behind": each.bytes_behind,
+                "expires": each.expires,
+                "is_expired": each.is_expired,
+            }
 
 
 async def _bookies(client: Client) -> AsyncIterator[Row]:
@@ -260,5 +305,6 @@ _VIEWS: dict[str, Callable[[Client], AsyncIterator[Row]]] = {
     "ledgers": _ledgers,
     "fragments": _fragments,
     "logs": _logs,
+    "consumers": _consumers,
     "bookies": _bookies,
 }

@@ -22,7 +22,8 @@ from bkspark.spark.connection import connect
 from bkspark.spark.following import CHECKPOINT, FollowingReader, tell_loss
 from bkspark.spark.ledger_offsets import LedgerOffset, ManyLedgers
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.plan import ReadPartition, ReadPlanner
+from bkspark.spark.partitions import ReadPartition
+from bkspark.spark.plan import ReadPlanner
 from bkspark.spark.ranges import Backlog, EntryRange, ReadableSegment, advance, amount, between
 from bkspark.spark.read import read_partition
 from bkspark.spark.versions import ReadLimit

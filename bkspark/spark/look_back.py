@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from bkspark.entries import EntryBatch
-from bkspark.spark.plan import LedgerRead, ReadPartition
+from bkspark.spark.partitions import LedgerRead, ReadPartition
 from bkspark.spark.read import scanned
 
 FIRST_ENTRIES = 16

@@ -76,6 +76,12 @@ def log_name(value: str) -> str:
     return value
 
 
+def consumer(value: str) -> str:
+    if not is_log_name(text(value)):
+        raise ValueError(f"no reader can be called: {LOG_NAME_RULE}")
+    return value
+
+
 def publisher(value: str) -> str:
     if not is_publisher(text(value)):
         raise ValueError(f"no log can remember: {PUBLISHER_RULE}")

@@ -26,8 +26,20 @@ from bkspark.spark import option_values as values
 from bkspark.spark.foreign_options import are_kafkas_offsets, remedy_of_others
 from bkspark.spark.local_files import LedgerPassword, encryption_with
 from bkspark.spark.offsets import position_of
-from bkspark.spark.option import ANY, BATCHES, READ, READS, STREAM, STREAMS, WRITE, Option
+from bkspark.spark.option import ANY, BATCHES, READ, READS, STREAM, WRITE, Option
 from bkspark.spark.option_values import IdRange, Offset
+from bkspark.spark.read_options import (
+    PULSAR,
+    READ_OPTIONS,
+    check_consumer,
+    check_ledgers_read,
+    check_ledgers_stream,
+    check_log_read,
+    check_times,
+    check_triggers,
+    check_whole_log,
+    refuse_two_starts,
+)
 from bkspark.spark.sasl_options import SASL, SASL_OPTIONS
 from bkspark.spark.tls_options import TLS, TLS_OPTIONS
 from bkspark.spark.topic_options import SELECT_TOPICS, TOPIC_OPTIONS, check_topic_options
@@ -52,12 +64,7 @@ _ENCRYPTION_KEYS = "encryption_key_file"
 _PASSWORD = "ledger_password"
 """The field of `password` and `passwordFile`."""
 
-VIEWS = ("ledgers", "logs", "bookies", "fragments", "topics", "topicLedgers", "subscriptions")
-PULSAR = "pulsar"
-PAYLOAD_FORMATS = ("raw", "json", "msgpack", "arrow", PULSAR)
-STRICT, SPARK = "strict", "spark"
-MALFORMED_MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
-
+VIEWS = ("ledgers", "logs", "bookies", "fragments", "consumers", "topics", "topicLedgers", "subscriptions")
 _OF_INSPECTION = frozenset(
     {"uri", "inspect", "password", "passwordfile", "pulsaruri", "pulsarconfigurationuri", "bookkeeper"}
 ).union(option.name.lower().partition(".")[0] for option in (*TLS_OPTIONS, *SASL_OPTIONS, *ZOOKEEPER_OPTIONS))
@@ -110,56 +117,7 @@ OPTIONS = (
         "file with the keys that new ledgers are encrypted with and encrypted ones are read with, on the driver and "
         f"every executor; default: {ENCRYPTION_KEY_FILE_VARIABLE}",
     ),
-    Option("startingOffsets", "starting_offsets", values.offset, READS, "earliest, latest, -N or a position's JSON"),
-    Option("endingOffsets", "ending_offsets", values.offset, BATCHES, "latest, -N or a position's JSON", "latest"),
-    Option("startingTimestamp", "starting_timestamp", values.moment, READS, "without ledgers closed before this time"),
-    Option(
-        "endingTimestamp", "ending_timestamp", values.moment, BATCHES, "without ledgers created at this time or later"
-    ),
-    Option("payloadFormat", "payload_format", values.OneOf(*PAYLOAD_FORMATS), ANY, "what an entry holds"),
-    Option(
-        "mode", "malformed_mode", values.OneOf(*MALFORMED_MODES), READS, "what a malformed payload does", "FAILFAST"
-    ),
-    Option(
-        "columnNameOfCorruptRecord",
-        "corrupt_record",
-        values.text,
-        READS,
-        "column that gets malformed payloads in mode PERMISSIVE",
-        "_corrupt_record",
-    ),
-    Option(
-        "jsonDialect",
-        "json_dialect",
-        values.OneOf(STRICT, SPARK),
-        READS,
-        "spark reads json as Spark's own source does",
-        STRICT,
-    ),
-    Option(
-        "includeMetadata", "include_metadata", values.flag, READS, "add the columns that describe an entry", "false"
-    ),
-    Option(
-        "failOnDataLoss", "fail_on_data_loss", values.flag, READS, "fail when data that was asked for is gone", "true"
-    ),
-    Option("recover", "recover", values.flag, BATCHES, "fence and close open ledgers before reading them", "false"),
-    Option(
-        "unconfirmed",
-        "unconfirmed",
-        values.flag,
-        BATCHES,
-        "read open ledgers beyond what is confirmed: dangerous",
-        "false",
-    ),
-    Option("maxPartitionBytes", "partition_bytes_max", values.size, READS, "payload bytes in one task, about", "1g"),
-    Option("maxEntriesPerPartition", "partition_entries_max", values.count, READS, "entries in one task, at most"),
-    Option(
-        "minPartitions", "partitions_min", values.count, READS, "tasks to plan at least, if there are as many entries"
-    ),
-    Option("maxEntriesPerTrigger", "trigger_entries_max", values.count, STREAMS, "entries in one micro-batch"),
-    Option("maxBytesPerTrigger", "trigger_bytes_max", values.size, STREAMS, "bytes in one micro-batch, about"),
-    Option("minEntriesPerTrigger", "trigger_entries_min", values.count, STREAMS, "entries to wait for"),
-    Option("maxTriggerDelay", "trigger_delay_ms", values.duration, STREAMS, "how long to wait for them", "15m"),
+    *READ_OPTIONS,
     *WRITE_OPTIONS,
 )
 _LEDGER_METADATA = Option("ledgerMetadata", "ledger_metadata", values.text, ANY, "custom metadata of ledgers")
@@ -237,6 +195,8 @@ class SourceOptions:
     trigger_bytes_max: int | None = None
     trigger_entries_min: int | None = None
     trigger_delay_ms: int = _default("maxTriggerDelay")
+    consumer: str | None = None
+    consumer_expiry_ms: int = _default("consumerExpiry")
     digest: str = _default("digestType")
     ensemble_size: int = _default("ensembleSize")
     write_quorum: int = _default("writeQuorum")
@@ -395,31 +355,16 @@ class SourceOptions:
                 f"option 'startingOffsets' {start} is not before 'endingOffsets' {end}, both counted back from the "
                 "end, so nothing would be read: exchange them"
             )
-        self._refuse_two_starts()
+        refuse_two_starts(self)
         if self.reads_logs:
             self._check_positions()
         check_topic_options(self, _BY_KEY)
-        if "endingoffsets" in self.given and self.ending_timestamp is not None:
-            raise ConfigurationError(
-                "options 'endingOffsets' and 'endingTimestamp' exclude each other: give one of them"
-            )
-        self._check_times()
+        check_times(self)
         if self.reads_logs:
-            self._check_log_read()
+            check_log_read(self)
         elif not self.reads_topics:
-            self._check_ledgers_read()
+            check_ledgers_read(self)
         return replace(self, **self._read_defaults(EARLIEST))
-
-    def _check_ledgers_read(self) -> None:
-        for name, value in (("startingOffsets", self.starting_offsets), ("endingOffsets", self.ending_offsets)):
-            if isinstance(value, dict):
-                raise ConfigurationError(
-                    f"option '{name}' is a position in a log, but 'ledgers' chooses what to read: use 'log', or drop it"
-                )
-        if self.recover and self.unconfirmed:
-            raise ConfigurationError(
-                "options 'recover' and 'unconfirmed' exclude each other: a recovered ledger has no unconfirmed entry"
-            )
 
     def _check_positions(self) -> None:
         """Raise ConfigurationError if an offset option's JSON is not a position, or not one of a log."""
@@ -440,39 +385,6 @@ class SourceOptions:
                 if isinstance(offset := self.offset_of(log, option), dict):
                     position_of(offset, f"option '{option}': log {log}")
 
-    def _check_log_read(self) -> None:
-        if self.recover:
-            raise ConfigurationError("option 'recover' would fence a log's writer: use it with 'ledgers' only")
-        if self.unconfirmed:
-            raise ConfigurationError("option 'unconfirmed' is for 'ledgers': a log is read to what is confirmed")
-        self._check_whole_log()
-
-    def _check_whole_log(self) -> None:
-        if self.ledger_metadata:
-            raise ConfigurationError(f"option '{LEDGER_METADATA}*' chooses among 'ledgers': a log is read whole")
-
-    def _check_ledgers_stream(self) -> None:
-        self._check_ledgers_read()
-        if self.payload_format == PULSAR:
-            raise ConfigurationError(
-                "payloadFormat pulsar is for batch reads of ledgers: follow a topic with option 'topic', or the "
-                "ledgers with payloadFormat raw"
-            )
-
-    def _check_times(self) -> None:
-        since, until = self.starting_timestamp, self.ending_timestamp
-        # A relative time, which is below 0, is compared only with another relative one.
-        if since is not None and until is not None and (since < 0) == (until < 0) and since >= until:
-            raise ConfigurationError(
-                "option 'startingTimestamp' is not before 'endingTimestamp', so nothing would be read: exchange them"
-            )
-
-    def _refuse_two_starts(self) -> None:
-        if self.starting_offsets is not None and self.starting_timestamp is not None:
-            raise ConfigurationError(
-                "options 'startingOffsets' and 'startingTimestamp' exclude each other: give one of them"
-            )
-
     def for_stream_read(self) -> SourceOptions:
         """Return these options with the defaults of a stream read (new data only), checked.
 
@@ -481,20 +393,15 @@ class SourceOptions:
         """
         self._refuse_foreign(STREAM)
         self._require_log(STREAM)
-        self._refuse_two_starts()
+        refuse_two_starts(self)
         check_topic_options(self, _BY_KEY)
         if self.ledgers is not None:
-            self._check_ledgers_stream()
+            check_ledgers_stream(self)
         elif not self.reads_topics:
             self._check_positions()
-            self._check_whole_log()
-        if "maxtriggerdelay" in self.given and self.trigger_entries_min is None:
-            raise ConfigurationError("option 'maxTriggerDelay' needs 'minEntriesPerTrigger': set that, too")
-        least, most = self.trigger_entries_min, self.trigger_entries_max
-        if least is not None and most is not None and least > most:
-            raise ConfigurationError(
-                f"option 'minEntriesPerTrigger' is {least}, more than 'maxEntriesPerTrigger' {most}: lower it"
-            )
+            check_whole_log(self)
+        check_triggers(self)
+        check_consumer(self)
         return replace(self, **self._read_defaults(LATEST))
 
     def for_batch_write(self, *, is_overwrite: bool = False) -> SourceOptions:
@@ -511,7 +418,7 @@ class SourceOptions:
                 "drop one of them"
             )
         check_schema_options(self, is_overwrite=is_overwrite)
-        return self.for_write()
+        return self._for_any_write()
 
     def for_stream_write(self, *, is_overwrite: bool = False) -> SourceOptions:
         """Return these options with the defaults of a streaming write, checked. Raises as `for_write`."""
@@ -520,7 +427,7 @@ class SourceOptions:
             raise ConfigurationError(
                 "option 'ifExists' has no effect on a streaming write, whose epochs follow each other: remove it"
             )
-        return self.for_write()
+        return self._for_any_write()
 
     def for_write(self) -> SourceOptions:
         """Return these options with the defaults of any write, checked; `payload_format` may still be None.
@@ -528,8 +435,21 @@ class SourceOptions:
         Raises:
             ConfigurationError: an option has no effect on a write, 'log' is missing, or the quorums are impossible.
         """
-        self._refuse_foreign(WRITE)
+        checked = self._for_any_write()
         self._require_log(WRITE)
+        return checked
+
+    def for_routed_write(self) -> SourceOptions:
+        """Return these options with the defaults of a write whose rows name their logs. Raises as `for_write`."""
+        if self.if_exists != APPEND:
+            raise ConfigurationError(
+                f"option 'ifExists' is {self.if_exists}, and goes with option 'log': with a column 'log' each log is "
+                "appended to, or replaced in mode overwrite; remove it"
+            )
+        return self._for_any_write()
+
+    def _for_any_write(self) -> SourceOptions:
+        self._refuse_foreign(WRITE)
         if self.payload_format == PULSAR:
             raise ConfigurationError("payloadFormat pulsar is read only: brokers alone write topics")
         if self.txn_version is not None and self.txn_app_id is None:
@@ -553,6 +473,15 @@ class SourceOptions:
                 raise ConfigurationError(
                     f"option '{option.name}' has no effect on {use}, only on {option.places}: {remedy}"
                 )
+
+    def check_named(self) -> None:
+        """Raise ConfigurationError if the options name nothing to read. A write does not need them to: its rows may."""
+        selections = (self.log, self.logs_pattern, self.topic, self.topics, self.topics_pattern, self.ledgers)
+        if self.inspect is None and all(value is None for value in selections):
+            raise ConfigurationError(
+                "nothing to read or write is named: give option 'log', 'logsPattern', 'topic', 'ledgers' or 'inspect'; "
+                "a write may have a column 'log' instead, which names the log of each row"
+            )
 
     def _require_log(self, use: str) -> None:
         follows = use == STREAM and (self.reads_topics or self.ledgers is not None)
@@ -652,10 +581,6 @@ def _check_selection(options: SourceOptions) -> None:
         if chosen[0] == "log" and chosen[1] in SELECT_TOPICS:
             remedy += f": '{chosen[1]}' names what to read of Pulsar, 'log' all else, and alone where to write"
         raise ConfigurationError(f"options '{chosen[0]}' and '{chosen[1]}' exclude each other: {remedy}")
-    if not chosen:
-        raise ConfigurationError(
-            "nothing to read or write is named: give option 'log', 'logsPattern', 'topic', 'ledgers' or 'inspect'"
-        )
     if options.inspect is not None and (others := options.given - _OF_INSPECTION):
         name = _BY_USE[min(others)].name
         raise ConfigurationError(f"option '{name}' has no effect on a read of 'inspect': remove it")

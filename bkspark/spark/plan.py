@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import re
 import time
@@ -11,68 +10,39 @@ from collections.abc import AsyncGenerator, Collection, Container, Iterable, Map
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 
-from pyspark.sql.datasource import InputPartition
-
 from bkspark.client import Client, LedgerReader
-from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import BookieUnavailable, ConfigurationError, DataLoss, NoSuchLedger, NoSuchLog, UnauthorizedAccess
 from bkspark.ledger.encryption import opening_metadata
 from bkspark.ledger.reader import LedgerTimes
 from bkspark.log import reading
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
-from bkspark.log.log import Log
+from bkspark.log.log import Log, store_of
 from bkspark.log.positions import EARLIEST, LATEST, Position
+from bkspark.log.routing import RoutedCommits
 from bkspark.log.snapshot import LogSegment, LogSnapshot
+from bkspark.log.times import Timeline
 from bkspark.net.pool import NetOptions
-from bkspark.spark.local_files import LedgerPassword
 from bkspark.spark.offsets import position_of
 from bkspark.spark.option_values import EVERY_LEDGER, IdRange
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.ranges import EntryRange, ReadableSegment, at_least, partition_count, share, split
+from bkspark.spark.partitions import EntryTimes, LedgerRead, ReadPartition
+from bkspark.spark.ranges import (
+    Backlog,
+    EntryRange,
+    PackedRanges,
+    ReadableSegment,
+    amount,
+    at_least,
+    partition_count,
+    share,
+    split,
+)
+from bkspark.spark.selection import chosen_entries, has_metadata
 from bkspark.spark.stored_ledgers import stored_ledgers
-from bkspark.spark.write_options import ANY_VALUE, NOT
 
-
-@dataclass(frozen=True)
-class LedgerRead:
-    """Entries [first_entry, end_entry) of one ledger, and the metadata that says which bookies have them.
-
-    Custom metadata comes along where includeMetadata makes a column of it, and the part that opens encrypted entries.
-    """
-
-    ordinal: int
-    ledger_id: int
-    first_entry: int
-    end_entry: int
-    metadata: LedgerMetadata
-    created_ms: int
-    log: str
-
-
-class ReadPartition(InputPartition):
-    """What one task reads, in order. It holds all that the task needs: no metadata store is asked again.
-
-    `password`: where it is in a file, the file's name alone. `net`: limits of its connections. `leaves_out`: the log
-    remembers columns that the read has not, and the driver has logged that.
-    """
-
-    def __init__(
-        self,
-        reads: tuple[LedgerRead, ...],
-        addresses: Mapping[str, tuple[str, int]],
-        password: LedgerPassword,
-        *,
-        leaves_out: bool = False,
-        net: NetOptions = NetOptions(),
-        encryption_key_file: str | None = None,
-    ) -> None:
-        super().__init__(None)
-        self.reads = reads
-        self.addresses = addresses
-        self.password = password
-        self.leaves_out = leaves_out
-        self.net = net
-        self.encryption_key_file = encryption_key_file
+OPENED_LEDGERS_MAX = 2_000
+"""Ledgers whose metadata the driver reads for a plan. Tasks of a larger plan read those of their own ledgers, unless a
+column has times: only the driver has the list that the plan was made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +101,16 @@ class ReadPlanner:
             return None
         return found
 
-    async def snapshots(self, names: Sequence[str]) -> list[LogSnapshot]:
-        """Return the current lists of those logs that still exist. Raises as `snapshot`."""
-        found: list[LogSnapshot | None] = []
-        for some in chunks(names, CALLS_AT_ONCE):
-            found += await asyncio.gather(*map(self.snapshot, some))
-        return [snapshot for snapshot in found if snapshot is not None]
+    async def snapshots(self) -> list[LogSnapshot]:
+        """Return the current lists of the logs to read, as of one moment: a commit to several of them is in all of
+        their lists, or in none. Raises as `snapshot`.
+        """
+        if self._options.logs_pattern is None:
+            one = [await self.snapshot(name) for name in await self.log_names()]
+            return [snapshot for snapshot in one if snapshot is not None]
+        found = await RoutedCommits(await store_of(self._client)).snapshots(self.log_names)
+        self._snapshots.update({snapshot.name: snapshot for snapshot in found})
+        return found
 
     @property
     def looked_at(self) -> list[LogSnapshot]:
@@ -200,7 +174,7 @@ class ReadPlanner:
         for ordinal, (ledger_id, selected) in enumerate(picks):
             reader = self._opened.get(ledger_id)
             if reader is not None:
-                entries = _chosen_entries(self._extent(ordinal, reader), selected)
+                entries = chosen_entries(self._extent(ordinal, reader), selected)
                 if len(entries):
                     ranges.append(entries)
         return ranges
@@ -263,7 +237,7 @@ class ReadPlanner:
         unwanted = set()
         async for ledger_id, stored in stored_ledgers(self._client, [ledger_id for ledger_id, _ in picks]):
             has = {key.lower(): value for key, value in stored.metadata.custom_metadata.items()}
-            has_all = all(_has(has, key, value) for key, value in options.ledger_metadata.items())
+            has_all = all(has_metadata(has, key, value) for key, value in options.ledger_metadata.items())
             if not (has_all and self._is_in_time(LedgerTimes.of(stored))):
                 unwanted.add(ledger_id)
         return [(ledger_id, selected) for ledger_id, selected in picks if ledger_id not in unwanted]
@@ -277,17 +251,23 @@ class ReadPlanner:
     def _absolute(self, moment_ms: int) -> int:
         return moment_ms if moment_ms >= 0 else self._now_ms + moment_ms
 
-    async def in_time(self, extents: Sequence[ReadableSegment]) -> list[ReadableSegment]:
+    async def in_time(self, snapshot: LogSnapshot, extents: Sequence[ReadableSegment]) -> list[ReadableSegment]:
         """Return the ledgers in the time that the options name.
 
-        A ledger only has the times of its creation and of the last change of its metadata: if it was open at such a
-        time, its entries are on both sides of it, and all are taken.
+        Where a log has no times, a ledger has those of its creation and of the last change of its metadata: if it was
+        open at such a time, its entries are on both sides of it, and all are taken.
         """
         if self._options.starting_timestamp is None and self._options.ending_timestamp is None:
             return list(extents)
-        await self._open([extent.ledger_id for extent in extents])
-        found = ((extent, self._opened.get(extent.ledger_id)) for extent in extents)
-        return [extent for extent, reader in found if reader is not None and self._is_in_time(reader.times)]
+        first = snapshot.head.times.first
+        known = snapshot.end_ordinal if first is None else first.ordinal
+        await self._open([extent.ledger_id for extent in extents if extent.ordinal < known])
+        found = [(extent, self._opened.get(extent.ledger_id)) for extent in extents]
+        return [
+            extent
+            for extent, reader in found
+            if extent.ordinal >= known or (reader is not None and self._is_in_time(reader.times))
+        ]
 
     async def end_of_log(self, snapshot: LogSnapshot) -> Position:
         """Return the position after the last entry of a log that a reader may reach now, without fencing anything."""
@@ -297,17 +277,33 @@ class ReadPlanner:
         await self._open([listed.ledger_id])
         return self._opened.get(listed.ledger_id)
 
+    async def backlog(self, snapshot: LogSnapshot, begin: Position, end: Position) -> Backlog:
+        """Return how much there is from `begin` up to `end`; pages of the list are counted once.
+
+        Raises as `extents`.
+        """
+        entries = octets = 0
+        parts, at = [], begin.ordinal
+        async for first, stop, more_entries, more_octets in snapshot.closed_runs(begin.ordinal + 1, end.ordinal):
+            parts.append((at, first))
+            entries, octets, at = entries + more_entries, octets + more_octets, stop
+        for first, stop in [*parts, (at, end.ordinal + 1)]:
+            if first < stop:
+                some = amount([each async for each in self.extents(snapshot, first, end, stop)], begin, end)
+                entries, octets = entries + some.entries, octets + some.octets
+        return Backlog(entries, octets)
+
     async def extents(
-        self, snapshot: LogSnapshot, first_ordinal: int, end: Position
+        self, snapshot: LogSnapshot, first_ordinal: int, end: Position, end_ordinal: int | None = None
     ) -> AsyncGenerator[ReadableSegment]:
-        """Yield the entries before `end` of the ledgers from `first_ordinal` on, in order.
+        """Yield the entries before `end` of the ledgers from `first_ordinal` on, in order; up to `end_ordinal`.
 
         The result depends only on the log's content before `end`, which never changes: planning again gives the same.
 
         Raises:
             DataLoss: a ledger is gone, or ends before `end` (failOnDataLoss; otherwise the rest is yielded).
         """
-        async for run in snapshot.runs(first_ordinal, end.ordinal + 1):
+        async for run in snapshot.runs(first_ordinal, end.ordinal + 1 if end_ordinal is None else end_ordinal):
             await self._open([listed.ledger_id for listed in run if listed.last_entry is None])
             for listed in run:
                 extent = self._listed_extent(listed, snapshot.name)
@@ -365,7 +361,7 @@ class ReadPlanner:
         return readable if wanted == LATEST else snapshot.start
 
     async def end(self, snapshot: LogSnapshot, readable: Position) -> Position:
-        """Return the end of reading a log by `endingOffsets`.
+        """Return the end of reading a log by `endingOffsets` or `endingTimestamp`.
 
         Raises:
             ConfigurationError: it is not a position of the log, is after the readable entries, or before
@@ -373,6 +369,9 @@ class ReadPlanner:
             DataLoss: the entries before it are gone (failOnDataLoss).
         """
         wanted = self._options.offset_of(snapshot.name, "endingOffsets")
+        if self._options.ending_timestamp is not None:
+            until = self._absolute(self._options.ending_timestamp)
+            return await reading.until(self._open_listed, snapshot, until, readable, self._now_ms)
         if isinstance(wanted, int):
             return await reading.before(self._open_listed, snapshot, readable, -wanted)
         if not isinstance(wanted, dict):
@@ -447,17 +446,42 @@ class ReadPlanner:
             groups = at_least(groups, options.partitions_min)
         if options.partition_entries_max is not None:
             groups = split(groups, options.partition_entries_max)
+        if options.reads_logs and not options.include_metadata and len(ranges) > OPENED_LEDGERS_MAX:
+            password = options.ledger_password
+            return [
+                ReadPartition((), {}, password, leaves_out=leaves_out, unopened=PackedRanges.of(group))
+                for group in groups
+            ]
         await self._open([entries.ledger_id for entries in ranges])
         addresses = await self._addresses()
-        return [self._partition(group, addresses, leaves_out=leaves_out) for group in groups]
+        times = await self._times(ranges)
+        return [self._partition(group, addresses, times, leaves_out=leaves_out) for group in groups]
 
-    async def one_partition(self, ranges: Sequence[EntryRange]) -> ReadPartition:
+    async def _times(self, ranges: Sequence[EntryRange]) -> dict[str, Timeline]:
+        """Return, by log, when the entries of the ranges entered it, if a column says so."""
+        if not self._options.include_metadata:
+            return {}
+        found = {}
+        for name, snapshot in self._snapshots.items():
+            of_log = [entries for entries in ranges if entries.log == name]
+            if of_log:
+                first, last = of_log[0], of_log[-1]
+                end = (last.ordinal, last.end_entry)
+                found[name] = await snapshot.times((first.ordinal, first.first_entry), end)
+        return found
+
+    async def one_partition(self, ranges: Sequence[EntryRange], *, leaves_out: bool = False) -> ReadPartition:
         """Return one partition of all the ranges, in order. Raises as `partitions`."""
         await self._open([entries.ledger_id for entries in ranges])
-        return self._partition(ranges, await self._addresses())
+        return self._partition(ranges, await self._addresses(), {}, leaves_out=leaves_out)
 
     def _partition(
-        self, group: Iterable[EntryRange], addresses: Mapping[str, tuple[str, int]], *, leaves_out: bool = False
+        self,
+        group: Iterable[EntryRange],
+        addresses: Mapping[str, tuple[str, int]],
+        times: Mapping[str, Timeline],
+        *,
+        leaves_out: bool = False,
     ) -> ReadPartition:
         reads = []
         for entries in group:
@@ -477,6 +501,7 @@ class ReadPlanner:
                         metadata,
                         reader.times.created_ms,
                         entries.log,
+                        _times_of(entries, times),
                     )
                 )
         bookies = {bookie for read in reads for fragment in read.metadata.fragments for bookie in fragment.bookies}
@@ -557,30 +582,10 @@ class ReadPlanner:
             self._resolved[bookie] = await registry.resolve(bookie)
 
 
-def _has(metadata: Mapping[str, bytes], key: str, value: str) -> bool:
-    """Whether custom metadata fulfil a condition; one whose key begins with `!` is negated, `*` is any value."""
-    is_negated = key.startswith(NOT)
-    found = metadata.get(key.removeprefix(NOT))
-    is_met = found is not None if value == ANY_VALUE else found == value.encode()
-    return is_met != is_negated
+def _times_of(entries: EntryRange, times: Mapping[str, Timeline]) -> EntryTimes:
+    of_log = times.get(entries.log)
+    return () if of_log is None else of_log.of_entries(entries.ordinal, entries.first_entry, entries.end_entry)
 
 
 def _is_one(selected: IdRange) -> bool:
     return selected.end - selected.first == 1
-
-
-def _chosen_entries(extent: ReadableSegment, selected: IdRange) -> EntryRange:
-    """Return the chosen entries of a ledger; an empty range if it has none of them.
-
-    Raises:
-        ConfigurationError: the ledger ends before the named entries do.
-    """
-    end = extent.end_entry if selected.end_entry is None else selected.end_entry
-    if end > extent.end_entry:
-        raise ConfigurationError(
-            f"option 'ledgers' names entries {selected.first_entry}-{end - 1} of ledger {extent.ledger_id}, which can "
-            f"be read up to entry {extent.end_entry - 1}: choose entries below"
-        )
-    first = min(selected.first_entry, end)
-    size = math.ceil((end - first) * extent.entry_bytes)
-    return EntryRange(extent.ordinal, extent.ledger_id, first, end, size)

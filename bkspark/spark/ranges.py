@@ -10,9 +10,13 @@ entries would never be read.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 
 from bkspark.log.positions import Position
 
@@ -68,6 +72,30 @@ class EntryRange:
         return self.end_entry - self.first_entry
 
 
+@dataclass(frozen=True)
+class PackedRanges:
+    """Ranges as columns, for plans of many ledgers: 32 B each, where a range as an object takes some 200.
+
+    `logs`: names of logs, each with the number of its ranges, in their order.
+    """
+
+    columns: npt.NDArray[np.int64]
+    logs: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def of(cls, ranges: Sequence[EntryRange]) -> PackedRanges:
+        rows = [(each.ordinal, each.ledger_id, each.first_entry, each.end_entry, each.size) for each in ranges]
+        logs = tuple((log, len(list(some))) for log, some in itertools.groupby(ranges, lambda each: each.log))
+        return cls(np.array(rows, np.int64), logs)
+
+    def unpacked(self) -> list[EntryRange]:
+        names = itertools.chain.from_iterable(itertools.repeat(log, count) for log, count in self.logs)
+        return [
+            EntryRange(ordinal, ledger_id, first, end, size, log)
+            for (ordinal, ledger_id, first, end, size), log in zip(self.columns.tolist(), names)
+        ]
+
+
 def advance(
     extents: Iterable[ReadableSegment],
     start: Position,
@@ -113,7 +141,8 @@ def between(extents: Iterable[ReadableSegment], start: Position, end: Position) 
         if extent.ordinal == end.ordinal:
             last = min(last, end.entry_id)
         if start.ordinal <= extent.ordinal <= end.ordinal and first < last:
-            size = math.ceil((last - first) * extent.entry_bytes)
+            is_whole = first == extent.first_entry and last == extent.end_entry
+            size = extent.length if is_whole else math.ceil((last - first) * extent.entry_bytes)
             ranges.append(EntryRange(extent.ordinal, extent.ledger_id, first, last, size, extent.log))
     return ranges
 
@@ -204,6 +233,8 @@ def _weight(entries: EntryRange) -> int:
 
 
 def _part(entries: EntryRange, first: int, end: int) -> EntryRange:
+    if first == entries.first_entry and end == entries.end_entry:
+        return entries
     size = math.ceil(entries.size * (end - first) / len(entries))
     return EntryRange(entries.ordinal, entries.ledger_id, first, end, size, entries.log)
 

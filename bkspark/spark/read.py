@@ -24,8 +24,9 @@ from bkspark.spark.connection import connect
 from bkspark.spark.frozen import freeze_imported_modules
 from bkspark.spark.local_files import encryption_with
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.plan import LedgerRead, ReadPartition, ReadPlanner
-from bkspark.spark.ranges import EntryRange, between, cut
+from bkspark.spark.partitions import LedgerRead, ReadPartition
+from bkspark.spark.plan import ReadPlanner
+from bkspark.spark.ranges import EntryRange, PackedRanges, between, cut
 from bkspark.spark.workers import task_pool
 from bkspark.wire.digest import EntryDigest
 from bkspark.wire.encrypted_entries import RECORD_KEY
@@ -99,20 +100,17 @@ async def ranges_to_read(planner: ReadPlanner, options: SourceOptions) -> list[E
     """Return the entries that a batch read requests."""
     if not options.reads_logs:
         return _limited(await planner.chosen(options.ledgers or ()), options)
-    names = await planner.log_names()
-    planner.check_offsets(names)
-    if not names:
+    snapshots = await planner.snapshots()
+    planner.check_offsets([snapshot.name for snapshot in snapshots])
+    if not snapshots:
         raise NoSuchLog(f"no log matches option 'logsPattern' {options.logs_pattern!r}: correct it, or create one")
     ranges: list[EntryRange] = []
-    for name in names:
-        snapshot = await planner.snapshot(name)
-        if snapshot is None:
-            continue
+    for snapshot in snapshots:
         readable = await planner.end_of_log(snapshot)
         start = await planner.start(snapshot, readable)
         end = await planner.end(snapshot, readable)
         extents = [extent async for extent in planner.extents(snapshot, start.ordinal, end)]
-        ranges += between(await planner.in_time(extents), start, end)
+        ranges += between(await planner.in_time(snapshot, extents), start, end)
     return ranges
 
 
@@ -134,6 +132,8 @@ def read_partition(partition: InputPartition, schema: StructType, options: Sourc
     if not isinstance(partition, ReadPartition):
         return iter(())
     freeze_imported_modules()
+    if partition.unopened is not None:
+        partition = _opened_in_task(partition.unopened, options, leaves_out=partition.leaves_out)
     # The driver's log names the columns that the log has and the read has not; tasks need not fail on them.
     assembler = row_assembler(schema, replace(options, columns_inferred=False) if partition.leaves_out else options)
 
@@ -143,6 +143,12 @@ def read_partition(partition: InputPartition, schema: StructType, options: Sourc
         assembler.tell_columns()
 
     return joined(batches())
+
+
+def _opened_in_task(unopened: PackedRanges, options: SourceOptions, *, leaves_out: bool) -> ReadPartition:
+    """Return the partition with what its ledgers' metadata say. Raises as `ReadPlanner.partitions`."""
+    planner = ReadPlanner(connect(options).asynchronous, options)
+    return run(lambda: planner.one_partition(unopened.unpacked(), leaves_out=leaves_out))
 
 
 def scanned(partition: ReadPartition, *, fail_on_data_loss: bool) -> _Entries:

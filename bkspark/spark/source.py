@@ -49,6 +49,7 @@ class BookKeeperDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of a read when the user names none; see `columns` and `inspection`."""
+        self._parsed.check_named()
         if self._parsed.inspect is not None:
             from bkspark.spark.inspection import schema_of_view
 
@@ -65,6 +66,7 @@ class BookKeeperDataSource(DataSource):
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        self._parsed.check_named()
         if self._parsed.inspect is not None:
             from bkspark.spark.inspection import ViewReader
 
@@ -84,6 +86,7 @@ class BookKeeperDataSource(DataSource):
         return BookKeeperReader(schema, with_found_format(schema, self._parsed))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        self._parsed.check_named()
         if self._parsed.reads_topics:
             from bkspark.spark.topic_stream import TopicStreamReader
 

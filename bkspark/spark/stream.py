@@ -8,22 +8,28 @@ while it reads the logs themselves.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator, Mapping
+from contextlib import aclosing
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from bkspark.blocking import run
 from bkspark.log.positions import Position
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.spark.columns import row_assembler
 from bkspark.spark.connection import connect
+from bkspark.spark.consumers import StreamConsumer
 from bkspark.spark.following import CHECKPOINT, FollowingReader, OffsetForm, tell_loss
 from bkspark.spark.log_schemas import ColumnCheck
 from bkspark.spark.offsets import LogOffset, ManyLogs, OneLog
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.plan import ReadPartition, ReadPlanner
-from bkspark.spark.ranges import Backlog, EntryRange, ReadableSegment, advance, amount, between
+from bkspark.spark.partitions import ReadPartition
+from bkspark.spark.plan import ReadPlanner
+from bkspark.spark.ranges import Backlog, EntryRange, ReadableSegment, advance, between
 from bkspark.spark.read import read_partition
 from bkspark.stages import reached_by_each
 
@@ -65,13 +71,24 @@ class LogAtTrigger:
         return noted.log_id != self._snapshot.head.log_id
 
     async def amount(self, begin: Position, end: Position) -> Backlog:
-        return amount(await self._extents(begin, end), begin, end) if begin < end else Backlog(0, 0)
+        return await self._planner.backlog(self._snapshot, begin, end) if begin < end else Backlog(0, 0)
 
     async def advance(self, begin: Position, end: Position, entries_max: int | None, bytes_max: int | None) -> Position:
         """Return where a micro-batch must end that has at most this many entries and about this many bytes."""
         if end <= begin or entries_max == 0 or bytes_max == 0:
             return begin
-        return advance(await self._extents(begin, end), begin, entries_max, bytes_max)
+        # A plan of few entries must not look at a log of many ledgers.
+        found: list[ReadableSegment] = []
+        entries, octets = entries_max or 0, bytes_max or 0
+        async with aclosing(self._planner.extents(self._snapshot, begin.ordinal, end)) as extents:
+            async for extent in extents:
+                found.append(extent)
+                held = max(0, extent.end_entry - extent.first_after(begin))
+                entries -= held
+                octets -= math.floor(held * extent.entry_bytes)
+                if (entries_max is not None and entries < 0) or (bytes_max is not None and octets < 0):
+                    break
+        return advance(found, begin, entries_max, bytes_max)
 
     async def ranges(self, begin: Position, end: Position) -> list[EntryRange]:
         return between(await self._extents(begin, end), begin, end)
@@ -86,6 +103,8 @@ class BookKeeperStreamReader(FollowingReader[LogOffset, ReadPlanner, LogAtTrigge
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         super().__init__(schema, options)
         self._before: ReadPlanner | None = None
+        named = self._options.consumer
+        self._consumer = None if named is None else StreamConsumer(named, self._options)
         self._column_check = ColumnCheck(row_assembler(schema, self._options).payload_columns, self._options)
 
     def _new_form(self) -> OffsetForm[LogOffset]:
@@ -104,7 +123,7 @@ class BookKeeperStreamReader(FollowingReader[LogOffset, ReadPlanner, LogAtTrigge
         return logs
 
     async def _logs(self, planner: ReadPlanner) -> dict[str, LogAtTrigger]:
-        found = await planner.snapshots(await planner.log_names())
+        found = await planner.snapshots()
         return {snapshot.name: LogAtTrigger(planner, snapshot, self._options) for snapshot in found}
 
     async def _planned(
@@ -112,6 +131,17 @@ class BookKeeperStreamReader(FollowingReader[LogOffset, ReadPlanner, LogAtTrigge
     ) -> list[ReadPartition]:
         leaves_out = await self._column_check.check(planner.looked_at, ranges)
         return await planner.partitions(ranges, leaves_out=leaves_out)
+
+    async def _begun(self, begins: Mapping[str, Position]) -> None:
+        if self._consumer is not None:
+            await self._consumer.hold(begins)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Let the logs expire what Spark has committed, if the query is registered in them."""
+        consumer = self._consumer
+        if consumer is not None:
+            positions = {name: noted.position for name, noted in self._form.from_json(end, CHECKPOINT).items()}
+            run(lambda: consumer.note(positions))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one partition."""

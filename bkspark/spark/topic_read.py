@@ -20,7 +20,7 @@ from bkspark.spark.columns import check_columns
 from bkspark.spark.frozen import freeze_imported_modules
 from bkspark.spark.look_back import entries_before
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.plan import LedgerRead, ReadPartition
+from bkspark.spark.partitions import LedgerRead, ReadPartition
 from bkspark.spark.ranges import EntryRange
 from bkspark.spark.read import BookKeeperReader, joined, scanned
 from bkspark.spark.topic_columns import topic_schema

@@ -35,7 +35,7 @@ from bkspark.pulsar.transactions import Transactions
 from bkspark.spark.following import CHECKPOINT, FollowingReader, tell_loss
 from bkspark.spark.option_values import shown
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.plan import ReadPartition
+from bkspark.spark.partitions import ReadPartition
 from bkspark.spark.ranges import Backlog, EntryRange, advance, amount
 from bkspark.spark.topic_options import READ_COMMITTED
 from bkspark.spark.topic_read import read_topics, with_schemas

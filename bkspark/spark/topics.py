@@ -34,7 +34,8 @@ from bkspark.pulsar.transactions import Transactions, TxnId
 from bkspark.spark.connection import connect
 from bkspark.spark.local_files import NO_PASSWORD
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.plan import LedgerRead, ReadPartition, ReadPlanner
+from bkspark.spark.partitions import LedgerRead, ReadPartition
+from bkspark.spark.plan import ReadPlanner
 from bkspark.spark.ranges import EntryRange, ReadableSegment, between
 from bkspark.spark.topic_options import AUTO, READ_COMMITTED
 

@@ -48,7 +48,7 @@ class OptionTypes(TypedDict, total=False):
     publishTimeSlack: str
     startingSubscription: str
     ledgers: str | int | Sequence[int]
-    inspect: Literal["ledgers", "logs", "bookies", "fragments", "topics", "topicLedgers", "subscriptions"]
+    inspect: Literal["ledgers", "logs", "bookies", "fragments", "consumers", "topics", "topicLedgers", "subscriptions"]
     passwordFile: str
     password: str
     encryptionKeyFile: str
@@ -93,6 +93,8 @@ class OptionTypes(TypedDict, total=False):
     maxBytesPerTrigger: Size
     minEntriesPerTrigger: int
     maxTriggerDelay: str
+    consumer: str
+    consumerExpiry: str
     digestType: Literal["crc32c", "crc32", "mac", "dummy"]
     ensembleSize: int
     writeQuorum: int

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from bkspark.cli.log_retention import shown as retention_shown
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError, NoSuchLedger
 from bkspark.log import LogSegment, LogSnapshot
@@ -21,6 +22,7 @@ from bkspark_console.render import render
 
 PAGE = 50
 PENDING_SHOWN = 100
+CONSUMERS_SHOWN = 100
 PUBLISHERS_SHOWN = 100
 ORDINAL_MAX = (1 << 63) - 1
 COLUMNS_SHOWN = 300
@@ -93,6 +95,7 @@ async def log(request: web.Request) -> web.Response:
     pending = await (await opened.store()).attempts.pending(name)
     rows = await asyncio.gather(*(_segment(view, snapshot, each) for each in reversed(segments)))
     publishers = list(reversed(snapshot.publishers))
+    consumers = await opened.consumers()
     return render(
         request,
         "log.html",
@@ -106,6 +109,11 @@ async def log(request: web.Request) -> web.Response:
         known_bytes=sum(row.length or 0 for row in rows),
         publishers=publishers[:PUBLISHERS_SHOWN],
         more_publishers=max(0, len(publishers) - PUBLISHERS_SHOWN),
+        retention=retention_shown(snapshot.head.retention),
+        first_ms=None if snapshot.head.times.first is None else snapshot.head.times.first.ms,
+        last_ms=None if snapshot.head.times.last is None else snapshot.head.times.last.ms,
+        consumers=consumers[:CONSUMERS_SHOWN],
+        more_consumers=max(0, len(consumers) - CONSUMERS_SHOWN),
         pending=pending[:PENDING_SHOWN],
         more_pending=max(0, len(pending) - PENDING_SHOWN),
         formats=FORMATS,

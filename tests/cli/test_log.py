@@ -6,12 +6,15 @@ import base64
 import json
 import subprocess
 import sys
+import time
 import uuid
+from datetime import UTC, datetime
 
 import pytest
 
 from bkspark.blocking import Client, run
 from tests.cli.console import Console, assert_one_line
+from tests.polling import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -42,7 +45,7 @@ def test_appended_lines_are_read_in_order_across_ledgers(console: Console, name,
 def test_show_lists_every_ledger_with_its_end(console: Console, name, lines):
     ledgers = [console.json("log", "append", name, lines)["last_position"]["ledger"] for _ in range(2)]
     shown = console.json("log", "show", name)
-    assert list(shown) == ["log", "ledgers", "published", "schemas", "version"]
+    assert list(shown) == ["log", "ledgers", "published", "retention", "schemas", "version"]
     assert shown["ledgers"] == [
         {"ledger": ledger, "first_entry": 0, "last_entry": 2, "state": "CLOSED", "length": 8} for ledger in ledgers
     ]
@@ -185,3 +188,55 @@ def test_input_wrong_from_the_start_makes_no_log(console: Console, name, tmp_pat
 def test_follow_has_no_end_to_name(console: Console, name):
     output = console.fails(2, "log", "read", name, "--follow", "--to", "earliest")
     assert_one_line(output, "--to earliest", "--follow")
+
+
+def test_retention_is_set_shown_and_lifted(console: Console, name, lines):
+    console.json("log", "append", name, lines)
+    assert console.json("log", "retention", name)["retention"] == {"age_ms": None, "bytes": None}
+    assert "keeps everything" in console.text("log", "retention", name)
+    set_ = console.json("log", "retention", name, "--age", "7d", "--bytes", "1g")
+    assert set_ == {"log": name, "retention": {"age_ms": 604_800_000, "bytes": 1 << 30}}
+    assert console.json("log", "retention", name, "--bytes", "none")["retention"]["bytes"] is None
+    assert "entries of the last 7d" in console.text("log", "retention", name)
+    assert "entries of the last 7d" in console.text("log", "show", name)
+    assert console.json("log", "show", name)["retention"] == {"age_ms": 604_800_000, "bytes": None}
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--age", "x"), ("--age", "0d"), ("--bytes", "0"), ("--bytes", "ten"), ("--bytes", "5x")]
+)
+def test_wrong_limits_are_usage_errors(console: Console, name, arguments):
+    assert_one_line(console.fails(2, "log", "retention", name, *arguments), *arguments[:1])
+
+
+def test_expire_removes_ledgers_but_none_that_a_registered_reader_needs(console: Console, cluster, name, lines):
+    for _ in range(4):
+        console.json("log", "append", name, lines)
+    console.json("log", "retention", name, "--bytes", 1)
+    with Client(cluster.uri) as client:
+        ends = [batch.end for batch in client.log(name).read()]
+        client.log(name).register_consumer("etl", ends[1])
+    assert console.json("log", "expire", name) == {"logs": [{"log": name, "deleted": 2}]}
+    (shown,) = console.json("log", "consumers", name)["consumers"]
+    assert (shown["name"], shown["entries_behind"], shown["bytes_behind"]) == ("etl", 6, 16)
+    assert shown["position"] == ends[1].to_json()
+    assert "etl" in console.text("log", "consumers", name)
+    assert console.json("log", "consumers", name, "--remove", "etl")["consumers"] == []
+    assert_one_line(console.fails(2, "log", "consumers", name, "--remove", "etl"), "--remove etl")
+    everything = console.json("log", "expire")["logs"]
+    assert {"log": name, "deleted": 1} in everything
+    assert len(console.json("log", "show", name)["ledgers"]) == 1
+
+
+def test_truncate_takes_the_time_of_an_append(console: Console, name, lines):
+    console.json("log", "append", name, lines)
+    moment = _after_now()
+    console.json("log", "append", name, lines)
+    assert console.json("log", "truncate", name, "--before", moment) == {"log": name, "deleted": 1}
+    assert console.text("log", "read", name) == "one\n\nthree\n"
+
+
+def _after_now() -> str:
+    begin = time.time()
+    wait_until(lambda: time.time() > begin + 0.002, "the clock to go on")
+    return datetime.fromtimestamp(begin + 0.001, UTC).isoformat()

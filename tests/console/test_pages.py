@@ -174,6 +174,23 @@ def test_a_log_shows_its_ledgers_writer_and_publishers(visitor: Visitor, console
     assert "No log has such a name" in visitor.get("/logs?name=nothing").words
 
 
+def test_a_log_shows_its_retention_and_registered_readers(visitor: Visitor, console_cluster: Cluster) -> None:
+    with Client(console_cluster.uri) as client:
+        log = client.log("kept")
+        with log.open_for_writing() as writer:
+            writer.append_many([b"one", b"two"])
+        page = visitor.get("/logs/kept")
+        assert "it keeps everything" in page.words
+        assert "No reader is registered." in page.words
+        log.set_retention(age_s=7 * 86_400)
+        log.register_consumer("etl")
+        log.register_consumer("gone", expiry_s=0.001)
+    page = visitor.get("/logs/kept")
+    assert "it keeps entries of the last 7d" in page.words
+    assert "etl 2 6 B" in page.words
+    assert "expired: it keeps nothing" in page.words
+
+
 def test_a_log_shows_the_schema_that_it_remembers_and_the_jobs_that_publish(
     visitor: Visitor, console_cluster: Cluster
 ) -> None:

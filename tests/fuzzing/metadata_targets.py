@@ -8,7 +8,7 @@ from typing import Any
 
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.errors import BookKeeperError, ConfigurationError, MetadataFormat
-from bkspark.log import formats
+from bkspark.log import delta, formats, routing
 from bkspark.log.formats import LogHead, PageRef, SegmentFacts, SegmentOwner
 from bkspark.log.positions import Position, parse_place
 from bkspark.metadata import cookies, encoding, layout, paths, racks, registration, underreplication
@@ -166,28 +166,33 @@ _HEAD = LogHead(
 )
 
 
+_HEAD_TEXT = formats.encode_head(_HEAD)
+
+
 def _log_node(data: bytes) -> tuple[str, Any]:
     draw = Draw(data)
-    kind = draw.choice(("head", "page", "condemned", "pending"))
+    kind = draw.choice(("head", "page", "condemned", "pending", "delta", "record"))
     text = draw.rest()
     decoders = {
         "head": lambda: formats.decode_head(text, "/p"),
         "page": lambda: formats.decode_page(text, "/p"),
         "condemned": lambda: formats.decode_condemned(text, "/p"),
         "pending": lambda: formats.decode_pending(text, "/p", 7, 5),
+        "delta": lambda: (delta.decode_base(text, "/p"), delta.decode_changed(_HEAD_TEXT, text, "x"))[1],
+        "record": lambda: routing._decoded(text, "/p", 3),
     }
     return kind, decoders[kind]()
 
 
 def _log_node_encodes_again(found: tuple[str, Any]) -> None:
     kind, value = found
-    if kind == "head":
+    if kind in ("head", "delta"):
         assert formats.decode_head(formats.encode_head(value), "/p") == value
     elif kind == "page":
         assert formats.decode_page(formats.encode_page(*value), "/p") == value
     elif kind == "condemned":
         assert formats.decode_condemned(formats.encode_condemned(value), "/p") == value
-    else:
+    elif kind == "pending":
         assert formats.decode_pending(formats.encode_pending(value.owner, value.since), "/p", 7, 5) == value
 
 
@@ -198,6 +203,9 @@ def _log_node_seeds() -> Iterator[bytes]:
     yield b"\2" + formats.encode_condemned([12, 13])
     yield b"\3" + formats.encode_pending(SegmentOwner("query", "q1", 7, 3, 0), 40)
     yield b"\3" + formats.encode_pending(SegmentOwner("writer", "w"), 0)
+    longer = replace(_HEAD, tail=(*_HEAD.tail[1:], SegmentFacts(15, 3, 9)), last_epochs=(("q1", 8),), open_ordinals=())
+    yield b"\4" + delta.encode_delta(17, _HEAD, longer)
+    yield b"\5" + b'{"commit":"00000000000000aa","published":[["q1",7],["app",3,"q2"]],"version":1}'
 
 
 def _place(data: bytes) -> object:

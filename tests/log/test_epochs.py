@@ -69,7 +69,7 @@ def test_many_small_epochs_are_one_ledger_and_one_item_of_the_list(tmp_path):
         assert len(snapshot) == 1
         assert len(await ledgers(client)) == 1
         head, _ = await (await client.tree()).get("/bkspark/logs/x")
-        assert len(head) < 1_000
+        assert len(head) < 4_000  # most of it is the latest times
         expected = [f"{epoch}{part}" for epoch in range(300) for part in "ab"]
         # The ledger is open, and its last entries are confirmed by nothing but the list.
         assert not (await client.metadata((await snapshot.ledger(0)).ledger_id)).is_closed

@@ -10,8 +10,10 @@ import pytest
 
 from bkspark.errors import ConfigurationError, MetadataError, MetadataFormat
 from bkspark.log import formats
-from bkspark.log.formats import LogHead, PageRef, PendingLedger, SegmentFacts, SegmentOwner
+from bkspark.log.formats import LogHead, PageRef, PendingLedger, SchemaRef, SegmentFacts, SegmentOwner
 from bkspark.log.positions import Position
+from bkspark.log.retention import Retention
+from bkspark.log.times import Mark, TimeIndex, TimePageRef
 
 TOKEN = "00000000000000aa"
 LARGEST = (1 << 63) - 1
@@ -160,8 +162,8 @@ def test_a_head_whose_parts_contradict_each_other_is_refused(changes: dict[str, 
 
 
 def test_a_newer_version_is_refused_with_the_remedy() -> None:
-    data = json.dumps({**json.loads(EXAMPLE), "version": 5}).encode()
-    with pytest.raises(MetadataFormat, match="version 5, this bkspark reads 4: use a newer one"):
+    data = json.dumps({**json.loads(EXAMPLE), "version": 7}).encode()
+    with pytest.raises(MetadataFormat, match="version 7, this bkspark reads 6: use a newer one"):
         formats.decode_head(data, "/p")
     page = json.dumps({"first_ordinal": 0, "ledgers": [], "version": 2}).encode()
     with pytest.raises(MetadataFormat, match="version 2, this bkspark reads 1: use a newer one"):
@@ -195,6 +197,37 @@ def test_a_head_with_slices_has_a_version_that_an_older_bkspark_refuses() -> Non
     for wrong in (b"[12,99,500,0]", b"[12,99,500,100]", b"[12,99,500,-1]", b"[12,99]"):
         with pytest.raises(MetadataFormat):
             formats.decode_head(data.replace(b"[12,99,500,40]", wrong), "/p")
+
+
+def test_a_head_with_times_or_retention_has_a_version_that_an_older_bkspark_refuses() -> None:
+    """It would append without a time, and the entries would get that of earlier ones."""
+    times = TimeIndex((TimePageRef(0, 0, 5, 3, TOKEN),), (Mark(1, 7, 9), Mark(2, 0, 10)))
+    slice_ = (SegmentFacts(12, 99, 500, 40),)
+    for head in (
+        LogHead(TOKEN, "/ledgers", (TOKEN,), times=times, retention=Retention(5, None)),
+        LogHead(TOKEN, "/ledgers", (TOKEN,), times=times, has_slices=True, tail=slice_),
+        LogHead(TOKEN, "/ledgers", (TOKEN,), retention=Retention(None, 7), last_epochs=(("app", 3, "q2"),)),
+        LogHead(TOKEN, "/ledgers", (TOKEN,), times=times, schemas=(SchemaRef(0, 1, "a" * 32),)),
+    ):
+        data = formats.encode_head(head)
+        assert b'"version":5' in data
+        assert formats.decode_head(data, "/p") == head
+        with pytest.raises(MetadataFormat):
+            formats.decode_head(data.replace(b'"version":5', b'"version":4'), "/p")
+    data = formats.encode_head(LogHead(TOKEN, "/ledgers", (TOKEN,), times=times, retention=Retention(5, None)))
+    for right, wrong in (
+        (b"[[1,7,9],[2,0,10]]", b"[[1,7,9],[2,0,8]]"),
+        (b"[[1,7,9],[2,0,10]]", b"[]"),
+        (b"[[1,7,9],[2,0,10]]", b"[[1,7]]"),
+        (b'[[0,0,5,3,"', b'[[0,0,50,3,"'),
+        (b'[[0,0,5,3,"', b'[[0,0,5,"'),
+        (b'"age_ms":5', b'"age_ms":-5'),
+        (b'"age_ms":5', b'"age":5'),
+        (b'"slices":false', b'"slices":0'),
+    ):
+        assert right in data
+        with pytest.raises(MetadataFormat, match="/p is no log head"):
+            formats.decode_head(data.replace(right, wrong), "/p")
 
 
 def test_a_node_above_the_limit_is_not_written() -> None:

@@ -138,6 +138,7 @@ def test_show_tells_open_closed_and_missing_ledgers(tmp_path):
                 {"ledger": second, "first_entry": 0, "last_entry": -1, "state": "OPEN", "length": 0},
             ],
             "published": [],
+            "retention": {"age_ms": None, "bytes": None},
             "schemas": [],
             "version": 2,
         }

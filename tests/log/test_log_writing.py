@@ -18,6 +18,7 @@ from bkspark.errors import (
 )
 from tests.ledger.in_process import URI, InProcessCluster, run
 from tests.log.logs import ONE, NotingTree, numbers, publish, read_all, until
+from tests.log.test_append_times import without_times
 from tests.log.world import FailingTree
 
 
@@ -336,13 +337,14 @@ def test_a_writer_rolls_on_request_and_when_its_ledger_is_old(tmp_path):
     run(tmp_path, test)
 
 
-def test_a_time_is_the_place_of_the_first_ledger_that_was_not_closed_before(tmp_path):
+def test_in_a_log_without_times_a_time_is_the_place_of_the_first_ledger_that_was_not_closed_before(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         log = cluster.client().log("clicks")
         for moment_ms in (1000, 2000, 3000):
             cluster.store.now_ms = moment_ms
             async with await log.open_for_writing(**ONE) as writer:
                 await writer.append_many(numbers(moment_ms, moment_ms + 2))
+        await (await log.store())._heads.change("clicks", without_times)
         for moment_ms, first in ((0, 1000), (1000, 1000), (1001, 2000), (2500, 3000)):
             place = await log.at_time(datetime.fromtimestamp(moment_ms / 1000, UTC))
             assert (await read_all(log, place))[0] == numbers(first, first + 1)[0]

@@ -14,7 +14,7 @@ from bkspark.log import reading
 from bkspark.log.formats import LOGS_ROOT, PAGES, LogHead, PageRef, SegmentFacts, encode_head, encode_page
 from bkspark.log.heads import PAGES_CACHED_MAX, HeadStore, StoredHead
 from bkspark.log.positions import BEGINNING, Position
-from bkspark.log.snapshot import LogSegment, LogSnapshot
+from bkspark.log.snapshot import RUN_LEDGERS_MAX, LogSegment, LogSnapshot
 from bkspark.metadata.memory import MemoryStore
 
 
@@ -285,16 +285,58 @@ def test_list_is_read_backwards_from_any_ordinal() -> None:
     asyncio.run(test())
 
 
+def test_amounts_of_closed_pages_are_those_of_their_ledgers() -> None:
+    """The third page has a ledger whose end is not known: what it holds is not known either."""
+
+    async def test() -> None:
+        paged = Paged(3, 30, 33)
+        facts = [SegmentFacts(number, number + 1, 100 * number, number % 2) for number in range(30)]
+        facts[25] = SegmentFacts(25)
+        for ref in paged.head.pages:
+            some = facts[ref.first_ordinal : ref.first_ordinal + 10]
+            path = f"{LOGS_ROOT}/x/{PAGES}/{ref.name}"
+            await paged.tree.create(path, encode_page(ref.first_ordinal, some), make_parents=True)
+        for first in range(33):
+            for end in range(first, 34):
+                found = [each async for each in paged.snapshot.closed_runs(first, end)]
+                wanted = []
+                for page, page_end in ((3, 10), (10, 20)):
+                    some = facts[max(first, page) : min(end, page_end)]
+                    if some:
+                        entries = sum(each.last_entry + 1 - each.first_entry for each in some)
+                        octets = sum(each.length for each in some)
+                        wanted.append((max(first, page), min(end, page_end), entries, octets))
+                assert found == wanted
+
+    asyncio.run(test())
+
+
+def test_a_long_page_comes_in_parts() -> None:
+    async def test() -> None:
+        ledgers = 3 * RUN_LEDGERS_MAX + 7
+        head = LogHead("00000000000000aa", "/ledgers", ("00000000000000aa",), tail_ordinal=ledgers)
+        head = replace(head, pages=(PageRef("0-00000000000000aa"),))
+        tree = MemoryStore().session()
+        page = encode_page(0, [SegmentFacts(number) for number in range(ledgers)])
+        await tree.create(f"{LOGS_ROOT}/x/{PAGES}/{head.pages[0].name}", page, make_parents=True)
+        snapshot = LogSnapshot(HeadStore(tree, "/ledgers"), "x", StoredHead(head, 3))
+        runs = await listed(snapshot, 5)
+        assert [it for run in runs for it in run] == list(range(5, ledgers))
+        assert max(map(len, runs)) == RUN_LEDGERS_MAX
+
+    asyncio.run(test())
+
+
 def test_page_is_read_once_and_a_limited_number_is_kept() -> None:
     async def test() -> None:
         paged = Paged(0, 10 * (PAGES_CACHED_MAX + 2), 10 * (PAGES_CACHED_MAX + 2) + 1)
         await paged.write_pages()
         await listed(paged.snapshot)
-        assert len(paged.heads._pages) == PAGES_CACHED_MAX
+        assert len(paged.heads._pages.ledgers) == PAGES_CACHED_MAX
         for ref in paged.head.pages[2:]:
             await paged.tree.delete(f"{LOGS_ROOT}/x/{PAGES}/{ref.name}")
             assert len(await paged.heads.page("x", ref)) == 10
-        assert paged.head.pages[0].name not in paged.heads._pages, "the oldest goes first"
+        assert paged.head.pages[0].name not in paged.heads._pages.ledgers, "the oldest goes first"
 
     asyncio.run(test())
 
@@ -337,7 +379,8 @@ class PagedAnew:
     """The same log, as a client sees it that has read no page."""
 
     def __init__(self, paged: Paged) -> None:
-        self.snapshot = LogSnapshot(HeadStore(paged.tree, "/ledgers"), "x", StoredHead(paged.head, 3))
+        session = paged.tree.store.session()
+        self.snapshot = LogSnapshot(HeadStore(session, "/ledgers"), "x", StoredHead(paged.head, 3))
 
 
 # ---- what may be located ----

@@ -18,7 +18,9 @@ from bkspark.log.attempts import AttemptStore
 from bkspark.log.election import ELECTIONS_ROOT, Election
 from bkspark.log.formats import LogHead, SegmentOwner
 from bkspark.log.heads import Change, HeadStore, NewNode
+from bkspark.log.positions import BEGINNING
 from bkspark.log.schemas import StoredSchema
+from bkspark.log.store import LogStore
 from bkspark.metadata import paths
 from bkspark.metadata.acls import ALL, OPEN, Acl
 from bkspark.metadata.bookie_plans import BookiePlan, BookiePlans
@@ -48,6 +50,13 @@ SECONDS = 120.0
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedZooKeeper]:
     with ClosedZooKeeper(tmp_path_factory.mktemp("closed")) as server:
         yield server
+
+
+DECIDED = {
+    ("bkspark/log/consumers.py", "_decide"): "consumers",
+    ("bkspark/log/store.py", "_writer_ledger"): "times",
+}
+"""Functions that decide on what a change of a log's head creates, so that they are not among its callers; and where."""
 
 
 async def nodes_of(tree: ZooKeeperTree, *roots: str) -> list[str]:
@@ -124,6 +133,10 @@ async def create_all_kinds(tree: ZooKeeperTree, uri: MetadataUri) -> None:
     await heads.change("log", with_page)
     await AttemptStore(heads).add("log", ledger_id, SegmentOwner("job", "job", partition=0))
     await heads.write_schema("log", StoredSchema("raw", "{}"))
+    logs = LogStore(tree, uri.root)
+    await logs.attempts.add("log", ledger_id + 1, SegmentOwner("writer", "w"))
+    assert await logs.open_writer("log", ledger_id + 1, "00000000000000aa", []) == 0
+    await logs.consumers.register("log", "etl", BEGINNING, 1000)
     election = Election(tree, f"{ELECTIONS_ROOT}/one", "this process")
     await election.win()
 
@@ -140,8 +153,10 @@ def test_a_stranger_can_change_no_node_of_any_kind(server: ClosedZooKeeper) -> N
         strangers = [await server.session(server.login("stranger")), await server.session()]
         try:
             await create_all_kinds(owner, server.uri(root))
-            assert in_source() - owner.creating == set(), "creations that this test leaves out"
+            assert in_source() - owner.creating == set(DECIDED), "creations that this test leaves out"
             nodes = await nodes_of(owner, *roots)
+            for folder in DECIDED.values():
+                assert any(f"/{folder}/" in path for path in nodes)
             assert len(nodes) > 60
             lists = {path: (await owner.acl(path))[0] for path in nodes}
             assert {path: acls for path, acls in lists.items() if acls != OWN} == {}

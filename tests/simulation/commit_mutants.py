@@ -58,7 +58,7 @@ def _slices_from_the_beginning(original: Any) -> Any:
 def _not_awaited(_: Any) -> Any:
     async def append(self: sharing.SharedLedger, batches: Any) -> SegmentFacts:
         if self._writer is None:
-            self._writer = await self._log.create_attempt(self._owner, self._options)
+            self._writer = await self._log.create_attempt(self._owner, self.options)
         first = self._writer.last_entry + 1
         for batch in batches:
             await self._writer.submit(batch)
@@ -183,8 +183,8 @@ MUTANTS = (
     Mutant("pending ledgers are deleted though listed", attempts.AttemptStore, "_condemn", _condemns_what_is_listed),
     Mutant("a slice begins with its ledger", sharing.SharedLedger, "append", _slices_from_the_beginning),
     Mutant("published before it is acknowledged", sharing.SharedLedger, "append", _not_awaited),
-    Mutant("rows come after the ledgers of later partitions", epochs, "_listed", _rows_last),
-    Mutant("the last partition is left out", epochs, "_listed", _last_rows_forgotten),
+    Mutant("rows come after the ledgers of later partitions", epochs, "listed", _rows_last),
+    Mutant("the last partition is left out", epochs, "listed", _last_rows_forgotten),
     Mutant("complete mode keeps the old content", changes, "emptied", _emptied_keeps),
     Mutant("complete mode deletes before it publishes", log.Log, "overwrite", _deletes_before_the_change),
     Mutant("truncation deletes ledgers with slices after it", store.LogStore, "truncate", _truncates_shared),

@@ -60,6 +60,7 @@ WRONG_OF_CHECK = {
         "x" * 201: "200",
     },
     values.text: {"": "is empty"},
+    values.consumer: {"": "is empty", "a/b": "no reader can be called", "..": "not . or ..", "x" * 201: "200"},
     values.publisher: {"": "is empty", "a\n": "printable", "x" * 201: "1 to 200"},
     values.pattern: {"": "is empty", "(": "is not a regular expression"},
     topic_options.topic: {

@@ -57,7 +57,7 @@ def test_schema_is_read_off_the_first_arrow_entry(spark, table):
     table.write(frame)
     assert table.read(payloadFormat="arrow").dtypes == frame.dtypes
     columns = table.read(payloadFormat="arrow", includeMetadata="true").columns
-    about = ["ledger_id", "entry_id", "log", "position", "ledger_ctime", "ledger_metadata"]
+    about = ["ledger_id", "entry_id", "log", "position", "append_time", "ledger_ctime", "ledger_metadata"]
     assert columns == [*frame.columns, *about]
 
 

@@ -39,7 +39,7 @@ def own(program: str, folder: Path) -> tuple[str, str]:
 
 def test_the_page_has_these_programs() -> None:
     """Each has a test here."""
-    assert len(programs()) == 3
+    assert len(programs()) == 6
 
 
 def test_what_the_first_program_writes_arrives_in_the_copy(spark, cluster, client, tmp_path, names) -> None:
@@ -84,3 +84,41 @@ def test_json_of_others_is_read_raw_and_taken_apart_by_spark(spark, cluster, cli
         log.append(b'{"user": 5, "page": {"path": "/a"}, "more": []}')
     exec(program, names)
     assert list(map(tuple, names["clicks"].collect())) == [("5", '{"path":"/a"}')]
+
+
+def test_rows_go_to_the_logs_that_their_column_names(cluster, tmp_path, names, capsys) -> None:
+    program, prefix = own(programs()[5], tmp_path)
+    for log in ("clicks", "orders"):
+        program = program.replace(f'("{log}", ', f'("{prefix}{log}", ')
+    program = program.replace('"clicks|orders"', f'"{prefix}clicks|{prefix}orders"')
+    exec(program, names)
+    printed = capsys.readouterr().out
+    assert "|   1|  /a|" in printed
+    assert "|    2|" in printed
+    assert "|    1|" in printed
+
+
+@pytest.mark.parametrize("number", [3, 4], ids=["windows of append_time", "a registered reader"])
+def test_streams_of_the_page_run(spark, cluster, client, tmp_path, names, number) -> None:
+    program, prefix = own(programs()[number], tmp_path)
+    options = {"uri": cluster.uri, "log": f"{prefix}clicks"}
+    names["df"].write.format("bookkeeper").options(**options).mode("append").save()  # type: ignore[attr-defined]
+    exec(program, names)
+    rows = names["per_minute" if number == 3 else "clicks"]
+    query = (
+        rows.writeStream.format("memory")  # type: ignore[attr-defined]
+        .queryName(prefix.replace("-", "_"))
+        .outputMode("complete" if number == 3 else "append")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        names["df"].write.format("bookkeeper").options(**options).mode("append").save()  # type: ignore[attr-defined]
+        query.processAllAvailable()
+        found = spark.table(prefix.replace("-", "_")).collect()
+        assert sum(row["count"] for row in found) == 2 if number == 3 else len(found) == 2
+        assert [each.name for each in client.log(options["log"]).consumers()] == ([] if number == 3 else ["etl"])
+    finally:
+        query.stop()
+        query.awaitTermination(SECONDS)

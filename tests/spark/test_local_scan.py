@@ -22,7 +22,7 @@ from bkspark.net.local_reads import LocalBookie
 from bkspark.spark import read as spark_read
 from bkspark.spark.local_files import NO_PASSWORD
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.plan import LedgerRead, ReadPartition
+from bkspark.spark.partitions import LedgerRead, ReadPartition
 from bkspark.spark.read import read_partition
 from tests.ledger.in_process import URI, InProcessBookie, InProcessCluster, run
 

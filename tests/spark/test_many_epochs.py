@@ -13,4 +13,4 @@ def test_tiny_epochs_leave_a_ledger_for_each_worker_that_committed(cluster, clie
     left = run_epochs(client, cluster.uri, f"many-{tmp_path.name}", epochs=50, rows=10, partitions=2, worker_epochs=30)
     assert left.is_equal
     assert (left.listed, left.items, left.made, left.pending) == (2, 2, 2, 2)
-    assert left.znode_bytes < 1_500
+    assert left.znode_bytes < 4_000  # most of it is the latest times

@@ -165,7 +165,8 @@ def test_sizes_take_units():
 
 def test_log_and_ledgers_exclude_each_other_and_one_is_needed():
     assert "exclude each other" in refused(log="a", ledgers="5")
-    assert "give option 'log', 'logsPattern', 'topic', 'ledgers' or 'inspect'" in refused()
+    with pytest.raises(ConfigurationError, match="give option 'log', 'logsPattern', 'topic', 'ledgers' or 'inspect'"):
+        SourceOptions.parse({"uri": "zk://h/l"}).check_named()
 
 
 @pytest.mark.parametrize(
@@ -361,7 +362,7 @@ def test_every_option_fills_its_field():
         "encrypted": "skip", "readCompacted": "true", "publishTimeSlack": "2s", "startingSubscription": "s",
         "mergeSchema": "true", "overwriteSchema": "true", "compression": "zstd", "compressionLevel": "2",
         "columnNameOfCorruptRecord": "bad", "jsonDialect": "spark", "passwordFile": "/f",
-        "encryptionKeyFile": "/k",
+        "encryptionKeyFile": "/k", "consumer": "etl", "consumerExpiry": "1d",
     }  # fmt: skip
     assert set(values) == {option.name for option in OPTIONS if option not in TOGETHER}
     default = parse(log="z")

@@ -44,7 +44,7 @@ def test_the_page_agrees_with_the_errors_that_such_options_end_in() -> None:
 @pytest.mark.parametrize("page", ["from-kafka.md", "from-delta.md", "from-pulsar.md"])
 def test_what_takes_their_place_exists(page: str) -> None:
     known = {option.name for option in OPTIONS} | {f"{PREFIX}{name}" for name in SETTINGS}
-    columns = {"value", "log", "position", "ledger_ctime", "ledger_metadata", "uri", "entries_behind", "bytes_behind"}
+    columns = {"value", "log", "position", "append_time", "ledger_metadata", "uri", "entries_behind", "bytes_behind"}
     others = {"raw", "latestOffset", "bkspark.lag", "clicks\\|orders", "bookkeeper.*", "foreachBatch", "WITH (…)"}
     others |= {"none", "lz4", "zstd", "arrow"}
     for _, ours in rows(page):

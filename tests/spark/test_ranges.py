@@ -1,3 +1,4 @@
+import pickle
 import random
 
 import pytest
@@ -6,6 +7,7 @@ from bkspark.log.positions import Position
 from bkspark.spark.ranges import (
     PARTITION_BYTES_MIN,
     EntryRange,
+    PackedRanges,
     ReadableSegment,
     advance,
     at_least,
@@ -104,6 +106,13 @@ def test_shares_cover_every_entry_once_in_order(seed):
     assert [(r.ledger_id, entry) for g in groups for r in g for entry in range(r.first_entry, r.end_entry)] == entries
     assert all(groups)
     assert len(groups) <= count
+
+
+def test_packed_ranges_are_the_same_ranges():
+    ranges = [EntryRange(i, (1 << 62) + i, i, i + 5, 1 << 40, "a" if i < 3 else "b") for i in range(7)]
+    packed = pickle.loads(pickle.dumps(PackedRanges.of(ranges)))
+    assert packed.unpacked() == ranges
+    assert PackedRanges.of([]).unpacked() == []
 
 
 def test_shares_are_of_about_equal_size():

@@ -18,6 +18,7 @@ from bkspark.core.metadata import Fragment
 from bkspark.errors import ConfigurationError, DataLoss, NoSuchLedger, NoSuchLog
 from bkspark.net.connection import BookieConnection
 from bkspark.net.pool import NetOptions
+from bkspark.spark import plan
 from bkspark.spark.inference import schema_for
 from bkspark.spark.option_values import parse_ledgers
 from bkspark.spark.options import SourceOptions
@@ -73,6 +74,42 @@ def test_task_needs_no_metadata_store(cluster, client, log):
         for value in batch["value"].to_pylist()
     ]
     assert found == list(range(20))
+
+
+@pytest.fixture
+def small_plans(monkeypatch):
+    """Plans of more than two ledgers count as large."""
+    monkeypatch.setattr(plan, "OPENED_LEDGERS_MAX", 2)
+
+
+def test_tasks_of_a_large_plan_look_up_their_own_ledgers(cluster, client, log, small_plans):
+    for first in range(0, 40, 10):
+        append(client, log, *range(first, first + 10))
+    reader = BookKeeperReader(VALUE, options(cluster, log, minPartitions="3"))
+    partitions = pickle.loads(pickle.dumps(reader.partitions()))
+    assert len(partitions) == 3
+    assert not any(partition.reads for partition in partitions)
+    assert rows(reader, partitions) == list(range(40))
+
+
+def test_a_ledger_that_is_gone_from_a_large_plan_is_lost_data(cluster, client, log, small_plans):
+    for first in range(0, 40, 10):
+        append(client, log, *range(first, first + 10))
+    client.delete(client.log(log).show()["ledgers"][1]["ledger"])
+    reader = BookKeeperReader(VALUE, options(cluster, log))
+    with pytest.raises(DataLoss, match="does not exist any more"):
+        rows(reader, reader.partitions())
+    lenient = BookKeeperReader(VALUE, options(cluster, log, failOnDataLoss="false"))
+    assert rows(lenient, lenient.partitions()) == [*range(10), *range(20, 40)]
+
+
+def test_stream_of_a_large_plan_reads_every_entry_once(cluster, client, log, small_plans):
+    for first in range(0, 40, 10):
+        append(client, log, *range(first, first + 10))
+    reader = BookKeeperStreamReader(VALUE, options(cluster, log, startingOffsets="earliest"))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert rows(reader, reader.partitions(start, end)) == list(range(40))
 
 
 def test_partition_is_small_however_much_it_covers(cluster, client, log):

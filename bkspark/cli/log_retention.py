@@ -1,0 +1,154 @@
+"""`bkspark log retention`, `expire` and `consumers`: what logs keep, and for which registered readers."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from bkspark.cli.arguments import AGE_S, age
+from bkspark.cli.changes import record_blocking
+from bkspark.cli.connecting import connect
+from bkspark.cli.output import human_bytes, print_json, print_table
+from bkspark.errors import ConfigurationError, NoSuchLog
+
+if TYPE_CHECKING:
+    from bkspark.blocking import Client
+    from bkspark.log import ConsumerState, Retention
+
+NO_LIMIT = "none"
+_SIZE = re.compile(r"([0-9]{1,18}) ?([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def add_retention(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `retention`."""
+    parser.add_argument(
+        "--age", type=_age_limit, metavar="AGE", help="ledgers go when all entries are older: 7d, 12h, 30m; or none"
+    )
+    parser.add_argument(
+        "--bytes", type=_bytes_limit, metavar="SIZE", help="ledgers go when those after them hold this: 10g; or none"
+    )
+
+
+def add_expire(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `expire`."""
+    parser.add_argument("logs", nargs="*", metavar="NAME", help="logs (default: all of the cluster)")
+
+
+def add_consumers(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `consumers`."""
+    parser.add_argument("--remove", metavar="CONSUMER", help="end the registration of this reader")
+
+
+def _age_limit(text: str) -> float | str:
+    return NO_LIMIT if text.strip().lower() == NO_LIMIT else age(text)
+
+
+def _bytes_limit(text: str) -> int | str:
+    if text.strip().lower() == NO_LIMIT:
+        return NO_LIMIT
+    found = _SIZE.fullmatch(text.strip())
+    octets = int(found[1]) * _SIZE_UNITS[found[2].lower()] if found else 0
+    if not octets:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 512m or 10g, nor {NO_LIMIT}")
+    return octets
+
+
+def retention(arguments: argparse.Namespace) -> int:
+    """Show, or set and show, how long a log keeps its ledgers."""
+    with connect(arguments) as client:
+        log = client.log(arguments.log)
+        kept = log.retention()
+        if arguments.age is not None or arguments.bytes is not None:
+            age_s = _changed(arguments.age, None if kept.age_ms is None else kept.age_ms / 1000)
+            octets = _changed(arguments.bytes, kept.bytes)
+            log.set_retention(age_s=age_s, bytes=octets)
+            kept = log.retention()
+            record_blocking(client, f"set retention of log {arguments.log} to {shown(kept)}")
+    if arguments.json:
+        print_json({"log": arguments.log, "retention": kept.to_json()})
+    else:
+        print(f"log {arguments.log} keeps {shown(kept)}")
+    return 0
+
+
+def _changed(wanted: Any, present: Any) -> Any:
+    if wanted is None:
+        return present
+    return None if wanted == NO_LIMIT else wanted
+
+
+def shown(kept: Retention) -> str:
+    """Return limits in words."""
+    limits = []
+    if kept.age_ms is not None:
+        limits.append(f"entries of the last {_shown_age(kept.age_ms)}")
+    if kept.bytes is not None:
+        limits.append(f"the last {human_bytes(kept.bytes)}")
+    return ", and no more than ".join(limits) if limits else "everything"
+
+
+def _shown_age(age_ms: int) -> str:
+    for unit in ("d", "h", "m", "s"):
+        if age_ms % (AGE_S[unit] * 1000) == 0:
+            return f"{age_ms // (AGE_S[unit] * 1000)}{unit}"
+    return f"{age_ms} ms"
+
+
+def expire(arguments: argparse.Namespace) -> int:
+    """Remove what has expired from some logs, or from all of the cluster."""
+    with connect(arguments) as client:
+        found = []
+        for name in arguments.logs or _all_names(client):
+            try:
+                deleted = client.log(name).expire()
+            except NoSuchLog:
+                if arguments.logs:
+                    raise
+                continue  # deleted since it was listed
+            found.append({"log": name, "deleted": deleted})
+            if deleted:
+                record_blocking(client, f"expire log {name}, {deleted} ledgers deleted")
+    if arguments.json:
+        print_json({"logs": found})
+    else:
+        print_table(["log", "ledgers deleted"], [[each["log"], each["deleted"]] for each in found])
+    return 0
+
+
+def _all_names(client: Client) -> list[str]:
+    """Return the logs of the cluster; those of others at the same metadata store are left out."""
+    from bkspark.blocking import iterate
+    from bkspark.log import own_logs
+
+    return [snapshot.name for snapshot in iterate(lambda: own_logs(client.asynchronous))]
+
+
+def consumers(arguments: argparse.Namespace) -> int:
+    """Show the registered readers of a log, or remove one."""
+    with connect(arguments) as client:
+        log = client.log(arguments.log)
+        if arguments.remove is not None:
+            if not log.remove_consumer(arguments.remove):
+                raise ConfigurationError(f"--remove {arguments.remove}: log {arguments.log} has no such reader")
+            record_blocking(client, f"remove consumer {arguments.remove} of log {arguments.log}")
+        found = log.consumers()
+    if arguments.json:
+        print_json({"log": arguments.log, "consumers": [_json(each) for each in found]})
+        return 0
+    columns = ["consumer", "lag in entries", "lag in bytes", "expires", "expired"]
+    rows = [
+        [each.name, each.entries_behind, human_bytes(each.bytes_behind), _time(each), each.is_expired] for each in found
+    ]
+    print_table(columns, rows)
+    return 0
+
+
+def _json(state: ConsumerState) -> dict[str, Any]:
+    return {**asdict(state), "position": state.position.to_json(), "expires": state.expires.isoformat()}
+
+
+def _time(state: ConsumerState) -> str:
+    return state.expires.isoformat(timespec="seconds")

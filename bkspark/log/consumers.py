@@ -1,0 +1,202 @@
+"""Registered readers of a log: retention keeps what they have not read. `retention` specifies their nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from bkspark.errors import ConfigurationError, DataLoss, MetadataError, MetadataVersion, NoSuchNode
+from bkspark.ids import LOG_NAME_RULE
+from bkspark.ledger import arguments
+from bkspark.log.attempts import CALLS_AT_ONCE, chunks
+from bkspark.log.formats import LogHead, log_path
+from bkspark.log.heads import Change, HeadStore, new_token
+from bkspark.log.positions import Position
+from bkspark.log.retention import CONSUMERS, Consumer, decode_consumer, encode_consumer, is_consumer_name
+from bkspark.log.snapshot import LogSnapshot
+from bkspark.metadata.tree import Create, Operation, Set
+
+CONSUMERS_MAX = 1_000
+"""Registered readers of one log: a change that removes ledgers reads them all."""
+ADVANCE_TRIES_MAX = 3
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class ConsumerStore:
+    """The nodes of registered readers of logs."""
+
+    def __init__(self, heads: HeadStore) -> None:
+        self._heads = heads
+
+    async def all(self, log: str) -> list[Consumer]:
+        """Return the registered readers of a log, by name."""
+        try:
+            names = await self._heads.tree.children(f"{log_path(log)}/{CONSUMERS}")
+        except NoSuchNode:
+            return []
+        found: list[Consumer | None] = []
+        for some in chunks(names, CALLS_AT_ONCE):
+            found += await asyncio.gather(*(self._find(log, name) for name in some))
+        return [consumer for consumer in found if consumer is not None]
+
+    async def _find(self, log: str, name: str) -> Consumer | None:
+        path = consumer_path(log, name)
+        try:
+            data, stat = await self._heads.tree.get(path)
+        except NoSuchNode:
+            return None
+        return decode_consumer(data, path, stat.mtime_ms, stat.version)
+
+    async def register(self, log: str, name: str, position: Position, expiry_ms: int) -> Consumer:
+        """Register a reader, whose name may be registered already: from now on it reads from `position`.
+
+        From then on no expiry removes what it needs. An expiry at the same time comes before it, or is decided again.
+
+        Raises:
+            DataLoss: the log begins after the position.
+            ConfigurationError: the name is unusable, or the log has too many readers.
+        """
+        wanted = Consumer(name, position, expiry_ms, new_token())
+        await self._heads.change(log, partial(self._decide, log, wanted))
+        found = await self._find(log, name)
+        if found is None or found.reader != wanted.reader:
+            raise another_reader(log, name)
+        return found
+
+    async def _decide(self, log: str, wanted: Consumer, head: LogHead) -> Change[None]:
+        if wanted.position < head.start:
+            raise DataLoss(
+                f"consumer {wanted.name} cannot be registered: log {log} begins at {head.start}; what follows "
+                f"{wanted.position} has been truncated or has expired"
+            )
+        folder = f"{log_path(log)}/{CONSUMERS}"
+        path, data = consumer_path(log, wanted.name), encode_consumer(wanted)
+        operations: list[Operation] = []
+        try:
+            if len(await self._heads.tree.children(folder)) >= CONSUMERS_MAX:
+                raise ConfigurationError(
+                    f"log {log} has {CONSUMERS_MAX} registered readers, the most that it takes: remove some with "
+                    "`bkspark log consumers`"
+                )
+        except NoSuchNode:
+            operations.append(Create(folder))
+        present = await self._heads.tree.exists(path)
+        operations.append(Create(path, data) if present is None else Set(path, data, present.version))
+        return Change(head, None, also=operations)
+
+    async def advance(self, log: str, consumer: Consumer, position: Position) -> Consumer:
+        """Move a reader forward to a position, and renew its registration.
+
+        Raises:
+            ConfigurationError: another reader has registered under its name.
+            NoSuchNode: it is not registered any more.
+        """
+        wanted = replace(consumer, position=max(consumer.position, position))
+        path, data = consumer_path(log, consumer.name), encode_consumer(wanted)
+        for _ in range(ADVANCE_TRIES_MAX):
+            try:
+                stat = await self._heads.tree.set(path, data, wanted.version)
+            except MetadataVersion:
+                # The answer of an earlier call may have been lost.
+                stored = await self._find(log, consumer.name)
+                if stored is not None and stored.reader != consumer.reader:
+                    raise another_reader(log, consumer.name) from None
+                wanted = replace(wanted, version=0 if stored is None else stored.version)
+            else:
+                return replace(wanted, written_ms=stat.mtime_ms, version=stat.version)
+        raise MetadataError(f"consumer {consumer.name} of log {log} changed again and again: try again later")
+
+    async def remove(self, log: str, name: str) -> bool:
+        """End a registration; return whether there was one."""
+        try:
+            await self._heads.tree.delete(consumer_path(log, name))
+        except NoSuchNode:
+            return False
+        return True
+
+
+class ConsumerRegistration:
+    """A reader's registration in one log: `move` it when entries are done with. Get one by `Log.register_consumer`."""
+
+    def __init__(self, store: ConsumerStore, log: str, consumer: Consumer) -> None:
+        self._store = store
+        self._log = log
+        self._consumer = consumer
+
+    @property
+    def position(self) -> Position:
+        """The position from which on the log keeps its entries for this reader."""
+        return self._consumer.position
+
+    async def move(self, position: Position) -> None:
+        """Tell that the entries before a position are not needed any more, and renew the registration.
+
+        A position before the present one only renews it.
+
+        Raises:
+            ConfigurationError: another reader has registered under the name.
+            NoSuchNode: the registration was removed: register again.
+        """
+        arguments.instance("position", position, Position)
+        self._consumer = await self._store.advance(self._log, self._consumer, position)
+
+    async def end(self) -> None:
+        """End the registration: nothing is kept for this reader any more."""
+        await self._store.remove(self._log, self._consumer.name)
+
+
+def another_reader(log: str, name: str) -> ConfigurationError:
+    """Return the error for a reader whose name another one has taken."""
+    return ConfigurationError(
+        f"consumer {name} of log {log}: another reader has registered under this name since: give each query its own"
+    )
+
+
+def consumer_path(log: str, name: str) -> str:
+    """Return the path of a registered reader. Raises ConfigurationError for an unusable name."""
+    if not is_consumer_name(name):
+        raise ConfigurationError(f"consumer {str(name)[:200]!r} is not usable: {LOG_NAME_RULE}")
+    return f"{log_path(log)}/{CONSUMERS}/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerState:
+    """A registered reader and how far it lags behind the end of its log. `expires`: when its registration ends."""
+
+    name: str
+    position: Position
+    entries_behind: int
+    bytes_behind: int
+    expires: datetime
+    is_expired: bool
+
+
+def state_of(consumer: Consumer, behind: tuple[int, int], now_ms: int) -> ConsumerState:
+    """Return what is shown of a registered reader."""
+    expires = _EPOCH + timedelta(milliseconds=consumer.expires_ms)
+    return ConsumerState(consumer.name, consumer.position, *behind, expires, consumer.is_expired(now_ms))
+
+
+def first_needed(consumers: Sequence[Consumer], start: Position) -> list[Position]:
+    """Return the positions of readers whose next entry is still in the log."""
+    return [consumer.position for consumer in consumers if consumer.position >= start]
+
+
+async def behind(snapshot: LogSnapshot, position: Position, end: Position) -> tuple[int, int]:
+    """Return how many entries, and about how many bytes, lie between a position and the readable end of a log."""
+    entries = octets = 0
+    position = max(position, snapshot.start)
+    async for run in snapshot.runs(position.ordinal, end.ordinal + 1):
+        for listed in run:
+            last = end.entry_id if listed.ordinal == end.ordinal else (listed.last_entry or 0) + 1
+            if listed.last_entry is not None:
+                last = min(last, listed.last_entry + 1)
+            first = max(listed.first_entry, position.entry_id if listed.ordinal == position.ordinal else 0)
+            count = max(0, last - first)
+            entries += count
+            if listed.last_entry is not None and listed.length is not None:
+                octets += round(listed.length * count / max(1, listed.last_entry + 1 - listed.first_entry))
+    return entries, octets

@@ -1,0 +1,152 @@
+"""Expiry: removes the ledgers of a log that its retention does not keep, as `retention` specifies.
+
+The decision is made on one head, and holds only for that: the change that removes ledgers fails, and is decided again,
+if the log changed meanwhile, a reader registered, or one that counted as expired renewed its registration. The ledgers
+are deleted after the change; if that is interrupted, the next change, expiry or vacuum deletes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+
+from bkspark.errors import BookKeeperError, NoSuchLedger
+from bkspark.ledger import Cluster, LedgerReader
+from bkspark.log import reading
+from bkspark.log.attempts import DeleteLedger
+from bkspark.log.consumers import consumer_path, first_needed
+from bkspark.log.formats import LogHead
+from bkspark.log.positions import Position
+from bkspark.log.retention import UNLIMITED, by_age, by_bytes, first_kept
+from bkspark.log.snapshot import LogSegment, LogSnapshot
+from bkspark.log.store import Cut, LogStore
+from bkspark.metadata.tree import Check
+
+INTERVAL_S = 60.0
+"""A writer looks at most this often for what has expired."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """What removes expired ledgers of one log."""
+
+    cluster: Cluster
+    store: LogStore
+    name: str
+    delete_ledger: DeleteLedger
+
+    async def now(self) -> int:
+        """Remove what has expired; return the number of ledgers.
+
+        Raises:
+            NoSuchLog: there is no such log.
+        """
+        snapshot = await self.store.snapshot(self.name)
+        if snapshot.head.retention == UNLIMITED:
+            return 0
+        closed = await closed_ordinals(self.cluster, snapshot)
+        count = await self.store.cut(self.name, partial(self._choose, closed))
+        if count:
+            await self.store.attempts.sweep(self.name, self.delete_ledger)
+        return count
+
+    async def _choose(self, closed: Collection[int], head: LogHead) -> Cut | None:
+        """Return what has expired of a log with this head."""
+        snapshot = self.store.snapshot_of(self.name, head)
+        now_ms = self.store.clock_ms()
+        wanted = max(await _by_age(snapshot, now_ms), await _by_bytes(snapshot))
+        if wanted <= head.first_ordinal:
+            return None
+        # Read after the head: a reader that registers later moves the head's version.
+        consumers = await self.store.consumers.all(self.name)
+        living = [each for each in consumers if not each.is_expired(now_ms)]
+        first = first_kept(
+            wanted,
+            first_ordinal=head.first_ordinal,
+            end_ordinal=head.end_ordinal,
+            open_ordinals=set(head.open_ordinals) - set(closed),
+            needed=[await _first_ordinal(snapshot, position) for position in first_needed(living, head.start)],
+        )
+        if first == head.first_ordinal:
+            return None
+        unchanged = [
+            Check(consumer_path(self.name, each.name), each.version) for each in consumers if each.is_expired(now_ms)
+        ]
+        before = await reading.end_before(self._open_listed, snapshot, first)
+        return Cut(max(before, head.start), first, unchanged)
+
+    async def _open_listed(self, listed: LogSegment) -> LedgerReader | None:
+        try:
+            return await self.cluster.open(listed.ledger_id)
+        except NoSuchLedger:
+            return None  # it was deleted by itself
+
+
+class ExpiryTimer:
+    """Lets a writer's process remove what has expired now and then. A failure does not reach the writer: the next one
+    repeats it."""
+
+    def __init__(self, make: Callable[[], Awaitable[Expiry]]) -> None:
+        self._make = make
+        self._last_s: float | None = None
+
+    async def tick(self) -> None:
+        """Remove what has expired, if that was not tried lately."""
+        now_s = asyncio.get_running_loop().time()
+        if self._last_s is not None and now_s - self._last_s < INTERVAL_S:
+            return
+        self._last_s = now_s
+        try:
+            await (await self._make()).now()
+        except BookKeeperError:
+            return
+
+
+async def closed_ordinals(cluster: Cluster, snapshot: LogSnapshot) -> list[int]:
+    """Return the ledgers of a list that are closed, though the head does not say so yet."""
+    closed = []
+    for ordinal in snapshot.open_ordinals:
+        try:
+            metadata = await cluster.metadata((await snapshot.ledger(ordinal)).ledger_id)
+        except NoSuchLedger:
+            closed.append(ordinal)
+        else:
+            closed += [ordinal] if metadata.is_closed else []
+    return closed
+
+
+async def _by_age(snapshot: LogSnapshot, now_ms: int) -> int:
+    """Return the ordinal of the first ledger with entries that are not too old."""
+    head = snapshot.head
+    cutoff = by_age(head.retention.age_ms, now_ms)
+    if cutoff is None or head.times.first is None or cutoff <= head.times.first.ms:
+        return head.first_ordinal
+    place = await snapshot.first_at(cutoff)
+    return head.end_ordinal if place is None else place[0]
+
+
+async def _by_bytes(snapshot: LogSnapshot) -> int:
+    """Return the ordinal of the first ledger that the limit of bytes keeps."""
+    head = snapshot.head
+    if head.retention.bytes is None:
+        return head.first_ordinal
+    sizes: list[tuple[int, int]] = []
+    held = 0
+    async for listed in snapshot.last_before(head.end_ordinal):
+        sizes.append((listed.ordinal, listed.length or 0))
+        held += listed.length or 0
+        if held >= head.retention.bytes:
+            break
+    kept = by_bytes(sizes, head.retention.bytes)
+    return head.first_ordinal if kept is None else kept
+
+
+async def _first_ordinal(snapshot: LogSnapshot, position: Position) -> int:
+    """Return the first ledger that a reader at a position needs."""
+    if not snapshot.first_ordinal <= position.ordinal < snapshot.end_ordinal:
+        return position.ordinal
+    listed = await snapshot.ledger(position.ordinal)
+    is_read = listed.last_entry is not None and position.entry_id > listed.last_entry
+    return position.ordinal + is_read

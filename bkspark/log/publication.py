@@ -1,0 +1,38 @@
+"""What is published in a log, and by whom: checks of these arguments. PURE."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from bkspark.errors import ConfigurationError
+from bkspark.log.formats import Publisher, SegmentFacts, check_publisher
+
+AnyPublisher = Publisher | tuple[str, int] | tuple[str, int, str | None]
+"""A publisher, or its members as a plain tuple."""
+
+
+def check_publisher_argument(publisher: object) -> None:
+    """Raise ConfigurationError unless this is a name and a version, perhaps with a query's id."""
+    if not isinstance(publisher, tuple) or len(publisher) not in (2, 3):
+        raise ConfigurationError(f"publisher must be a query id and an epoch, not {publisher!r:.80}")
+    check_publisher(*publisher)
+
+
+def check_ledgers(ledgers: Sequence[SegmentFacts], publisher: AnyPublisher | None) -> None:
+    """Check the items to publish.
+
+    Raises:
+        ConfigurationError: an argument is of another type.
+        ValueError: entries are published twice, or a ledger is not closed.
+    """
+    if publisher is not None:
+        check_publisher_argument(publisher)
+    if not isinstance(ledgers, Sequence) or not all(isinstance(facts, SegmentFacts) for facts in ledgers):
+        raise ConfigurationError(f"ledgers must be SegmentFacts, not {ledgers!r:.80}")
+    for before, after in itertools.pairwise(sorted(ledgers, key=lambda facts: (facts.ledger_id, facts.first_entry))):
+        if before.ledger_id == after.ledger_id and after.first_entry <= (before.last_entry or 0):
+            raise ValueError(f"entries of ledger {after.ledger_id} are published twice")
+    for facts in ledgers:
+        if not facts.is_known_closed:
+            raise ValueError(f"ledger {facts.ledger_id} is to be published before it is closed")

@@ -1,0 +1,153 @@
+"""How long a log keeps its ledgers, and who may still need them. PURE.
+
+The head's member `retention`, from version 5 on: null, or `{"age_ms":604800000,"bytes":null}`; null in it sets no limit.
+A ledger goes when all its entries are older than `age_ms`, or when the ledgers after it hold at least `bytes`. The
+newest ledger stays, and so does one that is open, or that a registered reader has not read to its end, with all after
+it. Entries whose time is not known are no later than the first known time: they go when that is old.
+
+A registered reader is a *consumer*; its node names the entry that it reads next:
+
+    /bkspark/logs/<name>/consumers/<consumer>
+    `{"expiry_ms":604800000,"position":[3,12,5],"reader":"00000000000000aa","version":1}`
+
+`position` is [ordinal, ledger, entry] (positions.py). The registration ends `expiry_ms` after the node was last
+written, by the metadata store's clock. `reader` is a token of the process that reads under the name: one process at a
+time.
+
+The node of a consumer is created, or moved back, together with the head, whose version moves; a change that removes
+ledgers reads the consumers after the head, and checks in its transaction that those it takes for expired are unchanged.
+So a registration comes before the removal, which then is decided again, or after it, and fails if its position is gone.
+Moving a consumer forward needs no change of the head: it needs less from then on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from bkspark.errors import MetadataFormat
+from bkspark.ids import ENTRY_ID_MAX, is_log_name
+from bkspark.log.positions import NO_LEDGER, Position
+from bkspark.options import bounded, check
+
+VERSION = 1
+CONSUMERS = "consumers"
+AGE_MS_MAX = 10**13
+"""Three hundred years."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Limits of what a log keeps; None sets no limit.
+
+    Raises:
+        ConfigurationError: a limit is out of bounds.
+    """
+
+    age_ms: int | None = bounded(None, 1, AGE_MS_MAX, "ms")
+    bytes: int | None = bounded(None, 1, ENTRY_ID_MAX, "bytes")
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"age_ms": self.age_ms, "bytes": self.bytes}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Retention:
+        """Raises ValueError or ConfigurationError, which say what is wrong."""
+        if not isinstance(value, dict) or sorted(value) != ["age_ms", "bytes"]:
+            raise ValueError("retention is not an object of age_ms and bytes")
+        return cls(value["age_ms"], value["bytes"])
+
+
+UNLIMITED = Retention()
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A registered reader as its node has it. `written_ms`: when the node was last written, `version`: its version."""
+
+    name: str
+    position: Position
+    expiry_ms: int
+    reader: str
+    written_ms: int = 0
+    version: int = 0
+
+    @property
+    def expires_ms(self) -> int:
+        """When the registration ends unless it is renewed."""
+        return self.written_ms + self.expiry_ms
+
+    def is_expired(self, now_ms: int) -> bool:
+        return now_ms >= self.expires_ms
+
+
+def by_age(age_ms: int | None, now_ms: int) -> int | None:
+    """Return the time before which entries are old; None without a limit."""
+    return None if age_ms is None else max(0, now_ms - age_ms)
+
+
+def by_bytes(sizes: Iterable[tuple[int, int]], octets: int) -> int | None:
+    """Return the ordinal of the first ledger that a limit of bytes keeps; None if it keeps all.
+
+    Args:
+        sizes: (ordinal, bytes) of the ledgers, the last one first.
+    """
+    held = 0
+    for ordinal, size in sizes:
+        held += size
+        if held >= octets:
+            return ordinal
+    return None
+
+
+def first_kept(
+    wanted: int, *, first_ordinal: int, end_ordinal: int, open_ordinals: Collection[int], needed: Collection[int]
+) -> int:
+    """Return the ordinal of the first ledger that stays, when those before `wanted` may go.
+
+    Args:
+        needed: for each registered reader, the ordinal of the first ledger that it still needs.
+    """
+    limits = (wanted, end_ordinal - 1, *open_ordinals, *needed)
+    return max(first_ordinal, min(limits))
+
+
+def is_consumer_name(name: object) -> bool:
+    """Return whether a registered reader can have this name: the rule for names of logs."""
+    return isinstance(name, str) and is_log_name(name)
+
+
+def encode_consumer(consumer: Consumer) -> bytes:
+    """Return the node."""
+    place = consumer.position
+    members = {
+        "expiry_ms": consumer.expiry_ms,
+        "position": [place.ordinal, place.ledger_id, place.entry_id],
+        "reader": consumer.reader,
+        "version": VERSION,
+    }
+    return json.dumps(members, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+
+def decode_consumer(data: bytes, path: str, written_ms: int, version: int) -> Consumer:
+    """Return a registered reader. Raises MetadataFormat, which names `path`."""
+    try:
+        members = json.loads(data)
+        if not isinstance(members, dict) or members.get("version") != VERSION:
+            raise ValueError(f"it is not a JSON object of version {VERSION}: use a newer bkspark")
+        if sorted(members) != ["expiry_ms", "position", "reader", "version"]:
+            raise ValueError(f"its members are {sorted(members)}")
+        numbers = [members["expiry_ms"], *members["position"]]
+        if len(numbers) != 4 or any(type(each) is not int or not NO_LEDGER <= each <= ENTRY_ID_MAX for each in numbers):
+            raise ValueError("its expiry or position is not of whole numbers")
+        if not isinstance(members["reader"], str):
+            raise ValueError("its reader is not text")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise MetadataFormat(f"metadata node {path} is not a registered reader: {error}") from None
+    name = path.rpartition("/")[2]
+    return Consumer(name, Position(*numbers[1:]), numbers[0], members["reader"], written_ms, version)

@@ -1,0 +1,198 @@
+"""RoutedCommitter: commits an epoch, or a job, whose rows go to many logs, once all tasks have reported.
+
+As `EpochCommitter`, for many logs: rows in the reports are appended to a shared ledger of each log, and then one routed
+commit (routing.py) publishes everything in all logs. Everything before that is invisible, everything after it is
+clean-up. A log has ledgers of its own, as always: a truncation of one log touches no other.
+
+The shared ledgers stay open from epoch to epoch, the most recently used ones; each is one open ledger of this process.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bkspark.errors import BookKeeperError, DataLoss, LedgerClosed, LedgerFenced
+from bkspark.ledger import Cluster
+from bkspark.log.attempts import each_of
+from bkspark.log.epochs import LEDGERS_TRIED_MAX, Output, listed
+from bkspark.log.formats import Publisher, SegmentOwner
+from bkspark.log.log import Log, store_of
+from bkspark.log.routing import Part, RoutedCommits
+from bkspark.log.schemas import SchemaChange
+from bkspark.log.sharing import SharedLedger
+from bkspark.log.writer import LedgerOptions, RollLimits, fence
+from bkspark.stages import reach
+
+OPEN_MAX = 2_000
+"""Shared ledgers that a committer keeps open; the least recently used one is closed for another log's."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedOutput:
+    """What the attempts of an epoch wrote for one log, in partition order; the ledgers' options; the rows' schema."""
+
+    log: str
+    outputs: tuple[Output, ...]
+    options: LedgerOptions
+    schema: SchemaChange | None = None
+
+
+class RoutedCommitter:
+    """Publishes what one owner writes to many logs. If it is kept, it appends to the same ledgers again.
+
+    Args:
+        owner_id: id of the streaming query, the application or the job.
+        limits: for the ledgers that are made here.
+    """
+
+    def __init__(self, cluster: Cluster, owner_id: str, limits: RollLimits) -> None:
+        self._cluster = cluster
+        self._owner_id = owner_id
+        self._limits = limits
+        self._shared: OrderedDict[str, SharedLedger] = OrderedDict()
+
+    async def append(self, parts: Sequence[RoutedOutput], publisher: Publisher) -> bool:
+        """Publish an epoch at the ends of its logs; return False if its publisher had published it, or a later one.
+
+        Raises:
+            VersionPublished: another query or job has published the version, or a later one, under the name.
+            NoSuchLog, SchemaMismatch, DataLoss, ...: one of the logs may not be written, and no log shows anything.
+            BookKeeperError: nothing was published, or the message says that the outcome is unknown.
+        """
+        commits = RoutedCommits(await store_of(self._cluster))
+        own = {facts.ledger_id for part in parts for output in part.outputs for facts in output.ledgers}
+        for left in reversed(range(LEDGERS_TRIED_MAX)):
+            if await commits.has_published(publisher):
+                return False
+            try:
+                is_new = await self._append_once(commits, parts, publisher)
+            except BaseException as error:
+                await self._drop(parts)
+                # The rows are in memory: if a shared ledger was lost, another one can take them.
+                is_lost = isinstance(error, (LedgerFenced, LedgerClosed, DataLoss)) and error.ledger_id not in own
+                if not is_lost or not left:
+                    raise
+                continue
+            if not is_new:
+                await self._drop(parts)
+            return is_new
+        raise AssertionError("the last try raises")
+
+    async def _append_once(self, commits: RoutedCommits, parts: Sequence[RoutedOutput], publisher: Publisher) -> bool:
+        async def part_of(part: RoutedOutput) -> Part:
+            shared = await self._shared_of(part)
+            await shared.roll_if_due()
+            ledgers = await listed(part.outputs, shared)
+            return Part(part.log, tuple(ledgers), _ids(shared), part.schema)
+
+        made = await each_of(part_of, parts)
+        reach("commit.appended")
+        is_new = await commits.publish(made, self._owner_id, publisher)
+        if is_new:
+            for part in parts:
+                self._shared[part.log].note_published()
+            await each_of(self._keep_retention, parts)
+            await self._close_above(OPEN_MAX)
+        return is_new
+
+    async def _keep_retention(self, part: RoutedOutput) -> None:
+        await self._shared[part.log].keep_retention()
+
+    async def _shared_of(self, part: RoutedOutput) -> SharedLedger:
+        shared = self._shared.pop(part.log, None)
+        if shared is None or shared.options != part.options:
+            if shared is not None:
+                await shared.close()
+            owner = SegmentOwner("query", self._owner_id)
+            shared = SharedLedger(Log(self._cluster, part.log), owner, part.options, self._limits)
+        self._shared[part.log] = shared
+        return shared
+
+    async def publish_whole(
+        self,
+        parts: Sequence[RoutedOutput],
+        publisher: Publisher | None,
+        owner: SegmentOwner,
+        *,
+        is_overwrite: bool,
+    ) -> bool:
+        """Publish what no later epoch continues: a job's rows, or, with `is_overwrite`, instead of what the logs hold.
+
+        Ledgers for rows in the reports are made for this alone. Returns and raises as `append`.
+
+        Args:
+            owner: of these ledgers.
+        """
+        commits = RoutedCommits(await store_of(self._cluster))
+        if publisher is not None and await commits.has_published(publisher):
+            return False
+
+        async def part_of(part: RoutedOutput) -> tuple[Part, tuple[int, ...]]:
+            whole = SharedLedger(Log(self._cluster, part.log), owner, part.options, self._limits)
+            try:
+                ledgers = await listed(part.outputs, whole)
+                made = _ids(whole)
+                await whole.close()
+            except BaseException:
+                await whole.drop()
+                raise
+            return Part(part.log, tuple(ledgers), (), part.schema), made
+
+        made = await each_of(part_of, parts)
+        reach("commit.appended")
+        is_new = False
+        try:
+            is_new = await commits.publish(
+                [part for part, _ in made], owner.owner_id, publisher, fence=self._fence if is_overwrite else None
+            )
+        finally:
+            if not is_new:
+                await each_of(self._retire, [(part.log, ids) for part, ids in made if ids])
+        if is_new:
+            await each_of(self._sweep if is_overwrite else self._expire, parts)
+        return is_new
+
+    async def _fence(self, name: str) -> Sequence[int]:
+        return [ordinal for ordinal, _ in await fence(self._cluster, await Log(self._cluster, name).snapshot())]
+
+    async def _retire(self, made: tuple[str, tuple[int, ...]]) -> None:
+        name, ids = made
+        try:
+            await Log(self._cluster, name).retire(ids)
+        except BookKeeperError:
+            return  # still registered: a vacuum finds it
+
+    async def _sweep(self, part: RoutedOutput) -> None:
+        await Log(self._cluster, part.log).sweep()
+
+    async def _expire(self, part: RoutedOutput) -> None:
+        await Log(self._cluster, part.log).keep_retention()
+
+    async def discard(self, logs: Sequence[str], up_to_epoch: int | None = None) -> None:
+        """Delete what attempts of this owner left unpublished in these logs: all, or of epochs up to this one."""
+
+        async def discard_one(name: str) -> None:
+            await Log(self._cluster, name).discard(self._owner_id, up_to_epoch=up_to_epoch)
+
+        await each_of(discard_one, logs)
+
+    async def close(self) -> None:
+        """Close the shared ledgers. Raises BookKeeperError: one was not closed; that loses nothing."""
+        await self._close_above(0)
+
+    async def _close_above(self, count: int) -> None:
+        while len(self._shared) > count:
+            await self._shared.popitem(last=False)[1].close()
+
+    async def _drop(self, parts: Sequence[RoutedOutput]) -> None:
+        async def drop_one(shared: SharedLedger) -> None:
+            await shared.drop()
+
+        touched = (self._shared.pop(part.log, None) for part in parts)
+        await each_of(drop_one, [shared for shared in touched if shared is not None])
+
+
+def _ids(shared: SharedLedger) -> tuple[int, ...]:
+    return () if shared.ledger_id is None else (shared.ledger_id,)

@@ -1,0 +1,57 @@
+"""A watch of a log: its head, and its delta once there may be one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from bkspark.errors import MetadataError
+from bkspark.log.delta import delta_path
+from bkspark.log.formats import log_path
+from bkspark.metadata.tree import Callback, Tree
+from bkspark.tasks import start_kept
+
+
+class LogWatch:
+    """Calls `callback()` whenever the log may have changed, until `end`.
+
+    The first routed commit to a log changes its head, too, so only then the delta is watched.
+    """
+
+    def __init__(self, tree: Tree, name: str, callback: Callback) -> None:
+        self._tree = tree
+        self._name = name
+        self._callback = callback
+        self._ends: list[Callback] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._follows_delta = False
+        self._is_ended = False
+
+    async def begin(self, *, is_routed: bool) -> None:
+        """Watch from now on; `is_routed`: the log has a delta."""
+        self._ends.append(await self._tree.watch(log_path(self._name), self._changed))
+        if is_routed:
+            await self._follow_delta()
+
+    def _changed(self) -> None:
+        self._callback()
+        if not self._follows_delta and not self._tasks:
+            start_kept(self._follow_delta(), self._tasks)
+
+    async def _follow_delta(self) -> None:
+        try:
+            end = await self._tree.watch(delta_path(self._name), self._callback)
+        except MetadataError:
+            return  # the next change of the head tries again
+        if self._is_ended:
+            end()
+            return
+        self._follows_delta = True
+        self._ends.append(end)
+        self._callback()
+
+    def end(self) -> None:
+        """Call no more."""
+        self._is_ended = True
+        for end in self._ends:
+            end()

@@ -1,0 +1,182 @@
+"""The options of reads: their values, and which go together. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from bkspark.errors import ConfigurationError
+from bkspark.spark import option_values as values
+from bkspark.spark.option import ANY, BATCHES, READS, STREAMS, Option
+from bkspark.spark.option_values import Offset
+from bkspark.spark.write_options import LEDGER_METADATA
+
+PULSAR = "pulsar"
+PAYLOAD_FORMATS = ("raw", "json", "msgpack", "arrow", PULSAR)
+STRICT, SPARK = "strict", "spark"
+MALFORMED_MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
+
+READ_OPTIONS = (
+    Option("startingOffsets", "starting_offsets", values.offset, READS, "earliest, latest, -N or a position's JSON"),
+    Option("endingOffsets", "ending_offsets", values.offset, BATCHES, "latest, -N or a position's JSON", "latest"),
+    Option("startingTimestamp", "starting_timestamp", values.moment, READS, "without ledgers closed before this time"),
+    Option(
+        "endingTimestamp", "ending_timestamp", values.moment, BATCHES, "without ledgers created at this time or later"
+    ),
+    Option("payloadFormat", "payload_format", values.OneOf(*PAYLOAD_FORMATS), ANY, "what an entry holds"),
+    Option(
+        "mode", "malformed_mode", values.OneOf(*MALFORMED_MODES), READS, "what a malformed payload does", "FAILFAST"
+    ),
+    Option(
+        "columnNameOfCorruptRecord",
+        "corrupt_record",
+        values.text,
+        READS,
+        "column that gets malformed payloads in mode PERMISSIVE",
+        "_corrupt_record",
+    ),
+    Option(
+        "jsonDialect",
+        "json_dialect",
+        values.OneOf(STRICT, SPARK),
+        READS,
+        "spark reads json as Spark's own source does",
+        STRICT,
+    ),
+    Option(
+        "includeMetadata", "include_metadata", values.flag, READS, "add the columns that describe an entry", "false"
+    ),
+    Option(
+        "failOnDataLoss", "fail_on_data_loss", values.flag, READS, "fail when data that was asked for is gone", "true"
+    ),
+    Option("recover", "recover", values.flag, BATCHES, "fence and close open ledgers before reading them", "false"),
+    Option(
+        "unconfirmed",
+        "unconfirmed",
+        values.flag,
+        BATCHES,
+        "read open ledgers beyond what is confirmed: dangerous",
+        "false",
+    ),
+    Option("maxPartitionBytes", "partition_bytes_max", values.size, READS, "payload bytes in one task, about", "1g"),
+    Option("maxEntriesPerPartition", "partition_entries_max", values.count, READS, "entries in one task, at most"),
+    Option(
+        "minPartitions", "partitions_min", values.count, READS, "tasks to plan at least, if there are as many entries"
+    ),
+    Option("maxEntriesPerTrigger", "trigger_entries_max", values.count, STREAMS, "entries in one micro-batch"),
+    Option("maxBytesPerTrigger", "trigger_bytes_max", values.size, STREAMS, "bytes in one micro-batch, about"),
+    Option("minEntriesPerTrigger", "trigger_entries_min", values.count, STREAMS, "entries to wait for"),
+    Option("maxTriggerDelay", "trigger_delay_ms", values.duration, STREAMS, "how long to wait for them", "15m"),
+    Option("consumer", "consumer", values.consumer, STREAMS, "name under which retention keeps what is unread"),
+    Option("consumerExpiry", "consumer_expiry_ms", values.age, STREAMS, "how long it does so without a batch", "7d"),
+)
+
+
+class ChosenForRead(Protocol):
+    """The options of a read."""
+
+    @property
+    def starting_offsets(self) -> Offset | None: ...
+    @property
+    def ending_offsets(self) -> Offset: ...
+    @property
+    def starting_timestamp(self) -> int | None: ...
+    @property
+    def ending_timestamp(self) -> int | None: ...
+    @property
+    def ledger_metadata(self) -> Mapping[str, str]: ...
+    @property
+    def payload_format(self) -> str | None: ...
+    @property
+    def recover(self) -> bool: ...
+    @property
+    def unconfirmed(self) -> bool: ...
+    @property
+    def trigger_entries_max(self) -> int | None: ...
+    @property
+    def trigger_entries_min(self) -> int | None: ...
+    @property
+    def consumer(self) -> str | None: ...
+    @property
+    def reads_logs(self) -> bool: ...
+    @property
+    def given(self) -> Collection[str]: ...
+
+
+def check_ledgers_read(options: ChosenForRead) -> None:
+    """Raise ConfigurationError if options of a read of ledgers exclude each other."""
+    for name, value in (("startingOffsets", options.starting_offsets), ("endingOffsets", options.ending_offsets)):
+        if isinstance(value, dict):
+            raise ConfigurationError(
+                f"option '{name}' is a position in a log, but 'ledgers' chooses what to read: use 'log', or drop it"
+            )
+    if options.recover and options.unconfirmed:
+        raise ConfigurationError(
+            "options 'recover' and 'unconfirmed' exclude each other: a recovered ledger has no unconfirmed entry"
+        )
+
+
+def check_log_read(options: ChosenForRead) -> None:
+    """Raise ConfigurationError for options that a batch read of logs does not take."""
+    if options.recover:
+        raise ConfigurationError("option 'recover' would fence a log's writer: use it with 'ledgers' only")
+    if options.unconfirmed:
+        raise ConfigurationError("option 'unconfirmed' is for 'ledgers': a log is read to what is confirmed")
+    check_whole_log(options)
+
+
+def check_whole_log(options: ChosenForRead) -> None:
+    """Raise ConfigurationError for a choice among the ledgers of a log."""
+    if options.ledger_metadata:
+        raise ConfigurationError(f"option '{LEDGER_METADATA}*' chooses among 'ledgers': a log is read whole")
+
+
+def check_ledgers_stream(options: ChosenForRead) -> None:
+    """Raise ConfigurationError for options that a stream of ledgers does not take."""
+    check_ledgers_read(options)
+    if options.payload_format == PULSAR:
+        raise ConfigurationError(
+            "payloadFormat pulsar is for batch reads of ledgers: follow a topic with option 'topic', or the "
+            "ledgers with payloadFormat raw"
+        )
+
+
+def check_times(options: ChosenForRead) -> None:
+    """Raise ConfigurationError if nothing lies between the times, or they contradict an offset."""
+    since, until = options.starting_timestamp, options.ending_timestamp
+    # A relative time, which is below 0, is compared only with another relative one.
+    if since is not None and until is not None and (since < 0) == (until < 0) and since >= until:
+        raise ConfigurationError(
+            "option 'startingTimestamp' is not before 'endingTimestamp', so nothing would be read: exchange them"
+        )
+    if "endingoffsets" in options.given and until is not None:
+        raise ConfigurationError("options 'endingOffsets' and 'endingTimestamp' exclude each other: give one of them")
+
+
+def refuse_two_starts(options: ChosenForRead) -> None:
+    """Raise ConfigurationError if a read is given two starts."""
+    if options.starting_offsets is not None and options.starting_timestamp is not None:
+        raise ConfigurationError(
+            "options 'startingOffsets' and 'startingTimestamp' exclude each other: give one of them"
+        )
+
+
+def check_triggers(options: ChosenForRead) -> None:
+    """Raise ConfigurationError if the limits of micro-batches contradict each other."""
+    least, most = options.trigger_entries_min, options.trigger_entries_max
+    if "maxtriggerdelay" in options.given and least is None:
+        raise ConfigurationError("option 'maxTriggerDelay' needs 'minEntriesPerTrigger': set that, too")
+    if least is not None and most is not None and least > most:
+        raise ConfigurationError(
+            f"option 'minEntriesPerTrigger' is {least}, more than 'maxEntriesPerTrigger' {most}: lower it"
+        )
+
+
+def check_consumer(options: ChosenForRead) -> None:
+    """Raise ConfigurationError if a reader is to be registered of what has no retention."""
+    if options.consumer is not None and not options.reads_logs:
+        raise ConfigurationError(
+            "option 'consumer' is for 'log' and 'logsPattern': ledgers and topics have no retention of ours; remove it"
+        )
+    if "consumerexpiry" in options.given and options.consumer is None:
+        raise ConfigurationError("option 'consumerExpiry' needs 'consumer': set that, too")

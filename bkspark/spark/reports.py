@@ -1,0 +1,63 @@
+"""What task attempts of a write report to the driver, and what the driver says about versions that are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from bkspark.entries import EntryBatch
+from bkspark.errors import VersionPublished
+from bkspark.log.epochs import Output
+from bkspark.log.formats import SegmentFacts, SegmentOwner
+
+
+@dataclass(frozen=True)
+class LogResult:
+    """What an attempt wrote for one of many logs: as `AttemptResult`."""
+
+    log: str
+    ledgers: tuple[SegmentFacts, ...]
+    entries: EntryBatch | None = field(default=None, repr=False)
+    rows: int = 0
+    schema: str | None = None
+
+
+@dataclass(frozen=True)
+class AttemptResult(WriterCommitMessage):
+    """The output of a task attempt: closed ledgers in order, or entries that it leaves to the driver; neither when it
+    had no row. `owner`: the owner of the attempt; `query`: the id of its streaming query, if there is one;
+    `schema`: the log's schema that the rows fit, by name. If the rows named their logs, `logs` has the output, and
+    the other members are empty."""
+
+    owner: SegmentOwner
+    ledgers: tuple[SegmentFacts, ...]
+    entries: EntryBatch | None = field(default=None, repr=False)
+    rows: int = 0
+    query: str | None = None
+    schema: str | None = None
+    logs: tuple[LogResult, ...] = ()
+
+
+def results_of(messages: Sequence[WriterCommitMessage | None]) -> list[AttemptResult]:
+    """Return the outputs of the successful attempts, in partition order."""
+    results = [message for message in messages if isinstance(message, AttemptResult)]
+    return sorted(results, key=lambda result: result.owner.partition or 0)
+
+
+def output_of(result: AttemptResult | LogResult) -> Output:
+    """Return what is to be published of an attempt."""
+    return Output(result.ledgers, () if result.entries is None else (result.entries,))
+
+
+def refusal(error: VersionPublished, rows: int, epoch: int) -> VersionPublished:
+    """Return the error with what to do about it. A query's epoch 0 has version txnVersion."""
+    assert error.last_version is not None
+    return VersionPublished(
+        f"{error}. None of its {rows} rows was written. Another query has other rows in the same version: give "
+        f"this one a txnAppId of its own, or let it go on after the last version with txnVersion "
+        f"{error.last_version + 1 - epoch} (in foreachBatch: its batch id plus a number that makes it so). If it "
+        "has the same rows in the same versions, set ifPublished to skip: what is published is left out then",
+        last_version=error.last_version,
+    )

@@ -1,0 +1,272 @@
+"""Writing to many logs: the column `log` of a row names its log, and one commit publishes in all of them.
+
+    attempt   collects rows, groups them by log, and writes each log's to ledgers of that log. What is little for a log
+              stays in the report
+    commit    checks what each log remembers, appends the reported rows to a shared ledger of each log, and publishes in
+              all logs by one transaction (`bkspark.log.routing`)
+    after, and abort: as for one log (write.py), for the logs that the attempts report
+
+An attempt learns its logs from its rows. So it checks that they take them, and the commit checks again: if one log does
+not, no log gets anything.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from bkspark.blocking import run
+from bkspark.entries import EntryBatch
+from bkspark.errors import BookKeeperError, SchemaMismatch, VersionPublished
+from bkspark.log.attempts import each_of
+from bkspark.log.formats import Publisher, SegmentOwner
+from bkspark.log.log import Log
+from bkspark.log.routed_epochs import RoutedOutput
+from bkspark.spark.attempt_writer import AttemptWriter
+from bkspark.spark.committers import routed_committer_of
+from bkspark.spark.connection import connect
+from bkspark.spark.frozen import freeze_imported_modules
+from bkspark.spark.options import SourceOptions
+from bkspark.spark.reports import AttemptResult, LogResult, output_of, refusal
+from bkspark.spark.routed_rows import by_log, log_column, without
+from bkspark.spark.targets import LogTarget, check_bookies, checked_default, plan_of, snapshot_if_any
+from bkspark.spark.write_options import SKIP
+from bkspark.stages import reach
+
+COLLECTED_BYTES = 32 << 20
+"""Rows that an attempt collects before it groups them by log: each log then gets a run of them in few entries."""
+HELD_SHARES = 16
+"""The rows that an attempt holds for its report are at most this many times option inlineBytes, of all its logs."""
+OPEN_MAX = 256
+"""Ledgers that an attempt has open at the same time; the least recently used one is closed for another log's."""
+
+_log = logging.getLogger(__name__)
+
+
+class RoutedDestination:
+    """The target of a job or query whose rows name their logs. It is small and part of every task.
+
+    Raises:
+        ConfigurationError: an option is wrong for this write, the rows cannot be routed, or the payload format cannot
+            hold a column.
+        MetadataError: the cluster cannot be reached.
+        NotEnoughBookies: fewer bookies accept writes than the ensemble needs.
+    """
+
+    is_skipped = False
+
+    def __init__(self, schema: StructType, options: SourceOptions, *, is_overwrite: bool) -> None:
+        name = log_column(schema)
+        self.options = options.for_routed_write()
+        self._column = schema.names.index(name)
+        self._rows = without(schema, name)
+        self._is_overwrite = is_overwrite
+        checked_default(self.options, self._rows)
+        client = connect(self.options).asynchronous
+        run(lambda: check_bookies(client, self.options))
+
+    def targets(self, names: Sequence[str]) -> dict[str, tuple[LogTarget, bool]]:
+        """Return how rows are written to logs, as these are now, and whether each exists.
+
+        Raises:
+            SchemaMismatch, UnauthorizedAccess, ...: a log does not take the rows; the message names it.
+        """
+        client = connect(self.options).asynchronous
+
+        async def target(name: str) -> tuple[LogTarget, bool]:
+            options = replace(self.options, log=name)
+            snapshot = await snapshot_if_any(Log(client, name))
+            plan = await plan_of(client, options, self._rows, snapshot, is_overwrite=self._is_overwrite)
+            assert plan is not None, "ifExists is append"
+            return LogTarget(options, self._rows, plan), snapshot is not None
+
+        return dict(zip(names, run(lambda: each_of(target, names))))
+
+    # ---- in a task ----
+
+    def write(
+        self, owner: SegmentOwner, batches: Iterator[pa.RecordBatch], *, is_keyed: bool, query: str | None = None
+    ) -> AttemptResult:
+        """Write the rows of one task attempt to ledgers of their logs, which are closed when this returns.
+
+        Raises:
+            MalformedPayload: a row names no log, or one that cannot exist.
+            BookKeeperError: nothing of this attempt can be published.
+        """
+        freeze_imported_modules()
+        reach("task.begun")
+        with _Attempt(self, owner) as attempt:
+            for collected in _collected(batches):
+                attempt.append(list(by_log(collected, self._column)))
+                reach("task.wrote")
+            result = AttemptResult(owner, (), query=query, logs=attempt.finish())
+        reach("task.closed")
+        return result
+
+    # ---- on the driver, once all attempts have reported ----
+
+    def publish_job(self, results: Sequence[AttemptResult], job_id: str, *, is_overwrite: bool) -> None:
+        """Publish what a job without a name wrote, in all of its logs or in none.
+
+        Raises:
+            SchemaMismatch, ...: a log may not be written; the message names it.
+        """
+        parts = self._parts(results, job_id)
+        committer = routed_committer_of(job_id, self.options, is_kept=False)
+        owner = SegmentOwner("job", job_id)
+        if parts:
+            run(lambda: committer.publish_whole(parts, None, owner, is_overwrite=is_overwrite))
+
+    def publish_version(
+        self, results: Sequence[AttemptResult], publisher: Publisher, *, is_overwrite: bool, epoch: int = 0
+    ) -> None:
+        """Publish a version in all logs of its rows, or in none; as `Destination.publish_version`."""
+        parts, rows = self._parts(results, publisher.name), sum(each.rows for result in results for each in result.logs)
+        if not parts:
+            return
+        committer = routed_committer_of(publisher.name, self.options, is_kept=True)
+        owner = SegmentOwner("query", publisher.name, publisher.version)
+        try:
+            if is_overwrite:
+                is_new = run(lambda: committer.publish_whole(parts, publisher, owner, is_overwrite=True))
+            else:
+                is_new = run(lambda: committer.append(parts, publisher))
+        except VersionPublished as error:
+            if self.options.if_published != SKIP:
+                raise refusal(error, rows, epoch) from None
+            _log.warning("%s. Its %d rows are left out, as option 'ifPublished' is skip", error, rows)
+            return
+        if not is_new:
+            _log.warning(
+                "version %d of %r is published in its logs already%s: its %d rows are not written again",
+                publisher.version,
+                publisher.name,
+                "" if publisher.query is None else f", by the same query {publisher.query}",
+                rows,
+            )
+
+    def _parts(self, results: Sequence[AttemptResult], owner_id: str) -> list[RoutedOutput]:
+        """Return what to publish in each log, by name; the logs exist afterwards."""
+        found: defaultdict[str, list[LogResult]] = defaultdict(list)
+        for result in results:
+            for each in result.logs:
+                found[each.log].append(each)
+        names = sorted(found)
+        targets = self.targets(names)
+        for name in names:
+            if any(each.schema != targets[name][0].plan.change.stored.name for each in found[name]):
+                raise SchemaMismatch(
+                    f"log {name} got another schema while the rows were written: nothing was published. Start again"
+                )
+        client = connect(self.options).asynchronous
+        missing = [name for name in names if not targets[name][1]]
+        run(lambda: each_of(lambda name: Log(client, name).create(exist_ok=True), missing))
+        return [
+            RoutedOutput(
+                name,
+                tuple(map(output_of, found[name])),
+                targets[name][0].ledger_options(SegmentOwner("query", owner_id), is_shared=True),
+                targets[name][0].plan.change,
+            )
+            for name in names
+        ]
+
+    def discard_after_publishing(
+        self, results: Sequence[AttemptResult], owner_id: str, epoch: int | None = None
+    ) -> None:
+        """`discard` after a commit that took effect: its failure must not make Spark repeat the job."""
+        try:
+            self.discard(results, owner_id, epoch)
+        except BookKeeperError:
+            return  # the rest is still listed as pending or condemned: the next commit or a vacuum deletes it
+
+    def discard(self, results: Sequence[AttemptResult], owner_id: str, epoch: int | None = None) -> None:
+        """Delete the unpublished ledgers of the owner's attempts in the logs for which its results name ledgers.
+
+        Another attempt of the same task had the same rows, so it has ledgers in the same logs.
+        """
+        client = connect(self.options).asynchronous
+        names = sorted({each.log for result in results for each in result.logs if each.ledgers})
+        run(lambda: each_of(lambda name: Log(client, name).discard(owner_id, up_to_epoch=epoch), names))
+
+
+def _collected(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Yield batches in lists of COLLECTED_BYTES, about."""
+    collected: list[pa.RecordBatch] = []
+    octets = 0
+    for batch in batches:
+        collected.append(batch)
+        octets += batch.nbytes
+        if octets >= COLLECTED_BYTES:
+            yield collected
+            collected, octets = [], 0
+    if collected:
+        yield collected
+
+
+class _Attempt:
+    """What one task attempt writes, log by log. A context manager: after an error, it abandons open ledgers."""
+
+    def __init__(self, destination: RoutedDestination, owner: SegmentOwner) -> None:
+        self._destination = destination
+        self._owner = owner
+        self._inline_bytes = destination.options.inline_bytes
+        self._writers: dict[str, AttemptWriter] = {}
+        self._encoders: dict[str, Callable[[pa.RecordBatch], Iterator[EntryBatch]]] = {}
+        self._schemas: dict[str, str] = {}
+        self._rows: Counter[str] = Counter()
+        self._open: OrderedDict[str, AttemptWriter] = OrderedDict()
+
+    def append(self, groups: Sequence[tuple[str, pa.RecordBatch]]) -> None:
+        """Send rows, those of each log together."""
+        self._meet([name for name, _ in groups if name not in self._writers])
+        for name, rows in groups:
+            writer = self._writers[name]
+            self._rows[name] += rows.num_rows
+            for entries in self._encoders[name](rows):
+                writer.append(entries)
+            self._note_use(name, writer)
+        self._keep_few()
+
+    def _meet(self, names: Sequence[str]) -> None:
+        for name, (target, _) in self._destination.targets(names).items():
+            self._writers[name] = AttemptWriter(target, self._owner, self._inline_bytes, make_log=True)
+            self._encoders[name] = target.encoder()
+            self._schemas[name] = target.plan.change.stored.name
+
+    def _note_use(self, name: str, writer: AttemptWriter) -> None:
+        self._open.pop(name, None)
+        if writer.is_open:
+            self._open[name] = writer
+        while len(self._open) > OPEN_MAX:
+            self._open.popitem(last=False)[1].close_ledger()
+
+    def _keep_few(self) -> None:
+        """Hold no more for the report than all shares together; the logs with most of it get ledgers."""
+        held = sum(writer.held_bytes for writer in self._writers.values())
+        most = HELD_SHARES * self._inline_bytes
+        for name, writer in sorted(self._writers.items(), key=lambda item: -item[1].held_bytes):
+            if held <= most:
+                return
+            held -= writer.held_bytes
+            writer.spill()
+            self._note_use(name, writer)
+
+    def finish(self) -> tuple[LogResult, ...]:
+        """Close the last ledgers; return what there is of each log."""
+        return tuple(
+            LogResult(name, writer.finish(), writer.held(), self._rows[name], self._schemas[name])
+            for name, writer in self._writers.items()
+        )
+
+    def __enter__(self) -> _Attempt:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for writer in self._writers.values():
+            writer.abandon()

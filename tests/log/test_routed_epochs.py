@@ -1,0 +1,212 @@
+"""Epochs whose rows go to many logs, on real bookie services: shared ledgers, writers and readers beside, clean-up."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from bkspark.client import Client
+from bkspark.entries import EntryBatch
+from bkspark.errors import DataLoss, NoSuchLedger, VersionPublished
+from bkspark.log import Log, SegmentFacts, SegmentOwner
+from bkspark.log.epochs import Output
+from bkspark.log.formats import Publisher
+from bkspark.log.routed_epochs import RoutedCommitter, RoutedOutput
+from bkspark.log.writer import LedgerOptions, RollLimits
+from tests.ledger.in_process import InProcessCluster, run
+from tests.log.logs import ONE, read_all, until
+
+OPTIONS = LedgerOptions(1, 1, 1)
+LIMITS = RollLimits(1 << 30, None)
+JOB = SegmentOwner("job", "j")
+NAMES = ("a", "b", "c")
+run_on_one = partial(run, bookies=1)
+
+
+def committer(client: Client) -> RoutedCommitter:
+    return RoutedCommitter(client, "q", LIMITS)
+
+
+def rows(log: str, *texts: str) -> RoutedOutput:
+    return RoutedOutput(log, (Output(entries=(EntryBatch.of([text.encode() for text in texts]),)),), OPTIONS)
+
+
+async def make(client: Client, *names: str) -> list[Log]:
+    logs = [client.log(name) for name in names]
+    for log in logs:
+        await log.create()
+    return logs
+
+
+async def content(client: Client) -> dict[str, list[str]]:
+    return {name: [entry.decode() for entry in await read_all(client.log(name))] for name in await client.logs()}
+
+
+async def ledger_ids(client: Client) -> set[int]:
+    return {ledger_id async for ledger_id in client.ledgers()}
+
+
+def test_epochs_share_one_ledger_for_each_log(tmp_path) -> None:
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        await make(client, *NAMES)
+        commit = committer(client)
+        for epoch in range(20):
+            parts = [rows(name, f"{name}{epoch}") for name in NAMES if (epoch + ord(name)) % 3]
+            assert await commit.append(parts, Publisher("q", epoch))
+        assert await content(client) == {
+            name: [f"{name}{epoch}" for epoch in range(20) if (epoch + ord(name)) % 3] for name in NAMES
+        }
+        assert len(await ledger_ids(client)) == 3
+        await commit.close()
+
+    run_on_one(tmp_path, test)
+
+
+def test_a_repeated_epoch_shows_nothing_new_in_any_log(tmp_path) -> None:
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        await make(client, *NAMES)
+        first, second = committer(client), committer(client)
+        assert await first.append([rows("a", "1"), rows("b", "2")], Publisher("q", 0))
+        assert not await second.append([rows("a", "1"), rows("b", "2"), rows("c", "3")], Publisher("q", 0))
+        with pytest.raises(VersionPublished):
+            await second.append([rows("c", "3")], Publisher("q", 0, "another query"))
+        assert await second.append([rows("a", "4")], Publisher("q", 1))
+        assert await content(client) == {"a": ["1", "4"], "b": ["2"], "c": []}
+
+    run_on_one(tmp_path, test)
+
+
+def test_rows_whose_shared_ledger_was_taken_away_go_to_another_one(tmp_path) -> None:
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        logs = await make(client, *NAMES)
+        commit = committer(client)
+        assert await commit.append([rows("a", "1"), rows("b", "2")], Publisher("q", 0))
+        assert await cluster.client().log("a").retire_shared(created_before_ms=1 << 60) == 0
+        assert await commit.append([rows("a", "3"), rows("b", "4")], Publisher("q", 1))
+        await logs[1].overwrite([])
+        assert await commit.append([rows("a", "5"), rows("b", "6")], Publisher("q", 2))
+        assert await content(client) == {"a": ["1", "3", "5"], "b": ["6"], "c": []}
+
+    run_on_one(tmp_path, test)
+
+
+def test_a_lost_ledger_of_one_attempt_fails_the_epoch_for_all_logs(tmp_path) -> None:
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        logs = await make(client, *NAMES)
+        writer = await logs[1].create_attempt(SegmentOwner("query", "q", 0, 0, 0), OPTIONS)
+        await writer.append(b"lost")
+        closed = await writer.close()
+        facts = SegmentFacts(writer.ledger_id, closed.last_entry, closed.length)
+        await logs[1].discard("q", up_to_epoch=0)
+        with pytest.raises(DataLoss, match="is not pending for log b"):
+            await committer(client).append(
+                [rows("a", "1"), RoutedOutput("b", (Output((facts,)),), OPTIONS)], Publisher("q", 0)
+            )
+        assert await content(client) == {"a": [], "b": [], "c": []}
+
+    run_on_one(tmp_path, test)
+
+
+def test_a_job_leaves_nothing_open_and_overwriting_deletes_what_was_there(tmp_path) -> None:
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        await make(client, *NAMES)
+        commit = committer(client)
+        assert await commit.publish_whole([rows("a", "1"), rows("b", "2")], None, JOB, is_overwrite=False)
+        before = await ledger_ids(client)
+        assert all([(await client.metadata(ledger_id)).is_closed for ledger_id in before])
+        assert await commit.publish_whole([rows("b", "3"), rows("c", "4")], None, JOB, is_overwrite=True)
+        assert await content(client) == {"a": ["1"], "b": ["3"], "c": ["4"]}
+        assert len(before - await ledger_ids(client)) == 1
+        for name in NAMES:
+            assert await (await client.log(name).store()).attempts.pending_ids(name) == set()
+
+    run_on_one(tmp_path, test)
+
+
+def test_overwriting_takes_a_log_from_its_writer(tmp_path) -> None:
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        await make(client, *NAMES)
+        writer = await cluster.client().log("a").open_for_writing(**ONE)
+        await writer.append(b"old")
+        assert await committer(client).publish_whole([rows("a", "new")], None, JOB, is_overwrite=True)
+        assert (await content(client))["a"] == ["new"]
+        with pytest.raises(NoSuchLedger):
+            await client.metadata(writer.ledger_id or 0)
+        writer.abandon()
+
+    run_on_one(tmp_path, test)
+
+
+@pytest.mark.parametrize("was_routed", [False, True], ids=["first commit", "later commit"])
+def test_readers_pass_the_open_ledger_of_a_writer_when_rows_were_routed_after_it(tmp_path, was_routed: bool) -> None:
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        await make(client, *NAMES)
+        commit = committer(client)
+        if was_routed:
+            await commit.append([rows("a", "earlier"), rows("b", "0")], Publisher("q", 0))
+        writer = await cluster.client().log("a").open_for_writing(**ONE)
+        await writer.append(b"from the writer")
+        found: list[str] = []
+
+        async def follow() -> None:
+            async for batch in cluster.client().log("a").follow():
+                found.extend(entry.decode() for entry in batch)
+                if "from the writer again" in found:
+                    return
+
+        async def has_routed() -> bool:
+            return "routed" in found
+
+        following = asyncio.create_task(follow())
+        assert await commit.append([rows("a", "routed"), rows("b", "1")], Publisher("q", 1))
+        await until(has_routed, "the routed row")
+        await writer.append(b"from the writer again")
+        await writer.roll()
+        await following
+        expected = ["from the writer", "routed", "from the writer again"]
+        assert found == (["earlier", *expected] if was_routed else expected)
+        await writer.close()
+        await commit.close()
+
+    run_on_one(tmp_path, test)
+
+
+def test_truncating_one_log_leaves_the_others_whole(tmp_path) -> None:
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        await make(client, *NAMES)
+        commit = committer(client)
+        for epoch in range(3):
+            await commit.append([rows("a", f"{epoch}"), rows("b", f"{epoch}")], Publisher("q", epoch))
+        await client.log("a").truncate(await client.log("a").latest())
+        await client.log("b").delete()
+        await commit.append([rows("a", "3")], Publisher("q", 3))
+        assert await content(client) == {"a": ["3"], "c": []}
+
+    run_on_one(tmp_path, test)
+
+
+def test_routed_commits_remove_what_has_expired(tmp_path) -> None:
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        (kept, _, _) = await make(client, *NAMES)
+        await kept.set_retention(bytes=1)
+        for text in ("1", "2", "3"):
+            job = RoutedCommitter(client, "j", LIMITS)
+            assert await job.publish_whole([rows("a", text), rows("b", text)], None, JOB, is_overwrite=False)
+            assert await content(client) == {"a": [text], "b": [str(n) for n in range(1, int(text) + 1)], "c": []}
+        commit = committer(client)
+        assert await commit.append([rows("a", "4"), rows("b", "4")], Publisher("q", 0))
+        assert await content(client) == {"a": ["4"], "b": ["1", "2", "3", "4"], "c": []}
+        await commit.close()
+
+    run_on_one(tmp_path, test)

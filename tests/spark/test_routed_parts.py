@@ -1,0 +1,168 @@
+"""The parts of a routed write, without a Spark session: rows grouped by log; what an attempt keeps open and holds."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+from bkspark.blocking import Client, run
+from bkspark.errors import ConfigurationError, MalformedPayload, VersionPublished
+from bkspark.log.formats import Publisher, SegmentOwner
+from bkspark.log.store import LogStore
+from bkspark.spark import routed_write
+from bkspark.spark.options import SourceOptions
+from bkspark.spark.routed_rows import by_log
+from bkspark.spark.routed_write import RoutedDestination
+from tests.cluster import Cluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+
+SCHEMA = StructType().add("value", "binary").add("log", "string")
+
+
+def batch(*rows: tuple[bytes, str | None]) -> pa.RecordBatch:
+    return pa.record_batch(
+        [pa.array([row[0] for row in rows], pa.binary()), pa.array([row[1] for row in rows], pa.string())],
+        ["value", "log"],
+    )
+
+
+def grouped(*batches: pa.RecordBatch) -> dict[str, list[Any]]:
+    return {log: rows.column("value").to_pylist() for log, rows in by_log(list(batches), 1)}
+
+
+def test_rows_are_grouped_in_the_order_in_which_they_came() -> None:
+    chance = random.Random(3)
+    rows = [(b"%d" % number, chance.choice("abcde")) for number in range(1_000)]
+    batches = [batch(*rows[at : at + 77]) for at in range(0, 1_000, 77)]
+    assert grouped(*batches) == {log: [value for value, name in rows if name == log] for log in "abcde"}
+
+
+def test_a_slice_of_a_batch_and_an_empty_batch_are_grouped() -> None:
+    whole = batch((b"1", "a"), (b"2", "b"), (b"3", "a"))
+    assert grouped(whole.slice(1), batch()) == {"a": [b"3"], "b": [b"2"]}
+    assert grouped(batch()) == {}
+
+
+@pytest.mark.parametrize("name", [None, "", ".", "a b", "a/b", "x" * 201])
+def test_a_name_that_no_log_can_have_is_refused(name: str | None) -> None:
+    with pytest.raises(MalformedPayload, match="column 'log'"):
+        grouped(batch((b"1", "a"), (b"2", name)))
+
+
+class Sink:
+    """A routed write by its own parts."""
+
+    def __init__(self, cluster: Cluster, client: Client, **options: str) -> None:
+        self.prefix = f"parts-{uuid.uuid4().hex[:8]}-"
+        self._client = client
+        parsed = SourceOptions.parse({"uri": cluster.uri, "payloadFormat": "raw", **options})
+        checked = parsed.for_batch_write() if parsed.txn_app_id is None else parsed.for_stream_write()
+        self.destination = RoutedDestination(SCHEMA, checked, is_overwrite=False)
+
+    def batch(self, *rows: tuple[bytes, str]) -> pa.RecordBatch:
+        return batch(*((value, self.prefix + log) for value, log in rows))
+
+    def write(self, *batches: pa.RecordBatch) -> Any:
+        """Write with one task attempt, and publish."""
+        owner = SegmentOwner("job", "j", None, 0, 0)
+        result = self.destination.write(owner, iter(batches), is_keyed=False)
+        self.destination.publish_job([result], "j", is_overwrite=False)
+        return result
+
+    def content(self, log: str) -> list[bytes]:
+        return [entry for batch in self._client.log(self.prefix + log).read() for entry in batch]
+
+
+def test_an_attempt_has_few_ledgers_open_at_a_time(cluster, client, monkeypatch) -> None:
+    """The log that was used least recently gets another ledger for its next rows."""
+    monkeypatch.setattr(routed_write, "OPEN_MAX", 2)
+    monkeypatch.setattr(routed_write, "COLLECTED_BYTES", 1)
+    sink = Sink(cluster, client, inlineBytes="0")
+    rows = [(b"%d" % number, log) for number, log in enumerate("aabcabbc")]
+    result = sink.write(*map(sink.batch, rows))
+    for log in "abc":
+        assert sink.content(log) == [value for value, name in rows if name == log]
+    ledgers = {each.log.removeprefix(sink.prefix): len(each.ledgers) for each in result.logs}
+    assert ledgers == {"a": 2, "b": 2, "c": 2}
+
+
+def test_an_attempt_holds_little_for_its_report_however_many_logs_it_has(cluster, client) -> None:
+    sink = Sink(cluster, client, inlineBytes="1k")
+    logs = [f"{number}" for number in range(60)]
+    result = sink.write(sink.batch(*((bytes(500), log) for log in logs)))
+    held = [each for each in result.logs if each.entries is not None]
+    assert 0 < sum(each.entries.payload_bytes for each in held) <= 16 * 1024
+    assert all(bool(each.ledgers) != (each.entries is not None) for each in result.logs)
+    assert [sink.content(log) for log in logs] == [[bytes(500)]] * 60
+
+
+def test_an_attempt_that_fails_publishes_nothing_and_its_ledgers_are_deleted(cluster, client) -> None:
+    sink = Sink(cluster, client, inlineBytes="0")
+    owner = SegmentOwner("job", "j", None, 0, 0)
+    result = sink.destination.write(owner, iter([sink.batch((b"1", "a"), (b"2", "b"))]), is_keyed=False)
+    written = [ledger.ledger_id for each in result.logs for ledger in each.ledgers]
+    assert set(written) <= set(client.ledgers())
+    sink.destination.discard([result], "j")
+    assert not set(written) & set(client.ledgers())
+    assert sink.content("a") == []
+
+
+def test_a_log_of_another_cluster_fails_the_whole_write_by_name(cluster, client) -> None:
+    sink = Sink(cluster, client)
+
+    async def make() -> None:
+        other = LogStore(await client.asynchronous.tree(), "/other/ledgers")
+        await other.create(f"{sink.prefix}b")
+
+    run(make)
+    with pytest.raises(ConfigurationError, match=f"log {sink.prefix}b belongs to the cluster at /other/ledgers"):
+        sink.write(sink.batch((b"1", "a"), (b"2", "b")))
+    assert f"{sink.prefix}a" not in client.logs()
+
+
+# ---- versions of a name ----
+
+
+def epoch(sink: Sink, query: str, version: int, *rows: tuple[bytes, str], is_complete: bool = False) -> None:
+    """Write and commit an epoch of a query under the name that the sink's options have."""
+    name = sink.destination.options.txn_app_id
+    assert name is not None
+    owner = SegmentOwner("query", name, version, 0, 0)
+    result = sink.destination.write(owner, iter([sink.batch(*rows)]), is_keyed=True, query=query)
+    publisher = Publisher(name, version, query)
+    sink.destination.publish_version([result], publisher, is_overwrite=is_complete, epoch=version)
+
+
+def test_rows_of_another_query_are_refused_with_what_to_do(cluster, client) -> None:
+    sink = Sink(cluster, client, txnAppId=f"app-{uuid.uuid4().hex[:8]}")
+    epoch(sink, "q1", 0, (b"1", "a"), (b"2", "b"))
+    epoch(sink, "q1", 1, (b"3", "a"))
+    with pytest.raises(VersionPublished, match="None of its 2 rows was written") as refused:
+        epoch(sink, "q2", 0, (b"4", "a"), (b"5", "c"))
+    assert "txnVersion 2 " in str(refused.value)
+    assert [sink.content(log) for log in "ab"] == [[b"1", b"3"], [b"2"]]
+
+
+def test_repeated_epoch_is_left_out_of_all_logs_and_its_rows_are_counted(cluster, client, caplog) -> None:
+    name = f"app-{uuid.uuid4().hex[:8]}"
+    sink = Sink(cluster, client, txnAppId=name, ifPublished="skip")
+    for _ in range(2):
+        epoch(sink, "q1", 0, (b"1", "a"), (b"2", "b"))
+    epoch(sink, "q2", 0, (b"3", "a"), (b"4", "c"))
+    assert [message.partition(":")[2] for message in caplog.messages][:1] == [" its 2 rows are not written again"]
+    assert "Its 2 rows are left out" in caplog.messages[-1]
+    assert [sink.content(log) for log in "ab"] == [[b"1"], [b"2"]]
+
+
+def test_complete_mode_replaces_the_logs_that_the_rows_name_once_for_each_epoch(cluster, client) -> None:
+    sink = Sink(cluster, client, txnAppId=f"app-{uuid.uuid4().hex[:8]}")
+    epoch(sink, "q1", 0, (b"1", "a"), (b"2", "b"), is_complete=True)
+    for _ in range(2):
+        epoch(sink, "q1", 1, (b"3", "a"), is_complete=True)
+    assert [sink.content(log) for log in "ab"] == [[b"3"], [b"2"]]
