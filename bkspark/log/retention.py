@@ -1,6 +1,6 @@
 """How long a log keeps its ledgers, and who may still need them. PURE.
 
-The head's member `retention`, from version 5 on: null, or `{"age_ms":604800000,"bytes":null}`; null in it sets no limit.
+The head's member `retention`, from version 5 on: null, or `{"age_ms":604800000,"bytes":null}`; null: no limit.
 A ledger goes when all its entries are older than `age_ms`, or when the ledgers after it hold at least `bytes`. The
 newest ledger stays, and so does one that is open, or that a registered reader has not read to its end, with all after
 it. Entries whose time is not known are no later than the first known time: they go when that is old.

@@ -68,8 +68,8 @@ def test_members_of_an_object_change_by_themselves() -> None:
     [
         (b"", "it is not JSON"),
         (b"\xff", "it is not JSON"),
-        (b"[]", "no JSON object of version 1"),
-        (b'{"base":0,"changed":{},"version":2}', "no JSON object of version 1: use a newer bkspark"),
+        (b"[]", "not a JSON object of version 1"),
+        (b'{"base":0,"changed":{},"version":2}', "not a JSON object of version 1: use a newer bkspark"),
         (b'{"base":0,"version":1}', r"its members are \['base', 'version'\]"),
         (b'{"base":-1,"changed":{},"version":1}', "its base is not a version"),
         (b'{"base":true,"changed":{},"version":1}', "its base is not a version"),

@@ -226,7 +226,7 @@ def test_a_head_with_times_or_retention_has_a_version_that_an_older_bkspark_refu
         (b'"slices":false', b'"slices":0'),
     ):
         assert right in data
-        with pytest.raises(MetadataFormat, match="/p is no log head"):
+        with pytest.raises(MetadataFormat, match="/p is not a log head"):
             formats.decode_head(data.replace(right, wrong), "/p")
 
 
