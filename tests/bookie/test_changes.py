@@ -75,6 +75,8 @@ def fence(twin: BookieTwin, ledger_id: int, key: bytes = KEY) -> list[int]:
 class Statuses:
     """A connection for explicit LACs and forces, which are answered with one byte."""
 
+    address = "127.0.0.1"
+
     def __init__(self) -> None:
         self.got: list[int] = []
         self.resumed = 0

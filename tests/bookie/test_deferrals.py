@@ -68,7 +68,7 @@ def test_cursor_counts_adds_that_bypass_the_journal_when_the_next_flush_is_done(
 def test_flush_after_one_that_did_not_move_the_marks_covers_what_both_had() -> None:
     """A disk was late: what the first flush had is durable only when the second is done."""
     deferrals = Deferrals(1)
-    forces = Forces(deferrals)
+    forces = Forces(deferrals, 10)
     for entry_id in range(3):
         deferrals.bypassed(deferrals.take([(4 + entry_id // 2, ids(entry_id), -1)]))
         forces.add(WaitingForce(SILENT, 4 + entry_id // 2, (b"",)))

@@ -23,6 +23,8 @@ LEDGER = 7
 class Sent:
     """A connection that keeps the statuses it was sent."""
 
+    address = "127.0.0.1"
+
     def __init__(self) -> None:
         self.statuses: list[int] = []
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partialmethod
 from random import Random
 
 from bkspark.wire.flags import RECOVERY_ADD
 from bookie_service.formats import index_files
 from bookie_service.formats import ledger_headers as file_format
-from bookie_service.storage.index import ledger_headers
+from bookie_service.storage.index.ledger_headers import LedgerHeadersWriter
 from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.storage_class import StorageClass
@@ -214,4 +215,4 @@ def _headers_inode(disk: SimulatedDisk) -> Inode:
 
 def _rewritten_often() -> Plant:
     """Let few obsolete rows be enough to write the file again."""
-    return changed(ledger_headers, "_ROWS_BESIDE", lambda old: 1)
+    return changed(LedgerHeadersWriter, "__init__", lambda old: partialmethod(old, rows_beside=1))

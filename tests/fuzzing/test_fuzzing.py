@@ -60,7 +60,7 @@ def _planted(data: bytes) -> None:
 
 def _planted_hang(data: bytes) -> None:
     if data[:1] == b"h":
-        sum(range(10_000_000))
+        sum(range(100_000_000))
 
 
 def _planted_bomb(data: bytes) -> None:

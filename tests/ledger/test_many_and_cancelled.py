@@ -49,7 +49,7 @@ def test_lone_append_goes_out_at_once_and_calls_made_meanwhile_travel_together(t
         async with await client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
             assert await writer.append(b"connected") == 0
             sent = []
-            send, writer._send = writer._send, lambda sealed, size: (sent.append(len(sealed)), send(sealed, size))
+            send, writer._send = writer._send, lambda sealed, *rest: (sent.append(len(sealed)), send(sealed, *rest))
             calls = [writer.append(b"%d" % number) for number in range(1, 9)]
             first = asyncio.ensure_future(calls[0])
             await asyncio.sleep(0)

@@ -130,7 +130,7 @@ def test_a_check_of_the_ends_alone_finds_a_hole_that_a_writer_left_in_the_middle
         check = LedgerCheck(context, 0.0, blames_silent=False, unexpected=UnexpectedErrors())
         findings = await check.check(writer.ledger_id)
         assert findings is not None
-        mine = [entry for entry in range(first) if 1 in write_set(entry, size, write_quorum)]
+        mine = [entry for entry in range(metadata.last_entry + 1) if 1 in write_set(entry, size, write_quorum)]
         lacking = [entry for entry in mine if not await _holds(cluster, away.id, writer, entry)]
         assert findings.lacks == (Lack(0, away.id, len(lacking), lacking[0]),)
         assert 12 <= lacking[0] < 24
