@@ -16,9 +16,10 @@ from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.errors import MetadataAccessDenied, NodeExists, NoSuchNode
 from bkspark.log.attempts import AttemptStore
 from bkspark.log.election import ELECTIONS_ROOT, Election
-from bkspark.log.formats import LogHead, SegmentOwner
+from bkspark.log.formats import LogHead, Publisher, SegmentFacts, SegmentOwner
 from bkspark.log.heads import Change, HeadStore, NewNode
 from bkspark.log.positions import BEGINNING
+from bkspark.log.routing import DELTA_LEDGERS_MAX, Part, RoutedCommits
 from bkspark.log.schemas import StoredSchema
 from bkspark.log.store import LogStore
 from bkspark.metadata import paths
@@ -54,6 +55,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedZooKeeper
 
 DECIDED = {
     ("bkspark/log/consumers.py", "_decide"): "consumers",
+    ("bkspark/log/routing.py", "_recording"): "routed",
+    ("bkspark/log/routing.py", "decide"): "log",
     ("bkspark/log/store.py", "_writer_ledger"): "times",
 }
 """Functions that decide on what a change of a log's head creates, so that they are not among its callers; and where."""
@@ -137,6 +140,12 @@ async def create_all_kinds(tree: ZooKeeperTree, uri: MetadataUri) -> None:
     await logs.attempts.add("log", ledger_id + 1, SegmentOwner("writer", "w"))
     assert await logs.open_writer("log", ledger_id + 1, "00000000000000aa", []) == 0
     await logs.consumers.register("log", "etl", BEGINNING, 1000)
+    # A routed commit of more ledgers than a delta names: the others are in a page.
+    many = range(100, 100 + DELTA_LEDGERS_MAX + 1)
+    for each in many:
+        await logs.attempts.add("log", each, SegmentOwner("job", "job", partition=0))
+    part = Part("log", tuple(SegmentFacts(each, 9, 1000) for each in many))
+    assert await RoutedCommits(logs).publish([part], "job", Publisher("query", 0))
     election = Election(tree, f"{ELECTIONS_ROOT}/one", "this process")
     await election.win()
 
