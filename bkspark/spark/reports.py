@@ -1,4 +1,4 @@
-"""What task attempts of a write report to the driver, and what the driver says about versions that are taken."""
+"""What task attempts of a write report to the driver, and the errors of a commit that cannot publish it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pyspark.sql.datasource import WriterCommitMessage
 
 from bkspark.entries import EntryBatch
-from bkspark.errors import VersionPublished
+from bkspark.errors import SchemaMismatch, VersionPublished
 from bkspark.log.epochs import Output
 from bkspark.log.formats import SegmentFacts, SegmentOwner
 
@@ -49,6 +49,13 @@ def results_of(messages: Sequence[WriterCommitMessage | None]) -> list[AttemptRe
 def output_of(result: AttemptResult | LogResult) -> Output:
     """Return what is to be published of an attempt."""
     return Output(result.ledgers, () if result.entries is None else (result.entries,))
+
+
+def schema_changed(log: str) -> SchemaMismatch:
+    """Return the error of a commit whose rows do not fit the log's schema any more."""
+    return SchemaMismatch(
+        f"log {log} got another schema while the rows were written: nothing was published. Start again"
+    )
 
 
 def refusal(error: VersionPublished, rows: int, epoch: int) -> VersionPublished:

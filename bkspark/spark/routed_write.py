@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from bkspark.blocking import run
 from bkspark.entries import EntryBatch
-from bkspark.errors import BookKeeperError, SchemaMismatch, VersionPublished
+from bkspark.errors import VersionPublished
 from bkspark.log.attempts import each_of
 from bkspark.log.formats import Publisher, SegmentOwner
 from bkspark.log.log import Log
@@ -32,7 +32,7 @@ from bkspark.spark.committers import routed_committer_of
 from bkspark.spark.connection import connect
 from bkspark.spark.frozen import freeze_imported_modules
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.reports import AttemptResult, LogResult, output_of, refusal
+from bkspark.spark.reports import AttemptResult, LogResult, output_of, refusal, schema_changed
 from bkspark.spark.routed_rows import by_log, log_column, without
 from bkspark.spark.targets import LogTarget, check_bookies, checked_default, plan_of, snapshot_if_any
 from bkspark.spark.write_options import SKIP
@@ -160,9 +160,7 @@ class RoutedDestination:
         targets = self.targets(names)
         for name in names:
             if any(each.schema != targets[name][0].plan.change.stored.name for each in found[name]):
-                raise SchemaMismatch(
-                    f"log {name} got another schema while the rows were written: nothing was published. Start again"
-                )
+                raise schema_changed(name)
         client = connect(self.options).asynchronous
         missing = [name for name in names if not targets[name][1]]
         run(lambda: each_of(lambda name: Log(client, name).create(exist_ok=True), missing))
@@ -175,15 +173,6 @@ class RoutedDestination:
             )
             for name in names
         ]
-
-    def discard_after_publishing(
-        self, results: Sequence[AttemptResult], owner_id: str, epoch: int | None = None
-    ) -> None:
-        """`discard` after a commit that took effect: its failure must not make Spark repeat the job."""
-        try:
-            self.discard(results, owner_id, epoch)
-        except BookKeeperError:
-            return  # the rest is still listed as pending or condemned: the next commit or a vacuum deletes it
 
     def discard(self, results: Sequence[AttemptResult], owner_id: str, epoch: int | None = None) -> None:
         """Delete the unpublished ledgers of the owner's attempts in the logs for which its results name ledgers.

@@ -32,7 +32,6 @@ from bkspark.errors import (
     BookKeeperError,
     ConfigurationError,
     LogExists,
-    SchemaMismatch,
     VersionPublished,
 )
 from bkspark.log.formats import Publisher, SegmentFacts, SegmentOwner
@@ -43,7 +42,7 @@ from bkspark.spark.connection import connect
 from bkspark.spark.frozen import freeze_imported_modules
 from bkspark.spark.log_schemas import WritePlan
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.reports import AttemptResult, output_of, refusal, results_of
+from bkspark.spark.reports import AttemptResult, output_of, refusal, results_of, schema_changed
 from bkspark.spark.routed_write import RoutedDestination
 from bkspark.spark.targets import LogTarget, check_bookies, checked_default, plan_of, snapshot_if_any
 from bkspark.spark.versions import DataSourceStreamArrowWriter
@@ -165,9 +164,7 @@ class Destination:
         """
         schema = self._plan.change
         if any(result.schema != schema.stored.name for result in results):
-            raise SchemaMismatch(
-                f"log {self.log} got another schema while the rows were written: nothing was published. Start again"
-            )
+            raise schema_changed(self.log)
         outputs = [output_of(each) for each in results]
         ledger = self._target.ledger_options(SegmentOwner("query", publisher.name), is_shared=True)
         committer = committer_of(self.named_log(), publisher.name, ledger, self.options)
@@ -192,15 +189,6 @@ class Destination:
         elif self._plan.is_news and not rows and not is_overwrite:
             self.publish((), is_overwrite=False)
 
-    def discard_after_publishing(
-        self, results: Sequence[AttemptResult], owner_id: str, epoch: int | None = None
-    ) -> None:
-        """`discard` after a commit that took effect: its failure must not make Spark repeat the job."""
-        try:
-            self.discard(results, owner_id, epoch)
-        except BookKeeperError:
-            return  # the rest is still listed as pending or condemned: the next commit or a vacuum deletes it
-
     def discard(self, _: Sequence[AttemptResult], owner_id: str, epoch: int | None = None) -> None:
         """Delete the unpublished ledgers of a job's attempts, or of those of a query's epochs up to `epoch`."""
         log = self.named_log()
@@ -217,6 +205,19 @@ def destination_of(
     """Return the target of a write: the log that option `log` names or, without it, those that the rows name."""
     kind = RoutedDestination if options.log is None else Destination
     return kind(schema, options, is_overwrite=is_overwrite)
+
+
+def _discard_leftovers(
+    destination: Destination | RoutedDestination,
+    results: Sequence[AttemptResult],
+    owner_id: str,
+    epoch: int | None = None,
+) -> None:
+    """Discard after a commit that took effect: a failure must not make Spark repeat the job."""
+    try:
+        destination.discard(results, owner_id, epoch)
+    except BookKeeperError:
+        return  # the rest is still listed as pending or condemned: the next commit or a vacuum deletes it
 
 
 def _task() -> TaskContext:
@@ -265,7 +266,7 @@ class BookKeeperWriter(DataSourceArrowWriter):
             self._destination.publish_version(results, publisher, is_overwrite=self._overwrite)
         else:
             self._destination.publish_job(results, self._job_id, is_overwrite=self._overwrite)
-        self._destination.discard_after_publishing(results, self._job_id)
+        _discard_leftovers(self._destination, results, self._job_id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Delete what the job wrote, unless it is published."""
@@ -312,7 +313,7 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
         reach("commit.begun")
         self._destination.publish_version(results, publisher, is_overwrite=self._overwrite, epoch=batchId)
         reach("commit.published")
-        self._destination.discard_after_publishing(results, name, version)
+        _discard_leftovers(self._destination, results, name, version)
         reach("commit.done")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

@@ -96,20 +96,6 @@ class Connection:
         self._socket = connected
         self._transport: socket.socket | TlsSocket = connected
         """Where bytes of requests come from: the socket, or the TLS over it."""
-        self._tls = tls
-        self._tls_socket: TlsSocket | None = None
-        self._secure_until = math.inf
-        """When TLS must be complete."""
-        self._authentication = authentication
-        self._gate: Gate | None = None
-        """What the peer must prove before its requests are served; None: nothing more, and it uses no TLS yet."""
-        self._wait: asyncio.TimerHandle | None = None
-        """Ends the wait for START_TLS."""
-        if tls is not None or authentication is not None:
-            needs_tls = tls is not None and tls.options.required
-            self._gate = Gate(authentication, offers_tls=tls is not None, needs_tls=needs_tls)
-        self._authenticate_until = math.inf
-        """When the peer must be authenticated."""
         self._is_called = False
         """Whether `_receive_held` is called soon."""
         self.address = address
@@ -154,17 +140,30 @@ class Connection:
         self._frame_since = math.inf
         """Since when the peer could have sent the rest of the frame that the receive buffer begins with."""
         self._wait_to_send: list[Callable[[], None]] = []
-        if self._gate is not None:
-            self._begin_proofs()
+        self._begin_proofs(tls, authentication)
         self._read_on()
 
-    def _begin_proofs(self) -> None:
-        """Limit how long the peer may take for TLS and for its identity."""
-        if self._tls is not None and self._tls.options.required:
-            self._secure_until = self._idle_since + self._tls.options.handshake_s
-        if self._authentication is not None:
-            self._authenticate_until = self._idle_since + self._authentication.options.timeout_s
-            self._authentication.waiting.add(self)
+    def _begin_proofs(self, tls: ListenerTls | None, authentication: ListenerAuthentication | None) -> None:
+        """Make the gate, and limit how long the peer may take for TLS and for its identity."""
+        self._tls = tls
+        self._tls_socket: TlsSocket | None = None
+        self._authentication = authentication
+        self._gate: Gate | None = None
+        """What the peer must prove before its requests are served; None: nothing more, and it uses no TLS yet."""
+        self._wait: asyncio.TimerHandle | None = None
+        """Ends the wait for START_TLS."""
+        self._secure_until = math.inf
+        """When TLS must be complete."""
+        self._authenticate_until = math.inf
+        """When the peer must be authenticated."""
+        needs_tls = tls is not None and tls.options.required
+        if tls is not None or authentication is not None:
+            self._gate = Gate(authentication, offers_tls=tls is not None, needs_tls=needs_tls)
+        if tls is not None and needs_tls:
+            self._secure_until = self._idle_since + tls.options.handshake_s
+        if authentication is not None:
+            self._authenticate_until = self._idle_since + authentication.options.timeout_s
+            authentication.waiting.add(self)
 
     # ---- called by the event loop ----
 

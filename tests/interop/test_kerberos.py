@@ -19,6 +19,7 @@ from tests.interop.test_sasl import (
     QUORUMS,
     WITH_TLS,
     java_settings,
+    java_writes_and_both_read,
     keys_of_both_sides,
     our_client,
     write_and_recover,
@@ -118,11 +119,11 @@ def apache_bookies(
 def test_apaches_client_writes_and_reads_on_our_bookies(
     our_bookies: Cluster, java_peer: Peer, jaas: str, tls_keys: dict[str, str], protocol: str, with_tls: bool
 ) -> None:
-    with JavaClient(java_peer, our_bookies.uri, protocol, java_settings(tls_keys, with_tls)) as java:
-        ledger = java.write(QUORUMS, "crc32c", PASSWORD, SIZES)
-        assert java.read(ledger, "crc32c", PASSWORD)["entries"] == contents(payloads(SIZES))
-    with our_client(our_bookies.uri, jaas, protocol) as client:
-        assert list(client.open(ledger).read(0, len(SIZES) - 1)) == payloads(SIZES)
+    with (
+        JavaClient(java_peer, our_bookies.uri, protocol, java_settings(tls_keys, with_tls)) as java,
+        our_client(our_bookies.uri, jaas, protocol) as ours,
+    ):
+        java_writes_and_both_read(java, ours)
 
 
 @PROTOCOLS

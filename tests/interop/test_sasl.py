@@ -129,16 +129,23 @@ def write_and_recover(client: Client) -> int:
     return writer.ledger_id
 
 
+def java_writes_and_both_read(java: JavaClient, ours: Client) -> None:
+    """Check that both clients read what Apache's writes."""
+    ledger = java.write(QUORUMS, "crc32c", PASSWORD, SIZES)
+    assert java.read(ledger, "crc32c", PASSWORD)["entries"] == contents(payloads(SIZES))
+    assert list(ours.open(ledger).read(0, len(SIZES) - 1)) == payloads(SIZES)
+
+
 @PROTOCOLS
 @WITH_TLS
 def test_apaches_client_writes_and_reads_on_our_bookies(
     our_bookies: Cluster, sasl_peer: Peer, jaas: str, tls_keys: dict[str, str], protocol: str, with_tls: bool
 ) -> None:
-    with JavaClient(sasl_peer, our_bookies.uri, protocol, java_settings(tls_keys, with_tls)) as java:
-        ledger = java.write(QUORUMS, "crc32c", PASSWORD, SIZES)
-        assert java.read(ledger, "crc32c", PASSWORD)["entries"] == contents(payloads(SIZES))
-    with our_client(our_bookies.uri, jaas, protocol) as client:
-        assert list(client.open(ledger).read(0, len(SIZES) - 1)) == payloads(SIZES)
+    with (
+        JavaClient(sasl_peer, our_bookies.uri, protocol, java_settings(tls_keys, with_tls)) as java,
+        our_client(our_bookies.uri, jaas, protocol) as ours,
+    ):
+        java_writes_and_both_read(java, ours)
 
 
 @PROTOCOLS
