@@ -46,6 +46,8 @@ JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 # Spark starts its Python workers with this one; a python3 from the PATH would lack bkspark.
 export PYSPARK_PYTHON := $(abspath $(BIN))/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+# Many images set this variable. Each of the thousands of processes that tests start would compile the product again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo check test test-oldest-spark test-interop test-pulsar test-real-cluster test-histories fuzz mutants lint \
   typecheck bench lock audit licences clean install requirements
@@ -161,7 +163,7 @@ requirements:
 	fi; \
 	[ -n "$$python" ] && [ -n "$$java" ]
 
-# An environment whose interpreter has gone is made anew.
+# An environment whose interpreter has gone is made again.
 ifneq ($(shell $(BIN)/python $(IS_SUITABLE) && echo works),works)
 .PHONY: $(STAMP)
 endif

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from bkspark.blocking import Client
 from bkspark.ledger.encryption import EncryptionOptions
 from bkspark.wire.digest import master_key
 from bkspark.wire.encrypted_entries import EncryptionRecord
+from bookie_service.formats.entry_log import parse_file_name
 from tests.cluster import Cluster
 from tests.key_files import new_key_file
 from tests.secret_scan import SecretScanner, process_arguments
@@ -108,20 +110,24 @@ class Run:
         found = list(scanner.below([self.folder], without=left_out))
         for line in self.arguments:
             found += scanner.in_bytes(line, "arguments of a process")
+        # An entry log is named like a program's log, and only its bookie's user may read it.
         for log in self.cluster.dir.rglob("*.log"):
-            if not log.is_relative_to(self.cluster.dir / "zookeeper") and b"entry" not in log.read_bytes()[:16]:
+            if not log.is_relative_to(self.cluster.dir / "zookeeper") and parse_file_name(log.name) is None:
                 found += scanner.in_file(log)
         return sorted(map(str, found))
 
 
 def wait_for(run: Run, process: subprocess.Popen[bytes], name: str, last_line: bytes | None) -> int | None:
-    """Keep the program's lines until one is `last_line`, or it ends; note arguments of its processes with each."""
-    assert process.stdout is not None
+    """Keep what the program prints until a line is `last_line`, or it ends; note arguments of its processes
+    each time that it prints."""
+    assert isinstance(process.stdout, io.BufferedReader)
     with (run.output / f"{name}.out").open("wb") as out:
-        for line in process.stdout:
+        line = b""
+        while printed := process.stdout.read1():
             run.note_arguments(process)
-            out.write(line)
-            if line.strip() == last_line:
+            out.write(printed)
+            *lines, line = (line + printed).split(b"\n")
+            if last_line in lines:
                 return None
     return process.wait(ENDED_S)
 

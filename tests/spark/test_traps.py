@@ -60,6 +60,7 @@ of which Spark only warns.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import pickle
 import re
@@ -165,17 +166,20 @@ def test_stop_never_called_leaves_nothing(spark, table, client, tmp_path):
 def _nodes(client, root: str) -> set[tuple[str, int]]:
     """Return the path and version of every node below one, but for what bookies say of themselves."""
 
-    async def walk(path: str) -> set[tuple[str, int]]:
-        if path in ("/ledgers/available", "/ledgers/cookies"):
-            return set()
-        stat = await tree.exists(path)
-        found = set() if stat is None else {(path, stat.version)}
-        for child in await tree.children(path) if stat is not None else []:
-            found |= await walk(f"{path}/{child}")
+    async def walk() -> set[tuple[str, int]]:
+        """Ask for the nodes of one depth at once: a cluster of many tests has thousands."""
+        found, paths = set[tuple[str, int]](), [root]
+        while paths:
+            stats = await asyncio.gather(*map(tree.exists, paths))
+            present = [(path, stat.version) for path, stat in zip(paths, stats, strict=True) if stat is not None]
+            found |= set(present)
+            children = await asyncio.gather(*(tree.children(path) for path, _ in present))
+            below = (f"{path}/{name}" for (path, _), names in zip(present, children, strict=True) for name in names)
+            paths = [path for path in below if path not in ("/ledgers/available", "/ledgers/cookies")]
         return found
 
     tree = run(client.asynchronous.tree)
-    return run(lambda: walk(root))
+    return run(walk)
 
 
 def test_failed_stream_names_its_cause(spark, table, tmp_path):
