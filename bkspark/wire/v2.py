@@ -264,7 +264,8 @@ def decode_requests(buffer: bytes | bytearray | memoryview, table: FrameTable) -
         return _decode_request(buffer, starts, ends)
     octets = np.frombuffer(buffer, np.uint8)
     sizes = ends - starts
-    _check_word_fits(int(sizes.min()))
+    if int(sizes.min()) < WORD_BYTES:
+        raise _no_word(int(sizes.min()))
     words = gather_i32(octets, starts)
     if bool((words == words[0]).all()):
         # Requests of one kind, the usual case: every decision is made once.
@@ -293,7 +294,8 @@ def _decode_request(buffer: bytes | bytearray | memoryview, starts: np.ndarray, 
         nothing = np.empty(0, np.int32)
         return Requests(nothing, nothing, nothing, starts, starts, starts, starts)
     start, end = starts.item(), ends.item()
-    _check_word_fits(end - start)
+    if end - start < WORD_BYTES:
+        raise _no_word(end - start)
     (word,) = _WORD.unpack_from(buffer, start)
     opcode, flags = _checked(word, end - start)
     ids = (-1, -1)
@@ -304,9 +306,8 @@ def _decode_request(buffer: bytes | bytearray | memoryview, starts: np.ndarray, 
     return Requests(words[0], words[1], words[2], ledger_ids, entry_ids, starts, ends)
 
 
-def _check_word_fits(size: int) -> None:
-    if size < WORD_BYTES:
-        raise ProtocolError(f"a request of {size} bytes has no header word")
+def _no_word(size: int) -> ProtocolError:
+    return ProtocolError(f"a request of {size} bytes has no header word")
 
 
 def _checked(word: int, size: int) -> tuple[int, int]:

@@ -72,6 +72,16 @@ class Connection:
     bookie's `resume`, or the peer taking replies.
     """
 
+    _gate: Gate | None = None
+    """What the peer must prove before its requests are served; None: nothing more, and it uses no TLS yet."""
+    _tls_socket: TlsSocket | None = None
+    _wait: asyncio.TimerHandle | None = None
+    """Ends the wait for START_TLS."""
+    _secure_until = math.inf
+    """When TLS must be complete."""
+    _authenticate_until = math.inf
+    """When the peer must be authenticated."""
+
     def __init__(
         self,
         connected: socket.socket,
@@ -140,25 +150,17 @@ class Connection:
         self._frame_since = math.inf
         """Since when the peer could have sent the rest of the frame that the receive buffer begins with."""
         self._wait_to_send: list[Callable[[], None]] = []
-        self._begin_proofs(tls, authentication)
+        self._tls = tls
+        self._authentication = authentication
+        if tls is not None or authentication is not None:
+            self._begin_proofs()
         self._read_on()
 
-    def _begin_proofs(self, tls: ListenerTls | None, authentication: ListenerAuthentication | None) -> None:
+    def _begin_proofs(self) -> None:
         """Make the gate, and limit how long the peer may take for TLS and for its identity."""
-        self._tls = tls
-        self._tls_socket: TlsSocket | None = None
-        self._authentication = authentication
-        self._gate: Gate | None = None
-        """What the peer must prove before its requests are served; None: nothing more, and it uses no TLS yet."""
-        self._wait: asyncio.TimerHandle | None = None
-        """Ends the wait for START_TLS."""
-        self._secure_until = math.inf
-        """When TLS must be complete."""
-        self._authenticate_until = math.inf
-        """When the peer must be authenticated."""
+        tls, authentication = self._tls, self._authentication
         needs_tls = tls is not None and tls.options.required
-        if tls is not None or authentication is not None:
-            self._gate = Gate(authentication, offers_tls=tls is not None, needs_tls=needs_tls)
+        self._gate = Gate(authentication, offers_tls=tls is not None, needs_tls=needs_tls)
         if tls is not None and needs_tls:
             self._secure_until = self._idle_since + tls.options.handshake_s
         if authentication is not None:
@@ -301,13 +303,13 @@ class Connection:
         """Close the connection if its peer has taken no replies, or has not completed a frame, for too long."""
         if self._send_buffer.size and now - self._progress_at > self._options.stalled_s_max:
             self.give_up(
-                f"it took nothing of {self._send_buffer.size} bytes of replies for {self._options.stalled_s_max:g} s "
+                f"it has read none of {self._send_buffer.size} bytes of replies for {self._options.stalled_s_max:g} s "
                 "(waitTimeoutOnResponseBackpressureMs)"
             )
         elif now - self._frame_since > self._options.frame_s_max:
             self.give_up(
                 f"a frame that it began is unfinished after {self._options.frame_s_max:g} s (frameTimeoutMs), "
-                f"{self._receive_buffer.end} bytes of it came"
+                f"{self._receive_buffer.end} bytes of it have come"
             )
         elif now > self._secure_until and self._tls is not None:
             self.give_up(
