@@ -21,10 +21,22 @@ _INTERVAL_S = 60.0
 _RETRY_S = 1.0
 
 
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 class PlanFollower:
     """Calls `follow(plan)` for each change, None: there is no plan, or its time is over. For one event loop."""
 
-    def __init__(self, plans: BookiePlans, bookie_id: str, follow: Callable[[BookiePlan | None], None]) -> None:
+    def __init__(
+        self,
+        plans: BookiePlans,
+        bookie_id: str,
+        follow: Callable[[BookiePlan | None], None],
+        now_ms: Callable[[], int] = _now_ms,
+    ) -> None:
+        """`now_ms()`: the time of day, in ms since 1970."""
+        self._now_ms = now_ms
         self._plans = plans
         self._bookie_id = bookie_id
         self._follow = follow
@@ -68,7 +80,7 @@ class PlanFollower:
         self._change(await self._plans.find(self._bookie_id))
 
     def _change(self, plan: BookiePlan | None) -> None:
-        if plan is not None and plan.is_over(_now_ms()):
+        if plan is not None and plan.is_over(self._now_ms()):
             plan = None
         if plan != self._plan:
             self._follow(plan)
@@ -76,11 +88,7 @@ class PlanFollower:
 
     async def _sleep(self, pause_s: float) -> None:
         if self._plan is not None and self._plan.until_ms:
-            pause_s = min(pause_s, max(0.01, (self._plan.until_ms - _now_ms()) / 1000))
+            pause_s = min(pause_s, max(0.01, (self._plan.until_ms - self._now_ms()) / 1000))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await self._wake.wait()
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -296,6 +296,17 @@ def test_z10_ledgers_that_the_brake_holds_go_when_they_are_missing_in_many_passe
     bench.store.close()
 
 
+def test_z10_restart_gives_the_operator_the_whole_time_again(tmp_path: Path) -> None:
+    """An operator who restores metadata restarts bookies, and may have taken the wrong backup."""
+    bench = with_ledgers(tmp_path, 60)
+    bench.delete(*range(50))
+    for _ in range(2):
+        assert bench.collect_in_passes(BRAKE_PASSES).dropped_ledgers == 0
+        bench.reopen(cleanly=True)
+    assert bench.collect_in_passes(BRAKE_PASSES + 1).dropped_ledgers == 50
+    bench.store.close()
+
+
 def test_z10_nothing_is_ever_dropped_while_the_metadata_store_lists_no_ledger(tmp_path: Path) -> None:
     bench = with_ledgers(tmp_path, 3)
     bench.cluster.existing = set()

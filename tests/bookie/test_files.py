@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,19 @@ from typing import Any
 import pytest
 
 from bookie_service.storage.io import files as files_module
-from bookie_service.storage.io.files import DirectoryLock, File, FileSystem, LocalFiles, ReadOnlyFiles
+from bookie_service.storage.io.disk_threads import DiskStalled
+from bookie_service.storage.io.files import (
+    DirectoryLock,
+    File,
+    FileSystem,
+    LocalFiles,
+    ReadOnlyFiles,
+    SyncFailed,
+    is_disk_failure,
+    is_out_of_space,
+    may_be_repeated,
+    refuses_writes,
+)
 
 
 @pytest.fixture
@@ -307,3 +321,125 @@ def test_syncfs_is_used_only_where_linux_reports_earlier_write_errors(
     assert (system is not None) == reports
     if system is not None:
         system.close()
+
+
+# ---- access ----
+
+
+def access(path: str) -> tuple[int, int]:
+    found = os.stat(path)
+    return stat.S_IMODE(found.st_mode), found.st_gid
+
+
+def test_new_files_are_for_their_user_or_for_the_group_that_is_named_too(tmp_path: Path) -> None:
+    group_id = max({os.getegid(), *os.getgroups()})
+    before = os.umask(0)
+    try:
+        for files, expected in ((LocalFiles(), (0o600, 0o700)), (LocalFiles(group_id), (0o640, 0o2750))):
+            folder = str(tmp_path / oct(expected[1]))
+            files.make_directory(os.path.join(folder, "below"))
+            files.create(os.path.join(folder, "file")).close()
+            files.replace(os.path.join(folder, "other"), b"x")
+            assert {access(os.path.join(folder, name))[0] for name in ("file", "other")} == {expected[0]}
+            assert {access(each)[0] for each in (folder, os.path.join(folder, "below"))} == {expected[1]}
+            assert {access(each)[1] for each in (folder, os.path.join(folder, "file"))} == {group_id}
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("group", [False, True])
+def test_directory_that_is_open_to_others_is_closed_and_one_that_is_right_is_left(tmp_path: Path, group: bool) -> None:
+    files = LocalFiles(max({os.getegid(), *os.getgroups()})) if group else LocalFiles()
+    tmp_path.chmod(0o2755)
+    right = 0o2750 if group else 0o700
+    assert files.protect(str(tmp_path)) == f"directory {tmp_path} had mode 2755, and has {right:04o} now"
+    assert access(str(tmp_path))[0] & 0o777 == right & 0o777
+    assert files.protect(str(tmp_path)) is None
+    if group:
+        tmp_path.chmod(0o750)
+        assert files.protect(str(tmp_path)) is not None, "new files would not inherit the group"
+        assert access(str(tmp_path))[0] == right
+
+
+def test_group_that_the_user_is_not_in_is_an_error_that_names_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "not permitted")
+
+    monkeypatch.setattr(os, "chown", refuse)
+    with pytest.raises(OSError, match="group 4711 of permittedFileGroup is none of this user's"):
+        LocalFiles(4711).create_directory(str(tmp_path / "new"))
+
+
+def test_file_of_a_file_system_that_was_made_read_only_can_be_read_and_refuses_changes(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LocalFiles().replace(path, b"abc")
+    whole = os.open
+
+    def read_only(name: str, flags: int, *more: int) -> int:
+        if flags & os.O_ACCMODE != os.O_RDONLY:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), name)
+        return whole(name, flags, *more)
+
+    monkeypatch.setattr(os, "open", read_only)
+    file = LocalFiles().open(path)
+    assert file.read(10, 0) == b"abc"
+    for change in (lambda: file.write([b"x"], 0), lambda: file.truncate(0), lambda: file.preallocate(0, 10)):
+        with pytest.raises(OSError) as raised:
+            change()
+        assert (raised.value.errno, raised.value.filename) == (errno.EROFS, path)
+    file.close()
+    assert ReadOnlyFiles().read_all(path) == b"abc"
+
+
+@pytest.mark.parametrize(
+    ("codes", "raises"),
+    [
+        ([errno.EOPNOTSUPP], None),
+        ([errno.ENOSYS], None),
+        ([errno.EINTR, errno.EINTR, 0], None),
+        ([errno.EINTR, errno.ENOSPC], errno.ENOSPC),
+    ],
+)
+def test_space_is_reserved_where_the_file_system_can_and_its_lack_is_an_error(
+    file: File, monkeypatch: pytest.MonkeyPatch, codes: list[int], raises: int | None
+) -> None:
+    left = list(codes)
+
+    def fallocate(*_: object) -> int:
+        code = left.pop(0)
+        ctypes.set_errno(code)
+        return -1 if code else 0
+
+    monkeypatch.setattr(files_module, "_fallocate", fallocate)
+    if raises is None:
+        file.reserve(0, 10)
+    else:
+        with pytest.raises(OSError) as raised:
+            file.reserve(0, 10)
+        assert (raised.value.errno, raised.value.filename) == (raises, file.path)
+    assert left == []
+
+
+# ---- what an error means ----
+
+
+def test_error_of_a_disk_says_whether_it_may_be_tried_again_or_elsewhere() -> None:
+    kinds = {
+        "full": [OSError(code, "") for code in (errno.ENOSPC, errno.EDQUOT)],
+        "failing": [OSError(code, "") for code in (errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV)],
+        "failed sync": [SyncFailed(errno.ENOSPC, "")],
+        "stalled": [DiskStalled("/a", 1.0)],
+        "other": [OSError(errno.EACCES, ""), ValueError()],
+    }
+
+    def which(says: Callable[[BaseException], bool]) -> set[str]:
+        return {kind for kind, errors in kinds.items() for error in errors if says(error)}
+
+    assert which(is_out_of_space) == {"full"}
+    assert which(may_be_repeated) == {"full", "stalled"}
+    assert which(is_disk_failure) == {"failing"}
+    assert which(refuses_writes) == {"full", "failing"}
+    assert is_disk_failure(SyncFailed(errno.EIO, ""))

@@ -1,14 +1,26 @@
-"""Whether a bookie may use its directories: the decision, case by case."""
+"""Whether a bookie may use its directories: the decision, case by case, and then on real directories."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from bkspark.errors import ConfigurationError
+from bkspark.errors import ConfigurationError, MetadataError
+from bkspark.metadata import cookies
+from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.cookies import Cookie
-from bookie_service.cluster.identity import DirectoryState, StartDecision, check_cookie
+from bkspark.metadata.memory import Fault, MemoryStore
+from bkspark.metadata.uri import MetadataUri
+from bookie_service.cluster.identity import DirectoryState, Identity, StartDecision, check_cookie
+from bookie_service.formats import entry_log, journal
+from bookie_service.formats import marks as mark_format
+from bookie_service.storage import layout
+from bookie_service.storage.io.files import LocalFiles
 
 OURS = Cookie("b-1", ("/j",), ("/l1", "/l2"), "instance")
 STAMPED = DirectoryState(OURS, True)
@@ -72,3 +84,180 @@ def test_anything_else_refuses_and_says_what_and_why(
         check_cookie(OURS, stored, found)
     assert complaint in str(caught.value)
     assert "new bookieId" in str(caught.value)
+
+
+# ---- real directories and a metadata store ----
+
+
+class Bookie:
+    """The directories of one bookie, and the store that knows it."""
+
+    def __init__(self, room: Path, journals: int = 2) -> None:
+        self.journals = tuple(str(room / f"journal{number}") for number in range(journals))
+        self.ledgers = tuple(str(room / f"ledgers{number}") for number in range(2))
+        self.store = MemoryStore()
+        self.registry = BookieRegistry(self.store.session(), MetadataUri.parse("zk://h/ledgers"))
+        asyncio.run(self.registry.initialize_cluster())
+
+    @property
+    def directories(self) -> tuple[str, ...]:
+        return self.journals + self.ledgers
+
+    def identity(self) -> Identity:
+        return Identity(LocalFiles(), self.journals, self.ledgers)
+
+    def start(self, bookie_id: str = "b-1") -> Identity:
+        identity = self.identity()
+        try:
+            asyncio.run(identity.establish(self.registry, bookie_id))
+        except BaseException:
+            identity.release()
+            raise
+        return identity
+
+    def start_and_stop(self) -> None:
+        self.start().release()
+
+    def refusal(self, bookie_id: str = "b-1") -> str:
+        with pytest.raises(ConfigurationError) as caught:
+            self.start(bookie_id)
+        return str(caught.value)
+
+    def contents(self) -> dict[str, bytes]:
+        """Return each file below the directories, by its path."""
+        found = {}
+        for directory in self.directories:
+            found |= {str(each): each.read_bytes() for each in Path(directory).rglob("*") if each.is_file()}
+        return found
+
+
+def test_first_start_stamps_every_directory_and_then_the_cluster(tmp_path: Path) -> None:
+    bookie = Bookie(tmp_path)
+    bookie.start_and_stop()
+    stored = asyncio.run(bookie.registry.read_cookie("b-1"))
+    assert stored is not None
+    expected = Cookie("b-1", bookie.journals, bookie.ledgers, asyncio.run(bookie.registry.instance_id()))
+    assert stored.cookie == expected
+    contents = bookie.contents()
+    marks = {mark_format.file_name(0), mark_format.file_name(1)}
+    for directory in bookie.directories:
+        names = {os.path.basename(path) for path in contents if path.startswith(f"{directory}/")}
+        assert names == {"VERSION", "place"} | (marks if directory in bookie.ledgers else set())
+        assert cookies.decode(contents[layout.cookie_path(directory)], "") == expected
+        assert layout.decode_place(contents[layout.place_path(directory)]) == directory
+
+
+def test_later_starts_change_nothing_but_a_place_that_was_not_written(tmp_path: Path) -> None:
+    bookie = Bookie(tmp_path)
+    bookie.start_and_stop()
+    before, writes = bookie.contents(), bookie.store.writes
+    bookie.start_and_stop()
+    assert (bookie.contents(), bookie.store.writes) == (before, writes)
+    # A bookie of an earlier release, or a crash, left no such file.
+    lost = layout.place_path(bookie.ledgers[1])
+    os.remove(lost)
+    kept = os.stat(layout.place_path(bookie.ledgers[0])).st_ino
+    bookie.start_and_stop()
+    assert bookie.contents() == before
+    assert os.stat(layout.place_path(bookie.ledgers[0])).st_ino == kept, "those that were there are not written again"
+
+
+def test_first_start_that_ended_in_the_middle_is_finished_by_the_next(tmp_path: Path) -> None:
+    bookie = Bookie(tmp_path)
+    bookie.store.faults = {bookie.store.writes: Fault.LOST_BEFORE}
+    with pytest.raises(MetadataError):
+        bookie.start()
+    os.remove(layout.cookie_path(bookie.ledgers[0]))
+    os.remove(os.path.join(layout.current(bookie.ledgers[1]), mark_format.file_name(1)))
+    bookie.start_and_stop()
+    assert len(bookie.contents()) == 4 * 2 + 2 * 2
+
+
+def test_directories_of_a_bookie_that_runs_are_in_use_and_free_when_it_has_ended(tmp_path: Path) -> None:
+    bookie = Bookie(tmp_path)
+    identity = bookie.start()
+    assert f"directory {bookie.journals[0]} is in use by another process" in bookie.refusal()
+    identity.release()
+    identity.release()
+    bookie.start_and_stop()
+
+
+def test_one_directory_may_have_journal_and_ledgers(tmp_path: Path) -> None:
+    bookie = Bookie(tmp_path, journals=1)
+    bookie.journals = bookie.ledgers[:1]
+    bookie.start_and_stop()
+    bookie.start_and_stop()
+    assert len(bookie.contents()) == 2 * 3
+
+
+@pytest.mark.parametrize("at", [0, 2, 3])
+def test_directory_that_lost_what_it_held_refuses_the_start_and_is_left_as_it_is(tmp_path: Path, at: int) -> None:
+    bookie = Bookie(tmp_path)
+    bookie.start_and_stop()
+    lost = bookie.directories[at]
+    shutil.rmtree(layout.current(lost))
+    assert f"directory {lost} of bookie b-1 has lost its contents" in bookie.refusal()
+    assert not os.path.exists(layout.current(lost))
+    shutil.rmtree(lost)
+    assert f"directory {lost} of bookie b-1 has lost its contents" in bookie.refusal()
+    assert not os.path.exists(lost)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_ledger_directory_without_the_mark_of_one_journal_was_emptied(tmp_path: Path, number: int) -> None:
+    bookie = Bookie(tmp_path)
+    bookie.start_and_stop()
+    os.remove(os.path.join(layout.current(bookie.ledgers[1]), mark_format.file_name(number)))
+    assert f"directory {bookie.ledgers[1]} of bookie b-1 has lost its contents" in bookie.refusal()
+
+
+def test_cookie_that_cannot_be_read_refuses_the_start_and_names_its_file(tmp_path: Path) -> None:
+    bookie = Bookie(tmp_path)
+    bookie.start_and_stop()
+    path = layout.cookie_path(bookie.ledgers[0])
+    Path(path).write_bytes(b"?")
+    refusal = bookie.refusal()
+    assert path in refusal
+    assert "the other directories of this bookie hold the same" in refusal
+
+
+def test_directories_of_another_bookie_refuse_the_start(tmp_path: Path) -> None:
+    bookie = Bookie(tmp_path)
+    bookie.start_and_stop()
+    assert "bookie id b-1 instead of b-2" in bookie.refusal("b-2")
+    os.rename(bookie.ledgers[0], tmp_path / "moved")
+    os.rename(bookie.ledgers[1], bookie.ledgers[0])
+    os.rename(tmp_path / "moved", bookie.ledgers[1])
+    assert f"directory {bookie.ledgers[0]} holds what belongs at {bookie.ledgers[1]}" in bookie.refusal()
+
+
+@pytest.mark.parametrize("name", [journal.file_name(5), entry_log.file_name(7)])
+def test_data_without_a_cookie_refuse_the_start_of_a_new_bookie(tmp_path: Path, name: str) -> None:
+    bookie = Bookie(tmp_path)
+    current = Path(layout.current(bookie.ledgers[0]))
+    current.mkdir(parents=True)
+    (current / "lost+found").mkdir()
+    (current / name).write_bytes(b"")
+    assert f"directory {bookie.ledgers[0]} holds a bookie's files but no cookie" in bookie.refusal()
+    os.remove(current / name)
+    bookie.start_and_stop()
+
+
+@pytest.mark.parametrize("name", ["lastMark", "18f3a.txn"])
+def test_directory_of_apaches_bookie_is_named_with_the_file_that_shows_it(tmp_path: Path, name: str) -> None:
+    """Its first mark has the name of ours; its journals have names that ours never have."""
+    bookie = Bookie(tmp_path)
+    current = Path(layout.current(bookie.ledgers[0]))
+    current.mkdir(parents=True)
+    (current / "a").write_bytes(bytes(mark_format.APACHE_MARK_BYTES))
+    (current / name).write_bytes(bytes(mark_format.APACHE_MARK_BYTES))
+    refusal = bookie.refusal()
+    assert f"directory {bookie.ledgers[0]} is an Apache bookie's: this bookie cannot read its {name}" in refusal
+
+
+def test_mark_of_ours_is_not_taken_for_apaches(tmp_path: Path) -> None:
+    bookie = Bookie(tmp_path)
+    current = Path(layout.current(bookie.ledgers[0]))
+    current.mkdir(parents=True)
+    (current / "lastMark").write_bytes(mark_format.encode_mark(mark_format.NO_JOURNAL))
+    bookie.start_and_stop()

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from bkspark.core.health import BookieFacts, ClusterFacts, StopCheck, reasons
+from bkspark.core.health import (
+    EXAMPLES_MAX,
+    FULL_SHARE,
+    BookieFacts,
+    ClusterFacts,
+    Reason,
+    StopCheck,
+    reasons,
+)
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 
 GIB = 1 << 30
@@ -94,3 +102,83 @@ def test_bookie_that_is_not_there_is_said_to_be_unknown() -> None:
 def test_empty_closed_ledger_does_not_count() -> None:
     empty = LedgerMetadata(1, 1, 1, (Fragment(0, ("b0",)),), LedgerState.CLOSED)
     assert against("b0", empty) == set()
+
+
+def text_of(code: str, found: list[Reason]) -> str:
+    return next(each.text for each in found if each.code == code)
+
+
+def test_bookie_that_is_down_needs_an_auditor() -> None:
+    assert codes(*BOOKIES, BookieFacts("x", "down"), auditor=None) == {"bookie_down", "no_auditor"}
+    assert codes(*BOOKIES, BookieFacts("x", "readonly"), auditor=None) == {"bookie_readonly"}
+
+
+def test_bookie_that_is_registered_and_does_not_answer_takes_no_writes() -> None:
+    assert codes(BookieFacts("x", "available", "no answer")) == {"bookie_unreachable", "no_writable_bookie"}
+
+
+def test_disks_are_full_above_the_limit_and_their_use_is_in_the_text() -> None:
+    at_limit = BookieFacts("x", "available", "", 5, 100)
+    assert FULL_SHARE == 1 - 5 / 100
+    assert codes(at_limit) == set()
+    found = reasons(ClusterFacts([BookieFacts("x", "down", "", 39, 1000)], 0, True, "b0"))
+    assert "x uses 96.1 % of its disks" in text_of("bookie_disk_full", found)
+    full = BookieFacts("x", "available", "", 0, 100)
+    assert codes(full) == {"bookie_disk_full"}
+    for unknown in (BookieFacts("x", "available", "", None, 100), BookieFacts("x", "available", "", 0, 0)):
+        assert codes(unknown) == set()
+
+
+def test_ledger_of_one_entry_counts_and_one_of_others_does_not() -> None:
+    check = StopCheck("b0", BOOKIES)
+    one = LedgerMetadata(1, 1, 1, (Fragment(0, ("b0",)),), LedgerState.CLOSED, last_entry=0)
+    check.look(1, one)
+    check.look(2, ledger("b1", quorums=(1, 1)))
+    assert check.ledgers == 1
+    assert [each.code for each in check.reasons()] == ["last_copy"]
+    open_and_empty = LedgerMetadata(2, 2, 2, (Fragment(0, ("b0", "b1")),))
+    check.look(3, open_and_empty)
+    assert check.ledgers == 2
+
+
+def test_every_fragment_with_the_bookie_counts() -> None:
+    bookies = (*BOOKIES[:1], BookieFacts("b1", "down"), *BOOKIES[2:])
+    for fragments in (
+        (Fragment(0, ("b0", "b1")), Fragment(5, ("b0", "b2"))),
+        (Fragment(0, ("b0", "b2")), Fragment(5, ("b0", "b1"))),
+        (Fragment(0, ("b3", "b2")), Fragment(5, ("b0", "b1"))),
+    ):
+        metadata = LedgerMetadata(2, 2, 2, fragments, LedgerState.CLOSED, last_entry=9)
+        assert against("b0", metadata, bookies=bookies) == {"last_copy"}
+    others = LedgerMetadata(2, 2, 2, (Fragment(0, ("b3", "b1")), Fragment(5, ("b0", "b2"))), LedgerState.CLOSED, 9)
+    assert against("b0", others, bookies=bookies) == set()
+
+
+def test_open_ledger_keeps_as_many_others_as_recovery_needs_and_no_fewer() -> None:
+    spare = tuple(BookieFacts(f"b{number}", "available") for number in (4, 5, 6))
+    open_ledger = ledger("b0", "b1", "b2", "b3", quorums=(4, 3), closed=False)
+    one_down = (BOOKIES[0], BookieFacts("b1", "down"), *BOOKIES[2:], *spare)
+    assert against("b0", open_ledger, bookies=one_down) == set()
+    two_down = (*one_down[:2], BookieFacts("b2", "down"), *one_down[3:])
+    assert against("b0", open_ledger, bookies=two_down) == {"recovery_quorum"}
+
+
+def test_writers_need_bookies_that_take_writes_and_answer() -> None:
+    open_ledger = ledger("b1", "b2", "b3", quorums=(3, 2), closed=False)
+    for state in (BookieFacts("b3", "readonly"), BookieFacts("b3", "available", "no answer")):
+        assert against("b0", open_ledger, bookies=(*BOOKIES[:3], state)) == {"too_few_bookies"}
+    check = StopCheck("b0", BOOKIES[:3])
+    check.look(1, open_ledger)
+    check.look(2, ledger("b1", "b2", quorums=(2, 2), closed=False))
+    assert "2 writable bookies would remain" in check.reasons()[0].text
+    assert "need 3" in check.reasons()[0].text
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_reason_names_some_ledgers_and_says_how_many_there_are(closed: bool) -> None:
+    for count, named in ((EXAMPLES_MAX, "{})"), (EXAMPLES_MAX + 1, "{}, ...)")):
+        check = StopCheck("b0", BOOKIES)
+        for ledger_id in range(count):
+            check.look(ledger_id, ledger("b0", quorums=(1, 1), closed=closed))
+        examples = ", ".join(map(str, range(EXAMPLES_MAX)))
+        assert f"{count} ledgers ({named.format(examples)}" in text_of("last_copy", check.reasons())

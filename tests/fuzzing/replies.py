@@ -3,6 +3,7 @@
     --replies N       hostile replies for each storage (default 5000)
     --seconds S       or so long for each storage, if that ends first
     --storage NAME    sorted, interleaved or db; several times; default: all three
+    --calls N         calls at the same time (default 16); most of a call is waiting for replies that do not come
     --seed N --json
 
 Three bookies of one storage run in a process of their own. Between them and the client is a peer that passes requests
@@ -66,7 +67,6 @@ CALL_S_MAX = 40.0
 """Longest that a call may take: some tries of `read_timeout_s` each, on each of three bookies."""
 STALL_S_MAX = 0.05
 RSS_MIB_GROWTH_MAX = 500
-CONCURRENT_CALLS = 16
 
 
 # ---- between bookies and client ----
@@ -459,7 +459,7 @@ async def attack(storage: str, ports: list[int], share: Any, hostile: Any, optio
             await caller.one()
             result.rss_mib_growth = max(result.rss_mib_growth, rss_mib(os.getpid()) - memory)
 
-    await asyncio.gather(*(go_on() for _ in range(CONCURRENT_CALLS)))
+    await asyncio.gather(*(go_on() for _ in range(options.calls)))
     share.value = 0.0
     turns.stop()
     result.replies, result.seconds = hostile.value, round(time.monotonic() - began, 1)
@@ -508,11 +508,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--replies", type=int, default=5_000)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--storage", action="append", choices=STORAGES)
+    parser.add_argument("--calls", type=int, default=16)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
-    if options.replies < 1 or options.seconds <= 0:
-        parser.error("--replies and --seconds must be above 0")
+    if options.replies < 1 or options.seconds <= 0 or options.calls < 1:
+        parser.error("--replies, --seconds and --calls must be above 0")
     results = []
     for storage in options.storage or STORAGES:
         result = run_storage(storage, options)

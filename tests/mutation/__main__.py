@@ -11,6 +11,8 @@
     --fresh                       forget everything that earlier runs found out
     --mutant-seconds SECONDS      leave the dearest tests of a mutant out beyond that (default 120)
     --stale-recordings            do not record tests again because the product changed: for quick looks
+    --fast                        leave out tests that start processes, and campaigns: a first look at many mutants
+    --tests FOLDER                only the tests of this folder; may be given several times
     --list                        print the survivors as entries for equivalent.toml
 
 Exit code 0 when no sampled mutant survived but those that `equivalent.toml` lists; 1 when one did, when an entry of the
@@ -66,6 +68,8 @@ LEFT_OUT = (
     "tests/simulation/test_mutants.py",
     "tests/crash/test_mutants.py",
 )
+FAST = "not cluster and not interop and not slow"
+"""The markers of the tests that `--fast` records."""
 STATE = ROOT / ".mutation"
 
 
@@ -79,15 +83,16 @@ def main(arguments: list[str] | None = None) -> int:
     if options.fresh:
         shutil.rmtree(STATE / "results", ignore_errors=True)
     (STATE / "results").mkdir(parents=True, exist_ok=True)
-    recordings = Recordings(STATE / "recordings", ROOT)
+    recordings = Recordings(STATE / ("fast-recordings" if options.fast else "recordings"), ROOT)
     results = STATE / "results" / ("chosen.jsonl" if options.id or options.against else f"{options.seed}.jsonl")
     campaign = Campaign(population, recordings, results, options.mutant_seconds, options.against)
     campaign.resume(mutants, again=options.again or bool(options.id or options.against))
     began = time.monotonic()
     with workers(min(options.processes, len(mutants))) as team:
         if not options.against:
-            missing = recordings.missing(files_of_tests(ROOT, FOLDERS, LEFT_OUT), accept_stale=options.stale_recordings)
-            record(team, recordings, missing, _say)
+            files = files_of_tests(ROOT, tuple(options.tests) or FOLDERS, LEFT_OUT)
+            missing = recordings.missing(files, accept_stale=options.stale_recordings)
+            record(team, recordings, missing, _say, FAST if options.fast else "")
         campaign.run(team, mutants, options.budget, _say)
     report = {
         "seed": options.seed,
@@ -117,6 +122,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--fresh", action="store_true")
     parser.add_argument("--stale-recordings", action="store_true")
+    parser.add_argument("--fast", action="store_true")
+    parser.add_argument("--tests", action="append", default=[])
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args(arguments)
     if options.budget <= 0 or options.processes < 1 or options.mutants < 1 or options.mutant_seconds <= 0:

@@ -32,7 +32,7 @@ CONTROL_EVERY = 50
 LIMIT_FACTOR = 6.0
 LIMIT_LEAST_S = 15.0
 """Time limit of a test before it counts as hanging: seconds, or a multiple of its time under coverage."""
-_ROUNDS_S = (3.0, 20.0)
+_ROUNDS_S = (1.0, 4.0, 20.0)
 """Up to where the tests of the first rounds add up; the last round has the rest."""
 _FILE_S = 0.15
 """What importing one more file of tests takes."""
@@ -78,10 +78,14 @@ class Worker:
         )
 
     def run(
-        self, tests: list[tuple[str, float]], change: dict[str, str] | None = None, record: Path | None = None
+        self,
+        tests: list[tuple[str, float]],
+        change: dict[str, str] | None = None,
+        record: Path | None = None,
+        markers: str = "",
     ) -> dict[str, Any]:
-        """Run one job and return its answer."""
-        job = {"change": change, "tests": tests, "record": str(record) if record else None}
+        """Run one job and return its answer; `markers`, pytest's expression, chooses among tests that are recorded."""
+        job = {"change": change, "tests": tests, "record": str(record) if record else None, "markers": markers}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(job) + "\n")
@@ -128,15 +132,17 @@ def workers(count: int, root: Path = ROOT) -> Iterator[list[Worker]]:
         signal.signal(signal.SIGTERM, before)
 
 
-def record(team: list[Worker], recordings: Recordings, files: list[str], say: Callable[[str], None]) -> None:
-    """Record test files; a file that cannot be run is an error.
+def record(
+    team: list[Worker], recordings: Recordings, files: list[str], say: Callable[[str], None], markers: str = ""
+) -> None:
+    """Record test files; a file that cannot be run is an error. `markers`: pytest's expression, if not all tests count.
 
     Raises:
         RuntimeError: tests of a file could not be run.
     """
 
     def one(worker: Worker, file: str) -> None:
-        answer = worker.run([(file, _RECORDING_S)], record=recordings.path(file))
+        answer = worker.run([(file, _RECORDING_S)], record=recordings.path(file), markers=markers)
         if not recordings.load(file, accept_stale=True):
             raise RuntimeError(f"{file} cannot be recorded: {answer['outcome']} {answer['detail']}")
         say(f"recorded {file} in {answer['seconds']:.0f} s")
@@ -178,6 +184,13 @@ class Campaign:
                 self.verdicts[verdict.id] = verdict
         if again:
             self.verdicts = {name: verdict for name, verdict in self.verdicts.items() if verdict.killed}
+        for mutant in mutants:
+            if mutant.id in self.verdicts:
+                self._note_killer(mutant, self.verdicts[mutant.id])
+
+    def _note_killer(self, mutant: Mutant, verdict: Verdict) -> None:
+        if verdict.killed and verdict.test:
+            self._killers.setdefault(mutant.module, Counter())[verdict.test] += 1
 
     def run(self, team: list[Worker], mutants: list[Mutant], budget_s: float, say: Callable[[str], None]) -> None:
         """Run the mutants that are not known yet, until the budget is spent."""
@@ -193,8 +206,7 @@ class Campaign:
             verdict = self.judge(worker, mutant)
             with self._writing, self._results.open("a") as file:
                 self.verdicts[mutant.id] = verdict
-                if verdict.killed and verdict.test:
-                    self._killers.setdefault(mutant.module, Counter())[verdict.test] += 1
+                self._note_killer(mutant, verdict)
                 file.write(json.dumps(asdict(verdict)) + "\n")
             say(f"{len(self.verdicts)} {verdict.how} in {verdict.seconds:.1f} s: {mutant.id} {mutant}")
 
@@ -212,9 +224,17 @@ class Campaign:
         if self._against:
             return self._against, 0
         tests = self._recordings.executing(mutant.module, mutant.lines)
-        # What has killed others of this module comes first, if it is cheap: it looks closely.
         killers = self._killers.setdefault(mutant.module, Counter())
-        tests.sort(key=lambda test: (-killers[test.name] if test.seconds < _KILLER_S else 0, test.seconds, test.name))
+        files = {test.name.partition("::")[0] for test in tests}
+        direct = {file for file in files if _is_about(file, mutant.module)}
+
+        def closeness(test: CoveringTest) -> tuple[int, bool]:
+            # What has killed others of this module comes first, then the module's own tests: they look closely.
+            return -killers[test.name], test.name.partition("::")[0] not in direct
+
+        tests.sort(
+            key=lambda test: (*(closeness(test) if test.seconds < _KILLER_S else (0, True)), test.seconds, test.name)
+        )
         chosen, total = [], 0.0
         for test in tests:
             total += test.seconds
@@ -282,6 +302,12 @@ class Campaign:
 
 def _hangs(worker: Worker, slow: list[tuple[str, float]], change: dict[str, str] | None) -> bool:
     return bool(worker.run(slow, change)["outcome"] == "timeout")
+
+
+def _is_about(file: str, module: str) -> bool:
+    """Say whether a file of tests has the name of a module, or nearly so."""
+    name = Path(module).stem.removesuffix("s")
+    return name in Path(file).stem
 
 
 def _in_rounds(tests: list[CoveringTest]) -> list[list[CoveringTest]]:

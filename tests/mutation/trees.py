@@ -23,5 +23,7 @@ def copy_tree(target: Path, root: Path = ROOT) -> None:
 def environment(tree: Path) -> dict[str, str]:
     """Return the variables with which a process imports a copy's modules, and not those of the working tree."""
     settings = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COVERAGE_"))}
+    # Bytecode is kept in the copy: each mutant has a process of its own, which would compile everything again.
+    settings.pop("PYTHONDONTWRITEBYTECODE", None)
     # Threads that a library starts when it is imported do not survive a fork.
-    return {**settings, "PYTHONPATH": str(tree), "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**settings, "PYTHONPATH": str(tree), "OPENBLAS_NUM_THREADS": "1"}

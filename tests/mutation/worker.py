@@ -3,12 +3,12 @@
 The working directory is the copy. Jobs are JSON lines on stdin, one answer each on stdout; the end of stdin ends the
 worker:
 
-    {"change": {"path", "text"} | null, "tests": [[test, seconds], ...], "record": path | null}
+    {"change": {"path", "text"} | null, "tests": [[test, seconds], ...], "record": path | null, "markers": text}
     {"outcome", "test", "detail", "seconds", "passed"}
 
 `change` replaces one file for the time of the job. `tests` (or whole files) are run in that order until one fails;
 `seconds` is how long each may take. With `record` the tests of one file are run under coverage, and what each executed
-is written to that path.
+is written to that path; `markers` chooses some of them, as pytest's option -m.
 `outcome` is `passed`, `failed` (a test, or importing one), `timeout`, `crashed` (the process ended in the middle) or
 `flooded` (more than `DISK_BYTES_MAX` of files, or `MEMORY_BYTES_MAX` of memory).
 
@@ -218,7 +218,8 @@ def _test(job: Job, tree: Path, room: Path, pipe: int) -> int:
     options = ["--rootdir", str(tree), "-c", str(tree / "setup.cfg"), "--basetemp", str(room / "base" / "pytest")]
     arguments = [*options, "-q", "-p", "no:cacheprovider", *(str(tree / file) for file in files)]
     plugins: list[object] = [recorder] if recorder else [_Chosen(wanted), _Teller(pipe)]
-    code = int(pytest.main([*arguments, *([] if recorder else ["-x"])], plugins=plugins))
+    more = ["-m", job["markers"]] if recorder else ["-x"]
+    code = int(pytest.main([*arguments, *more], plugins=plugins))
     if recorder is not None:
         recorder.write(Path(job["record"]))
     _tell(pipe, "end", "", str(code))

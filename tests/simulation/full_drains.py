@@ -28,16 +28,13 @@ from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.paths import parse_ledger_path
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire.digest import EntryDigest
-from bookie_service.cluster import plan_follower
 from bookie_service.cluster.plan_follower import PlanFollower
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.drain import Drain, DrainCancelled
 from bookie_service.replication.options import AutoRecoveryOptions, RepairOptions
 from tests.crash.images import Loss
-from tests.planting import changed
 from tests.simulation.full_cluster import URI, FullBookie
 from tests.simulation.full_repairs import RepairSchedule, _has, _image_of
-from tests.simulation.full_schedule import FullOutcome
 
 DRAINED_S = 300.0
 """Virtual seconds after the faults in which a drain must end."""
@@ -58,10 +55,6 @@ class DrainSchedule(RepairSchedule):
         self._stopped: set[str] = set()
         self._works: set[asyncio.Task[None]] = set()
 
-    def run(self) -> FullOutcome:
-        with changed(plan_follower, "_now_ms", lambda old: lambda: int(self.loop.time() * 1000)):
-            return super().run()
-
     # ---- the schedule ----
 
     async def _happen(self, span_s: float) -> None:
@@ -72,7 +65,10 @@ class DrainSchedule(RepairSchedule):
         tree = self.store.session()
         plans = BookiePlans(tree, _URI)
         await _surely(plans.prepare)
-        followers = [PlanFollower(plans, bookie.id, self._follower(bookie)) for bookie in self.cluster.bookies]
+        followers = [
+            PlanFollower(plans, bookie.id, self._follower(bookie), lambda: int(self.loop.time() * 1000))
+            for bookie in self.cluster.bookies
+        ]
         for follower in followers:
             await follower.start()
         try:

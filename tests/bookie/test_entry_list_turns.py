@@ -1,0 +1,250 @@
+"""Lists of entries: one at a time, connections in turns, with pauses, and no place is lost whatever happens."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from bkspark.errors import StorageDamaged
+from bkspark.wire.status import Status
+from bookie_service.engine.entry_lists import STEP_S, EntryLists, StepReport
+from bookie_service.engine.shares import ShareLimits
+
+
+class Machine:
+    """A clock, timers, and a thread that runs one thing at a time, when the test lets it."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.apart: list[tuple[Callable[[], StepReport], Callable[[StepReport], None]]] = []
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = itertools.count()
+        self.pauses: list[float] = []
+
+    def run_apart(self, work: Callable[[], StepReport], then: Callable[[StepReport], None]) -> None:
+        self.apart.append((work, then))
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> object:
+        self.pauses.append(seconds)
+        heapq.heappush(self._timers, (self.now_s + seconds, next(self._count), callback))
+        return None
+
+    def step(self) -> bool:
+        """Let the thread finish, or the next timer; return whether there was either."""
+        assert len(self.apart) <= 1, "one list is built at a time"
+        if self.apart:
+            work, then = self.apart.pop()
+            then(work())
+        elif self._timers:
+            self.now_s, _, callback = heapq.heappop(self._timers)
+            callback()
+        else:
+            return False
+        return True
+
+    def finish(self) -> None:
+        while self.step():
+            continue
+
+
+class Client:
+    """A connection."""
+
+    is_open = True
+    is_taking = True
+
+    def __init__(self, machine: Machine, address: str = "a") -> None:
+        self.machine = machine
+        self.address = address
+        self.gave_up: list[str] = []
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> object:
+        return self.machine.call_later(seconds, callback)
+
+    def send(self, parts: object) -> None:
+        raise AssertionError("lists are sent by themselves")
+
+    def when_taking(self, callback: Callable[[], None]) -> None:
+        raise AssertionError("lists do not wait for this")
+
+    def give_up(self, why: str) -> None:
+        self.gave_up.append(why)
+
+
+class List:
+    """A list whose steps take some time each, and may fail in one of them."""
+
+    ledger_id = 7
+
+    def __init__(self, bench: Bench, client: Client, name: str, *steps_s: float | Exception) -> None:
+        self._bench = bench
+        self.client = client
+        self._name = name
+        self._steps_s = steps_s
+        self.refuses: Exception | None = None
+        self.begins: Exception | None = None
+        self.is_refused_at_once = False
+
+    def begin(self) -> Iterator[None] | None:
+        self._bench.log.append(f"begin {self._name}")
+        if self.begins is not None:
+            raise self.begins
+        return None if self.is_refused_at_once else self._steps()
+
+    def _steps(self) -> Iterator[None]:
+        for step_s in self._steps_s:
+            if isinstance(step_s, Exception):
+                raise step_s
+            self._bench.machine.now_s += step_s
+            yield
+
+    def finish(self) -> None:
+        self._bench.log.append(f"finish {self._name}")
+
+    def refuse(self, status: int) -> None:
+        self._bench.log.append(f"refuse {self._name} {Status(status).name}")
+        if self.refuses is not None:
+            raise self.refuses
+
+
+class Bench:
+    """The lists of a bookie, and what became of them in order."""
+
+    def __init__(self, places: int = 100) -> None:
+        self.machine = Machine()
+        self.log: list[str] = []
+        self.status = Status.EOK
+        limits = ShareLimits(places, places, places)
+        self.lists = EntryLists(limits, self.machine.run_apart, lambda: self.machine.now_s, lambda *_: self.status)
+
+    def client(self) -> Client:
+        return Client(self.machine)
+
+    def add(self, client: Client, name: str, *steps_s: float | Exception) -> List:
+        made = List(self, client, name, *steps_s)
+        assert self.lists.add(made)
+        return made
+
+
+def test_connections_take_turns_list_by_list() -> None:
+    bench = Bench()
+    one, other = bench.client(), bench.client()
+    for name in ("a1", "a2", "a3"):
+        bench.add(one, name)
+    bench.add(other, "b1")
+    bench.machine.finish()
+    order = [each.removeprefix("begin ") for each in bench.log if each.startswith("begin")]
+    assert order == ["a1", "a2", "b1", "a3"]
+    assert bench.log == [f"{verb} {name}" for name in order for verb in ("begin", "finish")]
+    assert len(bench.lists) == 0
+
+
+def test_list_that_comes_when_nothing_is_left_is_built() -> None:
+    bench = Bench()
+    client = bench.client()
+    for name in ("one", "two"):
+        bench.add(client, name)
+        bench.machine.finish()
+    assert bench.log == ["begin one", "finish one", "begin two", "finish two"]
+
+
+def test_step_is_about_a_millisecond_and_a_pause_four_times_as_long_follows_each() -> None:
+    bench = Bench()
+    bench.add(bench.client(), "a", *[STEP_S / 4] * 10)
+    bench.machine.finish()
+    assert bench.machine.pauses == [pytest.approx(4 * part) for part in (STEP_S, STEP_S, STEP_S / 2)]
+    assert bench.log == ["begin a", "finish a"]
+
+
+def test_steps_that_take_longer_pause_longer_and_others_wait_meanwhile() -> None:
+    bench = Bench()
+    bench.add(bench.client(), "a", 0.05)
+    bench.add(bench.client(), "b", 0.05)
+    while "begin b" not in bench.log:
+        assert bench.machine.step()
+    assert bench.machine.now_s == pytest.approx(0.05 * 5)
+
+
+def test_places_are_limited_and_come_back_when_a_list_is_done() -> None:
+    bench = Bench(places=2)
+    client = bench.client()
+    bench.add(client, "a")
+    bench.add(client, "b")
+    assert not bench.lists.add(List(bench, client, "c"))
+    assert len(bench.lists) == 2
+    bench.machine.finish()
+    assert len(bench.lists) == 0
+    bench.add(client, "d")
+    assert "begin c" not in bench.log
+
+
+def test_lists_of_closed_connections_are_dropped_and_their_places_come_back() -> None:
+    bench = Bench()
+    gone, there = bench.client(), bench.client()
+    bench.add(gone, "a", 0.01, 0.01)
+    for name in ("b", "c"):
+        bench.add(gone, name)
+    bench.add(there, "d")
+    assert len(bench.lists) == 4
+    assert bench.machine.step()
+    gone.is_open = False
+    bench.machine.finish()
+    assert bench.log == ["begin a", "begin d", "finish d"]
+    assert len(bench.lists) == 0
+
+
+@pytest.mark.parametrize("how", ["status", "at once", "raises"])
+def test_list_that_is_refused_gives_way_to_the_next_one_a_turn_later(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench()
+    client = bench.client()
+    bench.status = Status.EUA if how == "status" else Status.EOK
+    first = List(bench, client, "a")
+    first.is_refused_at_once = how == "at once"
+    first.begins = RuntimeError("a defect") if how == "raises" else None
+    assert bench.lists.add(first)
+    bench.status = Status.EOK
+    bench.add(client, "b")
+    assert "begin b" not in bench.log
+    assert len(bench.lists) == 1
+    bench.machine.finish()
+    refused = {"status": ["refuse a EUA"], "at once": ["begin a"], "raises": ["begin a", "refuse a EIO"]}[how]
+    assert bench.log == [*refused, "begin b", "finish b"]
+    assert ("this is a defect of the bookie" in caplog.text) == (how == "raises")
+    assert len(bench.lists) == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (StorageDamaged("the index is damaged"), "the index is damaged"),
+        (OSError("the disk fails"), "the disk fails"),
+        (RuntimeError("a defect"), "this is a defect of the bookie"),
+    ],
+)
+def test_list_that_fails_in_the_middle_is_answered_eio_and_the_next_one_is_built(
+    error: Exception, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench()
+    client = bench.client()
+    bench.add(client, "a", 0.01, error)
+    bench.add(client, "b")
+    bench.machine.finish()
+    assert bench.log == ["begin a", "refuse a EIO", "begin b", "finish b"]
+    assert line in caplog.text
+    assert client.gave_up == []
+    assert len(bench.lists) == 0
+
+
+def test_connection_whose_list_cannot_even_be_refused_is_closed() -> None:
+    bench = Bench()
+    client = bench.client()
+    made = bench.add(client, "a", RuntimeError("a defect"))
+    made.refuses = RuntimeError("another one")
+    bench.machine.finish()
+    assert client.gave_up == ["a request of it failed, and cannot be refused"]
+    assert len(bench.lists) == 0

@@ -1,0 +1,227 @@
+"""A bookie follows what operators plan for it: at its start, at each change, and to the end of the plan's time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bkspark.errors import MetadataError
+from bkspark.metadata.bookie_plans import DRAIN, MAINTENANCE, BookiePlan, BookiePlans
+from bkspark.metadata.memory import MemoryStore, MemoryTree
+from bkspark.metadata.tree import Stat
+from bkspark.metadata.uri import MetadataUri
+from bookie_service.cluster.plan_follower import PlanFollower
+from tests.simulation.virtual_loop import VirtualLoop
+
+URI = MetadataUri.parse("zk://h/ledgers")
+ID = "b-1"
+PLAN = BookiePlan(ID, MAINTENANCE, "operator", since_ms=0)
+START_MS = 1_700_000_000_000
+
+
+async def _no_connection(*_: Any) -> Any:
+    raise AssertionError("nothing is dialled")
+
+
+class Unsteady(MemoryTree):
+    """A session that may fail to read, and may lose watches."""
+
+    fails = False
+    reads = 0
+
+    async def get(self, path: str) -> tuple[bytes, Stat]:
+        self.reads += 1
+        if self.fails:
+            raise MetadataError("the metadata store does not answer")
+        return await super().get(path)
+
+    async def watch(self, path: str, callback: Callable[[], None]) -> Callable[[], None]:
+        if self.fails:
+            raise MetadataError("the metadata store does not answer")
+        return await super().watch(path, callback)
+
+
+class Bench:
+    """A store of plans, and a follower that notes which plan it got when."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.tree = Unsteady(self.store, 77, 10.0)
+        self.plans = BookiePlans(self.store.session(), URI)
+        self.seen: list[tuple[float, BookiePlan | None]] = []
+        self.error: Exception | None = None
+        self.follower = PlanFollower(BookiePlans(self.tree, URI), ID, self._follow, now_ms)
+
+    def _follow(self, plan: BookiePlan | None) -> None:
+        if self.error is not None:
+            raise self.error
+        self.seen.append((round(now_s(), 1), plan))
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def now_ms() -> int:
+    return START_MS + int(now_s() * 1000)
+
+
+def run(test: Callable[[Bench], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        bench = Bench()
+        try:
+            await test(bench)
+        finally:
+            await bench.follower.stop()
+
+    with contextlib.closing(VirtualLoop(_no_connection)) as loop:
+        loop.run_until_complete(whole())
+
+
+def test_plan_that_is_there_at_the_start_is_followed_before_the_start_ends() -> None:
+    async def test(bench: Bench) -> None:
+        await bench.plans.set(PLAN)
+        await bench.follower.start()
+        assert bench.seen == [(0.0, PLAN)]
+        await asyncio.sleep(600)
+        assert bench.seen == [(0.0, PLAN)], "it is followed once"
+
+    run(test)
+
+
+def test_change_is_followed_at_once_and_so_is_its_end() -> None:
+    async def test(bench: Bench) -> None:
+        await bench.follower.start()
+        await asyncio.sleep(5)
+        await bench.plans.set(PLAN)
+        await asyncio.sleep(5)
+        drain = replace(PLAN, kind=DRAIN)
+        await bench.plans.set(drain)
+        await asyncio.sleep(5)
+        await bench.plans.end(ID)
+        await asyncio.sleep(5)
+        assert bench.seen == [(5.0, PLAN), (10.0, drain), (15.0, None)]
+
+    run(test)
+
+
+def test_missed_change_lasts_for_a_minute_at_most() -> None:
+    async def test(bench: Bench) -> None:
+        await bench.follower.start()
+        await asyncio.sleep(1)
+        bench.store._watches.clear()
+        await bench.plans.set(PLAN)
+        await asyncio.sleep(58)
+        assert bench.seen == []
+        await asyncio.sleep(3)
+        assert bench.seen == [(60.0, PLAN)]
+
+    run(test)
+
+
+def test_plan_ends_when_its_time_is_over() -> None:
+    async def test(bench: Bench) -> None:
+        timed = replace(PLAN, until_ms=START_MS + 90_500)
+        await bench.plans.set(timed)
+        await bench.follower.start()
+        await asyncio.sleep(200)
+        assert bench.seen == [(0.0, timed), (90.5, None)]
+        over = replace(PLAN, until_ms=START_MS + 100_000)
+        await bench.plans.set(over)
+        await asyncio.sleep(100)
+        assert len(bench.seen) == 2, "a plan whose time is over is none"
+
+    run(test)
+
+
+def test_store_that_fails_leaves_the_last_plan_in_force_up_to_its_end() -> None:
+    async def test(bench: Bench) -> None:
+        timed = replace(PLAN, until_ms=START_MS + 30_000)
+        await bench.plans.set(timed)
+        await bench.follower.start()
+        await asyncio.sleep(1)
+        bench.tree.fails = True
+        await bench.plans.end(ID)
+        await asyncio.sleep(28)
+        assert bench.seen == [(0.0, timed)]
+        await asyncio.sleep(2)
+        assert [plan for _, plan in bench.seen] == [timed, None]
+
+    run(test)
+
+
+def test_store_that_fails_is_asked_every_second_until_it_answers() -> None:
+    async def test(bench: Bench) -> None:
+        bench.tree.fails = True
+        await bench.follower.start()
+        await asyncio.sleep(10)
+        await bench.plans.set(PLAN)
+        bench.tree.fails = False
+        await asyncio.sleep(2)
+        assert [plan for _, plan in bench.seen] == [PLAN]
+        # The watch was made, too.
+        await bench.plans.end(ID)
+        await asyncio.sleep(0.5)
+        assert [plan for _, plan in bench.seen] == [PLAN, None]
+
+    run(test)
+
+
+def test_plan_that_cannot_be_read_is_left_until_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(bench: Bench) -> None:
+        await bench.plans.set(PLAN)
+        path = f"/ledgers/underreplication/plans/{ID}"
+        await bench.follower.start()
+        await asyncio.sleep(1)
+        await bench.store.session().set(path, b"{", -1)
+        reads = bench.tree.reads
+        await asyncio.sleep(50)
+        assert bench.seen == [(0.0, PLAN)]
+        assert bench.tree.reads - reads < 5, "it is not asked for every second"
+        assert "the last one stays" in caplog.text
+        await bench.plans.end(ID)
+        await asyncio.sleep(1)
+        assert [plan for _, plan in bench.seen] == [PLAN, None]
+
+    run(test)
+
+
+def test_plan_that_the_bookie_could_not_follow_is_tried_again() -> None:
+    """The status of a bookie is written to its disks, which may be full."""
+
+    async def test(bench: Bench) -> None:
+        await bench.follower.start()
+        bench.error = OSError("no space")
+        await bench.plans.set(PLAN)
+        await asyncio.sleep(3)
+        assert bench.seen == []
+        bench.error = None
+        await asyncio.sleep(1.5)
+        assert [plan for _, plan in bench.seen] == [PLAN]
+
+    run(test)
+
+
+def test_follower_that_stopped_follows_nothing_and_watches_nothing() -> None:
+    async def test(bench: Bench) -> None:
+        await bench.follower.start()
+        await asyncio.sleep(1)
+        await bench.follower.stop()
+        await bench.plans.set(PLAN)
+        await asyncio.sleep(100)
+        assert bench.seen == []
+        assert bench.store._watches == []
+
+    run(test)
+
+
+def test_follower_that_was_not_started_can_be_stopped() -> None:
+    async def test(bench: Bench) -> None:
+        assert bench.seen == []
+
+    run(test)

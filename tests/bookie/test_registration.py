@@ -1,0 +1,261 @@
+"""A bookie's place in the list of bookies: taken at the start, kept over expired sessions, moved, and given back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bkspark.errors import MetadataError, NodeExists
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.memory import Fault, MemoryStore, MemoryTree
+from bkspark.metadata.registration import REASON, BookieAddress
+from bkspark.metadata.uri import MetadataUri
+from bookie_service.cluster.registration import SETTLE_S, Registration
+from tests.simulation.virtual_loop import VirtualLoop
+
+URI = MetadataUri.parse("zk://h/ledgers")
+ID = "b-1"
+ADDRESS = BookieAddress("10.0.0.1", 3181, {"bkspark.version": "1"})
+WRITABLE, READ_ONLY = f"/ledgers/available/{ID}", f"/ledgers/available/readonly/{ID}"
+TIMEOUT_S = 10.0
+
+
+async def _no_connection(*_: Any) -> Any:
+    raise AssertionError("nothing is dialled")
+
+
+class Bench:
+    """A metadata store, one bookie's session, and its registration."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.tree = self.store.session(TIMEOUT_S)
+        self.registry = BookieRegistry(self.tree, URI)
+
+    async def registered(self, *, read_only: bool = False) -> Registration:
+        await self.registry.initialize_cluster()
+        registration = Registration(self.registry, ID, ADDRESS, read_only=read_only)
+        await registration.enter()
+        return registration
+
+    def owners(self) -> tuple[int | None, int | None]:
+        """Return the sessions of the node for writable bookies and of the one for read-only bookies."""
+        found = [self.store.find(path) for path in (WRITABLE, READ_ONLY)]
+        return tuple(None if node is None else node.owner for node in found)  # type: ignore[return-value]
+
+    def fail_writes(self, count: int) -> None:
+        self.store.faults = {self.store.writes + at: Fault.LOST_BEFORE for at in range(count)}
+
+    def another(self) -> MemoryTree:
+        return self.store.session(TIMEOUT_S)
+
+
+def run(test: Callable[[Bench], Awaitable[None]]) -> None:
+    with contextlib.closing(VirtualLoop(_no_connection)) as loop:
+        loop.run_until_complete(test(Bench()))  # type: ignore[arg-type]
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_bookie_is_known_from_enter_to_leave_with_its_address(read_only: bool) -> None:
+    async def test(bench: Bench) -> None:
+        registration = await bench.registered(read_only=read_only)
+        ours = bench.tree.session_id
+        assert registration.is_registered
+        assert bench.owners() == ((None, ours) if read_only else (ours, None))
+        assert await BookieRegistry(bench.another(), URI).registration(ID) == ADDRESS
+        await registration.leave()
+        assert bench.owners() == (None, None)
+
+    run(test)
+
+
+def test_node_of_an_earlier_process_is_replaced_at_once_at_the_start() -> None:
+    """The directories are locked, so that process is dead, and its session only has not expired yet."""
+
+    async def test(bench: Bench) -> None:
+        await bench.registry.initialize_cluster()
+        earlier = BookieRegistry(bench.another(), URI)
+        await earlier.register(ID, replace(ADDRESS, port=1))
+        await bench.registered()
+        assert bench.owners() == (bench.tree.session_id, None)
+        assert await earlier.registration(ID) == ADDRESS
+        assert now_s() < 0.1
+
+    run(test)
+
+
+def test_bookie_whose_session_expired_registers_again_by_itself() -> None:
+    async def test(bench: Bench) -> None:
+        registration = await bench.registered()
+        for _ in range(2):
+            before = bench.tree.session_id
+            bench.store.expire(bench.tree)
+            assert bench.owners() == (None, None)
+            await asyncio.sleep(0)
+            assert not registration.is_registered
+            await registration.settled()
+            assert registration.is_registered
+            assert bench.owners() == (bench.tree.session_id, None)
+            assert bench.tree.session_id != before
+        assert not registration.lost.done()
+
+    run(test)
+
+
+def test_bookie_tries_every_second_until_the_store_takes_its_registration() -> None:
+    async def test(bench: Bench) -> None:
+        registration = await bench.registered()
+        bench.fail_writes(3)
+        bench.store.expire(bench.tree)
+        await asyncio.sleep(2.5)
+        assert not registration.is_registered
+        await registration.settled()
+        assert registration.is_registered
+        assert bench.owners() == (bench.tree.session_id, None)
+        assert 3.0 <= now_s() < 3.1
+        assert not registration.lost.done()
+
+    run(test)
+
+
+def test_process_whose_id_was_taken_while_its_session_was_gone_has_to_end() -> None:
+    async def test(bench: Bench) -> None:
+        registration = await bench.registered()
+        other = bench.another()
+        bench.store.expire(bench.tree)
+        await BookieRegistry(other, URI).register(ID, ADDRESS)
+        # The other process may be the remains of an earlier session, which would end in this time.
+        await asyncio.sleep(2 * TIMEOUT_S - 1)
+        assert not registration.lost.done()
+        assert isinstance(await registration.lost, NodeExists)
+        assert now_s() < 2 * TIMEOUT_S + 1
+        assert not registration.is_registered
+        await registration.leave()
+        assert bench.owners() == (other.session_id, None), "the node of the other process stays"
+
+    run(test)
+
+
+def test_change_of_mode_is_never_without_a_registration_and_has_its_reason() -> None:
+    async def test(bench: Bench) -> None:
+        registration = await bench.registered()
+        seen: list[tuple[int | None, int | None]] = []
+        for path in (WRITABLE, READ_ONLY):
+            await bench.another().watch(path, lambda: seen.append(bench.owners()))
+        ours = bench.tree.session_id
+        reader = BookieRegistry(bench.another(), URI)
+
+        registration.change(read_only=True, reason="the disks are full")
+        await registration.settled()
+        assert bench.owners() == (None, ours)
+        found = await reader.registration(ID)
+        assert found is not None
+        assert found.properties == {**ADDRESS.properties, REASON: "the disks are full"}
+
+        registration.change(read_only=False)
+        await registration.settled()
+        assert bench.owners() == (ours, None)
+        assert await reader.registration(ID) == ADDRESS
+        assert seen
+        assert (None, None) not in seen
+
+    run(test)
+
+
+def test_change_to_what_is_so_already_writes_nothing_and_a_new_reason_is_written() -> None:
+    async def test(bench: Bench) -> None:
+        registration = await bench.registered(read_only=True)
+        writes = bench.store.writes
+        registration.change(read_only=True)
+        await registration.settled()
+        assert bench.store.writes == writes
+        registration.change(read_only=True, reason="maintenance")
+        await registration.settled()
+        found = await BookieRegistry(bench.another(), URI).registration(ID)
+        assert found is not None
+        assert found.properties[REASON] == "maintenance"
+        assert bench.owners() == (None, bench.tree.session_id)
+
+    run(test)
+
+
+def test_last_of_several_changes_counts_also_when_it_comes_during_a_retry() -> None:
+    async def test(bench: Bench) -> None:
+        registration = await bench.registered()
+        bench.fail_writes(2)
+        registration.change(read_only=True, reason="one")
+        await asyncio.sleep(0.5)
+        registration.change(read_only=False)
+        registration.change(read_only=True, reason="two")
+        await registration.settled()
+        assert bench.owners() == (None, bench.tree.session_id)
+        found = await BookieRegistry(bench.another(), URI).registration(ID)
+        assert found is not None
+        assert found.properties[REASON] == "two"
+
+    run(test)
+
+
+def test_settled_does_not_wait_for_ever() -> None:
+    async def test(bench: Bench) -> None:
+        registration = await bench.registered()
+        await registration.settled()
+        assert now_s() < 0.1
+        bench.fail_writes(1000)
+        registration.change(read_only=True)
+        await registration.settled()
+        assert SETTLE_S <= now_s() < SETTLE_S + 1
+        bench.store.faults = {}
+        await registration.leave()
+
+    run(test)
+
+
+def test_leave_ends_a_retry_and_removes_both_nodes() -> None:
+    """A change from one mode to the other may have been interrupted between the two."""
+
+    async def test(bench: Bench) -> None:
+        registration = await bench.registered()
+        bench.store.faults = {bench.store.writes + 1: Fault.LOST_BEFORE}
+        registration.change(read_only=True)
+        await asyncio.sleep(0.5)
+        ours = bench.tree.session_id
+        assert bench.owners() == (ours, ours)
+        await registration.leave()
+        assert bench.owners() == (None, None)
+        await asyncio.sleep(10)
+        assert bench.owners() == (None, None)
+
+    run(test)
+
+
+def test_leave_reports_a_store_that_fails_and_does_not_raise(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(bench: Bench) -> None:
+        registration = await bench.registered()
+        bench.fail_writes(1)
+        await registration.leave()
+        assert "left without taking the registration back" in caplog.text
+        assert bench.owners() == (bench.tree.session_id, None)
+
+    run(test)
+
+
+def test_start_against_a_store_that_fails_says_so() -> None:
+    async def test(bench: Bench) -> None:
+        await bench.registry.initialize_cluster()
+        registration = Registration(bench.registry, ID, ADDRESS, read_only=False)
+        bench.fail_writes(1)
+        with pytest.raises(MetadataError):
+            await registration.enter()
+        assert not registration.is_registered
+
+    run(test)
