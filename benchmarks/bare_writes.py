@@ -2,7 +2,7 @@
 
 For each bookie a thread appends groups to a file as its journal does (preallocated, one fdatasync a group, durable
 bytes leave the page cache), and another thread writes the same bytes to a second file as flushes of the write cache
-do (2 MiB, then fdatasync), behind the first by no more than a half of the cache. All memory is the writer's own and
+do (2 MiB, then fdatasync), at most half a cache later than the first. All memory is the writer's own and
 stays in use, so copies into the page cache cost what they cost a bookie.
 """
 

@@ -1,6 +1,6 @@
 """Where the threads of processes spend their time, from samples of `/proc/PID/task/TID`: running, or in which call.
 
-A share "ready" is time for which a thread waited for a processor. A call on a file is told apart by the file's kind;
+A share "ready" is time for which a thread waited for a processor. Calls on files of different kinds count apart;
 of a sync that waits, the part of the kernel that it waits for is shown. Linux on x86-64, as root.
 """
 

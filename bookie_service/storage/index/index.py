@@ -77,7 +77,7 @@ class IndexPaths:
         self.moves = 0
         """How often a file moved; incremented before `path` returns the new place."""
         self.removed: set[int] = set()
-        """Ledgers that are gone, and whose files still have to be removed: to readers they have none."""
+        """Ledgers that are gone, and whose files still have to be removed: readers do not see these."""
 
     def place(self, ledger_id: int) -> int:
         """Return the number of the directory that a ledger's file is in, or will be in."""
