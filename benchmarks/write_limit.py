@@ -1,6 +1,7 @@
 """How near writes to three bookies come to what the disk allows, and what the processes use meanwhile.
 
     python -m benchmarks.write_limit [--rounds N] [--seconds S] [--sizes BYTES ...] [--dir DIR] [--profile]
+        [--set KEY=VALUE ...]
 
 E3/Qw3/Qa2, one client in a process of its own, all three bookies on one disk. A round measures the disk before and
 after the load: three writers that sync groups of 1 MiB, as three journals do. The limit is that bandwidth divided
@@ -9,7 +10,7 @@ limit is the rate at which the bookies' own writes and syncs go without bookies 
 which the file system has to note, journals and entry logs at the same time. Prints one JSON object: for each size of
 entry the medians over rounds of the rate, its share of both limits, processor time of an entry, the cores that all
 processes together keep busy, and the resident sets. `--profile` adds what each thread of the last round did or waited
-for (`thread_waits`); it slows the load down a little.
+for (`thread_waits`); it slows the load down a little. `--set` changes the configuration of the bookies.
 """
 
 from __future__ import annotations
@@ -46,12 +47,14 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="bytes of an entry; default 100 1024 16384")
     parser.add_argument("--dir", type=Path, default=None, help="on which disk; default: the temporary folder")
     parser.add_argument("--profile", action="store_true", help="show what each thread did; needs root")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="configuration of the bookies")
     options = parser.parse_args()
+    settings = dict(each.split("=", 1) for each in options.set)
     rounds: dict[int, list[dict[str, float]]] = {size: [] for size in options.sizes}
     profiles: dict[str, dict[str, Shares]] = {}
     for _ in range(options.rounds):
         for size in options.sizes:
-            figures, profile = measured(size, options.seconds, options.dir, profiles=options.profile)
+            figures, profile = measured(size, options.seconds, options.dir, settings, profiles=options.profile)
             rounds[size].append(figures)
             profiles[f"{size} B"] = profile
     report: dict[str, object] = {"rounds": options.rounds, "cores": os.cpu_count()}
@@ -63,10 +66,10 @@ def main() -> None:
 
 
 def measured(
-    size: int, seconds: float, parent: Path | None, *, profiles: bool = False
+    size: int, seconds: float, parent: Path | None, settings: dict[str, str], *, profiles: bool = False
 ) -> tuple[dict[str, float], dict[str, Shares]]:
     """Return the figures of one load on new bookies, and what threads did if that is wanted."""
-    with Servers(parent) as servers, servers.bookies(BOOKIES) as bookies:
+    with Servers(parent) as servers, servers.bookies(BOOKIES, **settings) as bookies:
         pids = [bookie.pid for bookie in bookies]
         disk, bare = [_disk_bytes_per_s(servers.directory)], [_bare_bytes_per_s(servers.directory, seconds)]
         written, used = sum(map(written_bytes, pids)), sum(map(processor_s, pids))
