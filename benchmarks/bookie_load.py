@@ -24,7 +24,7 @@ BATCH_READS_IN_FLIGHT = 2
 _KEY = master_key(b"")
 _DIGEST = EntryDigest(DigestType.CRC32C, b"")
 _REPLY = np.dtype([("size", ">i4"), ("word", ">i4"), ("status", ">i4"), ("ledger", ">i8"), ("entry", ">i8")])
-_ITEM_BYTES_MORE = 4 + 36
+ITEM_BYTES_MORE = 4 + 36
 """What an item of a batch read holds besides its payload: length, ids, LAC, ledger length and CRC32C digest."""
 
 
@@ -129,7 +129,7 @@ def batch_read_all(peer: socket.socket, ledger_id: int, entries: int, entry_size
 
     An answer that ends early, at the end of an entry log say, is followed by a read of the rest.
     """
-    item_bytes = entry_size + _ITEM_BYTES_MORE
+    item_bytes = entry_size + ITEM_BYTES_MORE
     at_most = max(1, (READ_BYTES_MAX - v2.BATCH_REPLY_BYTES - 4) // item_bytes)
     wanted = deque((first, min(at_most, entries - first)) for first in range(0, entries, at_most))
     asked: dict[int, int] = {}
@@ -171,7 +171,7 @@ def _receive_batch(
 
 def read_all(peer: socket.socket, ledger_id: int, entries: int, entry_size: int, run: int = 512) -> float:
     """Read entries with single reads, `run` at a time; return the seconds."""
-    reply_bytes = _REPLY.itemsize + entry_size + _ITEM_BYTES_MORE - 4
+    reply_bytes = _REPLY.itemsize + entry_size + ITEM_BYTES_MORE - 4
     buffer = memoryview(bytearray(run * reply_bytes))
     began = time.perf_counter()
     for first in range(0, entries, run):

@@ -1,6 +1,7 @@
 """What several ledger directories gain: write rate and flush time of one bookie with 1, 2 and 4 of them.
 
-    python -m benchmarks.ledger_directories [--rounds 5] [--sync-ms 5] [--mib-per-s 100] [--mib 96] [--plain]
+    python -m benchmarks.ledger_directories [--rounds 5] [--sync-ms 5] [--mib-per-s 100] [--mib 96]
+        [--plain | --stall S]
 
 Few machines have four disks to spare, so the disks are modelled: each ledger directory counts as a disk of its own that
 does one sync at a time, and a sync takes `--sync-ms` and the time of the bytes since the last one at `--mib-per-s`. The
@@ -11,6 +12,9 @@ Each round measures every number of directories in turn. `flush_ms`: the median 
 write cache to entry logs and index. `write_mib_per_s`: adds that one client keeps in flight, from the first to the last
 answer, with a write cache so small that the flushes set the pace. The journal is on no modelled disk. Printed are
 medians, and ratios to one directory in the same run.
+
+`--stall S` measures something else: with four directories, one finishes no sync for S seconds. `rate`: adds of all
+ledgers meanwhile, as a share of the same time before. `longest_gap_s`: the longest time without an answer.
 """
 
 from __future__ import annotations
@@ -27,12 +31,13 @@ from pathlib import Path
 import numpy as np
 
 from bookie_service.network.connection import ConnectionOptions
+from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage.io.files import Buffer, File, LocalFiles
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.factory import open_ledger_storage
 from bookie_service.storage.ledgers.interface import LedgerStorage
 from tests.bookie.collecting import KEY, item
-from tests.bookie.serving import Serving, adds, service_options
+from tests.bookie.serving import Peer, Serving, adds, service_options
 from tests.disks import ROOMY
 
 DIRECTORIES = (1, 2, 4)
@@ -52,10 +57,14 @@ class ModelledDisk:
         self._sync_s = sync_s
         self._bytes_per_s = bytes_per_s
         self._busy = threading.Lock()
+        self.goes_on = threading.Event()
+        """Clear: no sync ends."""
+        self.goes_on.set()
 
     def sync(self, size: int) -> None:
         """Take the time of making `size` bytes durable."""
         with self._busy:
+            self.goes_on.wait()
             time.sleep(self._sync_s + size / self._bytes_per_s)
 
 
@@ -105,11 +114,13 @@ class ModelledFiles(LocalFiles):
             disk.sync(0)
 
 
-def files_of(directories: Sequence[Path], arguments: argparse.Namespace) -> LocalFiles:
-    if arguments.plain:
-        return LocalFiles()
+def disks_of(directories: Sequence[Path], arguments: argparse.Namespace) -> dict[str, ModelledDisk]:
     bytes_per_s = arguments.mib_per_s * _MIB
-    return ModelledFiles({f"{each}/": ModelledDisk(arguments.sync_ms / 1000, bytes_per_s) for each in directories})
+    return {f"{each}/": ModelledDisk(arguments.sync_ms / 1000, bytes_per_s) for each in directories}
+
+
+def files_of(directories: Sequence[Path], arguments: argparse.Namespace) -> LocalFiles:
+    return LocalFiles() if arguments.plain else ModelledFiles(disks_of(directories, arguments))
 
 
 def flush_ms(directory: Path, count: int, arguments: argparse.Namespace) -> float:
@@ -149,15 +160,12 @@ def _fill(store: LedgerStorage, first: int) -> int:
 def write_mib_per_s(directory: Path, count: int, arguments: argparse.Namespace) -> float:
     """Return the rate of adds of a client, all ledgers in turn."""
     directories = [directory / f"ledgers{number}" for number in range(count)]
-    options = replace(
-        service_options(directory),
-        ledger_directories=list(map(str, directories)),
-        store=StoreOptions(cache_half_bytes=HALF_BYTES, disks=ROOMY),
-        connection=ConnectionOptions(frame_bytes_max=HALF_BYTES // 4),
-    )
     payloads = [b"x" * ENTRY_BYTES] * _BATCH
     batches = max(_WINDOW, arguments.mib * _MIB // (ENTRY_BYTES * _BATCH))
-    with Serving(options, files_of(directories, arguments)) as serving, serving.connect() as peer:
+    with (
+        Serving(_options(directory, directories), files_of(directories, arguments)) as serving,
+        serving.connect() as peer,
+    ):
         began = time.perf_counter()
         for number in range(batches):
             turn, which = divmod(number, len(LEDGERS))
@@ -169,6 +177,72 @@ def write_mib_per_s(directory: Path, count: int, arguments: argparse.Namespace) 
     return batches * _BATCH * ENTRY_BYTES / _MIB / seconds
 
 
+def _options(directory: Path, directories: Sequence[Path]) -> ServiceOptions:
+    return replace(
+        service_options(directory),
+        ledger_directories=list(map(str, directories)),
+        store=StoreOptions(cache_half_bytes=HALF_BYTES, disks=ROOMY),
+        connection=ConnectionOptions(frame_bytes_max=HALF_BYTES // 4),
+    )
+
+
+class _Load:
+    """A client that keeps adds to all ledgers in flight."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._payloads = [b"x" * ENTRY_BYTES] * _BATCH
+        self._batches = 0
+        for _ in range(_WINDOW):
+            self._send()
+
+    def _send(self) -> None:
+        turn, which = divmod(self._batches, len(LEDGERS))
+        self._peer.send(adds(LEDGERS[which], turn * _BATCH, self._payloads))
+        self._batches += 1
+
+    def run(self, seconds: float) -> tuple[int, float]:
+        """Return how many batches were answered in that time, and the longest time without an answer."""
+        answered, gap_s = 0, 0.0
+        began = last = time.monotonic()
+        while last - began < seconds:
+            self._peer.replies(_BATCH)
+            now = time.monotonic()
+            gap_s, last, answered = max(gap_s, now - last), now, answered + 1
+            self._send()
+        return answered, gap_s
+
+    def finish(self) -> None:
+        self._peer.replies(_BATCH * _WINDOW)
+
+
+def beside_a_stall(directory: Path, place: int, arguments: argparse.Namespace) -> tuple[float, float]:
+    """Return the rate of adds while one of four directories stalls, as a share of that before, and the longest gap."""
+    directories = [directory / f"ledgers{number}" for number in range(DIRECTORIES[-1])]
+    disks = disks_of(directories, arguments)
+    with Serving(_options(directory, directories), ModelledFiles(disks)) as serving, serving.connect() as peer:
+        load, disk = _Load(peer), disks[f"{directories[place]}/"]
+        ordinary, _ = load.run(arguments.stall)
+        disk.goes_on.clear()
+        try:
+            stalled, gap_s = load.run(arguments.stall)
+        finally:
+            disk.goes_on.set()
+        load.finish()
+    return stalled / ordinary, gap_s
+
+
+def _print_stalls(arguments: argparse.Namespace) -> None:
+    print("| stalled directory | rate | longest_gap_s |\n|---|---|---|")
+    for place in (0, DIRECTORIES[-1] - 1):
+        found = []
+        for _ in range(arguments.rounds):
+            with tempfile.TemporaryDirectory() as name:
+                found.append(beside_a_stall(Path(name), place, arguments))
+        rate, gap_s = (statistics.median(values) for values in zip(*found))
+        print(f"| {place + 1} of {DIRECTORIES[-1]} | {rate:.2f} | {gap_s:.2f} |")
+
+
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
@@ -176,7 +250,11 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--mib-per-s", type=float, default=100.0, help="what each modelled disk writes")
     parser.add_argument("--mib", type=int, default=96, help="what the client writes each time")
     parser.add_argument("--plain", action="store_true", help="without modelled disks")
+    parser.add_argument("--stall", type=float, metavar="S", help="seconds for which one directory stalls")
     arguments = parser.parse_args(words)
+    if arguments.stall:
+        _print_stalls(arguments)
+        return
     flushes: dict[int, list[float]] = {count: [] for count in DIRECTORIES}
     rates: dict[int, list[float]] = {count: [] for count in DIRECTORIES}
     for _ in range(arguments.rounds):

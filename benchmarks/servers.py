@@ -17,7 +17,7 @@ from typing import Any
 from bkspark.cli.cluster import initialize
 from bkspark.cli.cluster_process import BookieProcess
 from bkspark.cli.ports import free_ports
-from bkspark.cli.zookeeper_process import ZooKeeperProcess
+from bkspark.cli.zookeeper_process import HEAP_MIB, ZooKeeperProcess
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
@@ -31,15 +31,17 @@ _GOODBYE_TIMEOUT_S = 60.0
 class Servers:
     """A folder with a ZooKeeper in it, for bookies with settings of their own; a context manager."""
 
-    def __init__(self, parent: Path | None, profile: Path | None = None) -> None:
+    def __init__(self, parent: Path | None, profile: Path | None = None, *, zookeeper_mib: int = HEAP_MIB) -> None:
+        """`parent`: where the folder is made; `profile`: of a bookie; `zookeeper_mib`: memory for ZooKeeper's data."""
         self._parent = parent
         self._profile = profile
+        self._zookeeper_mib = zookeeper_mib
         self._bookies = 0
 
     def __enter__(self) -> Servers:
         self.directory = Path(tempfile.mkdtemp(prefix="bkspark-storage-", dir=self._parent))
         (port,) = free_ports(1)
-        self._zookeeper = ZooKeeperProcess(self.directory / "zookeeper", port=port)
+        self._zookeeper = ZooKeeperProcess(self.directory / "zookeeper", port=port, heap_mib=self._zookeeper_mib)
         try:
             self._zookeeper.start()
             self.uri = f"zk://127.0.0.1:{port}/ledgers"

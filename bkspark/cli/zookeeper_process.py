@@ -18,6 +18,7 @@ from bkspark.errors import ConfigurationError, MetadataError
 
 HOST = "127.0.0.1"
 JAVA_VERSION_MIN = 17
+HEAP_MIB = 256
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
 _PROBE_TIMEOUT_S = 1.0
@@ -92,6 +93,7 @@ class ZooKeeperProcess:
         port: a free port of the caller's choice.
         settings: further lines of the server's configuration; they win over ours.
         jaas_file: the file whose section `Server` has the users that may log in.
+        heap_mib: Java's memory for data; a million ledgers need about 1 GiB.
     """
 
     def __init__(
@@ -101,11 +103,13 @@ class ZooKeeperProcess:
         port: int,
         settings: Mapping[str, str] | None = None,
         jaas_file: Path | None = None,
+        heap_mib: int = HEAP_MIB,
     ) -> None:
         self.directory = directory
         self.port = port
         self._settings = dict(settings or {})
         self._jaas_file = jaas_file
+        self._heap_mib = heap_mib
         if jaas_file is not None:
             self._settings.setdefault("authProvider.sasl", _SASL_PROVIDER)
         self._child: ChildProcess | None = None
@@ -143,7 +147,8 @@ class ZooKeeperProcess:
         private_files.write_text(logging, _LOG_CONFIGURATION)
         names = ["zookeeper*", "slf4j-api*", "log4j-*", "metrics-core*", "snappy-java*", "netty-*", "commons-*"]
         classpath = ":".join(str(jar) for name in names for jar in sorted(jars.glob(f"{name}.jar")))
-        flags = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto"]
+        flags = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto"]
+        flags.append(f"-Xmx{self._heap_mib}m")
         if self._jaas_file is not None:
             flags.append(f"-Djava.security.auth.login.config={self._jaas_file}")
         self._child = ChildProcess(

@@ -315,6 +315,7 @@ class GarbageCollector:
 
     async def _drop(self, ledger_ids: Sequence[int], report: PassReport) -> None:
         """Drop ledgers that have nothing left to flush; a later pass drops the others."""
+        await self._apart(self._store.read_ahead_of_drop, ledger_ids)
         fenced = []
         async for ledger_id in _in_turns(ledger_ids):
             fenced += [each for each, is_fenced in self._store.droppable([ledger_id]) if is_fenced]

@@ -19,6 +19,12 @@ def test_table_has_a_line_for_each_number_of_directories(words: list[str], capsy
     assert lines[2].split()[5] == "1.00"
 
 
+def test_stall_has_a_line_for_the_first_and_the_last_directory(capsys: pytest.CaptureFixture[str]) -> None:
+    ledger_directories.main(["--rounds", "1", "--sync-ms", "0", "--mib-per-s", "10000", "--stall", "0.2"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["1 of 4", "4 of 4"]
+
+
 def test_modelled_disk_takes_the_time_of_what_was_written_since_the_last_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,6 +173,7 @@ def test_index_file_moves_with_all_its_positions_and_the_old_one_goes(
     assert again.index.ledger_ids().tolist() == [3, 4]
     assert again.index.all_lost() == []
     again.index.remove(3)
+    again.index.sync_removed([3])
     assert files_of(directories) == ["b/4.idx"]
     assert not again.index.has(3)
     again.index.close()

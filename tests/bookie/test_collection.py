@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -438,6 +439,24 @@ def test_compaction_begins_no_further_log_when_its_time_is_over(tmp_path: Path) 
     assert report.removed_logs >= 1
     assert "left for the next compaction" in report.kept_because
     assert bench.collect().compacted_logs == 4
+    bench.store.close()
+
+
+def test_index_files_are_removed_apart_from_the_event_loop(tmp_path: Path) -> None:
+    """A file system may let a removal wait for its disk, for a second and longer."""
+    threads: set[str] = set()
+
+    class Watched(LocalFiles):
+        def remove(self, path: str) -> None:
+            if path.endswith(".idx"):
+                threads.add(threading.current_thread().name)
+            super().remove(path)
+
+    bench = half_dead_logs(tmp_path, Watched())
+    report = bench.collect()
+    assert report.dropped_ledgers == 5
+    assert len(list(tmp_path.rglob("*.idx"))) == len(bench.store.index.ledger_ids())
+    assert {name.rpartition("_")[0] for name in threads} == {"collector"}
     bench.store.close()
 
 

@@ -13,10 +13,11 @@ import pytest
 
 from bkspark.errors import ConfigurationError
 from bookie_service.formats.index import LAYOUT, LedgerHeader
-from bookie_service.storage.index.index import LedgerUpdate
+from bookie_service.storage.index.index import LedgerUpdate, StoredLedger
 from bookie_service.storage.index.index_pages import IndexPages
 from bookie_service.storage.index.per_ledger import PageOptions, PerLedgerIndex
 from bookie_service.storage.io.files import File, FileSystem, LocalFiles, SyncFailed
+from tests.bookie.faulty_files import FaultyFiles
 
 KEY = b"k" * 20
 NOTHING = np.empty(0, np.int64)
@@ -270,6 +271,69 @@ def test_page_that_was_evicted_and_could_not_be_written_back_fails_the_sync(
             index.sync()
     else:
         index.sync()  # each file was synced before it was closed
+    index.close()
+
+
+def test_removed_ledger_is_gone_at_once_and_its_file_when_its_disk_has_time(tmp_path: Path) -> None:
+    """The event loop removes ledgers, and must not wait for a disk; the collector's thread removes their files."""
+    files = FaultyFiles()
+    index = new_index(files, tmp_path, PageOptions())
+    view = index.view(4)
+    index.hold([update(5, 0, [10, 11], 1), update(6, 0, [12], 1)])
+    index.sync()
+    assert held_by(index, 5, 10) == {0: 10, 1: 11}
+    index.disown([5])
+    files.operations.clear()
+    index.remove(5)
+    assert files.operations == []
+    for reader in (index, view):
+        assert reader.header(5) is None
+        assert reader.last_entry(5) == -1
+        assert not len(reader.positions(5, 0, 10))
+        assert list(reader.extents(5)) == []
+    assert index.stored(5) == StoredLedger(None, -1, is_whole=True)
+    assert not index.has(5)
+    assert index.lost(5) == ""
+    assert index.absent(np.array([5, 6])).tolist() == [True, False]
+    assert index.ledger_ids().tolist() == [6]
+    assert len(list(tmp_path.rglob("*.idx"))) == 2
+    index.sync_removed([5])
+    assert [path.name for path in tmp_path.rglob("*.idx")] == ["6.idx"]
+    view.close()
+    index.close()
+
+
+def test_removed_ledger_is_there_again_if_its_disk_refuses_that(tmp_path: Path) -> None:
+    """A later pass of garbage collection removes it."""
+    files = FaultyFiles()
+    index = new_index(files, tmp_path, PageOptions())
+    index.hold([update(5, 0, [10], 1)])
+    index.sync()
+    index.disown([5])
+    index.remove(5)
+    files.fault = lambda operation, path: operation == "remove"
+    index.sync_removed([5])
+    assert index.ledger_ids().tolist() == [5]
+    files.fault = None
+    index.remove(5)
+    index.sync_removed([5])
+    assert index.ledger_ids().tolist() == []
+    index.close()
+
+
+def test_names_of_many_removed_files_are_synced_together(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    index = new_index(files, tmp_path, PageOptions(files_synced_singly_max=3))
+    index.hold(update(each, 0, [10], 1) for each in range(6))
+    index.sync()
+    files.operations.clear()
+    for some in ([0, 1], [2, 3, 4, 5]):
+        for each in some:
+            index.remove(each)
+        index.sync_removed(some)
+    singly = [path for operation, path in files.operations if operation == "sync_directory"]
+    assert len(singly) == (2 if files.open_file_system(str(tmp_path)) else 6)
+    assert list(tmp_path.rglob("*.idx")) == []
     index.close()
 
 

@@ -232,6 +232,7 @@ def test_moved_index_files_are_found_without_the_list_and_go_when_their_ledger_d
     for ledger_id in moved:
         store.prepare_drop([ledger_id], [], 0)
         assert store.drop([ledger_id]) == [ledger_id]
+        store.sync_dropped([ledger_id])
         assert not Path(paths.path(ledger_id)).exists()
         assert store.ledger(ledger_id) is None
         assert ledger_id not in store.index.ledger_ids()

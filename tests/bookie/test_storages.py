@@ -306,6 +306,31 @@ def test_a_dropped_ledger_leaves_nothing_in_the_read_ahead_cache(tmp_path: Path)
     store.close()
 
 
+@pytest.mark.parametrize("kind", list(StorageClass))
+@pytest.mark.parametrize("is_removed_first", [False, True])
+def test_a_dropped_ledger_that_is_written_again_has_only_its_new_entries(
+    tmp_path: Path, kind: StorageClass, is_removed_first: bool
+) -> None:
+    """Also when its old index file is still there, because the collector's thread did not get to it yet."""
+    store = open_store(tmp_path, kind)
+    put(store, 5, {entry_id: item(5, entry_id, 2) for entry_id in range(20)})
+    flush(store)
+    store.prepare_drop([5], [], 0)
+    assert store.drop([5]) == [5]
+    assert store.ledger(5) is None
+    if is_removed_first:
+        store.sync_dropped([5])
+    put(store, 5, {3: item(5, 3, 7)})
+    assert [read(store, 5, entry_id, 1) for entry_id in (2, 3, 4)] == [b"", item(5, 3, 7), b""]
+    flush(store)
+    store.sync_dropped([5])
+    for _ in range(2):
+        assert [read(store, 5, entry_id, 1) for entry_id in (2, 3, 4)] == [b"", item(5, 3, 7), b""]
+        store.close()
+        store = open_store(tmp_path, kind)
+    store.close()
+
+
 def test_read_ahead_cache_holds_no_more_than_it_may_and_the_latest() -> None:
     cache = ReadAheadCache(10_000)
     for first in range(0, 5000, 10):

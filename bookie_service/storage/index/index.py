@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import bisect
 import contextlib
+import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from bookie_service.storage.index.index_file import IndexFile
 from bookie_service.storage.index.index_pages import IndexPages, overlaid
 from bookie_service.storage.index.ledger_headers import LedgerHeaders
 from bookie_service.storage.io.byte_source import WAITING, ByteSource
-from bookie_service.storage.io.files import ReadOnlyFiles
+from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles, refuses_writes
 from bookie_service.storage.io.open_files import OpenFiles
 
 ENTRIES_END = STORED_ENTRY_ID_MAX + 1
@@ -75,6 +76,8 @@ class IndexPaths:
         self.moved = dict(moved or {})
         self.moves = 0
         """How often a file moved; incremented before `path` returns the new place."""
+        self.removed: set[int] = set()
+        """Ledgers that are gone, and whose files still have to be removed: readers do not see these."""
 
     def place(self, ledger_id: int) -> int:
         """Return the number of the directory that a ledger's file is in, or will be in."""
@@ -117,12 +120,28 @@ class IndexPaths:
         else:
             self.moved[ledger_id] = place
 
-    def forget(self, ledger_id: int) -> None:
-        """Record that a ledger has no file any more."""
+    def finish_removal(self, files: LocalFiles, ledger_id: int) -> None:
+        """Remove the file of a removed ledger; nothing for other ledgers. For the thread that writes the index.
+
+        If its disk refuses that, the ledger is there again.
+        """
+        if ledger_id not in self.removed:
+            return
+        for path in self.all_paths(ledger_id):
+            try:
+                files.remove(path)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                if not refuses_writes(error):
+                    raise
         self.moved.pop(ledger_id, None)
+        self.removed.discard(ledger_id)
 
     def size(self, files: ReadOnlyFiles, ledger_id: int) -> int | None:
         """Return the length of a ledger's file, None when there is none."""
+        if ledger_id in self.removed:
+            return None
         while True:
             moves = self.moves
             size = files.file_size(self.path(ledger_id))
@@ -163,9 +182,9 @@ class IndexPaths:
 
     def _each_ledger(self, files: ReadOnlyFiles) -> Iterator[int]:
         # A moved file may have been left at its old place, and an unfinished copy at its new one.
-        count, moved = len(self._directories), self.moved
+        count, moved, removed = len(self._directories), self.moved, self.removed
         for place, ledger_id in self.places_of_all(files):
-            if moved.get(ledger_id, ledger_id % count) == place:
+            if moved.get(ledger_id, ledger_id % count) == place and ledger_id not in removed:
                 yield ledger_id
 
 
@@ -228,6 +247,8 @@ class IndexReader:
 
     def _file(self, ledger_id: int) -> IndexFile:
         """Return a ledger's open file. Raises FileNotFoundError: it does not exist."""
+        if ledger_id in self._paths.removed:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._paths.path(ledger_id))
         while True:
             moves = self._paths.moves
             if moves != self._moves:

@@ -76,6 +76,20 @@ class IndexSyncs:
         self._late.update(self._disks.run(work))
         return self.refusals()
 
+    def sync_names(self, directories: Collection[str]) -> None:
+        """Make the removal of names in directories durable, where their disks take writes."""
+        syncs: list[Callable[[], None]] = [partial(self._files.sync_directory, each) for each in sorted(directories)]
+        if self.syncs_file_systems and len(directories) > self.files_synced_singly_max:
+            syncs = [each.sync for each in self._file_systems]
+        for sync in syncs:
+            try:
+                sync()
+            except FileNotFoundError:
+                pass  # ledgers without entries have no files there
+            except OSError as error:
+                if not refuses_writes(error):
+                    raise
+
     def record(self, place: int, work: Callable[[], None]) -> None:
         """Do something with a file of the whole index in directory number `place`.
 

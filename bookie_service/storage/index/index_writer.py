@@ -91,6 +91,8 @@ class IndexWriter:
         for update in updates:
             if update.header is None and not len(update.entry_ids):
                 continue
+            # A ledger that was removed and is created again must not find its old file.
+            self._paths.finish_removal(self._files, update.ledger_id)
             self._unsynced.setdefault(update.ledger_id, 0)
             if update.header is not None:
                 self._headers[update.ledger_id] = update.header

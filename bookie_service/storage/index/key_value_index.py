@@ -240,6 +240,9 @@ class KeyValueIndex(KeyValueView):
         header = index_format.header_key(ledger_id)
         self._key_values.write([], [(header, header + b"\0"), index_format.blocks_of(ledger_id)])
 
+    def finish_removal(self, ledger_ids: Collection[int]) -> None:
+        """Does nothing: `remove` did all."""
+
     def sync_removed(self, ledger_ids: Collection[int]) -> None:
         if not ledger_ids:
             return

@@ -75,8 +75,9 @@ class PerLedgerIndex:
         self._pages = IndexPages(options.page_bytes, options.pages_max * options.page_bytes)
         self._file_systems = [files.open_file_system(directory) for directory in directories]
         moves = IndexMoves(files, self._paths, self._pages, self._fileless, doubt, header_of)
-        syncs = IndexSyncs(files, self._paths, disks or InTurn(), self._file_systems, options.files_synced_singly_max)
-        self._writer = IndexWriter(files, self._paths, self._pages, self._known, self._fileless, moves, syncs)
+        singly_max = options.files_synced_singly_max
+        self._syncs = IndexSyncs(files, self._paths, disks or InTurn(), self._file_systems, singly_max)
+        self._writer = IndexWriter(files, self._paths, self._pages, self._known, self._fileless, moves, self._syncs)
         self._reader = IndexReader(files, self._paths, self._pages, self._fileless, open_files_max)
         self.positions = self._reader.positions
         self.last_entry = self._reader.last_entry
@@ -195,26 +196,17 @@ class PerLedgerIndex:
     def remove(self, ledger_id: int) -> None:
         self._reader.forget(ledger_id)
         self._fileless.remove(ledger_id)
-        for path in self._paths.all_paths(ledger_id):
-            try:
-                self._files.remove(path)
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                # Its removal is recorded. If its disk refuses the removal, a later pass tries again.
-                if not refuses_writes(error):
-                    raise
-        self._paths.forget(ledger_id)
+        # Not the file itself: a file system may let that wait for its disk.
+        self._paths.removed.add(ledger_id)
+
+    def finish_removal(self, ledger_ids: Collection[int]) -> None:
+        # The removal is recorded. If a disk refuses it, a later pass tries again.
+        for ledger_id in ledger_ids:
+            self._paths.finish_removal(self._files, ledger_id)
 
     def sync_removed(self, ledger_ids: Collection[int]) -> None:
-        for directory in sorted({self._paths.directories(ledger_id)[-1] for ledger_id in ledger_ids}):
-            try:
-                self._files.sync_directory(directory)
-            except FileNotFoundError:
-                pass  # ledgers without entries have no files there
-            except OSError as error:
-                if not refuses_writes(error):
-                    raise
+        self.finish_removal(ledger_ids)
+        self._syncs.sync_names({self._paths.directories(ledger_id)[-1] for ledger_id in ledger_ids})
         try:
             self._fileless.write([])
         except OSError as error:

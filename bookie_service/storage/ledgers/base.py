@@ -59,6 +59,8 @@ _LEDGERS_MAX = 16 * 1024
 """Ledgers kept in memory besides those with changes that are not before the marks yet."""
 _LEDGERS_LOOKED_AT = 8
 """How many of the oldest are checked for one that can be dropped when another comes."""
+_REMOVALS_AT_ONCE = 256
+"""Index files that are removed while a flush waits."""
 _UNMARKED_LEDGERS_MAX = 64 * 1024
 _UNMARKED_BYTES_MAX = 256 * 1024 * 1024
 """At most this many bytes are flushed without moving the marks: replay has to read them again."""
@@ -455,6 +457,17 @@ class BaseLedgerStorage(ABC):
                     found.append((ledger_id, ledger is None or ledger.fenced or ledger_id in self.limbo))
         return found
 
+    def read_ahead_of_drop(self, ledger_ids: Sequence[int]) -> None:
+        view = self.index.view(1)
+        try:
+            for ledger_id in ledger_ids:
+                # Whatever is wrong with a ledger, `droppable` finds it, too.
+                with contextlib.suppress(StorageDamaged, OSError):
+                    view.header(ledger_id)
+                    view.last_entry(ledger_id)
+        finally:
+            view.close()
+
     def prepare_drop(self, ledger_ids: Sequence[int], fenced: Sequence[int], now_s: int) -> None:
         self.tombstones.remember(fenced, now_s)
         with self._changing_records():
@@ -495,6 +508,12 @@ class BaseLedgerStorage(ABC):
         return dropped
 
     def sync_dropped(self, ledger_ids: Collection[int]) -> None:
+        left = list(ledger_ids)
+        while left:
+            # A flush may come in between.
+            with self._changing_records():
+                self.index.finish_removal(left[:_REMOVALS_AT_ONCE])
+            del left[:_REMOVALS_AT_ONCE]
         with self._changing_records():
             self.index.sync_removed(ledger_ids)
 

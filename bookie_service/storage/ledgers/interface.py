@@ -144,6 +144,9 @@ class LedgerIndex(IndexView, Protocol):
     def remove(self, ledger_id: int) -> None:
         """Forget a ledger; the event loop calls it. `sync_removed` makes it durable. It may be unknown."""
 
+    def finish_removal(self, ledger_ids: Collection[int]) -> None:
+        """Remove files of removed ledgers, those that are still there. For the same thread as `hold`."""
+
     def sync_removed(self, ledger_ids: Collection[int]) -> None:
         """Make the removal of ledgers durable, where their disks take writes. For the same thread as `hold`."""
 
@@ -376,6 +379,9 @@ class LedgerStorage(Protocol):
 
         A ledger counts as fenced when its fence is unknown: its header is unreadable, or it is in doubt.
         """
+
+    def read_ahead_of_drop(self, ledger_ids: Sequence[int]) -> None:
+        """Read what `droppable` will ask for, so that it does not wait for a disk; on the collector's thread."""
 
     def prepare_drop(self, ledger_ids: Sequence[int], fenced: Sequence[int], now_s: int) -> None:
         """Record durably that ledgers may be dropped, and which were fenced; on the collector's thread, before `drop`.
