@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from bkspark.cli.arguments import AGE_S, age
 from bkspark.cli.changes import record_blocking
 from bkspark.cli.connecting import connect
-from bkspark.cli.output import human_bytes, print_json, print_table
-from bkspark.errors import ConfigurationError, NoSuchLog
+from bkspark.cli.output import human_bytes, print_json, print_table, progress
+from bkspark.errors import BookKeeperError, ConfigurationError, NoSuchLog
 
 if TYPE_CHECKING:
     from bkspark.blocking import Client
@@ -98,16 +98,24 @@ def _shown_age(age_ms: int) -> str:
 
 
 def expire(arguments: argparse.Namespace) -> int:
-    """Remove what has expired from some logs, or from all of the cluster."""
+    """Remove what has expired from some logs, or from all of the cluster.
+
+    A log of all that cannot be expired does not keep the others from it; the exit code is 1 then.
+    """
     with connect(arguments) as client:
-        found = []
-        for name in arguments.logs or _all_names(client):
+        found, is_whole = [], True
+        for name in arguments.logs or client.logs():
             try:
+                if not arguments.logs and not _is_of_cluster(client, name):
+                    continue
                 deleted = client.log(name).expire()
-            except NoSuchLog:
+            except BookKeeperError as error:
                 if arguments.logs:
                     raise
-                continue  # deleted since it was listed
+                if not isinstance(error, NoSuchLog):  # deleted since it was listed
+                    progress(f"log {name} was not expired: {error}")
+                    is_whole = False
+                continue
             found.append({"log": name, "deleted": deleted})
             if deleted:
                 record_blocking(client, f"expire log {name}, {deleted} ledgers deleted")
@@ -115,15 +123,18 @@ def expire(arguments: argparse.Namespace) -> int:
         print_json({"logs": found})
     else:
         print_table(["log", "ledgers deleted"], [[each["log"], each["deleted"]] for each in found])
-    return 0
+    return 0 if is_whole else 1
 
 
-def _all_names(client: Client) -> list[str]:
-    """Return the logs of the cluster; those of others at the same metadata store are left out."""
-    from bkspark.blocking import iterate
-    from bkspark.log import own_logs
+def _is_of_cluster(client: Client, name: str) -> bool:
+    """Whether a log is of this cluster: the metadata store may have those of others."""
+    from bkspark.blocking import run
+    from bkspark.log.log import store_of
 
-    return [snapshot.name for snapshot in iterate(lambda: own_logs(client.asynchronous))]
+    async def find() -> bool:
+        return await (await store_of(client.asynchronous)).find(name) is not None
+
+    return run(find)
 
 
 def consumers(arguments: argparse.Namespace) -> int:

@@ -76,7 +76,8 @@ class ConsumerStore:
         path, data = consumer_path(log, wanted.name), encode_consumer(wanted)
         operations: list[Operation] = []
         try:
-            if len(await self._heads.tree.children(folder)) >= CONSUMERS_MAX:
+            names = await self._heads.tree.children(folder)
+            if len(names) >= CONSUMERS_MAX and wanted.name not in names:
                 raise ConfigurationError(
                     f"log {log} has {CONSUMERS_MAX} registered readers, the most that it takes: remove some with "
                     "`bkspark log consumers`"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -286,7 +286,7 @@ class LedgerStore:
 
     # ---- list, watch ----
 
-    async def pages(self, after: int = NO_LEDGER) -> AsyncIterator[np.ndarray]:
+    async def pages(self, after: int = NO_LEDGER) -> AsyncGenerator[np.ndarray]:
         """Yield the ids of all ledgers above `after`, ascending, in int64 arrays of 10,000 ids or fewer.
 
         It holds one such array, whatever the number of ledgers; only a flat cluster's store sends all names at once.

@@ -12,7 +12,7 @@
     plan         from a snapshot of ledgers to partitions
     versions     what older versions of Spark lack, and its replacements
     read, stream batch reader, streaming source; `read` has the code that runs in tasks; ledger_stream: follows ledgers
-    inspection   tables about the cluster; stored_ledgers: reads the metadata of many ledgers
+    inspection   tables about the cluster; stored_ledgers: lists ledgers, and reads the metadata of many
     write        batch and streaming writers: staged by attempts, published by one change of the log
     progress     lag: how far a streaming query lags behind
     session      a session with the settings of spark-conf

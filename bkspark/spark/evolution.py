@@ -11,9 +11,9 @@
     a string      a int                    refused                 refused
 
 Types widen where no value changes: whole numbers to larger ones, to decimals with room for them, and up to int to
-double; float to double; decimals to more digits; void to any type; structs by members; arrays and maps by what they
-hold. In `raw`, where text is bytes, string widens to binary. Columns are found by name, in any case if only one has it;
-members of structs by the exact name.
+double; float to double; decimals to more digits; date to timestamp_ntz; void to any type; structs by members; arrays
+and maps by what they hold. In `raw`, where text is bytes, string widens to binary. Columns are found by name, in any
+case if only one has it; members of structs by the exact name.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pyspark.sql.types import (
     BinaryType,
     ByteType,
     DataType,
+    DateType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -38,6 +39,7 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
 )
 
 from bkspark.errors import MetadataFormat, SchemaMismatch
@@ -45,6 +47,7 @@ from bkspark.errors import MetadataFormat, SchemaMismatch
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _DIGITS = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 20}
 """Digits of whole numbers, as Spark and Delta count them for decimals."""
+_DAYS = (DateType, TimestampNTZType)
 _IN_DOUBLE = (ByteType, ShortType, IntegerType, FloatType, DoubleType)
 PRECISION_MAX = 38
 SHOWN_COLUMNS_MAX = 20
@@ -101,6 +104,8 @@ def widened(one: DataType, other: DataType) -> DataType | None:
         key, value = widened(one.keyType, other.keyType), widened(one.valueType, other.valueType)
         has_null = one.valueContainsNull or other.valueContainsNull
         return None if key is None or value is None else MapType(key, value, has_null)
+    if isinstance(one, _DAYS) and isinstance(other, _DAYS):
+        return TimestampNTZType()  # a day is its midnight
     return _widened_number(one, other)
 
 

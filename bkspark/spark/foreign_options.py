@@ -16,9 +16,25 @@ _KAFKA_NAMES = {
     "minOffsetsPerTrigger": "minEntriesPerTrigger",
     "maxRecordsPerPartition": "maxEntriesPerPartition",
     "includeHeaders": "includeMetadata",
+    "groupIdPrefix": "consumer",
+    "kafka.group.id": "consumer",
+    "kafkaConsumer.pollTimeoutMs": "bookkeeper.readTimeout",
+    "kafka.auto.offset.reset": "startingOffsets",
+    "kafka.acks": "ackQuorum",
+    "kafka.compression.type": "compression",
+    "kafka.batch.size": "entryTargetBytes",
+    "kafka.linger.ms": "entryTargetBytes",
+    "kafka.transactional.id": "txnAppId",
+    "kafka.enable.idempotence": "txnAppId",
 }
 """Options of Spark's connector for Kafka that have an equivalent here under another name."""
-_KAFKA_PREFIXES = ("kafka.", "kafkaconsumer.", "fetchoffset.", "groupidprefix", "startingoffsetsbytimestampstrategy")
+_KAFKA_FAMILIES = {
+    "kafka.ssl.": "tls…",
+    "kafka.security.protocol": "tls…",
+    "kafka.sasl.": "sasl…",
+}
+"""Options of Kafka's clients by what their names begin with, and the options that take their place."""
+_KAFKA_PREFIXES = ("kafka.", "kafkaconsumer.", "fetchoffset.", "startingoffsetsbytimestampstrategy")
 _OF_KAFKA = {theirs.lower(): ours for theirs, ours in _KAFKA_NAMES.items()}
 _OF_PULSAR_SPARK = {
     "service.url": "no broker is asked: 'uri' names BookKeeper's metadata, 'pulsarUri' Pulsar's",
@@ -28,7 +44,8 @@ _OF_PULSAR_SPARK = {
     "startingtime": "it is option 'startingTimestamp' here",
     "endingtime": "it is option 'endingTimestamp' here",
     "allowdifferenttopicschemas": "it is valueFormat=raw here",
-    "polltimeoutms": "ledgers are read, not polled",
+    "polltimeoutms": "it is option 'bookkeeper.readTimeout' here",
+    "waitingfornonexistedtopic": "start the query when the topic exists, or set topicsPattern, which finds new ones",
 }
 """Options of pulsar-spark that cannot be here."""
 _PULSAR_PREFIXES = ("pulsar.client.", "pulsar.admin.", "pulsar.reader.", "pulsar.producer.", "pulsar.consumer.")
@@ -43,6 +60,9 @@ def remedy_of_others(key: str) -> str | None:
         return _OF_PULSAR_SPARK[key]
     if key in _OF_KAFKA:
         return f"what it is to Kafka's connector is option '{_OF_KAFKA[key]}' here"
+    for prefix, ours in _KAFKA_FAMILIES.items():
+        if key.startswith(prefix):
+            return f"what it is to Kafka's connector are options '{ours}' here: see docs/security.md"
     if key.startswith(_KAFKA_PREFIXES):
         return "it is one of Kafka's connector, and nothing takes its place here: remove it"
     return None

@@ -35,13 +35,12 @@ from bkspark.errors import ConfigurationError, DataLoss, NoSuchLog
 from bkspark.ledger.reader import LedgerTimes
 from bkspark.log import own_logs
 from bkspark.log.log import Log
-from bkspark.metadata.ledgers import Versioned
 from bkspark.spark import topic_inspection
 from bkspark.spark.columns import arrow_schema, check_columns
 from bkspark.spark.connection import connect
 from bkspark.spark.evolution import columns_text, schema_of_text
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.stored_ledgers import stored_ledgers
+from bkspark.spark.stored_ledgers import every_ledger
 from bkspark.spark.topics import TopicPlanner
 
 ROWS_PER_PARTITION = 10_000
@@ -194,15 +193,8 @@ class ViewReader(DataSourceReader):
                 yield from stream
 
 
-async def _stored(client: Client) -> AsyncIterator[tuple[int, Versioned]]:
-    """Yield every ledger and its metadata, by ascending id."""
-    ids = sorted([ledger_id async for ledger_id in client.ledgers()])
-    async for found in stored_ledgers(client, ids):
-        yield found
-
-
 async def _ledgers(client: Client) -> AsyncIterator[Row]:
-    async for ledger_id, stored in _stored(client):
+    async for ledger_id, stored in every_ledger(client):
         metadata = stored.metadata
         yield {
             "ledger_id": ledger_id,
@@ -221,7 +213,7 @@ async def _ledgers(client: Client) -> AsyncIterator[Row]:
 
 
 async def _fragments(client: Client) -> AsyncIterator[Row]:
-    async for ledger_id, stored in _stored(client):
+    async for ledger_id, stored in every_ledger(client):
         metadata = stored.metadata
         for fragment, last_entry in zip(metadata.fragments, _last_entries(metadata)):
             yield {

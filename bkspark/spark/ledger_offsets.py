@@ -20,6 +20,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from bkspark.errors import ConfigurationError
 from bkspark.log.positions import Position
 from bkspark.spark.option_values import shown
@@ -56,6 +58,14 @@ class LedgerIds:
         index = bisect.bisect_right(self.ranges, (ledger_id, float("inf"))) - 1
         return index >= 0 and ledger_id <= self.ranges[index][1]
 
+    def without(self, ledger_ids: np.ndarray) -> np.ndarray:
+        """Return those ids that are not in the set."""
+        if not self.ranges:
+            return ledger_ids
+        bounds = np.array(self.ranges, np.int64)
+        index = np.searchsorted(bounds[:, 0], ledger_ids, side="right") - 1
+        return ledger_ids[(index < 0) | (ledger_ids > bounds[index, 1])]
+
     def with_ids(self, ledger_ids: Collection[int]) -> LedgerIds:
         """Return the set with some more ids."""
         if not ledger_ids:
@@ -88,10 +98,6 @@ class ManyLedgers:
         else:
             self.noted = frozenset(each.ledger_id for each in self.from_json(value, source).values())
             self.finished = self.finished_in(value)
-
-    def never_read(self, ledger_ids: Collection[int]) -> None:
-        """Take ledgers that are not of the selection."""
-        self.finished = self.finished.with_ids(ledger_ids)
 
     def to_json(self, offsets: Mapping[str, LedgerOffset]) -> dict[str, Any]:
         read = [each.ledger_id for each in offsets.values() if each.is_finished]

@@ -99,10 +99,9 @@ class LedgerStreamReader(FollowingReader[LedgerOffset, ReadPlanner, LedgerAtTrig
     async def _look(self, planner: ReadPlanner) -> dict[str, LedgerAtTrigger]:
         """Return the ledgers that are not finished, as they are now."""
         form = self._form
-        found, others = await planner.followed(
+        found, form.finished = await planner.followed(
             self._options.ledgers or (), form.finished, form.noted, must_exist=self._is_new
         )
-        form.never_read(others)
         return {
             str(each.extent.ledger_id): LedgerAtTrigger(each.extent, self._options, is_complete=each.is_complete)
             for each in found

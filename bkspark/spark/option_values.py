@@ -54,6 +54,11 @@ class IdRange:
     first_entry: int = 0
     end_entry: int | None = None
 
+    @property
+    def is_one(self) -> bool:
+        """Whether it names one ledger."""
+        return self.end - self.first == 1
+
 
 EVERY_LEDGER = IdRange(0, LEDGER_ID_MAX + 1)
 

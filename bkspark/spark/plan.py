@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import AsyncGenerator, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 
@@ -22,8 +22,9 @@ from bkspark.log.routing import RoutedCommits
 from bkspark.log.snapshot import LogSegment, LogSnapshot
 from bkspark.log.times import Timeline
 from bkspark.net.pool import NetOptions
+from bkspark.spark.ledger_offsets import LedgerIds
 from bkspark.spark.offsets import position_of
-from bkspark.spark.option_values import EVERY_LEDGER, IdRange
+from bkspark.spark.option_values import IdRange
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import EntryTimes, LedgerRead, ReadPartition
 from bkspark.spark.ranges import (
@@ -38,7 +39,7 @@ from bkspark.spark.ranges import (
     split,
 )
 from bkspark.spark.selection import chosen_entries, has_metadata
-from bkspark.spark.stored_ledgers import stored_ledgers
+from bkspark.spark.stored_ledgers import Pick, selected_ledgers, stored_ledgers
 
 OPENED_LEDGERS_MAX = 2_000
 """Ledgers whose metadata the driver reads for a plan. Tasks of a larger plan read those of their own ledgers, unless a
@@ -74,7 +75,6 @@ class ReadPlanner:
         self._opened: dict[int, LedgerReader] = {}
         self._ahead: dict[int, LedgerReader] = {}
         self._resolved: dict[str, tuple[str, int]] = {}
-        self._every: list[int] | None = None
         self._snapshots: dict[str, LogSnapshot] = {}
         self._now_ms = time.time_ns() // 1_000_000
 
@@ -165,16 +165,19 @@ class ReadPlanner:
             NoSuchLedger: no such ledger exists.
             ConfigurationError: a ledger ends before the entries named do.
         """
-        picks = [pick for selected in selection for pick in await self._ids(selected)]
-        picks = await self._wanted(picks)
-        await self._open([ledger_id for ledger_id, selected in picks if _is_one(selected)])
+        must_exist = self._options.fail_on_data_loss
+        picks: list[Pick] = []
+        async with aclosing(selected_ledgers(self._client, selection, LedgerIds(), must_exist=must_exist)) as selected:
+            async for some in selected:
+                picks += await self._wanted(some)
+        await self._open([ledger_id for ledger_id, part in picks if part.is_one])
         # The existing ledgers of a range are read: one may be deleted after they were listed.
         await self._open([ledger_id for ledger_id, _ in picks], must_exist=False)
         ranges = []
-        for ordinal, (ledger_id, selected) in enumerate(picks):
+        for ordinal, (ledger_id, part) in enumerate(picks):
             reader = self._opened.get(ledger_id)
             if reader is not None:
-                entries = chosen_entries(self._extent(ordinal, reader), selected)
+                entries = chosen_entries(self._extent(ordinal, reader), part)
                 if len(entries):
                     ranges.append(entries)
         return ranges
@@ -182,12 +185,12 @@ class ReadPlanner:
     async def followed(
         self,
         selection: Sequence[IdRange],
-        finished: Container[int],
+        finished: LedgerIds,
         noted: Collection[int],
         *,
         must_exist: bool,
-    ) -> tuple[list[FollowedLedger], list[int]]:
-        """Return the ledgers of a selection as a stream finds them, and the ids of others that it never reads.
+    ) -> tuple[list[FollowedLedger], LedgerIds]:
+        """Return the ledgers of a selection as a stream finds them; and `finished` with others that it never reads.
 
         A range may be empty: its ledgers may appear later.
 
@@ -196,37 +199,28 @@ class ReadPlanner:
             finished: ids that are left out.
             noted: ids that were found before: they are of the selection, and may be deleted by now.
         """
-        picks = [pick for selected in selection for pick in await self._ids(selected) if pick[0] not in finished]
-        new = [pick for pick in picks if pick[0] not in noted]
-        wanted = {ledger_id for ledger_id, _ in await self._wanted(new)}
-        named = [ledger_id for ledger_id, selected in new if ledger_id in wanted and _is_one(selected)]
-        await self._open(named, must_exist=must_exist)
-        await self._open([each for each, _ in picks if each in wanted or each in noted], must_exist=False)
+        picks: list[Pick] = []
+        async with aclosing(selected_ledgers(self._client, selection, finished, must_exist=False)) as selected:
+            async for some in selected:
+                new = [pick for pick in some if pick[0] not in noted]
+                wanted = await self._wanted(new)
+                ours = {ledger_id for ledger_id, _ in wanted} | {pick[0] for pick in some if pick[0] in noted}
+                finished = finished.with_ids([ledger_id for ledger_id, _ in new if ledger_id not in ours])
+                picks += [pick for pick in some if pick[0] in ours]
+                await self._open([ledger_id for ledger_id, part in wanted if part.is_one], must_exist=must_exist)
+        await self._open([ledger_id for ledger_id, _ in picks], must_exist=False)
         found = []
-        for ledger_id, selected in picks:
+        for ledger_id, part in picks:
             reader = self._opened.get(ledger_id)
-            if reader is not None and (ledger_id in wanted or ledger_id in noted):
+            if reader is not None:
                 whole = self._extent(0, reader)
-                end = whole.end_entry if selected.end_entry is None else min(whole.end_entry, selected.end_entry)
-                length = round(whole.entry_bytes * max(0, end - selected.first_entry))
-                extent = replace(whole, first_entry=selected.first_entry, end_entry=end, length=length)
-                found.append(FollowedLedger(extent, reader.is_closed or end == selected.end_entry))
-        return found, [ledger_id for ledger_id, _ in new if ledger_id not in wanted]
+                end = whole.end_entry if part.end_entry is None else min(whole.end_entry, part.end_entry)
+                length = round(whole.entry_bytes * max(0, end - part.first_entry))
+                extent = replace(whole, first_entry=part.first_entry, end_entry=end, length=length)
+                found.append(FollowedLedger(extent, reader.is_closed or end == part.end_entry))
+        return found, finished
 
-    async def _ids(self, selected: IdRange) -> list[tuple[int, IdRange]]:
-        if _is_one(selected):
-            return [(selected.first, selected)]
-        if self._every is None:
-            self._every = sorted([ledger_id async for ledger_id in self._client.ledgers()])
-        found = [(ledger_id, selected) for ledger_id in self._every if selected.first <= ledger_id < selected.end]
-        must_exist = self._options.fail_on_data_loss and not self._is_stream
-        if not found and selected != EVERY_LEDGER and must_exist:
-            raise NoSuchLedger(
-                f"option 'ledgers' names {selected.first}-{selected.end - 1}, but no ledger has such an id"
-            )
-        return found
-
-    async def _wanted(self, picks: list[tuple[int, IdRange]]) -> list[tuple[int, IdRange]]:
+    async def _wanted(self, picks: list[Pick]) -> list[Pick]:
         """Return the ledgers with the custom metadata and in the time that the options name.
 
         The metadata decide, before a ledger is opened: others may have another password.
@@ -240,7 +234,7 @@ class ReadPlanner:
             has_all = all(has_metadata(has, key, value) for key, value in options.ledger_metadata.items())
             if not (has_all and self._is_in_time(LedgerTimes.of(stored))):
                 unwanted.add(ledger_id)
-        return [(ledger_id, selected) for ledger_id, selected in picks if ledger_id not in unwanted]
+        return [(ledger_id, part) for ledger_id, part in picks if ledger_id not in unwanted]
 
     def _is_in_time(self, times: LedgerTimes) -> bool:
         since, until = self._options.starting_timestamp, self._options.ending_timestamp
@@ -551,7 +545,7 @@ class ReadPlanner:
                 ledger_id=ledger_id,
             ) from None
         except UnauthorizedAccess as error:
-            many = self._options.ledgers is not None and any(not _is_one(each) for each in self._options.ledgers)
+            many = self._options.ledgers is not None and any(not each.is_one for each in self._options.ledgers)
             narrow = (
                 "; a read has one password, so choose the ledgers that have it, by their ids or by ledgerMetadata.KEY"
                 if many
@@ -585,7 +579,3 @@ class ReadPlanner:
 def _times_of(entries: EntryRange, times: Mapping[str, Timeline]) -> EntryTimes:
     of_log = times.get(entries.log)
     return () if of_log is None else of_log.of_entries(entries.ordinal, entries.first_entry, entries.end_entry)
-
-
-def _is_one(selected: IdRange) -> bool:
-    return selected.end - selected.first == 1

@@ -1,14 +1,59 @@
-"""Reads the metadata of many ledgers, for the driver."""
+"""Lists ledgers, and reads the metadata of many, for the driver. Neither keeps a list of all ledgers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import itertools
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 
 from bkspark.client import Client
 from bkspark.errors import NoSuchLedger
 from bkspark.log.attempts import CALLS_AT_ONCE
 from bkspark.metadata.ledgers import Versioned
+from bkspark.spark.ledger_offsets import LedgerIds
+from bkspark.spark.option_values import EVERY_LEDGER, IdRange
+
+Pick = tuple[int, IdRange]
+"""A ledger, and the part of a selection that names it."""
+
+
+async def selected_ledgers(
+    client: Client, selection: Sequence[IdRange], finished: LedgerIds, *, must_exist: bool
+) -> AsyncGenerator[list[Pick]]:
+    """Yield the ledgers of a selection in its order, some at a time.
+
+    A ledger that is named by itself may not exist. Ranges are listed page by page, each only as far as it reaches.
+
+    Args:
+        finished: these are left out.
+        must_exist: each range but `*` must have a ledger.
+
+    Raises:
+        NoSuchLedger: a range has no ledger.
+    """
+    for is_one, parts in itertools.groupby(selection, lambda each: each.is_one):
+        if is_one:
+            yield [(each.first, each) for each in parts if each.first not in finished]
+            continue
+        for each in parts:
+            is_empty = True
+            async with aclosing((await client.context()).ledgers.pages(each.first - 1)) as pages:
+                async for page in pages:
+                    inside = page[page < each.end]
+                    is_empty = is_empty and not len(inside)
+                    yield [(ledger_id, each) for ledger_id in finished.without(inside).tolist()]
+                    if page[-1] >= each.end - 1:
+                        break
+            if is_empty and must_exist and each != EVERY_LEDGER:
+                raise NoSuchLedger(f"option 'ledgers' names {each.first}-{each.end - 1}, but no ledger has such an id")
+
+
+async def every_ledger(client: Client) -> AsyncIterator[tuple[int, Versioned]]:
+    """Yield every ledger and its metadata, by ascending id."""
+    async for page in (await client.context()).ledgers.pages():
+        async for found in stored_ledgers(client, page.tolist()):
+            yield found
 
 
 async def stored_ledgers(client: Client, ledger_ids: Sequence[int]) -> AsyncIterator[tuple[int, Versioned]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import subprocess
@@ -13,6 +14,9 @@ from datetime import UTC, datetime
 import pytest
 
 from bkspark.blocking import Client, run
+from bkspark.log.formats import log_path
+from bkspark.metadata.uri import MetadataUri
+from bkspark.metadata.zookeeper import open_tree
 from tests.cli.console import Console, assert_one_line
 from tests.polling import wait_until
 
@@ -226,6 +230,32 @@ def test_expire_removes_ledgers_but_none_that_a_registered_reader_needs(console:
     everything = console.json("log", "expire")["logs"]
     assert {"log": name, "deleted": 1} in everything
     assert len(console.json("log", "show", name)["ledgers"]) == 1
+
+
+def test_a_log_that_cannot_be_read_does_not_keep_others_from_expiry(console: Console, cluster, name, lines):
+    damaged, later = f"{name}-a", f"{name}-b"
+    for log in (damaged, later):
+        console.json("log", "append", log, lines)
+        console.json("log", "append", log, lines)
+        console.json("log", "retention", log, "--bytes", 1)
+
+    async def exchange(data: bytes) -> bytes:
+        tree = await open_tree(MetadataUri.parse(cluster.uri))
+        try:
+            before, stat = await tree.get(log_path(damaged))
+            await tree.set(log_path(damaged), data, stat.version)
+            return before
+        finally:
+            await tree.close()
+
+    head = asyncio.run(exchange(b"of a newer version"))
+    try:
+        output = console.fails(1, "log", "expire", "--json")
+    finally:
+        asyncio.run(exchange(head))
+    assert {"log": later, "deleted": 1} in json.loads(output.out)["logs"]
+    assert output.err.startswith(f"log {damaged} was not expired: metadata node")
+    assert output.err.count("\n") == 1
 
 
 def test_truncate_takes_the_time_of_an_append(console: Console, name, lines):

@@ -11,6 +11,7 @@ import pytest
 
 from bkspark.errors import BookKeeperError, ConfigurationError, DataLoss, MetadataFormat, NoSuchLedger
 from bkspark.log import Log
+from bkspark.log.consumers import CONSUMERS_MAX
 from bkspark.log.expiry import Expiry
 from bkspark.log.formats import SegmentFacts, SegmentOwner
 from bkspark.log.positions import Position
@@ -228,6 +229,17 @@ async def test_one_reader_at_a_time_has_a_name(cluster, clock, log, ledgers) -> 
         await log.register_consumer("a/b")
     await second.end()
     assert await log.consumers() == []
+
+
+@with_log
+async def test_a_full_log_takes_a_reader_again_that_it_has(cluster, clock, log, ledgers) -> None:
+    position = (await log.snapshot()).start
+    for number in range(CONSUMERS_MAX):
+        await log.register_consumer(f"reader-{number}", position)
+    with pytest.raises(ConfigurationError, match="the most that it takes"):
+        await log.register_consumer("another", position)
+    # A query that is started again registers again.
+    assert (await log.register_consumer("reader-7", position)).position == position
 
 
 @with_log

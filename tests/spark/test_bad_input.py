@@ -355,9 +355,17 @@ def test_topic_as_the_destination_of_a_write_is_answered_with_log():
     assert "name the destination by option 'log'" in error_of(ConfigurationError, parse(topic="a").for_write)
 
 
-@pytest.mark.parametrize("theirs", ["kafka.group.id", "groupIdPrefix", "kafkaConsumer.pollTimeoutMs"])
+@pytest.mark.parametrize("theirs", ["kafka.partitioner.class", "fetchOffset.numRetries", "kafka.receive.buffer.bytes"])
 def test_option_of_kafkas_connector_without_a_like_is_to_be_removed(theirs):
     assert error_of(ConfigurationError, lambda: parse(log="a", **{theirs: "1"})).endswith("remove it")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [("kafka.ssl.truststore.location", "tls…"), ("kafka.security.protocol", "tls…"), ("kafka.sasl.username", "sasl…")],
+)
+def test_options_of_kafkas_security_lead_to_ours(theirs, ours):
+    assert f"options '{ours}' here" in error_of(ConfigurationError, lambda: parse(log="a", **{theirs: "1"}))
 
 
 # ---- on a cluster ----

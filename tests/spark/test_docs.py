@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import uuid
 from pathlib import Path
 
@@ -10,15 +11,18 @@ import pytest
 
 import bkspark
 from bkspark.spark.versions import HAS_ADMISSION_CONTROL
+from tests.cli.console import Console
+from tests.spark.hadoop_credentials import add_credential
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 SECONDS = 120
+PROVIDERS = "hadoop.security.credential.provider.path"
 
 
-def programs() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+def programs(language: str = "python") -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
 @pytest.fixture
@@ -39,7 +43,8 @@ def own(program: str, folder: Path) -> tuple[str, str]:
 
 def test_the_page_has_these_programs() -> None:
     """Each has a test here."""
-    assert len(programs()) == 6
+    languages = re.findall(r"^```(.+)$", PAGE.read_text(), re.MULTILINE)
+    assert sorted(languages) == ["py", *["python"] * 6, "sh"]
 
 
 def test_what_the_first_program_writes_arrives_in_the_copy(spark, cluster, client, tmp_path, names) -> None:
@@ -96,6 +101,36 @@ def test_rows_go_to_the_logs_that_their_column_names(cluster, tmp_path, names, c
     assert "|   1|  /a|" in printed
     assert "|    2|" in printed
     assert "|    1|" in printed
+
+
+def test_the_commands_of_retention_run(spark, cluster, client, tmp_path, names, monkeypatch, capfd) -> None:
+    (commands,) = programs("sh")
+    console = Console(cluster.uri, monkeypatch, capfd)
+    log = f"docs-{uuid.uuid4().hex[:12]}-clicks"
+    names["df"].write.format("bookkeeper").options(uri=cluster.uri, log=log).mode("append").save()
+    lines = [shlex.split(line, comments=True) for line in commands.splitlines()]
+    assert [line[2] for line in lines] == ["retention", "expire", "consumers", "truncate"]
+    for line in lines:
+        words = [log if word == "clicks" else word for word in line[1:]]
+        # Logs of other tests keep what they have.
+        console.text(*words, *([log] if words[1] == "expire" else []))
+    kept = client.log(log).retention()
+    assert (kept.age_ms, kept.bytes) == (7 * 86_400_000, 100 << 30)
+    assert spark.read.format("bookkeeper").options(uri=cluster.uri, log=log).load().count() == 2
+
+
+def test_a_credential_of_hadoop_opens_a_log(spark, cluster, tmp_path, names) -> None:
+    program, prefix = own(programs("py")[0], tmp_path)
+    configuration = spark.sparkContext._jsc.hadoopConfiguration()
+    configuration.set(PROVIDERS, f"localjceks://file{tmp_path}/docs.jceks")
+    try:
+        add_credential(spark, "bookkeeper.password", "s3cret of the page")
+        options = {"uri": cluster.uri, "log": f"{prefix}clicks", "password": "s3cret of the page"}
+        names["df"].write.format("bookkeeper").options(**options).mode("append").save()
+        exec(program, names)
+        assert names["rows"].count() == 2
+    finally:
+        configuration.unset(PROVIDERS)
 
 
 @pytest.mark.parametrize("number", [3, 4], ids=["windows of append_time", "a registered reader"])

@@ -19,10 +19,25 @@ KAFKA = re.findall(
     startingOffsets endingTimestamp endingOffsetsByTimestamp endingOffsets failOnDataLoss kafkaConsumer.pollTimeoutMs
     fetchOffset.numRetries fetchOffset.retryIntervalMs maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay
     minPartitions maxRecordsPerPartition groupIdPrefix kafka.group.id includeHeaders startingOffsetsByTimestampStrategy
-    topic key value partition offset timestamp timestampType headers
+    topic key value partition offset timestamp timestampType headers kafka.partitioner.class kafka.auto.offset.reset
+    kafka.key.deserializer kafka.value.deserializer kafka.key.serializer kafka.value.serializer kafka.enable.auto.commit
+    kafka.interceptor.classes kafka.security.protocol kafka.ssl.* kafka.sasl.* spark.kafka.clusters.*
+    spark.kafka.consumer.cache.* spark.kafka.consumer.fetchedData.cache.* spark.kafka.producer.cache.*
+    spark.sql.streaming.kafka.useDeprecatedOffsetFetching spark.security.credentials.kafka.enabled offsetOutOfRange
+    dataLoss avgOffsetsBehindLatest
     """,
 )
-"""Options and columns of Spark's connector for Kafka, as its guide lists them."""
+"""Options, columns and settings of Spark's connector for Kafka, as its guide lists them."""
+PULSAR = re.findall(
+    r"\S+",
+    """
+    service.url admin.url maxBytesPerTrigger predefinedSubscription subscriptionPrefix topic topics topicsPattern
+    pollTimeoutMs waitingForNonExistedTopic startingOffsets endingOffsets startingTime failOnDataLoss
+    allowDifferentTopicSchemas pulsar.client.* pulsar.admin.* pulsar.reader.* pulsar.producer.* __key __topic
+    __messageId __publishTime __eventTime __messageProperties value
+    """,
+)
+"""The same of pulsar-spark, as its README lists them."""
 
 
 def rows(page: str) -> list[tuple[set[str], str]]:
@@ -36,6 +51,11 @@ def test_every_option_and_column_of_kafkas_connector_has_a_row(name: str) -> Non
     assert any(name in theirs for theirs, _ in rows("from-kafka.md"))
 
 
+@pytest.mark.parametrize("name", PULSAR)
+def test_every_option_and_column_of_pulsar_spark_has_a_row(name: str) -> None:
+    assert any(name in theirs for theirs, _ in rows("from-pulsar.md"))
+
+
 def test_the_page_agrees_with_the_errors_that_such_options_end_in() -> None:
     for theirs, ours in foreign_options._KAFKA_NAMES.items():
         assert any(theirs in names and f"`{ours}`" in here for names, here in rows("from-kafka.md")), theirs
@@ -46,7 +66,7 @@ def test_what_takes_their_place_exists(page: str) -> None:
     known = {option.name for option in OPTIONS} | {f"{PREFIX}{name}" for name in SETTINGS}
     columns = {"value", "log", "position", "append_time", "ledger_metadata", "uri", "entries_behind", "bytes_behind"}
     others = {"raw", "latestOffset", "bkspark.lag", "clicks\\|orders", "bookkeeper.*", "foreachBatch", "WITH (…)"}
-    others |= {"none", "lz4", "zstd", "arrow"}
+    others |= {"none", "lz4", "zstd", "arrow", "latest", "--files"}
     for _, ours in rows(page):
         for name in re.findall(r"`([^`]+)`", ours):
             is_known = (

@@ -150,6 +150,8 @@ def converts(found: pa.DataType, wanted: pa.DataType) -> bool:
         return bool(pairs) and all(converts(a, b) for a, b in pairs)
     if kinds.is_list(wanted):
         return _is_list(found) and converts(found.value_type, wanted.value_type)
+    if kinds.is_date(found) and kinds.is_timestamp(wanted):
+        return wanted.tz is None
     if kinds.is_timestamp(wanted):
         return kinds.is_timestamp(found) and (found.tz is None) == (wanted.tz is None)
     if kinds.is_decimal(wanted):
