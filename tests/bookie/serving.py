@@ -165,6 +165,10 @@ class Peer:
     def send(self, data: bytes | memoryview) -> None:
         self.socket.sendall(data)
 
+    def read_exactly(self, count: int) -> bytes:
+        """Return the next bytes, fewer if the bookie closes the connection."""
+        return self._file.read(count)
+
     def frame(self) -> bytes | None:
         """Return the body of the next frame, None when the bookie closed the connection."""
         try:
