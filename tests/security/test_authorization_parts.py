@@ -378,6 +378,12 @@ def test_http_request_names_its_ledger_as_a_parameter_of_the_query() -> None:
     assert http_status(rules, "GET", "/api/v1/ledger/read", ledger_id="1") == 200
     assert http_status(rules, "GET", "/api/v1/ledger/read", ledger_id="3") == 403
     assert http_status(rules, "GET", "/api/v1/ledger/read", ANONYMOUS, ledger_id="1") == 403
+    # What is not exactly an id is not looked up: only who may read all ledgers learns what the handler makes of it.
+    for text in ("-0", "-1", "+1", " 1", "1_0", "\u0661", "", "9" * 19, "9" * 5000):
+        assert http_status(rules, "GET", "/api/v1/ledger/read", ledger_id=text) == 403, text
+        assert http_status(rules, "GET", f"/api/v2/ledgers/{text or 'x'}/entries") == 403, text
+        assert http_status("token:user read *", "GET", "/api/v1/ledger/read", ledger_id=text) == 200, text
+    assert http_status(rules, "GET", "/api/v1/ledger/read") == 403
     # A parameter of the query does not replace that of the path.
     assert http_status(rules, "GET", "/api/v2/ledgers/3/entries", ledger_id="1") == 403
 
