@@ -24,15 +24,19 @@ def is_loopback(host: str) -> bool:
 
 
 def is_known_host(host: str, names: Collection[str]) -> bool:
-    """Return whether a `Host` is an address, `localhost`, or one of these names, in lower case."""
+    """Return whether a `Host` is an address, `localhost`, or one of these names, in lower case.
+
+    Not 0.0.0.0 and ::, which lead to this host, too: for these, browsers do not say from which page a request comes, as
+    they do for 127.0.0.1.
+    """
     try:
         name = (urlsplit(f"//{host}").hostname or "").lower().rstrip(".")
         if name == "localhost" or name in names:
             return True
-        ipaddress.ip_address(name)
+        address = ipaddress.ip_address(name)
     except ValueError:
         return False
-    return True
+    return not (getattr(address, "ipv4_mapped", None) or address).is_unspecified
 
 
 def is_foreign_part(site: str | None, mode: str | None) -> bool:

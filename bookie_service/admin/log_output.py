@@ -27,6 +27,21 @@ INSTANCE_VARIABLE = "BKSPARK_INSTANCE"
 _SEVERITIES = {logging.WARNING: "WARN", logging.CRITICAL: "FATAL"}
 
 
+class TextFormatter(logging.Formatter):
+    """Text, a line for each record; a traceback follows in lines of its own.
+
+    Characters that are not printable are escaped: peers choose some of the texts, such as the path of a request, and
+    must not forge a line of the log, or control a terminal.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """Return the line."""
+        text = super().formatMessage(record)
+        if text.isprintable():
+            return text
+        return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object a line."""
 
@@ -72,7 +87,8 @@ def log_to_stderr() -> LogLimiter:
     handler = logging.StreamHandler(sys.stderr)
     limiter = LogLimiter(time.monotonic, handler.emit)
     handler.addFilter(_AuditPasses(limiter))
-    logging.basicConfig(handlers=[handler], format=_text(), level=logging.INFO)
+    handler.setFormatter(TextFormatter(_text()))
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
     # kazoo logs every attempt to connect; our errors report the outcome.
     logging.getLogger("bkspark.kazoo").setLevel(logging.ERROR)
     return limiter
@@ -83,9 +99,7 @@ def use(level: str, form: str) -> None:
     set_level(level)
     for handler in logging.getLogger().handlers:
         is_json = form == "json"
-        handler.setFormatter(
-            JsonFormatter(os.environ.get(INSTANCE_VARIABLE)) if is_json else logging.Formatter(_text())
-        )
+        handler.setFormatter(JsonFormatter(os.environ.get(INSTANCE_VARIABLE)) if is_json else TextFormatter(_text()))
 
 
 def _text() -> str:

@@ -23,6 +23,8 @@ _BURST = 5.0
 _LINES_PER_S_OF_KIND = 1.0
 _BURST_OF_KIND = 3.0
 _SUMMARY_S = 10.0
+KINDS_MAX = 1000
+"""Kinds that callers name. Further ones are counted as lines of their format."""
 _DIGITS = re.compile(r"[0-9]+")
 
 
@@ -56,6 +58,10 @@ class LogLimiter(logging.Filter):
     def _takes(self, record: logging.LogRecord, now: float) -> bool:
         key = (record.name, record.levelno, record.msg, getattr(record, "kind", None))
         kind = self._kinds.get(key)
+        if kind is None and len(self._kinds) >= KINDS_MAX:
+            # A peer that can choose a kind must not get a line, and memory, for each of its texts.
+            key = (*key[:3], None)
+            kind = self._kinds.get(key)
         if kind is None:
             self._kinds[key] = kind = _Kind(Bucket(_LINES_PER_S_OF_KIND, _BURST_OF_KIND, now))
             self._take(kind, _lines_of(record))

@@ -14,6 +14,7 @@ from typing import Protocol
 from bkspark.errors import ConfigurationError
 from bkspark.security.authorization import ADMIN, ANY_RIGHT, RIGHTS, Rules
 from bookie_service.engine.authorization import Authorization, RefusedRequests
+from bookie_service.network.log_limit import place_of
 from bookie_service.operation.audit import audit
 
 logger = logging.getLogger("bookie_service.audit")
@@ -101,6 +102,11 @@ class RulesFollower:
                 await self._use(self._source.read_if_changed, "file")
             except ConfigurationError as error:
                 log_kept(error)
+            except Exception as error:
+                # Later changes must count: they may take a right away.
+                logger.exception(
+                    "a look at %s failed: this is a defect", self._source.path, extra={"kind": place_of(error)}
+                )
 
     async def _use(self, read: Callable[[], Rules | None], who: str) -> None:
         async with self._reading:

@@ -7,6 +7,8 @@ import json
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from http.client import HTTPResponse
 from urllib.request import Request as UrlRequest
 from urllib.request import urlopen
 
@@ -19,8 +21,11 @@ from bookie_service.admin.http.messages import HttpError, HttpRequest, HttpRespo
 from bookie_service.admin.http.routing import Routes
 from bookie_service.admin.http.server import serving
 from bookie_service.settings.http_options import HttpLimits, HttpOptions
+from tests.polling import wait_until
 
 LIMITS = HttpLimits(connections=8, head_bytes=2048, body_bytes=4096, idle_s=5.0)
+HELD: list[HttpRequest] = []
+"""Requests for /held, which are never answered."""
 
 
 async def pieces() -> AsyncIterator[bytes]:
@@ -38,6 +43,10 @@ async def answer(request: HttpRequest) -> HttpResponse:
             return HttpResponse(pieces=pieces())
         case "/large":
             return HttpResponse(body=b"x" * 8_000_000)
+        case "/held":
+            HELD.append(request)
+            await asyncio.Event().wait()
+            raise AssertionError("the event is never set")
         case "/change":
             request.need(Role.OPERATE)
             return plain("done")
@@ -128,6 +137,21 @@ def test_what_is_not_a_request_or_too_large_is_refused_and_the_connection_ends(d
     assert status_of(reply) == status
 
 
+def test_a_peer_cannot_choose_what_log_lines_are_counted_together(caplog: pytest.LogCaptureFixture) -> None:
+    """A text of its own in each refused request would make each a line, and cost memory for ever."""
+    caplog.set_level(logging.INFO)
+    texts = [b"G%b ET /\r\n\r\n" % name for name in (b"a", b"b", b"c")]
+    texts += [head(b"GET /", b"x%b y: z\r\n" % name) for name in (b"a", b"b", b"c")]
+
+    def act(port: int) -> list[int]:
+        return [status_of(talk(port, data)) for data in texts]
+
+    assert served(act) == [400] * len(texts)
+    kinds = [record.__dict__["kind"] for record in caplog.records if "HTTP 400" in record.getMessage()]
+    assert len(kinds) == len(texts)
+    assert len(set(kinds)) <= 2
+
+
 def test_slow_request_and_slow_reader_are_closed_and_others_are_served() -> None:
     def act(port: int) -> object:
         with (
@@ -155,23 +179,68 @@ def test_slow_request_and_slow_reader_are_closed_and_others_are_served() -> None
     assert served(act, HttpLimits(idle_s=0.3)) < 8_000_000  # type: ignore[operator]
 
 
-def test_connections_are_limited() -> None:
-    def act(port: int) -> bytes:
-        peers = [socket.create_connection(("127.0.0.1", port), 30) for _ in range(LIMITS.connections)]
+PATIENT = replace(LIMITS, idle_s=60.0)
+
+
+def ask(peer: socket.socket, path: bytes = b"/echo") -> int | None:
+    """Return the status of a request on an open connection; None: the server has closed it."""
+    try:
+        peer.sendall(head(b"GET " + path))
+        with HTTPResponse(peer) as response:
+            response.begin()
+            response.read()
+            return response.status
+    except ConnectionError:
+        return None
+
+
+def test_beyond_the_limit_the_connection_whose_peer_is_waited_for_longest_is_closed() -> None:
+    """Connections that send nothing keep no other client out, also if they were served before: probes are answered."""
+
+    def act(port: int) -> list[int | None]:
+        peers = [socket.create_connection(("127.0.0.1", port), 30) for _ in range(PATIENT.connections)]
         try:
-            for peer in peers:  # served, so they are all accepted
-                peer.sendall(b"GET /echo HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                assert peer.recv(12).startswith(b"HTTP/1.1 201")
-            with socket.create_connection(("127.0.0.1", port), 30) as one_more:
-                try:
-                    return one_more.recv(10)
-                except ConnectionResetError:
-                    return b""
+            assert [ask(peer) for peer in peers] == [201] * len(peers)
+            assert [status_of(talk(port, head(b"GET /echo"))) for _ in range(3)] == [201] * 3
+            return [ask(peer) for peer in peers]
         finally:
             for peer in peers:
                 peer.close()
 
-    assert served(act) == b""
+    # The three came one after another, and took the place of one.
+    assert served(act, PATIENT) == [None] + [201] * (PATIENT.connections - 1)
+
+
+def test_an_address_with_many_silent_connections_loses_its_own_and_not_those_of_others() -> None:
+    def act(port: int) -> int | None:
+        with socket.create_connection(("127.0.0.1", port), 30, source_address=("127.0.0.9", 0)) as other:
+            assert ask(other) == 201
+            peers = [socket.create_connection(("127.0.0.1", port), 30) for _ in range(3 * PATIENT.connections)]
+            try:
+                assert ask(peers[-1]) == 201
+                return ask(other)
+            finally:
+                for peer in peers:
+                    peer.close()
+
+    assert served(act, PATIENT) == 201
+
+
+def test_connections_whose_requests_are_served_are_limited() -> None:
+    def act(port: int) -> int | None:
+        peers = [socket.create_connection(("127.0.0.1", port), 30) for _ in range(PATIENT.connections)]
+        try:
+            for peer in peers:
+                peer.sendall(head(b"GET /held"))
+            wait_until(lambda: len(HELD) == len(peers), "all requests to be with their handler")
+            with socket.create_connection(("127.0.0.1", port), 30) as one_more:
+                return ask(one_more)
+        finally:
+            for peer in peers:
+                peer.close()
+
+    HELD.clear()
+    assert served(act, PATIENT) is None
 
 
 def test_defect_of_a_handler_is_a_500_and_the_server_goes_on(caplog: pytest.LogCaptureFixture) -> None:

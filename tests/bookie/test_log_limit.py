@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from bkspark.errors import ProtocolError
-from bookie_service.network.log_limit import LogLimiter, place_of
+from bookie_service.network.log_limit import KINDS_MAX, LogLimiter, place_of
 
 
 class Bench:
@@ -74,6 +74,20 @@ def test_kinds_that_a_caller_names_are_kept_apart(bench: Bench) -> None:
     bench.logger.warning("closed: %s", "no such opcode", extra={"kind": "opcode"})
     assert "closed: no such opcode" in bench.lines
     assert len(bench.lines) <= 10
+
+
+def test_very_many_kinds_are_counted_as_one_and_kinds_from_before_are_kept(bench: Bench) -> None:
+    """A caller whose kind a peer can choose must not cost memory and lines for each of its texts."""
+    for number in range(60_000):
+        bench.now += 0.001
+        bench.logger.warning("refused: %d", number, extra={"kind": f"text {number}"})
+    bench.pass_time(30.0)
+    # The first ones are kinds of their own.
+    assert len(bench.lines) < 2 * KINDS_MAX
+    bench.written_at = bench.written_at[KINDS_MAX:]
+    assert bench.most_per_s() <= 10
+    bench.logger.warning("another line")
+    assert bench.lines[-1] == "another line"
 
 
 def test_a_traceback_is_written_once(bench: Bench) -> None:

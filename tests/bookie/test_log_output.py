@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bkspark.cli.child_process import ChildProcess
-from bookie_service.admin.log_output import JsonFormatter
+from bookie_service.admin.log_output import JsonFormatter, TextFormatter
 from tests.bookie.child import STOP_S, BookieChild
 from tests.bookie.test_http_process import HTTP, answer, call
 from tests.polling import wait_until
@@ -44,6 +44,23 @@ def test_json_line_has_the_form_of_opentelemetry() -> None:
 
 
 @pytest.mark.cluster
+def test_a_text_of_a_peer_cannot_look_like_another_line() -> None:
+    """Paths of HTTP are in lines about refusals, decoded: a line break there would forge a line of the audit log."""
+    hostile = "/x\n2026-11-24 audit: deleted ledger 7\r\x1b[2K\u2028\x85 ü"
+    record = logging.LogRecord("bookie", logging.WARNING, "server.py", 7, "refused GET %s", (hostile,), None)
+    line = TextFormatter("%(levelname)s %(message)s").format(record)
+    assert line == ("WARNING refused GET /x\\n2026-11-24 audit: deleted ledger 7\\r\\x1b[2K\\u2028\\x85 ü")
+    assert len(line.splitlines()) == 1
+
+
+def test_a_traceback_has_its_lines() -> None:
+    try:
+        raise ValueError("why")
+    except ValueError:
+        record = logging.LogRecord("bookie", logging.ERROR, "server.py", 7, "failed", (), sys.exc_info())
+    assert TextFormatter("%(message)s").format(record).splitlines()[-1] == "ValueError: why"
+
+
 def test_life_of_a_bookie_is_in_its_log(uri: str, tmp_path: Path) -> None:
     """Start with version and keys, replay, serving, stop with the reason (finding H4: the log was empty)."""
     child = BookieChild(tmp_path / "bookie", uri, passwd="s3cret")

@@ -40,6 +40,8 @@ class Flood:
     count: requests made before, and sent again and again. repeats: False: they are sent once.
     takes_replies: False: replies are left in the socket.
     demands_login: the bookie authenticates its clients, and the honest one has logged in.
+    addresses: the number of addresses of this host that the connections come from.
+    reconnects: False: connections that the bookie closes are not made again.
     """
 
     name: str
@@ -48,6 +50,8 @@ class Flood:
     repeats: bool = True
     takes_replies: bool = True
     demands_login: bool = False
+    addresses: int = 1
+    reconnects: bool = True
 
 
 def bytes_of(what: Flood) -> bytes:
@@ -161,6 +165,7 @@ class Sources:
         self._port = port
         self._what = what
         self._data = data
+        self._made = 0
         self._at: dict[socket.socket, int] = {}
         self._poll = select.poll()
         self._by_number: dict[int, socket.socket] = {}
@@ -168,10 +173,10 @@ class Sources:
 
     def step(self) -> None:
         """Connect where connections are missing, and send what is taken."""
-        while len(self._at) < self._what.connections:
-            made = self._connect()
-            if made is None:
+        while (len(self._at) if self._what.reconnects else self._made) < self._what.connections:
+            if not self._connect():
                 break
+            self._made += 1
         for number, events in self._poll.poll(20):
             source = self._by_number[number]
             try:
@@ -184,19 +189,21 @@ class Sources:
             except OSError:
                 self._forget(source)
 
-    def _connect(self) -> socket.socket | None:
+    def _connect(self) -> bool:
         source = socket.socket()
         try:
+            if self._what.addresses > 1:
+                source.bind((f"127.0.1.{1 + self._made % self._what.addresses}", 0))
             source.connect(("127.0.0.1", self._port))
         except OSError:
             source.close()
-            return None
+            return False
         source.setblocking(False)
         self._at[source] = 0
         self._by_number[source.fileno()] = source
         reads = select.POLLIN if self._what.takes_replies else 0
         self._poll.register(source, reads | (select.POLLOUT if self._data else 0))
-        return source
+        return True
 
     def _send(self, source: socket.socket) -> None:
         at = self._at[source]

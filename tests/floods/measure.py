@@ -38,6 +38,11 @@ _AHEAD_S = 1.0
 """A flood is under way for so long before anything is measured."""
 
 
+_STUCK: Any = {"connections": 2000, "addresses": 10, "reconnects": False}
+"""200 of an address: the bookie holds all of them, with `_HELD_MAX`. It closes most of 2,000 that one address has."""
+_HELD_MAX = 2100
+"""Unfinished handshakes and logins that the bookie holds. Its limits for one address are the default ones."""
+
 FLOODS: dict[str, Flood] = {
     "burst of V3 LAC reads of missing ledgers": Flood("V3 LAC reads of missing ledgers"),
     "burst of V3 reads of missing ledgers": Flood("V3 reads of missing ledgers"),
@@ -59,6 +64,9 @@ FLOODS: dict[str, Flood] = {
     "2,000 half TLS handshakes": Flood("half TLS handshakes", connections=2000, repeats=False),
     "2,000 connections without a login": Flood("", connections=2000, demands_login=True),
     "2,000 half logins": Flood("half logins", connections=2000, repeats=False, demands_login=True),
+    "2,000 stuck handshakes of 10 addresses": Flood("START_TLS and no handshake", repeats=False, **_STUCK),
+    "2,000 half TLS handshakes of 10 addresses": Flood("half TLS handshakes", repeats=False, **_STUCK),
+    "2,000 half logins of 10 addresses": Flood("half logins", repeats=False, demands_login=True, **_STUCK),
     "wrong logins, 4 connections": Flood("wrong logins", connections=4, repeats=False, demands_login=True),
 }
 
@@ -155,7 +163,12 @@ def _measure_on_one(
 def _tls(folder: Path) -> dict[str, str]:
     """Return the keys of a bookie that has TLS and serves clear connections, too."""
     key, chain = Authority(folder).issue("bookie").pem()
-    return {"tlsProviderFactoryClass": FACTORY_CLASS, "tlsKeyStore": key, "tlsCertificatePath": chain}
+    return {
+        "tlsProviderFactoryClass": FACTORY_CLASS,
+        "tlsKeyStore": key,
+        "tlsCertificatePath": chain,
+        "maxTlsHandshakes": str(_HELD_MAX),
+    }
 
 
 def _sasl(folder: Path) -> dict[str, str]:
@@ -163,6 +176,7 @@ def _sasl(folder: Path) -> dict[str, str]:
     return {
         KEY: SASL_CLASS,
         "authenticationRequired": "true",
+        "maxUnauthenticatedConnections": str(_HELD_MAX),
         "saslJaasConfig": jaas_file(folder / "bookie.jaas", jaas_text()),
     }
 

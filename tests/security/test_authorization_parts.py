@@ -19,7 +19,7 @@ from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.uri import MetadataUri
-from bkspark.security.authorization import ADMIN, LedgerFacts, parse_rules
+from bkspark.security.authorization import ADMIN, LedgerFacts, Rules, parse_rules
 from bkspark.security.digest_md5 import DigestClient
 from bkspark.security.principal import ANONYMOUS, Principal
 from bkspark.security.roles import Role
@@ -294,6 +294,41 @@ def test_bad_change_keeps_the_rules_and_is_one_log_line(tmp_path: Path, caplog: 
     assert changed == f"audit: file: 1 authorization rules of {path} are in force"
 
 
+def test_a_look_that_fails_unexpectedly_is_logged_and_later_changes_still_count(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise a right that is taken away later would stay for ever."""
+
+    class FailsOnce(RulesFile):
+        has_failed = False
+
+        def read_if_changed(self) -> Rules | None:
+            if not self.has_failed:
+                self.has_failed = True
+                raise RuntimeError("a defect")
+            return super().read_if_changed()
+
+    path = tmp_path / "rules"
+    path.write_text("* read *\n")
+
+    async def run() -> None:
+        file = FailsOnce(str(path))
+        authorization = authorization_with(file.read())
+        before = authorization.rules
+        follower = RulesFollower(file, authorization, look_s=0.01)
+        follower.start()
+        async with asyncio.timeout(30):
+            while not caplog.records:
+                await asyncio.sleep(0.01)
+            path.write_text("* write *\n")
+            while authorization.rules is before:
+                await asyncio.sleep(0.01)
+        await follower.stop()
+
+    asyncio.run(run())
+    assert "defect" in caplog.records[0].getMessage()
+
+
 def test_refusal_is_a_line_with_who_what_and_why(caplog: pytest.LogCaptureFixture) -> None:
     log_refusal(RefusedRequests(USER, "10.0.0.9", 3, 7, 5, "no rule allows it"))
     (record,) = caplog.records
@@ -378,6 +413,12 @@ def test_http_request_names_its_ledger_as_a_parameter_of_the_query() -> None:
     assert http_status(rules, "GET", "/api/v1/ledger/read", ledger_id="1") == 200
     assert http_status(rules, "GET", "/api/v1/ledger/read", ledger_id="3") == 403
     assert http_status(rules, "GET", "/api/v1/ledger/read", ANONYMOUS, ledger_id="1") == 403
+    # What is not exactly an id is not looked up: only who may read all ledgers learns what the handler makes of it.
+    for text in ("-0", "-1", "+1", " 1", "1_0", "\u0661", "", "9" * 19, "9" * 5000):
+        assert http_status(rules, "GET", "/api/v1/ledger/read", ledger_id=text) == 403, text
+        assert http_status(rules, "GET", f"/api/v2/ledgers/{text or 'x'}/entries") == 403, text
+        assert http_status("token:user read *", "GET", "/api/v1/ledger/read", ledger_id=text) == 200, text
+    assert http_status(rules, "GET", "/api/v1/ledger/read") == 403
     # A parameter of the query does not replace that of the path.
     assert http_status(rules, "GET", "/api/v2/ledgers/3/entries", ledger_id="1") == 403
 

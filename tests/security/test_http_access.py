@@ -213,6 +213,11 @@ def test_another_host_name_gets_nothing(tmp_path: Path) -> None:
     with served(options, "bookie1") as port:
         for host in ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", "[::1", ""):
             assert ask(port, "GET", "/read", Host=host)[0] in (400, 421), host
+        # A name of this host for which browsers send no Sec-Fetch-Site, as they do for 127.0.0.1.
+        for host in ("0.0.0.0", "0.0.0.0:8080", "[::]:80", "[::ffff:0.0.0.0]"):
+            assert ask(port, "GET", "/read", Host=host)[0] == 421, host
+        for host in ("user@evil.example", "127.0.0.1@evil.example:80", "127.1", "2130706433"):
+            assert ask(port, "GET", "/read", Host=host)[0] in (400, 421), host
         for host in ("localhost", "LOCALHOST:8080", "127.0.0.1", "[::1]:80", "bookie1:1", "bookies.example.org."):
             assert ask(port, "GET", "/read", Host=host)[0] == 200, host
 

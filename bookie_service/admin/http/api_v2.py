@@ -20,7 +20,7 @@ from bkspark.metadata.repair_reports import NO_LIMIT
 from bkspark.security.roles import Role
 from bkspark.version import VERSION
 from bookie_service.admin.http.cluster_v1 import READ_BYTES_MAX, begin_moving, metadata_bean
-from bookie_service.admin.http.messages import JSON, Call, HttpError, HttpRequest, HttpResponse
+from bookie_service.admin.http.messages import JSON, Call, HttpError, HttpRequest, HttpResponse, ledger_id_of
 from bookie_service.admin.http.openapi import (
     FLAG,
     NUMBER,
@@ -480,9 +480,10 @@ def _page(request: HttpRequest) -> tuple[int, int]:
 
 def _ledger_id(request: HttpRequest) -> int:
     text = request.query["ledger_id"]
-    if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= LEDGER_ID_MAX):
+    ledger_id = ledger_id_of(text)
+    if ledger_id is None:
         raise HttpError(HTTPStatus.BAD_REQUEST, f"{text[:40]!r} is not the id of a ledger")
-    return int(text)
+    return ledger_id
 
 
 def _check(endpoint: Endpoint, request: HttpRequest) -> None:

@@ -15,7 +15,7 @@ from bkspark.ids import LEDGER_ID_MAX, parse_host_port
 from bkspark.metadata.ledgers import Versioned
 from bkspark.security.roles import Role
 from bookie_service.admin.http.api_v1 import body_of, contained, flag, shown, shown_in_pieces
-from bookie_service.admin.http.messages import HttpError, HttpRequest, HttpResponse, plain
+from bookie_service.admin.http.messages import HttpError, HttpRequest, HttpResponse, ledger_id_of, plain
 from bookie_service.admin.http.routing import Routes
 from bookie_service.operation.audit import audit
 from bookie_service.operation.bookie_operator import BookieOperator
@@ -297,16 +297,25 @@ def _texts(values: Mapping[str, str]) -> str:
 def _ledger_id(request: HttpRequest) -> int:
     if "ledger_id" not in request.query:
         raise HttpError(HTTPStatus.NOT_FOUND, "Not ledger found. Should provide ledger_id=<ledger_id>")
-    return _number(request, "ledger_id", 0, least=0)
+    text = request.query["ledger_id"]
+    ledger_id = ledger_id_of(text)
+    if ledger_id is None:
+        raise _not_a_number("ledger_id", text, 0)
+    return ledger_id
 
 
 def _number(request: HttpRequest, name: str, default: int, *, least: int) -> int:
-    """Return a number of the query. Raises HttpError with Apache's status for one that is not usable: 500."""
+    """Return a number of the query. Raises HttpError for one that is not usable."""
     text = request.query.get(name, str(default))
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 19 and least <= int(text) <= LEDGER_ID_MAX):
-        raise HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, f"{name}={text[:40]} must be a number of at least {least}")
+        raise _not_a_number(name, text, least)
     return int(text)
+
+
+def _not_a_number(name: str, text: str, least: int) -> HttpError:
+    """Return an error with Apache's status."""
+    return HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, f"{name}={text[:40]} must be a number of at least {least}")
 
 
 def _host(bookie: str) -> str:

@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from bkspark.ids import LEDGER_ID_MAX
 from bkspark.security.principal import ANONYMOUS, Principal
 from bkspark.security.roles import Role
 
@@ -16,6 +17,7 @@ PLAIN = "text/plain; charset=utf-8"
 JSON = "application/json"
 JSON_ERRORS = "/api/v2/"
 QUERY_PARAMETERS_MAX = 100
+_ID_DIGITS_MAX = len(str(LEDGER_ID_MAX))
 
 
 class HttpError(Exception):
@@ -89,6 +91,14 @@ def target_of(target: str) -> tuple[str, dict[str, str]]:
     for name, value in pairs:
         query.setdefault(name, value)
     return unquote(parts.path, errors="strict"), query
+
+
+def ledger_id_of(text: str) -> int | None:
+    """Return the id of a ledger that a text is, digits alone; None: it is not one."""
+    if not (text.isascii() and text.isdigit() and len(text) <= _ID_DIGITS_MAX):
+        return None
+    ledger_id = int(text)
+    return ledger_id if ledger_id <= LEDGER_ID_MAX else None
 
 
 def plain(text: str, status: int = 200) -> HttpResponse:

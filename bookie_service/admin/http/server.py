@@ -2,7 +2,8 @@
 
 Everything that a peer may use up has a limit (`HttpLimits`): connections, bytes of a request's head and body, time for
 a request to come, for a response to be taken, and between requests. What exceeds a limit, or is not HTTP, is answered
-with a status where that is possible, and the connection is closed. One request of a connection is served at a time; the
+with a status where that is possible, and the connection is closed. Beyond the number of connections one is closed whose
+peer is waited for, so that silent peers keep no other one out. One request of a connection is served at a time; the
 next is not read before it is answered. A handler that fails unexpectedly is answered 500 and logged; it never ends the
 process.
 
@@ -15,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any
@@ -27,11 +29,13 @@ from bkspark.tasks import start_kept
 from bkspark.tls.gate import TlsGate
 from bookie_service.admin.http.access import HttpAccess
 from bookie_service.admin.http.messages import HttpError, HttpRequest, HttpResponse, failed, plain, target_of
-from bookie_service.network.log_limit import no_digits
+from bookie_service.network.log_limit import place_of
 from bookie_service.settings.http_options import HttpLimits
 
 logger = logging.getLogger(__name__)
 
+ERROR_MAX = 200
+"""Characters of a parser's message, which has what the peer sent."""
 Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 _REFUSALS = (
@@ -115,7 +119,7 @@ class _Connection(asyncio.Protocol):
         self._peer = str(peer[0]) if peer else ""
         self._is_tls = transport.get_extra_info("ssl_object") is not None
         self._certificate = transport.get_extra_info("peercert")
-        if len(self._connections) >= self._limits.connections:
+        if len(self._connections) >= self._limits.connections and not self._make_room():
             logger.warning("refused an HTTP connection from %s: there are %d", self._peer, len(self._connections))
             transport.abort()
             return
@@ -180,7 +184,8 @@ class _Connection(asyncio.Protocol):
                     self._close()
                     return
         except h11.RemoteProtocolError as error:
-            self._end_with(error.error_status_hint, f"this is not a request: {error}")
+            # Not the text: it has what the peer sent.
+            self._end_with(error.error_status_hint, f"this is not a request: {str(error)[:ERROR_MAX]}", place_of(error))
 
     async def _serve(self) -> None:
         assert self._request is not None
@@ -228,8 +233,8 @@ class _Connection(asyncio.Protocol):
         except HttpError as error:
             self._log_refusal(error.status, who, method, path, error.text)
             return failed(path, error)
-        except Exception:
-            logger.exception("%s %s failed: this is a defect", method, path, extra={"kind": path})
+        except Exception as error:
+            logger.exception("%s %s failed: this is a defect", method, path, extra={"kind": place_of(error)})
             return plain("Internal Server Error", HTTPStatus.INTERNAL_SERVER_ERROR)
 
     def _log_refusal(self, status: int, who: str, method: str, path: str, why: str) -> None:
@@ -258,6 +263,26 @@ class _Connection(asyncio.Protocol):
 
     # ---- limits ----
 
+    def _make_room(self) -> bool:
+        """Close the connection whose peer is waited for longest, of the address with most of them.
+
+        Returns:
+            False: every connection has a request that is being served.
+        """
+        waiting = [(each, each._timer.when()) for each in self._connections if each._timer is not None]
+        if not waiting:
+            return False
+        counts = Counter(each._peer for each in self._connections)
+        closed, _ = max(waiting, key=lambda one: (counts[one[0]._peer], -one[1]))
+        logger.info(
+            "closed the HTTP connection from %s, a silent one: there are %d (httpServerMaxConnections)",
+            closed._peer,
+            len(self._connections),
+        )
+        self._connections.discard(closed)
+        closed.abort()
+        return True
+
     def _begin_waiting(self) -> None:
         self._stop_waiting()
         self._timer = self._loop.call_later(self._limits.idle_s, self._give_up)
@@ -271,8 +296,9 @@ class _Connection(asyncio.Protocol):
         logger.debug("closed the HTTP connection from %s: nothing happened for %g s", self._peer, self._limits.idle_s)
         self.abort()
 
-    def _end_with(self, status: int, text: str) -> None:
-        logger.info("HTTP %d to %s: %s", status, self._peer, text, extra={"kind": no_digits(text)})
+    def _end_with(self, status: int, text: str, kind: Hashable = None) -> None:
+        """Answer and close. `kind`: of the log line; None: lines with this text."""
+        logger.info("HTTP %d to %s: %s", status, self._peer, text, extra={"kind": kind or text})
         self._stop_waiting()
         body = f"{text}\n".encode()
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
