@@ -24,6 +24,8 @@ _LINES_PER_S_OF_KIND = 1.0
 _BURST_OF_KIND = 3.0
 _SUMMARY_S = 10.0
 _DIGITS = re.compile(r"[0-9]+")
+DETAILS = "details"
+"""The name in `extra` of a text of several lines that belongs to an event, such as a stack."""
 
 
 @dataclass(slots=True)
@@ -103,7 +105,7 @@ class LogLimiter(logging.Filter):
 
 def _lines_of(record: logging.LogRecord) -> float:
     """Return how many lines a record makes."""
-    lines = record.getMessage().count("\n") + 1
+    lines = getattr(record, DETAILS, "").count("\n") + 1
     if record.exc_info:
         lines += "".join(traceback.format_exception(*record.exc_info)).count("\n")
     return float(lines)
