@@ -242,11 +242,6 @@ class BookieService:
         self._disks.set_planned(reason)
         self._bookie.look_at_disks()
 
-    async def collect_minor(self) -> PassReport:
-        """Collect garbage now, with a minor compaction. Raises as `collect_garbage`."""
-        assert self._collector is not None, "start_collecting comes first"
-        return await self._collector.collect(major=False)
-
     def set_collection(self, options: CollectionOptions) -> None:
         """Collect garbage with other thresholds and rates from now on."""
         if self._collector is not None:
@@ -303,14 +298,14 @@ class BookieService:
             principal = self._local_principals[user_id] = Principal(user_name(user_id), "local")
         return self._authorization.may(principal, "local reads", READ)
 
-    async def collect_garbage(self) -> PassReport:
-        """Collect garbage now, with a major compaction; return the report.
+    async def collect_garbage(self, *, major: bool = True, minor: bool = True) -> PassReport:
+        """Collect garbage now, with a major compaction, a minor one, or none; return the report.
 
         Raises:
             BookKeeperError: the bookie stopped before it was done.
         """
         assert self._collector is not None, "start_collecting comes first"
-        return await self._collector.collect()
+        return await self._collector.collect(major=major, minor=minor)
 
     async def stop(self) -> None:
         """Stop serving, move everything into entry logs and index, end the threads.

@@ -37,6 +37,7 @@ LAYERS = (
         "bkspark.interpreter",
         "bkspark.secret_files",
         "bkspark.changed_files",
+        "bkspark.one_line",
     ),
     ("bkspark.entries",),
     ("bkspark.wire", "bkspark.tls", "bkspark.security"),
@@ -115,6 +116,7 @@ SERVER_IMPORTS = (
     "bkspark.properties",
     "bkspark.parent_death",
     "bkspark.metadata",
+    "bkspark.one_line",
 )
 """All of bkspark that bookie_service may import."""
 
@@ -131,6 +133,7 @@ PURE = (
     "bkspark.ids",
     "bkspark.errors",
     "bkspark.extras",
+    "bkspark.one_line",
     "bkspark.options",
     "bkspark.entries",
     "bkspark.wire",

@@ -36,6 +36,7 @@ UNSHOWN = (
     "interpreter",
     "secret_files",
     "changed_files",
+    "one_line",
 )
 """Modules of the lowest layer, which share a line of the page."""
 

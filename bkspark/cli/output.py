@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bkspark.one_line import one_line
+
 
 def print_json(record: Mapping[str, Any]) -> None:
     """Print one JSON object as one line on stdout and flush it: a program may be waiting for it."""
@@ -65,9 +67,7 @@ def _cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:,.2f}"
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value))
-    return str(value)
+    return one_line(", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
 
 
 def _is_number(text: str) -> bool:

@@ -76,9 +76,22 @@ class BookieRegistry:
     async def states(self) -> dict[str, str]:
         """Return the state of each known or registered bookie, by id: available (accepts writes), readonly, or down."""
         states = dict.fromkeys(await self.known(), "down")
-        states |= dict.fromkeys(await self.read_only(), "readonly")
-        states |= dict.fromkeys(await self.writable(), "available")
+        states |= dict.fromkeys(await self._names(paths.READ_ONLY), "readonly")
+        states |= dict.fromkeys(await self._names(paths.AVAILABLE), "available")
+        if "down" in states.values():
+            # Not before the other list was read: see `registered_ids`.
+            turned = await self._names(paths.READ_ONLY)
+            states |= {name: "readonly" for name in turned if states.get(name, "down") == "down"}
         return dict(sorted(states.items()))
+
+    async def registered_ids(self) -> frozenset[str]:
+        """Return the ids of all bookies that are registered, as writable or as read-only. Raises as `writable`.
+
+        A bookie that changes its mode registers in the other list before it leaves the first one. It may do both while
+        one list is read after the other, and be in neither; so the first list is read again.
+        """
+        lists = [await self._names(where) for where in (paths.READ_ONLY, paths.AVAILABLE, paths.READ_ONLY)]
+        return frozenset().union(*lists)
 
     async def _names(self, where: str) -> list[str]:
         try:

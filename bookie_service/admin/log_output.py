@@ -2,7 +2,9 @@
 
 JSON has one object a line in the form of OpenTelemetry's log model, as Apache's bookies can log: `Timestamp` (UTC, ms),
 `SeverityText`, `Body`, and `Attributes` with `thread.name`, `code.namespace`, `exception.*` and those of the event.
-Text has the same attributes only where the message names them.
+Text has the same attributes only where the message names them. It has one line for each event, as far as a peer can
+choose its words: control characters are escaped, and tracebacks are indented. Otherwise a path or a reason with a line
+end could look like a line of the audit log.
 
 A line of the audit log is never left out: only those who may change something cause one.
 """
@@ -16,8 +18,10 @@ import os
 import sys
 import time
 import traceback
+from typing import Any
 
-from bookie_service.network.log_limit import LogLimiter
+from bkspark.one_line import one_line
+from bookie_service.network.log_limit import DETAILS, LogLimiter
 from bookie_service.operation.audit import AUDIT
 
 TEXT = "%(asctime)s %(levelname)s %(message)s"
@@ -25,21 +29,6 @@ INSTANCE_VARIABLE = "BKSPARK_INSTANCE"
 """The environment variable with the number of a bookie that shares a host's log with others; each line names it."""
 
 _SEVERITIES = {logging.WARNING: "WARN", logging.CRITICAL: "FATAL"}
-
-
-class TextFormatter(logging.Formatter):
-    """Text, a line for each record; a traceback follows in lines of its own.
-
-    Characters that are not printable are escaped: peers choose some of the texts, such as the path of a request, and
-    must not forge a line of the log, or control a terminal.
-    """
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """Return the line."""
-        text = super().formatMessage(record)
-        if text.isprintable():
-            return text
-        return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 class JsonFormatter(logging.Formatter):
@@ -57,6 +46,8 @@ class JsonFormatter(logging.Formatter):
         if event is not None:
             attributes["event.name"] = event
         attributes |= getattr(record, "attributes", {})
+        if hasattr(record, DETAILS):
+            attributes[DETAILS] = getattr(record, DETAILS)
         if record.exc_info and record.exc_info[0] is not None:
             attributes["exception.type"] = record.exc_info[0].__name__
             attributes["exception.message"] = str(record.exc_info[1])
@@ -69,6 +60,22 @@ class JsonFormatter(logging.Formatter):
             "Attributes": attributes,
         }
         return json.dumps(line, default=str)
+
+
+class TextFormatter(logging.Formatter):
+    """One line, and indented ones for a traceback or other details."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name in logging
+        line = one_line(super().formatMessage(record))
+        details = getattr(record, DETAILS, None)
+        return line if details is None else f"{line}\n{_indented(details)}"
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        return _indented(super().formatException(ei))
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {one_line(line)}" for line in text.splitlines())
 
 
 class _AuditPasses(logging.Filter):

@@ -119,7 +119,8 @@ class _Request:
     """A caller of `collect` that waits for the report of its pass."""
 
     report: asyncio.Future[PassReport]
-    is_major: bool
+    major: bool
+    minor: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,15 +195,15 @@ class GarbageCollector:
             options, interval_s=self._options.interval_s, deleted_share_max=self._options.deleted_share_max
         )
 
-    async def collect(self, *, major: bool = True) -> PassReport:
-        """Request a whole pass with a major compaction, or a minor one, now or right after the current one.
+    async def collect(self, *, major: bool = True, minor: bool = True) -> PassReport:
+        """Request a whole pass with a major compaction, a minor one, or none, now or right after the current one.
 
         Raises:
             BookKeeperError: the collector ended before it, or an operator suspended collection.
         """
         if self.status.is_suspended:
             raise BookKeeperError(SUSPENDED)
-        request = _Request(asyncio.get_running_loop().create_future(), major)
+        request = _Request(asyncio.get_running_loop().create_future(), major, minor)
         self._waiting.append(request)
         self._asked.set()
         return await request.report
@@ -244,7 +245,11 @@ class GarbageCollector:
                 if self.status.is_suspended:
                     _fail(waiting, SUSPENDED)
                     continue
-                report = await self.run_pass(bool(waiting), is_major=any(request.is_major for request in waiting))
+                report = await self.run_pass(
+                    bool(waiting),
+                    major=any(request.major for request in waiting),
+                    minor=any(request.minor for request in waiting),
+                )
                 self._note(report)
                 if waiting or report != PassReport():
                     logger.info("garbage collection: %s", report)
@@ -259,11 +264,11 @@ class GarbageCollector:
         finally:
             _fail(waiting + self._waiting, "the bookie stopped before garbage was collected")
 
-    async def run_pass(self, is_forced: bool, *, is_major: bool = True) -> PassReport:
+    async def run_pass(self, is_forced: bool, *, major: bool = True, minor: bool = True) -> PassReport:
         """Do one pass. A forced pass flushes first, checks everything, and compacts.
 
         Args:
-            is_major: whether a forced pass does a major compaction; otherwise a minor one.
+            major, minor: the compactions that a forced pass may do; of both it does a major one.
 
         Raises:
             OSError: an index file or a log could not be changed; durable data is whole, but the process must end.
@@ -282,7 +287,7 @@ class GarbageCollector:
             self._keep(report, f"ledgers are not dropped, because it is unknown which are deleted: {error}")
         if is_flushed:
             await self._apart(self._store.seal_logs)
-        await self._collect_logs(self._level(is_forced, is_major), report)
+        await self._collect_logs(self._level(is_forced, major, minor), report)
         return report
 
     def _note(self, report: PassReport) -> None:
@@ -340,15 +345,15 @@ class GarbageCollector:
 
     # ---- logs ----
 
-    def _level(self, is_forced: bool, is_major: bool) -> CompactionLevel:
+    def _level(self, is_forced: bool, may_major: bool, may_minor: bool) -> CompactionLevel:
         """Return the compaction of this pass, and record its time."""
         options, now, room = self._options, time.monotonic(), self._room()
         status, when_full = self.status, options.compact_when_full
         minor = gc_policy.OFF if status.is_minor_suspended else options.minor
         major = gc_policy.OFF if status.is_major_suspended else options.major
-        if is_forced and not is_major:
-            due = gc_policy.forced_level(minor, gc_policy.OFF, without_interval=options.force_without_interval)
-        elif is_forced or (when_full and room is DiskRoom.FULL):
+        if is_forced:
+            minor, major = minor if may_minor else gc_policy.OFF, major if may_major else gc_policy.OFF
+        if is_forced or (when_full and room is DiskRoom.FULL):
             due = gc_policy.forced_level(minor, major, without_interval=options.force_without_interval)
         else:
             due = gc_policy.due_level(minor, major, now - self._minor_at, now - self._major_at)

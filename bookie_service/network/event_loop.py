@@ -18,6 +18,8 @@ import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from bookie_service.network.log_limit import DETAILS
+
 logger = logging.getLogger(__name__)
 
 SLOW_TURN_VARIABLE = "BKSPARK_SLOW_TURN_MS"
@@ -130,7 +132,10 @@ def recorder_of(slow_ms: str | None) -> TurnRecorder | None:
     if not slow_s > 0:
         raise ValueError(slow_ms)
     return TurnRecorder(
-        slow_s, lambda stack: logger.warning("the event loop has been busy for %s ms with this:\n%s", slow_ms, stack)
+        slow_s,
+        lambda stack: logger.warning(
+            "the event loop has been busy for %s ms with this:", slow_ms, extra={DETAILS: stack}
+        ),
     )
 
 

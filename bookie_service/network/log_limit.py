@@ -26,6 +26,8 @@ _SUMMARY_S = 10.0
 KINDS_MAX = 1000
 """Kinds that callers name. Further ones are counted as lines of their format."""
 _DIGITS = re.compile(r"[0-9]+")
+DETAILS = "details"
+"""The name in `extra` of a text of several lines that belongs to an event, such as a stack."""
 
 
 @dataclass(slots=True)
@@ -109,7 +111,7 @@ class LogLimiter(logging.Filter):
 
 def _lines_of(record: logging.LogRecord) -> float:
     """Return how many lines a record makes."""
-    lines = record.getMessage().count("\n") + 1
+    lines = getattr(record, DETAILS, "").count("\n") + 1
     if record.exc_info:
         lines += "".join(traceback.format_exception(*record.exc_info)).count("\n")
     return float(lines)

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from bkspark.errors import BookKeeperError
 from bkspark.metadata.bookie_plans import QUARANTINE, BookiePlan
+from bkspark.one_line import one_line
 from bkspark.version import VERSION
 from bookie_service.formats.bookie_status import BookieStatus
 from bookie_service.gc.collection_status import CollectionStatus, PassReport
@@ -307,7 +308,7 @@ class BookieOperator:
                 if self.keys.configuration.keeps_status:
                     status = BookieStatus(is_read_only, time.time_ns() // 1_000_000)
                     await asyncio.to_thread(self._status_file.write, status)
-                reason = reason[:OPERATORS_REASON_MAX] or f"set by {who}"
+                reason = one_line(reason)[:OPERATORS_REASON_MAX] or f"set by {who}"
                 service.set_read_only(reason if is_read_only else "")
                 what = f"set read-only ({reason})" if is_read_only else "set writable"
                 audit(who, what, read_only=is_read_only, reason=reason)
@@ -315,17 +316,20 @@ class BookieOperator:
                 await self._registration.settled()
         return self.is_read_only
 
-    async def collect(self, who: str, *, major: bool = True) -> PassReport:
-        """Collect garbage now, with a major compaction or a minor one; return what was done.
+    async def collect(self, who: str, *, major: bool = True, minor: bool = True) -> PassReport:
+        """Collect garbage now, with a major compaction, a minor one, or none; return what was done.
 
         Raises:
             BookKeeperError: collection is suspended, or the bookie stopped before it was done.
         """
         service = self.service
-        if self.collection().is_suspended:
+        status = self.collection()
+        if status.is_suspended:
             raise Refused("garbage collection is suspended; resume it first")
-        audit(who, f"collect garbage, with a {'major' if major else 'minor'} compaction", major=major)
-        return await (service.collect_garbage() if major else service.collect_minor())
+        major, minor = major and not status.is_major_suspended, minor and not status.is_minor_suspended
+        with_what = "with a major compaction" if major else "with a minor compaction" if minor else "without compaction"
+        audit(who, f"collect garbage, {with_what}", major=major, minor=minor)
+        return await service.collect_garbage(major=major, minor=minor)
 
     def suspend(self, who: str, *, minor: bool = False, major: bool = False, collection: bool = False) -> None:
         """Begin no compaction of these levels, or no garbage collection at all, until `resume`. Raises NotServing."""
@@ -353,7 +357,7 @@ def _planned(plan: BookiePlan) -> str:
     until = ""
     if plan.until_ms:
         until = time.strftime(" until %Y-%m-%dT%H:%M:%SZ", time.gmtime(plan.until_ms / 1000))
-    because = f": {plan.reason[:OPERATORS_REASON_MAX]}" if plan.reason else ""
+    because = f": {one_line(plan.reason)[:OPERATORS_REASON_MAX]}" if plan.reason else ""
     return f"{plan.kind} by {plan.who}{until}{because}"
 
 

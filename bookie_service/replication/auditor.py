@@ -234,12 +234,10 @@ class Auditor:
             raise SessionExpired("this process is not the auditor any more")
 
     async def _bookies(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Return (bookies with a cookie, bookies that serve); one that changes its mode meanwhile serves."""
+        """Return (bookies with a cookie, bookies that serve)."""
         registry = self._context.registry
         known = frozenset(await registry.known())
-        writable = frozenset(await registry.writable())
-        read_only = frozenset(await registry.read_only())
-        return known, writable | read_only | frozenset(await registry.writable())
+        return known, await registry.registered_ids()
 
     async def audit(self, lost: Collection[str], before_write: Callable[[], Awaitable[None]] | None = None) -> int:
         """List every ledger that names a lost bookie; return how many.

@@ -9,6 +9,7 @@ flight are bounded: `READ_AHEAD` reads of a piece each, and as many pieces that 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Iterator
 
 import numpy as np
@@ -36,6 +37,10 @@ READ_ENTRIES_MAX = 4096
 PIECES_MAX = READ_AHEAD + PIECES_IN_FLIGHT_MAX
 """Number of pieces that a copier holds."""
 
+_LOOK_S = 0.5
+"""How soon a changed rate takes effect."""
+_ROUNDING_BYTES = 1e-3
+
 _Read = tuple[np.ndarray, EntryBatch]
 """Entry ids, and the whole entries."""
 
@@ -50,21 +55,33 @@ class CopyFailed(Exception):
 
 
 class ByteRate:
-    """Permits `bytes_per_s` on average, and at most one second's bytes at once; 0 or less: no limit."""
+    """Permits `bytes_per_s` on average, and at most one second's bytes at once; 0 or less: no limit.
+
+    `bytes_per_s` may be changed at any time; who waits then waits by the new rate.
+    """
 
     def __init__(self, bytes_per_s: int) -> None:
         self.bytes_per_s = bytes_per_s
-        self._free_at_s = 0.0
+        self._asked = 0.0
+        self._permitted = 0.0
+        self._seen_s = -math.inf
 
     async def wait(self, size: int) -> None:
         """Return when `size` more bytes may be sent."""
-        if self.bytes_per_s <= 0:
-            return
-        now_s = asyncio.get_running_loop().time()
-        begin_s = max(self._free_at_s, now_s - 1.0)
-        self._free_at_s = begin_s + size / self.bytes_per_s
-        if self._free_at_s > now_s:
-            await asyncio.sleep(self._free_at_s - now_s)
+        self._look()
+        self._asked += size
+        mine = self._asked
+        while (left := mine - self._permitted) > _ROUNDING_BYTES:
+            rate = self.bytes_per_s
+            await asyncio.sleep(min(left / rate, _LOOK_S) if rate > 0 else 0.0)
+            self._look()
+
+    def _look(self) -> None:
+        """Permit what has come due; all that was asked for if there is no limit."""
+        now_s, rate = asyncio.get_running_loop().time(), self.bytes_per_s
+        due = rate * (now_s - self._seen_s) if rate > 0 else math.inf
+        self._permitted = min(self._permitted + due, self._asked + max(rate, 0))
+        self._seen_s = now_s
 
 
 class FragmentCopier:

@@ -303,7 +303,7 @@ class Drain:
         """Return how the repair ended, and the metadata after it."""
         context = self._cluster.context
         candidates = await context.watcher.replacements()
-        registered = candidates.writable | frozenset(await context.registry.read_only())
+        registered = candidates.writable | await context.registry.registered_ids()
         try:
             stored = await context.ledgers.read(ledger_id)
         except NoSuchLedger:

@@ -185,7 +185,7 @@ async def _check_is_down(cluster: RepairedCluster, bookie: str) -> None:
     except ValueError as error:
         raise ConfigurationError(f"bookie {bookie!r}: {error}") from None
     registry = cluster.context.registry
-    if bookie in await registry.writable() or bookie in await registry.read_only():
+    if bookie in await registry.registered_ids():
         raise MetadataError(f"bookie {bookie} is serving: stop it first, then run this again")
     known = await registry.known()
     if bookie not in known and not (await _naming(cluster, bookie))[0]:

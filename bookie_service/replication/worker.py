@@ -220,7 +220,8 @@ class ReplicationWorker:
             for ledger_id in waiting:
                 if only is None and not await self._store.is_enabled():
                     return
-                done += await self.repair(ledger_id)
+                is_gone = await self.repair(ledger_id)  # not within the sum: other lanes change it meanwhile
+                done += is_gone
                 self._log.tick(len(listed) - done)
 
         lanes = [asyncio.ensure_future(lane()) for _ in range(min(self._options.ledgers_at_once, len(due)))]
@@ -315,7 +316,7 @@ class ReplicationWorker:
         ledger_id = work.ledger_id
         # Read after the list: a bookie that was reported since then does not count as serving.
         candidates = await self._context.watcher.replacements()
-        registered = candidates.writable | frozenset(await self._context.registry.read_only())
+        registered = candidates.writable | await self._context.registry.registered_ids()
         try:
             stored = await self._context.ledgers.read(ledger_id)
         except NoSuchLedger:

@@ -19,7 +19,13 @@ from tests.bookie.child import BookieChild
 from tests.bookie.test_http_process import HTTP
 from tests.polling import wait_until
 
-ALL = members({"a": WHOLE}, {"b": {**TEXT, "enum": ["x", "y"]}, "c": array(FLAG), "d": {**WHOLE, "minimum": 1}})
+OPTIONAL = {
+    "b": {**TEXT, "enum": ["x", "y"]},
+    "c": array(FLAG),
+    "d": {**WHOLE, "minimum": 1},
+    "e": {**TEXT, "maxLength": 4},
+}
+ALL = members({"a": WHOLE}, OPTIONAL)
 
 
 @pytest.mark.parametrize(
@@ -28,13 +34,14 @@ ALL = members({"a": WHOLE}, {"b": {**TEXT, "enum": ["x", "y"]}, "c": array(FLAG)
         ({"a": 1, "b": "x", "c": [True]}, ""),
         ([], "the body must be an object"),
         ({}, "the body lacks a"),
-        ({"a": 1, "e": 2}, "the body has no member 'e'"),
-        ({"a": True}, "a must be a integer"),
-        ({"a": "1"}, "a must be a integer"),
+        ({"a": 1, "f": 2}, "the body has no member 'f'"),
+        ({"a": True}, "a must be an integer"),
+        ({"a": "1"}, "a must be an integer"),
         ({"a": 1, "b": "z"}, "b must be one of x, y"),
         ({"a": 1, "c": {}}, "c must be an array"),
         ({"a": 1, "c": [1]}, "c must be a boolean"),
-        ({"a": 1, "d": 0}, "d must be from 1 to None"),
+        ({"a": 1, "d": 0}, "d must be at least 1"),
+        ({"a": 1, "e": "12345"}, "e must have at most 4 characters"),
     ],
 )
 def test_body_is_checked_by_the_description(value: object, complaint: str) -> None:
@@ -54,7 +61,7 @@ class Api:
         self.asked: set[tuple[str, str]] = set()
 
     def send(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        data = None if body is None else json.dumps(body).encode()
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         headers = {} if data is None else {"Content-Type": "application/json"}
         try:
             url = f"http://127.0.0.1:{self._port}{path}"
@@ -115,6 +122,11 @@ def check_bookie(api: Api, child: BookieChild) -> None:
     state = api("GET", "/api/v2/bookie")
     assert (state["id"], state["phase"]) == (child.id, "serving")
     assert api("PUT", "/api/v2/bookie/read-only", {"read_only": True, "reason": "r"})["reason"] == "r"
+    api("PUT", "/api/v2/bookie/read-only", {"read_only": False})
+    # Half a pair of surrogates cannot be in a registration: the cluster would not know that it is read-only.
+    odd = api("PUT", "/api/v2/bookie/read-only", b'{"read_only": true, "reason": "\\ud800\\n"}')
+    assert odd["reason"] == "\\ud800\\n"
+    assert api("GET", "/api/v2/cluster/bookies")["bookies"][0]["state"] == "readonly"
     assert api("PUT", "/api/v2/bookie/read-only", {"read_only": False})["read_only"] is False
     everything = {"minor": True, "major": True, "collection": True}
     assert api("PUT", "/api/v2/bookie/collection/suspended", everything)["is_suspended"] is True
@@ -182,9 +194,23 @@ def check_refusals(api: Api) -> None:
         ("PATCH", "/api/v2/bookie/keys", {"bookiePort": "1"}, 400),
         ("PATCH", "/api/v2/autorecovery", {"lost_bookie_delay_s": -1}, 400),
         ("GET", "/api/v2/operations/none", None, 404),
+        # A body that is absent, empty or hostile, and ids that no bookie can have: none of them is a defect.
+        ("PUT", "/api/v2/bookie/read-only", b"[" * 20_000, 400),
+        ("PATCH", "/api/v2/bookie/keys", b'{"a":' * 10_000, 400),
+        ("PUT", "/api/v2/bookie/read-only", b"9" * 5_000, 400),
+        ("PUT", "/api/v2/bookie/read-only", b"\xff", 400),
+        ("PUT", "/api/v2/bookie/read-only", None, 400),
+        ("PUT", "/api/v2/bookie/read-only", {"read_only": True, "reason": "r" * 201}, 400),
+        ("POST", "/api/v2/cluster/bookies/%00/recover", {}, 400),
+        ("DELETE", "/api/v2/cluster/bookies/%00/plan", None, 400),
+        ("GET", "/api/v2/cluster/bookies/a%20b/drain", None, 400),
     ):
         error = api(method, path, body, status)
         assert error["error"]["status"] == status
+    for path in ("bookie/keys", "autorecovery"):
+        assert api("PATCH", f"/api/v2/{path}") == api("PATCH", f"/api/v2/{path}", b"null")
+    assert api.send("PATCH", "/api/v2/bookie/keys", b" " * (256 * 1024 + 1))[0] == 413
+    assert api.send("GET", "/api/v2")[0] == 404
     assert api.send("POST", "/api/v2/bookie")[0] == 405
     assert api.send("GET", "/api/v2/nothing")[0] == 404
 

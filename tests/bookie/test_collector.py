@@ -177,6 +177,24 @@ def test_forced_pass_flushes_and_seals_unless_the_disks_are_full(
     with_task(tmp_path, test, start=False)
 
 
+@pytest.mark.parametrize(
+    ("may", "counts"),
+    [
+        ({}, (0, 1)),
+        ({"minor": False}, (0, 1)),
+        ({"major": False}, (1, 0)),
+        ({"major": False, "minor": False}, (0, 0)),
+    ],
+)
+def test_forced_pass_compacts_as_requested(tmp_path: Path, may: dict[str, bool], counts: tuple[int, int]) -> None:
+    async def test(task: Task) -> None:
+        await task.collector.collect(**may)
+        status = task.collector.status
+        assert (status.minor_count, status.major_count) == counts
+
+    with_task(tmp_path, test)
+
+
 def test_ledgers_of_other_bookies_are_looked_for_when_it_is_due_or_asked_for(tmp_path: Path) -> None:
     async def test(task: Task) -> None:
         task.bench.cluster.on_other_bookies = {1}

@@ -248,6 +248,17 @@ def test_changes_are_checked_and_secrets_are_not_shown(uri: str, tmp_path: Path)
         assert answer(port, gc, "PUT", {"forceMajor": False, "forceMinor": True}) == (
             f"Triggered GC on BookieServer: {child.id}"
         )
+        for wanted, audited in (
+            ({"forceMajor": False}, "with a minor compaction"),
+            ({"forceMinor": False}, "with a major compaction"),
+            ({"forceMajor": False, "forceMinor": False}, "without compaction"),
+            ({}, "with a major compaction"),
+        ):
+            before = child.log_text().count(f"collect garbage, {audited}")
+            answer(port, gc, "PUT", wanted)
+            line = f"collect garbage, {audited}"
+            wait_until(lambda: child.log_text().count(line) == before + 1, f"{wanted}: {audited}")  # noqa: B023
+        assert call(port, gc, "PUT", {"forceMajor": "true"})[0] == 400
         assert call(port, gc, "POST")[0] == 405
         assert call(port, "/metrics", "PUT")[0] == 403
         assert call(port, "/api/v1/bookie/state", "PUT")[0] == 404

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from bkspark.cli.child_process import ChildProcess
-from bookie_service.admin.log_output import JsonFormatter, TextFormatter
+from bookie_service.admin.log_output import TEXT, JsonFormatter, TextFormatter
+from bookie_service.network.log_limit import DETAILS
 from tests.bookie.child import STOP_S, BookieChild
 from tests.bookie.test_http_process import HTTP, answer, call
 from tests.polling import wait_until
@@ -43,24 +44,31 @@ def test_json_line_has_the_form_of_opentelemetry() -> None:
     assert "\n" not in JsonFormatter().format(record)
 
 
-@pytest.mark.cluster
-def test_a_text_of_a_peer_cannot_look_like_another_line() -> None:
-    """Paths of HTTP are in lines about refusals, decoded: a line break there would forge a line of the audit log."""
-    hostile = "/x\n2026-11-24 audit: deleted ledger 7\r\x1b[2K\u2028\x85 ü"
-    record = logging.LogRecord("bookie", logging.WARNING, "server.py", 7, "refused GET %s", (hostile,), None)
-    line = TextFormatter("%(levelname)s %(message)s").format(record)
-    assert line == ("WARNING refused GET /x\\n2026-11-24 audit: deleted ledger 7\\r\\x1b[2K\\u2028\\x85 ü")
-    assert len(line.splitlines()) == 1
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\x0b", "\x85", "\u2028"])
+def test_line_of_a_peers_words_does_not_look_like_one_of_the_audit_log(end: str) -> None:
+    """A path in a request that was refused, and a reason for read-only, could forge lines with any name and time."""
+    forged = f"x{end}2026-11-24 03:15:48,816 INFO audit: root@host: delete ledger 1{end}\x1b[31m\0"
+    record = logging.LogRecord("a.b", logging.WARNING, __file__, 1, "refused GET %s", (forged,), None)
+    line = TextFormatter(TEXT).format(record)
+    assert line.splitlines() == [line]
+    assert line.isprintable()
+    assert "refused GET x\\" in line
 
 
-def test_a_traceback_has_its_lines() -> None:
+def test_lines_below_an_event_are_indented() -> None:
     try:
-        raise ValueError("why")
+        raise ValueError("wrong\n2026-11-24 03:15:48,816 INFO audit: root@host: delete ledger 1")
     except ValueError:
-        record = logging.LogRecord("bookie", logging.ERROR, "server.py", 7, "failed", (), sys.exc_info())
-    assert TextFormatter("%(message)s").format(record).splitlines()[-1] == "ValueError: why"
+        record = logging.LogRecord("a.b", logging.ERROR, __file__, 1, "failed", (), sys.exc_info())
+    setattr(record, DETAILS, "one\ntwo")
+    first, *below = TextFormatter(TEXT).format(record).splitlines()
+    assert first.endswith("ERROR failed")
+    assert below[:3] == ["  one", "  two", "  Traceback (most recent call last):"]
+    assert all(line.startswith("  ") for line in below)
+    assert json.loads(JsonFormatter().format(record))["Attributes"][DETAILS] == "one\ntwo"
 
 
+@pytest.mark.cluster
 def test_life_of_a_bookie_is_in_its_log(uri: str, tmp_path: Path) -> None:
     """Start with version and keys, replay, serving, stop with the reason (finding H4: the log was empty)."""
     child = BookieChild(tmp_path / "bookie", uri, passwd="s3cret")

@@ -16,7 +16,7 @@ from bkspark.errors import (
 )
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.cookies import Cookie
-from bkspark.metadata.memory import Fault, MemoryStore
+from bkspark.metadata.memory import Fault, MemoryStore, MemoryTree
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.tree import parent_of
 from bkspark.metadata.uri import MetadataUri
@@ -57,6 +57,45 @@ def test_registered_bookie_is_found_until_its_session_ends(trees):
             await seen.resolve("b-3")
 
     trees.run(test, sessions=2)
+
+
+class _TurnsBetween(MemoryTree):
+    """A session in which something happens between the first list of bookies that is read and the next one."""
+
+    def __init__(self, store, happens):
+        super().__init__(store, 1 << 40, 10.0)
+        self._happens = happens
+
+    async def children(self, path):
+        found = await super().children(path)
+        if path.endswith(("/available", "/readonly")):
+            happens, self._happens = self._happens, None
+            if happens is not None:
+                await happens()
+        return found
+
+
+@pytest.mark.parametrize("was_read_only", [False, True])
+@pytest.mark.parametrize("ask", ["states", "registered_ids"])
+def test_bookie_that_changes_its_mode_while_the_lists_are_read_is_not_taken_for_a_dead_one(ask, was_read_only):
+    """A drain made its bookie read-only, looked for it, and reported that it does not run."""
+
+    async def test():
+        uri, store = MetadataUri.parse("zk://127.0.0.1:2181/ledgers"), MemoryStore()
+        own = BookieRegistry(store.session(), uri)
+        await own.initialize_cluster()
+        await own.write_cookie(Cookie("b-1", ("/j",), ("/l",), "instance"), None)
+        await own.register("b-1", BookieAddress("h", 1), read_only=was_read_only)
+
+        async def turn():
+            await own.register("b-1", BookieAddress("h", 1), read_only=not was_read_only)
+            await own.unregister("b-1", read_only=was_read_only)
+
+        found = await getattr(BookieRegistry(_TurnsBetween(store, turn), uri), ask)()
+        assert "b-1" in found
+        assert ask != "states" or found["b-1"] in ("readonly", "available")
+
+    asyncio.run(test())
 
 
 def test_registration_of_a_session_that_ended_is_taken_over(trees):

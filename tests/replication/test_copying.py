@@ -104,6 +104,31 @@ def test_byte_rate_lets_through_no_more_than_a_second_ahead_for_all_callers() ->
     assert (np.cumsum(sizes) <= 1000 * (times - began_s + 1) + 1e-6).all()
 
 
+@pytest.mark.parametrize("raised", [1_000_000, 0, -1])
+def test_a_raised_rate_holds_for_those_who_wait_already(raised: int) -> None:
+    """A copy that waited 1,000 s for its bytes waited on when the operator had raised the rate."""
+
+    async def connect(*_: Any) -> Any:
+        raise AssertionError("no copy connects")
+
+    loop = VirtualLoop(connect)
+    rate = ByteRate(1000)
+
+    async def copy() -> None:
+        await rate.wait(1_000_000)
+
+    async def raise_it() -> None:
+        await asyncio.sleep(10)
+        rate.bytes_per_s = raised
+
+    async def both() -> None:
+        await asyncio.gather(copy(), copy(), raise_it())
+
+    elapsed = elapsed_s(loop, both())
+    loop.close()
+    assert 10 <= elapsed <= 13
+
+
 def repair_s(bytes_per_s: int) -> float:
     """Return how long the repair of 100 entries of 1,000 bytes takes, on virtual time."""
     cluster = Cluster(Random(1), 4)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 
 from bkspark.errors import NotEnoughBookies, ReadFailed
+from bookie_service.replication.autorecovery import RepairedCluster
+from bookie_service.replication.options import AutoRecoveryOptions, RepairOptions
 from bookie_service.replication.repair_log import CAUSES_MAX, MINUTE_S, RepairLog
+from tests.ledger.in_process import InProcessCluster, run
 
 
 class Clock:
@@ -77,3 +81,29 @@ def test_repaired_ledgers_are_summed_up(log: RepairLog, clock: Clock, caplog: py
     log.repaired(1, 0)
     log.tick(0, is_last=True)
     assert len(caplog.records) == 2
+
+
+def test_ledgers_that_are_repaired_side_by_side_are_counted_each(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log said that 3 were left when all but one of 4 were repaired."""
+    caplog.set_level(logging.INFO)
+    count = 8
+
+    async def test(cluster: InProcessCluster) -> None:
+        client, listed = cluster.client(), []
+        for _ in range(count):
+            async with await client.create(ensemble=3, write_quorum=3, ack_quorum=2) as writer:
+                await writer.append(b"an entry")
+            listed.append(writer.ledger_id)
+        lost = cluster.bookies[0]
+        await lost.stop()
+        repaired = await RepairedCluster.of(cluster.client())
+        for ledger_id in listed:
+            await repaired.store.mark(ledger_id, [lost.id], 0)
+        options = AutoRecoveryOptions(repair=RepairOptions(ledgers_at_once=4))
+        assert await repaired.worker("a worker", options).repair_listed() == count
+
+    run(tmp_path, test, bookies=4)
+    (line,) = (message for message in caplog.messages if message.startswith(f"repaired {count} "))
+    assert line.endswith("0 are left")

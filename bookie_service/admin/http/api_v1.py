@@ -157,19 +157,18 @@ class BookieApi:
         return shown({"is_in_force_gc": json.dumps(self._operator.collection().is_forced)})
 
     async def collect(self, request: HttpRequest) -> HttpResponse:
-        major = minor = True
-        if request.body.strip():
-            wanted = body_of(request)
-            major, minor = wanted.get("forceMajor", False), wanted.get("forceMinor", False)
-            if not (isinstance(major, bool) and isinstance(minor, bool)):
-                raise HttpError(HTTPStatus.BAD_REQUEST, "forceMajor and forceMinor must be true or false")
-        self._operator.service  # noqa: B018  raises where there is nothing to collect
-        start_kept(self._collect(request.who, major or not minor), self._passes)
+        status = self._operator.collection()
+        wanted = body_of(request) if request.body.strip() else {}
+        major = wanted.get("forceMajor", not status.is_major_suspended)
+        minor = wanted.get("forceMinor", not status.is_minor_suspended)
+        if not (isinstance(major, bool) and isinstance(minor, bool)):
+            raise HttpError(HTTPStatus.BAD_REQUEST, "forceMajor and forceMinor must be true or false")
+        start_kept(self._collect(request.who, major, minor), self._passes)
         return shown(f"Triggered GC on BookieServer: {self._operator.bookie_id}")
 
-    async def _collect(self, who: str, major: bool) -> None:
+    async def _collect(self, who: str, major: bool, minor: bool) -> None:
         try:
-            await self._operator.collect(who, major=major)
+            await self._operator.collect(who, major=major, minor=minor)
         except Exception as error:
             logger.warning("a requested garbage collection failed: %s", error)
 

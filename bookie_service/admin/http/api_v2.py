@@ -19,11 +19,12 @@ from bkspark.ids import LEDGER_ID_MAX, NO_ENTRY
 from bkspark.metadata.repair_reports import NO_LIMIT
 from bkspark.security.roles import Role
 from bkspark.version import VERSION
-from bookie_service.admin.http.cluster_v1 import READ_BYTES_MAX, begin_moving, metadata_bean
+from bookie_service.admin.http.cluster_v1 import READ_BYTES_MAX, begin_moving, metadata_bean, usable_bookie
 from bookie_service.admin.http.messages import JSON, Call, HttpError, HttpRequest, HttpResponse, ledger_id_of
 from bookie_service.admin.http.openapi import (
     FLAG,
     NUMBER,
+    REASON,
     TEXT,
     TEXTS,
     WHOLE,
@@ -149,7 +150,7 @@ class ApiV2:
 
     def _bookie_paths(self) -> Sequence[tuple[Endpoint, Call]]:
         at = f"{PREFIX}/bookie"
-        read_only = members({"read_only": FLAG}, {"reason": TEXT})
+        read_only = members({"read_only": FLAG}, {"reason": REASON})
         return (
             (Endpoint("GET", at, "The state of the bookie", _STATE), self._state),
             (
@@ -211,7 +212,7 @@ class ApiV2:
         return as_json(self._bookie.state())
 
     async def _set_read_only(self, request: HttpRequest) -> object:
-        body = request.json()
+        body = request.members()
         await self._bookie.set_read_only(body["read_only"], request.who, body.get("reason", ""))
         return as_json(self._bookie.state())
 
@@ -219,7 +220,7 @@ class ApiV2:
         return as_json(self._bookie.collection())
 
     async def _collect(self, request: HttpRequest) -> object:
-        bookie, is_major = self._bookie, bool((request.json() or {}).get("major", True))
+        bookie, is_major = self._bookie, bool(request.members().get("major", True))
         if bookie.collection().is_suspended:
             raise Refused("garbage collection is suspended; resume it first")
 
@@ -229,7 +230,7 @@ class ApiV2:
         return _shown(self._operations.begin("collect", bookie.bookie_id, request.who, "collection", collect))
 
     async def _suspend(self, request: HttpRequest) -> object:
-        wanted: dict[str, bool] = request.json()
+        wanted: Mapping[str, bool] = request.members()
         for change, value in ((self._bookie.suspend, True), (self._bookie.resume, False)):
             change(request.who, **{name: is_set is value for name, is_set in wanted.items()})
         return as_json(self._bookie.collection())
@@ -238,7 +239,7 @@ class ApiV2:
         return self._bookie.keys.shown()
 
     async def _set_keys(self, request: HttpRequest) -> object:
-        changed = self._bookie.keys.set(request.json(), request.who)
+        changed = self._bookie.keys.set(request.members(), request.who)
         return {"changed": {key: {"old": old, "new": new} for key, (old, new) in changed.items()}}
 
     async def _restart(self, request: HttpRequest) -> object:
@@ -367,7 +368,7 @@ class ApiV2:
         return {"bookies": found}
 
     async def _recover(self, request: HttpRequest) -> object:
-        forgets = bool((request.json() or {}).get("forget", False))
+        forgets = bool(request.members().get("forget", False))
         if forgets:
             request.need(Role.DESTROY)
         kind = "decommission" if forgets else "recover"
@@ -424,7 +425,7 @@ class ApiV2:
         }
 
     async def _set_repairs(self, request: HttpRequest) -> object:
-        wanted = request.json()
+        wanted = request.members()
         if "enabled" in wanted:
             await self._cluster.set_auto_recovery_enabled(wanted["enabled"])
             audit(
@@ -437,7 +438,8 @@ class ApiV2:
         if "bytes_per_s" in wanted:
             rate = wanted["bytes_per_s"]
             await self._cluster.set_repair_bytes_per_s(rate)
-            audit(request.who, f"set the rate of all repairs to {rate}", bytes_per_s=rate)
+            shown = "what is configured" if rate is None else "no limit" if rate == NO_LIMIT else f"{rate} bytes/s"
+            audit(request.who, f"set the rate of all repairs to {shown}", bytes_per_s=rate)
         return await self._repairs(request)
 
     async def _repair_reports(self, request: HttpRequest) -> object:
@@ -491,6 +493,8 @@ def _check(endpoint: Endpoint, request: HttpRequest) -> None:
     if request.method == "POST" and (request.content_type or request.body) and request.content_type != JSON:
         # A form of another site can send only this one of the methods here, and not this type.
         raise HttpError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the body must be sent as Content-Type: {JSON}")
+    if "{bookie_id}" in endpoint.path:
+        usable_bookie(request.query["bookie_id"])
     for name, schema in endpoint.query.items():
         text = request.query.get(name)
         if text is None:

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from bkspark.errors import BookKeeperError, NoSuchLedger
-from bkspark.ids import LEDGER_ID_MAX, parse_host_port
+from bkspark.ids import LEDGER_ID_MAX, check_bookie_id, parse_host_port
 from bkspark.metadata.ledgers import Versioned
 from bkspark.security.roles import Role
 from bookie_service.admin.http.api_v1 import body_of, contained, flag, shown, shown_in_pieces
@@ -185,7 +185,8 @@ class ClusterApi:
         sources = wanted.get("bookie_src")
         if not isinstance(sources, list) or not sources or not isinstance(sources[0], str):
             raise HttpError(HTTPStatus.NOT_FOUND, 'Request body must have "bookie_src": ["BOOKIE_ID"]')
-        self._begin("recover", sources[0], request, deletes_cookie=flag(wanted.get("delete_cookie")))
+        source = usable_bookie(sources[0], HTTPStatus.NOT_FOUND)
+        self._begin("recover", source, request, deletes_cookie=flag(wanted.get("delete_cookie")))
         return plain("Success send recovery request command.")
 
     async def decommission(self, request: HttpRequest) -> HttpResponse:
@@ -193,6 +194,7 @@ class ClusterApi:
         source = wanted.get("bookie_src")
         if not isinstance(source, str):
             raise HttpError(HTTPStatus.NOT_FOUND, 'Request body must have "bookie_src": "BOOKIE_ID"')
+        usable_bookie(source, HTTPStatus.NOT_FOUND)
         self._begin("decommission", source, request, deletes_cookie=flag(wanted.get("delete_cookie", "true")))
         return plain(f"Success send decommission Bookie command {source}")
 
@@ -249,6 +251,14 @@ def begin_moving(
     operation = operations.begin(kind, bookie, who, "repair", move)
     audit(who, f"{kind} {bookie}", operation=operation.id, bookie=bookie, forgets=forgets)
     return operation
+
+
+def usable_bookie(bookie: str, status: int = HTTPStatus.BAD_REQUEST) -> str:
+    """Return the id of a bookie in a request. Raises HttpError with `status`: no bookie can have it."""
+    try:
+        return check_bookie_id(bookie)
+    except ValueError as error:
+        raise HttpError(status, str(error)) from None
 
 
 def metadata_bean(ledger_id: int, stored: Versioned) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from bkspark.security.roles import Role
 
 PLAIN = "text/plain; charset=utf-8"
 JSON = "application/json"
-JSON_ERRORS = "/api/v2/"
+JSON_ERRORS = "/api/v2"
 QUERY_PARAMETERS_MAX = 100
 _ID_DIGITS_MAX = len(str(LEDGER_ID_MAX))
 
@@ -65,7 +65,15 @@ class HttpRequest:
 
     def json(self) -> Any:
         """Return the body as JSON, None for an empty one. Raises ValueError."""
-        return json.loads(self.body) if self.body.strip() else None
+        try:
+            return json.loads(self.body) if self.body.strip() else None
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+
+    def members(self) -> Mapping[str, Any]:
+        """Return the body as a JSON object that was checked before, empty for no body."""
+        found = self.json()
+        return found if isinstance(found, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +115,8 @@ def plain(text: str, status: int = 200) -> HttpResponse:
 
 
 def failed(path: str, error: HttpError) -> HttpResponse:
-    """Return the response to a request that an error ended: JSON below `JSON_ERRORS`, else a line of text."""
-    if not path.startswith(JSON_ERRORS):
+    """Return the response to a request that an error ended: JSON at `JSON_ERRORS` and below, else a line of text."""
+    if path != JSON_ERRORS and not path.startswith(f"{JSON_ERRORS}/"):
         return HttpResponse(error.status, f"{error.text}\n".encode(), headers=error.headers)
     body = json.dumps({"error": {"status": int(error.status), "message": error.text}}).encode()
     return HttpResponse(error.status, body, JSON, error.headers)

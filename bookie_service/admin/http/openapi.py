@@ -16,6 +16,8 @@ Schema = dict[str, Any]
 
 TEXT: Schema = {"type": "string"}
 WHOLE: Schema = {"type": "integer", "format": "int64"}
+REASON: Schema = {**TEXT, "maxLength": 200}
+"""Why an operator does something; as long as the bookie shows it."""
 NUMBER: Schema = {"type": "number"}
 FLAG: Schema = {"type": "boolean"}
 TEXTS: Schema = {"type": "object", "additionalProperties": TEXT}
@@ -88,12 +90,15 @@ def problem(schema: Schema, value: object, name: str = "the body") -> str:
             return f"{name} must be an array"
         return next((wrong for each in value if (wrong := problem(schema["items"], each, name))), "")
     if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean"):
-        return f"{name} must be a {kind}"
+        return f"{name} must be {'an' if kind == 'integer' else 'a'} {kind}"
     if "enum" in schema and value not in schema["enum"]:
         return f"{name} must be one of {', '.join(schema['enum'])}"
     low, high = schema.get("minimum"), schema.get("maximum")
     if isinstance(value, (int, float)) and ((low is not None and value < low) or (high is not None and value > high)):
-        return f"{name} must be from {low} to {high}"
+        return f"{name} must be {f'at least {low}' if high is None else f'from {low} to {high}'}"
+    longest = schema.get("maxLength")
+    if longest is not None and isinstance(value, str) and len(value) > longest:
+        return f"{name} must have at most {longest} characters"
     return ""
 
 
@@ -127,6 +132,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         ("401", "there is no credential, or one that is not known"),
         ("403", "the caller has not the role, or the request may come from a page of another site"),
         ("404", "there is no such thing"),
+        ("413", "the body is too large"),
         ("421", "the host name is not the bookie's"),
         ("429", "too many wrong tokens came from this address"),
         ("500", "the request failed"),

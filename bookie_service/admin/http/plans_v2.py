@@ -11,7 +11,7 @@ from bkspark.errors import ConfigurationError
 from bkspark.metadata.bookie_plans import MAINTENANCE, QUARANTINE, BookiePlan
 from bkspark.security.roles import Role
 from bookie_service.admin.http.messages import Call, HttpError, HttpRequest
-from bookie_service.admin.http.openapi import FLAG, TEXT, WHOLE, Endpoint, Schema, array, members
+from bookie_service.admin.http.openapi import FLAG, REASON, TEXT, WHOLE, Endpoint, Schema, array, members
 from bookie_service.operation.audit import audit
 from bookie_service.operation.long_operations import LongOperation, LongOperations
 
@@ -42,8 +42,10 @@ _PREVIEW: Schema = members(
         "targets": array(TEXT),
     }
 )
-_WANTED: Schema = members({"kind": {**TEXT, "enum": [MAINTENANCE, QUARANTINE]}}, {"seconds": _SECONDS, "reason": TEXT})
-_DRAIN: Schema = members({}, {"bytes_per_s": {**WHOLE, "minimum": 0}, "close_open": FLAG, "reason": TEXT})
+_WANTED: Schema = members(
+    {"kind": {**TEXT, "enum": [MAINTENANCE, QUARANTINE]}}, {"seconds": _SECONDS, "reason": REASON}
+)
+_DRAIN: Schema = members({}, {"bytes_per_s": {**WHOLE, "minimum": 0}, "close_open": FLAG, "reason": REASON})
 _ENDED: Schema = members({"bookie": TEXT, "ended": FLAG})
 
 
@@ -86,7 +88,7 @@ class PlanPaths:
         return {"plans": [dataclasses.asdict(plan) for plan in await self._cluster.plans()]}
 
     async def _set(self, request: HttpRequest) -> object:
-        bookie, body = request.query["bookie_id"], request.json()
+        bookie, body = request.query["bookie_id"], request.members()
         kind, reason, seconds = body["kind"], body.get("reason", ""), body.get("seconds", 0)
         plan = await self._cluster.set_plan(bookie, kind, request.who, reason, seconds)
         audit(request.who, f"{kind} of bookie {bookie}", bookie=bookie, kind=kind, reason=reason, seconds=seconds)
@@ -103,7 +105,7 @@ class PlanPaths:
         return dataclasses.asdict(await self._cluster.drain_preview(request.query["bookie_id"]))
 
     async def _drain(self, request: HttpRequest) -> object:
-        bookie, body = request.query["bookie_id"], request.json() or {}
+        bookie, body = request.query["bookie_id"], request.members()
         before: BookiePlan | None = await self._cluster.begin_drain(
             bookie, request.who, body.get("reason", ""), body.get("bytes_per_s", 0)
         )

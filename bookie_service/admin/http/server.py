@@ -235,7 +235,7 @@ class _Connection(asyncio.Protocol):
             return failed(path, error)
         except Exception as error:
             logger.exception("%s %s failed: this is a defect", method, path, extra={"kind": place_of(error)})
-            return plain("Internal Server Error", HTTPStatus.INTERNAL_SERVER_ERROR)
+            return failed(path, HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal Server Error"))
 
     def _log_refusal(self, status: int, who: str, method: str, path: str, why: str) -> None:
         if status in _REFUSALS:
@@ -300,12 +300,13 @@ class _Connection(asyncio.Protocol):
         """Answer and close. `kind`: of the log line; None: lines with this text."""
         logger.info("HTTP %d to %s: %s", status, self._peer, text, extra={"kind": kind or text})
         self._stop_waiting()
-        body = f"{text}\n".encode()
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            headers = [("Content-Type", "text/plain; charset=utf-8"), ("Connection", "close")]
-            headers.append(("Content-Length", str(len(body))))
+            path = "" if self._request is None else self._request.target.decode("ascii").partition("?")[0]
+            response = failed(path, HttpError(status, text))
+            headers = [("Content-Type", response.content_type), ("Connection", "close")]
+            headers.append(("Content-Length", str(len(response.body))))
             self._write(h11.Response(status_code=status, headers=headers, reason=_reason(status)))
-            self._write(h11.Data(data=body))
+            self._write(h11.Data(data=response.body))
             self._write(h11.EndOfMessage())
         self._close()
 

@@ -1,0 +1,10 @@
+"""Text that others chose, as one line of a log or of a table: it must not look like a line of its own. Pure."""
+
+from __future__ import annotations
+
+
+def one_line(text: str) -> str:
+    """Return a text with its control characters, line ends among them, as escapes such as `\\\\n`."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
