@@ -251,13 +251,15 @@ def test_encrypted_messages_fail_are_left_out_or_read_as_they_are_stored(topic: 
         num_messages_in_batch=3, encryption_algo="AES/GCM", encryption_param=b"iv", compression=1, uncompressed_size=99
     )
     sealed.encryption_keys.add(key="k1", value=b"secret")
+    sealed.encryption_keys.add(key="k2", value=b"other")
     topic.ledger([*numbered(0), framed(sealed, b"?")])
-    with pytest.raises(ConfigurationError, match="encrypted for keys k1"):
+    with pytest.raises(ConfigurationError, match="encrypted for keys k1, k2"):
         read()
     assert values(read(encrypted="skip")) == [b"0"]
     found = read(encrypted="raw", includeMetadata=True)
     assert values(found) == [b"0", b"?"]
-    assert found[1]["__encryption"]["keys"] == ["k1"]
+    sealed_with = found[1]["__encryption"]
+    assert (sealed_with["keys"], sealed_with["dataKeys"]) == (["k1", "k2"], [b"secret", b"other"])
 
 
 def test_columns_that_describe_a_message_need_no_payload(topic: StoredTopic, read: Callable) -> None:
