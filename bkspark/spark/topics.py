@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from bkspark.client import Client
 from bkspark.entries import EntryBatch
-from bkspark.errors import ConfigurationError, DataLoss, NoSuchLedger, NoSuchLog
+from bkspark.errors import BookKeeperError, ConfigurationError, DataLoss, NoSuchLedger, NoSuchLog, UnauthorizedAccess
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.log.positions import EARLIEST, LATEST, Position
 from bkspark.metadata.tree import Tree
@@ -41,6 +41,8 @@ from bkspark.spark.topic_options import AUTO, READ_COMMITTED
 
 _log = logging.getLogger(__name__)
 
+LOOKS = 3
+"""Times that a topic is looked at which names a ledger that is gone: brokers change the list first."""
 LOOK_BACK_ENTRIES = 20_000
 """Entries before a task's first one in which it may look for the beginning of a message in chunks."""
 
@@ -172,16 +174,28 @@ class TopicPlanner:
 
     async def _look_at(self, topic: TopicName) -> TopicView:
         store = await self.store()
-        for attempt in range(3):
+        for left in reversed(range(LOOKS)):
             managed = await store.ledgers(topic)
             try:
                 return TopicView(self, topic, managed, await self._extents(topic, managed))
-            except NoSuchLedger:
-                if attempt == 2:
-                    raise
-        raise AssertionError("unreachable")
+            except NoSuchLedger as error:
+                if not left and self.options.fail_on_data_loss:
+                    raise self._gone(error, str(topic)) from None
+            except UnauthorizedAccess as error:
+                raise _wrong_password(error, str(topic)) from None
+        return TopicView(self, topic, managed, await self._extents(topic, managed, must_exist=False))
 
-    async def _extents(self, topic: TopicName, managed: ManagedLedger) -> list[ReadableSegment]:
+    def _gone(self, error: NoSuchLedger, topic: str) -> DataLoss:
+        new = ", with a new checkpoint" if self.is_stream else ""
+        return DataLoss(
+            f"ledger {error.ledger_id} of topic {topic} does not exist any more: start after it with startingOffsets"
+            f"{new}, or allow the loss (failOnDataLoss=false)",
+            ledger_id=error.ledger_id,
+        )
+
+    async def _extents(
+        self, topic: TopicName, managed: ManagedLedger, *, must_exist: bool = True
+    ) -> list[ReadableSegment]:
         extents = []
         for place, listed in enumerate(managed.ledgers):
             is_last = place == len(managed.ledgers) - 1
@@ -191,7 +205,12 @@ class TopicPlanner:
                 )
                 continue
             # It is listed as open, which it may no longer be: BookKeeper's metadata decide.
-            reader = await self.client.open(listed.ledger_id)
+            try:
+                reader = await self.client.open(listed.ledger_id)
+            except NoSuchLedger:
+                if must_exist:
+                    raise
+                continue
             if not reader.is_closed and reader.last_unconfirmed > reader.last_entry:
                 self._tell_unconfirmed(topic, listed, reader.last_unconfirmed - reader.last_entry)
             extents.append(
@@ -248,13 +267,9 @@ class TopicPlanner:
         try:
             plans = await planner.partitions(ranges)
         except NoSuchLedger as error:
-            owner = next(entries.log for entries in ranges if entries.ledger_id == error.ledger_id)
-            new = ", with a new checkpoint" if self.is_stream else ""
-            raise DataLoss(
-                f"ledger {error.ledger_id} of topic {owner} does not exist any more: start after it with "
-                f"startingOffsets{new}, or allow the loss (failOnDataLoss=false)",
-                ledger_id=error.ledger_id,
-            ) from None
+            raise self._gone(error, _owner(ranges, error)) from None
+        except UnauthorizedAccess as error:
+            raise _wrong_password(error, _owner(ranges, error)) from None
         found = []
         for plan in plans:
             plan.reads = tuple(views[read.log].to_its_end(read) for read in plan.reads)
@@ -556,6 +571,18 @@ def _aliases(name: TopicName) -> list[str]:
     return [
         alias for each in (name, name.whole) for alias in (str(each), f"{each.namespace_path}/{each.local}", each.local)
     ]
+
+
+def _owner(ranges: Sequence[EntryRange], error: BookKeeperError) -> str:
+    return next(entries.log for entries in ranges if entries.ledger_id == error.ledger_id)
+
+
+def _wrong_password(error: UnauthorizedAccess, topic: str) -> UnauthorizedAccess:
+    return UnauthorizedAccess(
+        f"option 'password': it does not open ledger {error.ledger_id} of topic {topic}: give the brokers' "
+        "managedLedgerPassword",
+        ledger_id=error.ledger_id,
+    )
 
 
 def _beginning(extent: ReadableSegment) -> Position:

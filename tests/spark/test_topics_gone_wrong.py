@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from bkspark.blocking import Client
-from bkspark.errors import DataLoss
+from bkspark.errors import DataLoss, UnauthorizedAccess
 from bkspark.pulsar import pulsar_formats_pb2 as formats
 from tests.cluster import Cluster
 from tests.pulsar.stored import StoredTopic
@@ -67,6 +67,26 @@ def test_ledger_is_read_to_its_own_end_where_the_list_says_less(topic: StoredTop
     topic.save()
     assert values(read(VALUE)) == [b"0", b"1", b"2", b"3"]
     assert values(read(VALUE, minPartitions=4)) == [b"0", b"1", b"2", b"3"]
+
+
+def test_open_ledger_that_is_listed_and_gone_is_data_lost_of_the_topic(
+    client: Client, topic: StoredTopic, read: Callable
+) -> None:
+    topic.ledger(numbered(0))
+    gone = topic.ledger(numbered(1), is_open=True)
+    client.delete(gone)
+    with pytest.raises(DataLoss, match=f"ledger {gone} of topic {topic.name} does not exist any more"):
+        read(VALUE)
+    assert values(read(VALUE, failOnDataLoss=False)) == [b"0"]
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_wrong_password_names_the_option_and_the_brokers_setting(
+    topic: StoredTopic, read: Callable, is_open: bool
+) -> None:
+    topic.ledger(numbered(0, 1), is_open=is_open)
+    with pytest.raises(UnauthorizedAccess, match=r"'password'.*managedLedgerPassword"):
+        read(VALUE, password="other")
 
 
 # ---- subscriptions ----
