@@ -13,6 +13,7 @@ from bkspark.blocking import Client
 from bkspark.errors import ConfigurationError, DataLoss, NoSuchLog
 from bkspark.pulsar import pulsar_formats_pb2 as formats
 from bkspark.spark.options import SourceOptions
+from bkspark.spark.progress import ENTRIES_BEHIND
 from bkspark.spark.topic_stream import TopicStreamReader
 from bkspark.spark.versions import ReadAllAvailable, ReadMaxRows
 from tests.cluster import Cluster
@@ -267,3 +268,28 @@ def test_new_stream_of_a_topic_that_does_not_exist_is_refused(cluster: Cluster, 
     topic.delete()
     with pytest.raises(NoSuchLog, match="does not exist"):
         Query(cluster, topic, failOnDataLoss="false")
+
+
+def test_pattern_may_match_no_topic_yet(cluster: Cluster, client: Client, topic: StoredTopic) -> None:
+    query = Query(cluster, topic, topicsPattern=f"public/default/{topic.name.local}-later-.*")
+    assert query.batch() == ""
+    StoredTopic(client, f"{topic.name}-later-x").ledger(numbered(0, 1))
+    assert [query.batch(), query.batch(), query.batch()] == ["", "0 1", ""]
+
+
+def test_bytes_and_a_least_number_of_entries_bound_micro_batches(cluster: Cluster, topic: StoredTopic) -> None:
+    topic.ledger(numbered(0, 1))
+    query = Query(cluster, topic, startingOffsets="earliest", maxBytesPerTrigger=1)
+    assert [query.batch() for _ in range(3)] == ["0", "1", ""]
+    query = Query(cluster, topic, startingOffsets="earliest", minEntriesPerTrigger=3, maxTriggerDelay="1h")
+    assert query.batch() == ""
+    assert lag_of(query) == 2
+    topic.ledger(numbered(2))
+    assert query.batch() == "0 1 2"
+    assert lag_of(query) == 0
+
+
+def lag_of(query: Query) -> int:
+    reported = query.reader.reportLatestOffset()
+    assert reported is not None
+    return int(reported[ENTRIES_BEHIND])
