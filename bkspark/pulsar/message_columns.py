@@ -19,6 +19,7 @@ PROPERTIES = pa.map_(pa.string(), pa.string())
 ENCRYPTION = pa.struct(
     {
         "keys": pa.list_(pa.string()),
+        "dataKeys": pa.list_(pa.binary()),
         "algo": pa.string(),
         "param": pa.binary(),
         "compression": pa.string(),
@@ -28,6 +29,7 @@ ENCRYPTION = pa.struct(
 )
 _TIME = pa.timestamp("us", "UTC")
 _PROPERTY_KEY, _PROPERTY_VALUE = 1, 2
+_KEY_NAME, _KEY_VALUE = 1, 2
 _TIME_MS_MAX = (1 << 63) // 1000 - 1
 _ID_BYTES_MAX = 64
 
@@ -253,17 +255,18 @@ def transactions(messages: Messages) -> pa.Array:
 
 
 def encryptions(messages: Messages) -> pa.Array:
-    """Return what is known of encrypted messages; null for all others."""
+    """Return what is known of encrypted messages; null for all others. `dataKeys` has the key of the payload, encrypted
+    with each of the named `keys`, in their order: who holds one of these can decrypt it."""
     entries, rows = messages.entries, messages.entry
     metadata = entries.metadata
     found = metadata.occurrences(entry_fields.ENCRYPTION_KEYS)
-    inner = fields_of(entries.data, found.starts, found.ends, spans=(1,))
-    starts, ends = inner.span(1)
-    names = text_array(binary_array(entries.data.data, starts, ends, starts >= 0), "encryption key").to_pylist()
-    by_row = {
-        row: [name for _, name in group]
-        for row, group in itertools.groupby(zip(found.rows.tolist(), names), lambda it: it[0])
-    }
+    inner = fields_of(entries.data, found.starts, found.ends, spans=(_KEY_NAME, _KEY_VALUE))
+    names, data_keys = (
+        binary_array(entries.data.data, starts, ends, starts >= 0)
+        for starts, ends in (inner.span(_KEY_NAME), inner.span(_KEY_VALUE))
+    )
+    pairs = zip(found.rows.tolist(), text_array(names, "encryption key").to_pylist(), data_keys.to_pylist())
+    by_row = {row: [pair for _, *pair in group] for row, group in itertools.groupby(pairs, lambda it: it[0])}
     params = spans(messages, entry_fields.ENCRYPTION_PARAMETER, None).to_pylist()
     cells: list[dict[str, object] | None] = []
     for place, row in enumerate(rows.tolist()):
@@ -273,7 +276,8 @@ def encryptions(messages: Messages) -> pa.Array:
         codec = int(entries.compressions[row])
         cells.append(
             {
-                "keys": by_row[row],
+                "keys": [name for name, _ in by_row[row]],
+                "dataKeys": [data_key for _, data_key in by_row[row]],
                 "algo": entries.text(entry_fields.ENCRYPTION_ALGORITHM, row) or None,
                 "param": params[place],
                 "compression": NAMES[codec] if 0 <= codec < len(NAMES) else str(codec),

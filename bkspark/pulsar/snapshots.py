@@ -9,6 +9,8 @@ Brokers compact that topic: a key may be in the compacted ledger alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from bkspark.entries import EntryBatch
@@ -22,7 +24,7 @@ from bkspark.pulsar.topic import PulsarStore
 
 
 class SnapshotKeys:
-    """The names of topics that have snapshots. Each call of `has` reads what was stored since the one before.
+    """The names of topics that have snapshots. Each call of `among` reads what was stored since the one before.
 
     Args:
         cluster: with the password of topics.
@@ -36,12 +38,21 @@ class SnapshotKeys:
         self._read: dict[int, int] = {}
         self._is_certain = True
 
-    async def has(self, store: PulsarStore, topic: TopicName) -> bool:
-        """Whether a topic may have transactions in what is confirmed of it now."""
-        for snapshots in await store.transaction_snapshots(topic):
-            if str(topic).encode() in self._names or not self._is_certain:
-                return True
-            await self._look(store, snapshots)
+    async def among(self, store: PulsarStore, topics: Iterable[TopicName]) -> list[TopicName]:
+        """Return the topics that may have transactions in what is confirmed of them now. A namespace is looked at once,
+        and not at all where all of its topics are known to have some."""
+        by_namespace: dict[str, list[TopicName]] = {}
+        for topic in topics:
+            by_namespace.setdefault(topic.namespace_path, []).append(topic)
+        found: list[TopicName] = []
+        for some in by_namespace.values():
+            if not all(map(self._may_have, some)):
+                for snapshots in await store.transaction_snapshots(some[0]):
+                    await self._look(store, snapshots)
+            found += filter(self._may_have, some)
+        return found
+
+    def _may_have(self, topic: TopicName) -> bool:
         return str(topic).encode() in self._names or not self._is_certain
 
     async def _look(self, store: PulsarStore, snapshots: TopicName) -> None:

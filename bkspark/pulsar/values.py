@@ -175,9 +175,11 @@ def _json_decoder(target: Schema) -> ValueDecoder:
     avro = target.avro()
     stored, wanted = stored_type(avro), arrow_of_avro(avro)
     convert = _converter(avro, {}, is_json=True)
+    # A float has not all digits of a decimal.
+    parse = partial(json.loads, parse_float=Decimal) if b'"decimal"' in target.definition else json.loads
 
     def decode(values: pa.Array) -> pa.Array:
-        rows = [None if value is None else _object(value) for value in values.to_pylist()]
+        rows = [None if value is None else _object(parse(value)) for value in values.to_pylist()]
         if convert is not None:
             rows = [None if row is None else convert(row) for row in rows]
         return _records(rows, stored, wanted)
@@ -185,8 +187,7 @@ def _json_decoder(target: Schema) -> ValueDecoder:
     return decode
 
 
-def _object(value: bytes) -> Any:
-    found = json.loads(value)
+def _object(found: Any) -> Any:
     if found is not None and not isinstance(found, dict):
         raise ValueError(f"it holds a {type(found).__name__} where a JSON object is expected")
     return found
@@ -263,7 +264,7 @@ def _converter(avro: Any, named: dict[str, Converter | None], *, is_json: bool) 
     if isinstance(avro, list):
         return _union_converter(avro, again)
     if isinstance(avro, str):
-        return base64.b64decode if is_json and avro == "bytes" else named.get(avro)
+        return _OF_JSON[avro] if is_json and avro in _OF_JSON else named.get(avro)
     kind = avro.get("type")
     if isinstance(kind, (dict, list)):
         return again(kind)
@@ -279,10 +280,8 @@ def _converter(avro: Any, named: dict[str, Converter | None], *, is_json: bool) 
         made = partial(_pairs, item)
     elif avro.get("logicalType") == "decimal":
         made = _decimal if is_json else None
-    elif is_json and kind in ("bytes", "fixed"):
-        made = base64.b64decode
     else:
-        made = None
+        made = _OF_JSON.get(kind) if is_json else None
     if isinstance(avro.get("name"), str):
         named[avro["name"]] = made
         if avro.get("namespace"):
@@ -292,6 +291,23 @@ def _converter(avro: Any, named: dict[str, Converter | None], *, is_json: bool) 
 
 def _decimal(value: Any) -> Decimal:
     return Decimal(str(value))
+
+
+def _float(value: Any) -> float:
+    """Return a number of JSON, which has no form for some: Jackson writes "NaN", "Infinity" and "-Infinity"."""
+    if isinstance(value, str) and value not in ("NaN", "Infinity", "-Infinity"):
+        raise ValueError(f"it holds the text {value[:40]!r} where a number is expected")
+    if isinstance(value, bool):
+        raise ValueError("it holds a boolean where a number is expected")
+    return float(value)
+
+
+_OF_JSON: dict[str, Converter] = {
+    "bytes": base64.b64decode,
+    "fixed": base64.b64decode,
+    "float": _float,
+    "double": _float,
+}
 
 
 def _converted_record(changing: dict[str, Converter], record: dict[str, Any]) -> dict[str, Any]:
@@ -311,7 +327,8 @@ def _pairs(item: Converter | None, value: dict[str, Any]) -> list[tuple[str, Any
 
 
 _PYTHON = {
-    "boolean": (bool,), "int": (int,), "long": (int,), "float": (float, int), "double": (float, int), "string": (str,),
+    "boolean": (bool,), "int": (int,), "long": (int,), "float": (float, int, Decimal), "string": (str,),
+    "double": (float, int, Decimal),
     "enum": (str,), "bytes": (bytes,), "fixed": (bytes,), "array": (list,), "record": (dict,), "map": (dict,),
 }  # fmt: skip
 
@@ -323,7 +340,7 @@ def _union_converter(members: list[Any], again: Callable[[Any], Converter | None
         return converters[0] if converters else None
     names = [each if isinstance(each, str) else each.get("type") for each in others]
     if set(names) in ({"int", "long"}, {"float", "double"}):
-        return None
+        return converters[0]
 
     def convert(value: Any) -> dict[str, Any]:
         for place, name in enumerate(names):

@@ -464,9 +464,12 @@ class ReadPlanner:
                 found[name] = await snapshot.times((first.ordinal, first.first_entry), end)
         return found
 
-    async def one_partition(self, ranges: Sequence[EntryRange], *, leaves_out: bool = False) -> ReadPartition:
-        """Return one partition of all the ranges, in order. Raises as `partitions`."""
-        await self._open([entries.ledger_id for entries in ranges])
+    async def one_partition(
+        self, ranges: Sequence[EntryRange], *, leaves_out: bool = False, must_exist: bool = True
+    ) -> ReadPartition:
+        """Return one partition of all the ranges, in order; without ledgers that are gone, unless they `must_exist`.
+        Raises as `partitions`."""
+        await self._open([entries.ledger_id for entries in ranges], must_exist=must_exist)
         return self._partition(ranges, await self._addresses(), {}, leaves_out=leaves_out)
 
     def _partition(

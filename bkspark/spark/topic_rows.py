@@ -22,7 +22,7 @@ from bkspark.pulsar.chunks import ChunkGatherer
 from bkspark.pulsar.entries import Entries, MalformedEntry, decode_entries
 from bkspark.pulsar.message_ids import MessageId
 from bkspark.pulsar.messages import Joined, Messages, messages_of, outlines_of
-from bkspark.pulsar.schemas import RAW, Schema
+from bkspark.pulsar.schemas import BYTES, RAW, Schema
 from bkspark.pulsar.transactions import transaction_ids
 from bkspark.pulsar.values import MALFORMED, ValueDecoder, decoder_of, key_value_of
 from bkspark.spark.columns import arrow_schema, check_columns
@@ -82,6 +82,10 @@ class TopicDecoder:
         # topic of many messages without their heads is not looked through for each.
         self._earlier: set[str] | None = None
         self._newest = facts.schemas[max(facts.schemas)] if facts.schemas else RAW
+        # Bytes otherwise, also of a topic whose schema was deleted: its newest version has no type then.
+        self._is_decoded = rows._options.value_format == AUTO and self._newest.kind != BYTES
+        wants_payload = bool(rows._payload) or rows._corrupt >= 0
+        self._needs_keys = self._is_decoded and wants_payload and self._newest.kind == "KEY_VALUE"
         self._decoders: dict[int, ValueDecoder] = {}
 
     # ---- entries ----
@@ -132,6 +136,7 @@ class TopicDecoder:
                 i: describing_column(name, messages, self._topic, self._facts.partition)
                 for i, name in self._rows._describing.items()
             }
+            keys = columns.keys(messages) if self._needs_keys else None
         except MALFORMED as error:
             if len(rows) > 1:
                 middle = len(rows) // 2
@@ -141,7 +146,7 @@ class TopicDecoder:
                 yield from self._malformed(batch, int(rows[0]), str(error))
             return
         if len(messages):
-            yield self._record_batch(messages, described, raw)
+            yield self._record_batch(messages, described, raw, keys)
 
     def _halves(
         self, batch: EntryBatch, error: MalformedEntry, decode: Callable[[EntryBatch], Iterator[pa.RecordBatch]]
@@ -178,6 +183,11 @@ class TopicDecoder:
     def _encrypted(self, entries: Entries, is_encrypted: np.ndarray) -> np.ndarray:
         """Return which of the encrypted entries are taken as they are stored."""
         if self._options.encrypted == "raw":
+            if self._is_decoded and self._rows._payload:
+                raise ConfigurationError(
+                    f"topic {self._topic} has encrypted messages, of which encrypted=raw gives the stored bytes, and "
+                    f"its schema is {self._newest.kind}: set valueFormat=raw, too"
+                )
             return is_encrypted
         if self._options.encrypted == "skip":
             return np.zeros(len(entries), bool)
@@ -255,11 +265,13 @@ class TopicDecoder:
             messages = messages.select(columns.publish_times(messages) < facts.until_ms)
         return messages
 
-    def _record_batch(self, messages: Messages, described: Mapping[int, pa.Array], raw: np.ndarray) -> pa.RecordBatch:
+    def _record_batch(
+        self, messages: Messages, described: Mapping[int, pa.Array], raw: np.ndarray, keys: pa.Array | None
+    ) -> pa.RecordBatch:
         found: dict[int, pa.Array] = dict(described)
         kept = np.ones(len(messages), bool)
         if self._rows._payload or self._rows._corrupt >= 0:
-            payload, corrupt = self._payload_columns(messages, raw)
+            payload, corrupt = self._payload_columns(messages, raw, keys)
             if self._mode is MalformedMode.DROPMALFORMED:
                 kept = ~corrupt
             found |= payload
@@ -281,15 +293,15 @@ class TopicDecoder:
             [None if each is None else each.decode("utf-8", "replace") for each in held.to_pylist()], wanted
         )
 
-    def _payload_columns(self, messages: Messages, raw: np.ndarray) -> tuple[dict[int, pa.Array], np.ndarray]:
+    def _payload_columns(
+        self, messages: Messages, raw: np.ndarray, keys: pa.Array | None
+    ) -> tuple[dict[int, pa.Array], np.ndarray]:
         """Return the payload's columns, and which messages are malformed."""
         values = columns.values(messages)
         corrupt = np.zeros(len(messages), bool)
-        is_raw = raw[messages.entry]
-        if self._options.value_format != AUTO or not self._facts.schemas or is_raw.all():
+        if not self._is_decoded:
             return self._cells(pa.StructArray.from_arrays([values], [VALUE]), messages), corrupt
         versions = columns.schema_versions(messages)
-        keys = columns.keys(messages) if self._newest.kind == "KEY_VALUE" else None
         parts: list[tuple[np.ndarray, pa.Array]] = []
         for version in np.unique(versions).tolist():
             rows = np.flatnonzero(versions == version)

@@ -16,7 +16,7 @@ entry that is confirmed may: the bookies of some versions lose the explicit LAC 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from bkspark.errors import ConfigurationError, NoSuchLog
+from bkspark.errors import ConfigurationError
 from bkspark.ids import ENTRY_ID_MAX, LEDGER_ID_MAX
 from bkspark.log.positions import Position
 from bkspark.pulsar.message_ids import MessageId
@@ -175,6 +175,7 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _LookedAtTopi
         self._topics = ManyTopics()
         super().__init__(schema, options)
         self._noted: Mapping[str, TopicOffset] = {}
+        self._is_new = False
         self._scans: dict[str, tuple[Position, Transactions]] = {}
         self._warned: set[str] = set()
         self._snapshots: SnapshotKeys | None = None
@@ -191,20 +192,15 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _LookedAtTopi
         return TopicPlanner(self._options, is_stream=True)
 
     async def _look(self, planner: TopicPlanner) -> dict[str, _LookedAtTopic]:
-        try:
-            topics = await planner.topics()
-        except NoSuchLog:
-            # A topic that was deleted under a running stream: what that means, its offsets say.
-            if not self._noted:
-                raise
-            topics = []
-        views = await planner.look(topics)
-        store = await planner.store()
+        # One that was deleted under a running stream: what that means, its offsets say.
+        missing: list[TopicName] | None = None if self._is_new else []
+        views = await planner.look(await planner.topics(missing=missing))
         if self._options.isolation == READ_COMMITTED:
             self._snapshots = self._snapshots or planner.snapshot_keys()
-            for view in views.values():
-                if await self._snapshots.has(store, view.name):
-                    await self._scan(view)
+            names = [view.name for view in views.values()]
+            for name in await self._snapshots.among(await planner.store(), names):
+                await self._scan(views[str(name)])
+        self._warn_of_missing(missing or ())
         await self._warn(planner, views)
         return {name: _LookedAtTopic(view, self._options) for name, view in views.items()}
 
@@ -215,14 +211,19 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _LookedAtTopi
         start = None if noted is None else view.first_after(noted.position)
         start = view.start if start is None else start
         scanned, found = self._scans.get(name, (start, Transactions()))
-        if start < scanned and not self._scans.get(name):
-            scanned, found = start, Transactions()
         resumed = view.first_after(scanned)
         if resumed is None:
             resumed, found = view.start, Transactions()
         await view.scan_transactions(found, resumed)
         found.forget_before(EntryPosition(start.ledger_id, start.entry_id))
         self._scans[name] = (max(resumed, view.readable), found)
+
+    def _warn_of_missing(self, topics: Iterable[TopicName]) -> None:
+        """Warn once of a topic that is not there."""
+        for topic in topics:
+            if f"missing {topic}" not in self._warned:
+                self._warned.add(f"missing {topic}")
+                _log.warning("topic %s does not exist: it is read from its beginning as soon as it is there", topic)
 
     async def _warn(self, planner: TopicPlanner, views: Mapping[str, TopicView]) -> None:
         """Warn once of a topic whose ledgers nothing keeps for this stream."""
@@ -252,7 +253,11 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _LookedAtTopi
         moment = self._options.starting_timestamp
         if moment is not None:
             self._topics.since_ms = moment if moment >= 0 else self._new_planner().now_ms + moment
-        return super().initialOffset()
+        self._is_new = True
+        try:
+            return super().initialOffset()
+        finally:
+            self._is_new = False
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks between two offsets; see `FollowingReader.partitions`."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from bkspark.client import Client
 from bkspark.entries import EntryBatch
-from bkspark.errors import ConfigurationError, DataLoss, NoSuchLedger, NoSuchLog
+from bkspark.errors import BookKeeperError, ConfigurationError, DataLoss, NoSuchLedger, NoSuchLog, UnauthorizedAccess
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.log.positions import EARLIEST, LATEST, Position
 from bkspark.metadata.tree import Tree
@@ -41,6 +41,8 @@ from bkspark.spark.topic_options import AUTO, READ_COMMITTED
 
 _log = logging.getLogger(__name__)
 
+LOOKS = 3
+"""Times that a topic is looked at which names a ledger that is gone: brokers change the list first."""
 LOOK_BACK_ENTRIES = 20_000
 """Entries before a task's first one in which it may look for the beginning of a message in chunks."""
 
@@ -137,16 +139,29 @@ class TopicPlanner:
         named = options.topics if options.topics is not None else (options.topic or "",)
         return list(dict.fromkeys(map(TopicName.parse, named)))
 
-    async def topics(self) -> list[TopicName]:
+    async def topics(self, *, missing: list[TopicName] | None = None) -> list[TopicName]:
         """Return the topics and partitions to read, in order.
+
+        Args:
+            missing: takes the topics that do not exist, which are an error without it.
 
         Raises:
             NoSuchLog: there is no such topic.
         """
         store = await self.store()
         found: list[TopicName] = []
+
+        async def parts(topic: TopicName) -> list[TopicName]:
+            try:
+                return await store.partitions(topic)
+            except NoSuchLog:
+                if missing is None:
+                    raise
+                missing.append(topic)
+                return []
+
         for some in chunks(await self.whole_topics(), CALLS_AT_ONCE):
-            for names in await asyncio.gather(*map(store.partitions, some)):
+            for names in await asyncio.gather(*map(parts, some)):
                 found += names
         return list(dict.fromkeys(found))
 
@@ -159,16 +174,28 @@ class TopicPlanner:
 
     async def _look_at(self, topic: TopicName) -> TopicView:
         store = await self.store()
-        for attempt in range(3):
+        for left in reversed(range(LOOKS)):
             managed = await store.ledgers(topic)
             try:
                 return TopicView(self, topic, managed, await self._extents(topic, managed))
-            except NoSuchLedger:
-                if attempt == 2:
-                    raise
-        raise AssertionError("unreachable")
+            except NoSuchLedger as error:
+                if not left and self.options.fail_on_data_loss:
+                    raise self._gone(error, str(topic)) from None
+            except UnauthorizedAccess as error:
+                raise _wrong_password(error, str(topic)) from None
+        return TopicView(self, topic, managed, await self._extents(topic, managed, must_exist=False))
 
-    async def _extents(self, topic: TopicName, managed: ManagedLedger) -> list[ReadableSegment]:
+    def _gone(self, error: NoSuchLedger, topic: str) -> DataLoss:
+        new = ", with a new checkpoint" if self.is_stream else ""
+        return DataLoss(
+            f"ledger {error.ledger_id} of topic {topic} does not exist any more: start after it with startingOffsets"
+            f"{new}, or allow the loss (failOnDataLoss=false)",
+            ledger_id=error.ledger_id,
+        )
+
+    async def _extents(
+        self, topic: TopicName, managed: ManagedLedger, *, must_exist: bool = True
+    ) -> list[ReadableSegment]:
         extents = []
         for place, listed in enumerate(managed.ledgers):
             is_last = place == len(managed.ledgers) - 1
@@ -178,7 +205,12 @@ class TopicPlanner:
                 )
                 continue
             # It is listed as open, which it may no longer be: BookKeeper's metadata decide.
-            reader = await self.client.open(listed.ledger_id)
+            try:
+                reader = await self.client.open(listed.ledger_id)
+            except NoSuchLedger:
+                if must_exist:
+                    raise
+                continue
             if not reader.is_closed and reader.last_unconfirmed > reader.last_entry:
                 self._tell_unconfirmed(topic, listed, reader.last_unconfirmed - reader.last_entry)
             extents.append(
@@ -232,9 +264,15 @@ class TopicPlanner:
             DataLoss: a ledger is gone (failOnDataLoss).
         """
         planner = ReadPlanner(self.client, self.options, is_stream=self.is_stream)
-        plans = await planner.partitions(ranges)
+        try:
+            plans = await planner.partitions(ranges)
+        except NoSuchLedger as error:
+            raise self._gone(error, _owner(ranges, error)) from None
+        except UnauthorizedAccess as error:
+            raise _wrong_password(error, _owner(ranges, error)) from None
         found = []
         for plan in plans:
+            plan.reads = tuple(views[read.log].to_its_end(read) for read in plan.reads)
             first: dict[str, LedgerRead] = {}
             for read in plan.reads:
                 first.setdefault(read.log, read)
@@ -290,7 +328,7 @@ class TopicPlanner:
             room -= end - start
             if room <= 0:
                 break
-        return await planner.one_partition(ranges)
+        return await planner.one_partition(ranges, must_exist=False)
 
 
 class TopicView:
@@ -305,6 +343,8 @@ class TopicView:
         self.managed = managed
         self.extents = extents
         self.transactions: Transactions | None = None
+        self._listed = {listed.ledger_id: listed for listed in managed.ledgers}
+        self._read_out: set[int] = set()
 
     # ---- positions ----
 
@@ -445,7 +485,10 @@ class TopicView:
         return self.readable
 
     async def _after_subscription(self, name: str) -> Position:
-        found = await (await self._planner.store()).subscription(self.name, name, self._planner.client)
+        store = await self._planner.store()
+        found = await store.subscription(self.name, name, self._planner.client)
+        if found is None and self.name.partition >= 0 and not await store.exists(self.name):
+            return self.start  # a partition that no broker has loaded yet
         if found is None:
             raise NoSuchLog(f"option 'startingSubscription': topic {self.name} has no subscription {name!r}")
         mark = found.cursor.mark_delete
@@ -460,17 +503,26 @@ class TopicView:
     # ---- what to read ----
 
     def is_on_bookies(self, ledger_id: int) -> bool:
-        return all(listed.is_on_bookies for listed in self.managed.ledgers if listed.ledger_id == ledger_id)
+        return self._listed[ledger_id].is_on_bookies
 
     def ranges(self, start: Position, end: Position) -> list[EntryRange]:
-        """Return the entries between two positions.
+        """Return the entries to read between two positions.
 
         Raises:
             DataLoss: some are in tiered storage only (failOnDataLoss).
         """
+        found = self._on_bookies(start, end)
+        self._read_out |= {
+            entries.ledger_id
+            for entries in found
+            if entries.ordinal < end.ordinal and entries.end_entry == self._listed[entries.ledger_id].entries
+        }
+        return found
+
+    def _on_bookies(self, start: Position, end: Position) -> list[EntryRange]:
         found = []
         for entries in between(self.extents, start, end):
-            listed = next(each for each in self.managed.ledgers if each.ledger_id == entries.ledger_id)
+            listed = self._listed[entries.ledger_id]
             if listed.is_on_bookies:
                 found.append(entries)
                 continue
@@ -484,11 +536,20 @@ class TopicView:
             _log.warning("%s deleted it: it is left out", what)
         return found
 
+    def to_its_end(self, read: LedgerRead) -> LedgerRead:
+        """Return a read of a closed ledger to the ledger's own end, where `ranges` went on after it.
+
+        The list may say less: a repair beside the close may have found more entries, and brokers read those, too.
+        """
+        is_end = read.ledger_id in self._read_out and read.end_entry == self._listed[read.ledger_id].entries
+        return replace(read, end_entry=max(read.end_entry, read.metadata.last_entry + 1)) if is_end else read
+
     async def scan_transactions(self, found: Transactions, start: Position) -> None:
         """Look at the entries from `start` to the end for transactions, and let `end` respect what was found."""
-        for entries in self.ranges(start, self.readable):
+        for entries in self._on_bookies(start, self.readable):
             reader = await self._planner.client.open(entries.ledger_id)
-            async for batch in reader.batches(entries.first_entry, entries.end_entry):
+            end = max(entries.end_entry, reader.last_entry + 1) if reader.is_closed else entries.end_entry
+            async for batch in reader.batches(entries.first_entry, end):
                 _take_transactions(found, batch)
         self.transactions = found
 
@@ -512,6 +573,18 @@ def _aliases(name: TopicName) -> list[str]:
     ]
 
 
+def _owner(ranges: Sequence[EntryRange], error: BookKeeperError) -> str:
+    return next(entries.log for entries in ranges if entries.ledger_id == error.ledger_id)
+
+
+def _wrong_password(error: UnauthorizedAccess, topic: str) -> UnauthorizedAccess:
+    return UnauthorizedAccess(
+        f"option 'password': it does not open ledger {error.ledger_id} of topic {topic}: give the brokers' "
+        "managedLedgerPassword",
+        ledger_id=error.ledger_id,
+    )
+
+
 def _beginning(extent: ReadableSegment) -> Position:
     return Position(extent.ordinal, extent.ledger_id, 0)
 
@@ -520,7 +593,7 @@ async def scan_all(planner: TopicPlanner, views: Mapping[str, TopicView]) -> Non
     """Scan the topics that may have transactions, where these are read committed."""
     if planner.options.isolation != READ_COMMITTED:
         return
-    store, snapshots = await planner.store(), planner.snapshot_keys()
-    for view in views.values():
-        if await snapshots.has(store, view.name):
-            await view.scan_transactions(Transactions(), view.start)
+    names = await planner.snapshot_keys().among(await planner.store(), [view.name for view in views.values()])
+    for name in names:
+        view = views[str(name)]
+        await view.scan_transactions(Transactions(), view.start)

@@ -10,14 +10,16 @@ import pytest
 from pyspark.sql.types import StructType
 
 from bkspark.blocking import Client
-from bkspark.errors import ConfigurationError, DataLoss
+from bkspark.errors import ConfigurationError, DataLoss, NoSuchLog
 from bkspark.pulsar import pulsar_formats_pb2 as formats
 from bkspark.spark.options import SourceOptions
+from bkspark.spark.progress import ENTRIES_BEHIND
 from bkspark.spark.topic_stream import TopicStreamReader
 from bkspark.spark.versions import ReadAllAvailable, ReadMaxRows
 from tests.cluster import Cluster
 from tests.pulsar.entries import PUBLISHED_MS, Message, batch, chunked, marker, single
 from tests.pulsar.stored import StoredTopic
+from tests.spark.topic_reads import numbered
 
 pytestmark = [pytest.mark.cluster, pytest.mark.admission_control]
 
@@ -40,7 +42,7 @@ class Query:
 
     def __init__(self, cluster: Cluster, topic: StoredTopic, **options: object) -> None:
         given = {"uri": cluster.uri, "topic": str(topic.name)} | {name: str(value) for name, value in options.items()}
-        if "topicsPattern" in given:
+        if given.keys() & {"topics", "topicsPattern"}:
             del given["topic"]
         self._options = SourceOptions.parse(given)
         self.reader = TopicStreamReader(SCHEMA, self._options)
@@ -63,10 +65,6 @@ class Query:
     def _values(self, reader: TopicStreamReader, end: dict) -> list[bytes]:
         parts = reader.partitions(self.offset, end)
         return [value for part in parts for rows in reader.read(part) for value in rows["value"].to_pylist()]
-
-
-def numbered(*numbers: int) -> list[bytes]:
-    return [single(Message(b"%d" % number), number) for number in numbers]
 
 
 def test_stream_follows_the_open_ledger_its_successors_and_restarts(cluster: Cluster, topic: StoredTopic) -> None:
@@ -227,3 +225,71 @@ def test_retention_or_a_subscription_is_asked_for_once(
     topic.subscription("s", formats.ManagedCursorInfo(cursorsLedgerId=-1, markDeleteLedgerId=0, markDeleteEntryId=-1))
     Query(cluster, topic)
     assert not any("has no subscription" in record.message for record in caplog.records)
+
+
+def test_other_topics_go_on_where_one_of_them_is_deleted_and_created_again(
+    cluster: Cluster, client: Client, topic: StoredTopic
+) -> None:
+    """The loss is allowed: what is left is read once, and the topic again once it is there."""
+    other = StoredTopic(client, f"{topic.name}-other")
+    topic.ledger(numbered(0))
+    other.ledger(numbered(1))
+    both = f"{topic.name},{other.name}"
+    query = Query(cluster, topic, topics=both, startingOffsets="earliest", failOnDataLoss="false")
+    assert query.batch() == "0 1"
+    topic.delete()
+    other.ledger(numbered(2))
+    assert query.batch() == "2"
+    query.restart()
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.batch() == ""
+    query.restart()
+    StoredTopic(client, str(topic.name)).ledger(numbered(3))
+    assert [query.batch(), query.batch(), query.batch()] == ["", "3", ""]
+
+
+def test_topic_that_was_deleted_may_come_back_under_a_stream(
+    cluster: Cluster, client: Client, topic: StoredTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic.ledger(numbered(0))
+    query = Query(cluster, topic, startingOffsets="earliest", failOnDataLoss="false")
+    assert query.batch() == "0"
+    topic.delete()
+    assert query.batch() == ""
+    assert any("does not exist" in record.message for record in caplog.records)
+    caplog.clear()
+    assert [query.batch(), query.batch()] == ["", ""]
+    assert not caplog.records, "told once"
+    StoredTopic(client, str(topic.name)).ledger(numbered(1))
+    assert [query.batch(), query.batch()] == ["", "1"]
+
+
+def test_new_stream_of_a_topic_that_does_not_exist_is_refused(cluster: Cluster, topic: StoredTopic) -> None:
+    topic.delete()
+    with pytest.raises(NoSuchLog, match="does not exist"):
+        Query(cluster, topic, failOnDataLoss="false")
+
+
+def test_pattern_may_match_no_topic_yet(cluster: Cluster, client: Client, topic: StoredTopic) -> None:
+    query = Query(cluster, topic, topicsPattern=f"public/default/{topic.name.local}-later-.*")
+    assert query.batch() == ""
+    StoredTopic(client, f"{topic.name}-later-x").ledger(numbered(0, 1))
+    assert [query.batch(), query.batch(), query.batch()] == ["", "0 1", ""]
+
+
+def test_bytes_and_a_least_number_of_entries_bound_micro_batches(cluster: Cluster, topic: StoredTopic) -> None:
+    topic.ledger(numbered(0, 1))
+    query = Query(cluster, topic, startingOffsets="earliest", maxBytesPerTrigger=1)
+    assert [query.batch() for _ in range(3)] == ["0", "1", ""]
+    query = Query(cluster, topic, startingOffsets="earliest", minEntriesPerTrigger=3, maxTriggerDelay="1h")
+    assert query.batch() == ""
+    assert lag_of(query) == 2
+    topic.ledger(numbered(2))
+    assert query.batch() == "0 1 2"
+    assert lag_of(query) == 0
+
+
+def lag_of(query: Query) -> int:
+    reported = query.reader.reportLatestOffset()
+    assert reported is not None
+    return int(reported[ENTRIES_BEHIND])

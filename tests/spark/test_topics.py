@@ -6,35 +6,22 @@ import json
 import struct
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.types import StructType
 
 from bkspark.blocking import Client
 from bkspark.errors import BookKeeperError, ConfigurationError, DataLoss, MalformedPayload, NoSuchLog
 from bkspark.pulsar import pulsar_formats_pb2 as formats
-from bkspark.spark.options import SourceOptions
 from bkspark.spark.source import BookKeeperDataSource
-from bkspark.spark.topic_read import TopicReader, topics_schema
 from tests.cluster import Cluster
 from tests.pulsar.entries import PUBLISHED_MS, Message, batch, chunked, framed, marker, metadata_of, single
 from tests.pulsar.stored import StoredTopic
+from tests.spark.topic_reads import VALUE, numbered, rows_of, values
 
 pytestmark = pytest.mark.cluster
-
-VALUE = "value binary"
-
-
-def columns_of(text: str) -> StructType:
-    """Return the schema of such a text; Spark's own reading of it needs a JVM."""
-    names = {"bigint": "long", "int": "integer"}
-    schema = StructType()
-    for column in text.split(", "):
-        name, kind = column.split()
-        schema.add(name, names.get(kind, kind))
-    return schema
 
 
 @pytest.fixture
@@ -51,25 +38,7 @@ def topic(client: Client) -> StoredTopic:
 @pytest.fixture
 def read(cluster: Cluster, topic: StoredTopic) -> Callable[..., list[dict[str, Any]]]:
     """Reads the topic; returns its rows."""
-
-    def rows(columns: str | None = None, **options: object) -> list[dict[str, Any]]:
-        given = {"uri": cluster.uri} | {name: str(value) for name, value in options.items()}
-        if not given.keys() & {"topics", "topicsPattern"}:
-            given.setdefault("topic", str(topic.name))
-        parsed = SourceOptions.parse(given)
-        schema = topics_schema(parsed) if columns is None else columns_of(columns)
-        reader = TopicReader(schema, parsed)
-        return [row for part in reader.partitions() for found in reader.read(part) for row in found.to_pylist()]
-
-    return rows
-
-
-def values(rows: list[dict[str, Any]]) -> list[bytes | None]:
-    return [row["value"] for row in rows]
-
-
-def numbered(*numbers: int) -> list[bytes]:
-    return [single(Message(b"%d" % number), number) for number in numbers]
+    return partial(rows_of, cluster.uri, topic.name)
 
 
 def test_topic_is_read_with_the_columns_of_pulsar_spark(topic: StoredTopic, read: Callable) -> None:
@@ -282,13 +251,15 @@ def test_encrypted_messages_fail_are_left_out_or_read_as_they_are_stored(topic: 
         num_messages_in_batch=3, encryption_algo="AES/GCM", encryption_param=b"iv", compression=1, uncompressed_size=99
     )
     sealed.encryption_keys.add(key="k1", value=b"secret")
+    sealed.encryption_keys.add(key="k2", value=b"other")
     topic.ledger([*numbered(0), framed(sealed, b"?")])
-    with pytest.raises(ConfigurationError, match="encrypted for keys k1"):
+    with pytest.raises(ConfigurationError, match="encrypted for keys k1, k2"):
         read()
     assert values(read(encrypted="skip")) == [b"0"]
     found = read(encrypted="raw", includeMetadata=True)
     assert values(found) == [b"0", b"?"]
-    assert found[1]["__encryption"]["keys"] == ["k1"]
+    sealed_with = found[1]["__encryption"]
+    assert (sealed_with["keys"], sealed_with["dataKeys"]) == (["k1", "k2"], [b"secret", b"other"])
 
 
 def test_columns_that_describe_a_message_need_no_payload(topic: StoredTopic, read: Callable) -> None:

@@ -1,0 +1,103 @@
+"""Topics of which something is gone, or differs from what its list says, read on real bookies."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from bkspark.blocking import Client
+from bkspark.errors import DataLoss, UnauthorizedAccess
+from bkspark.pulsar import pulsar_formats_pb2 as formats
+from tests.cluster import Cluster
+from tests.pulsar.stored import StoredTopic
+from tests.spark.topic_reads import VALUE, numbered, rows_of, values
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def client(cluster: Cluster) -> Iterator[Client]:
+    with Client(cluster.uri) as client:
+        yield client
+
+
+@pytest.fixture
+def topic(client: Client) -> StoredTopic:
+    return StoredTopic(client, f"public/default/w-{uuid.uuid4().hex[:12]}")
+
+
+@pytest.fixture
+def read(cluster: Cluster, topic: StoredTopic) -> Callable:
+    """Reads the topic; returns its rows."""
+    return partial(rows_of, cluster.uri, topic.name)
+
+
+# ---- ledgers ----
+
+
+def test_ledger_that_is_listed_and_gone_is_data_lost_of_the_topic(
+    client: Client, topic: StoredTopic, read: Callable
+) -> None:
+    gone = topic.ledger(numbered(0))
+    topic.ledger(numbered(1))
+    client.delete(gone)
+    with pytest.raises(DataLoss, match=f"ledger {gone} of topic {topic.name} does not exist any more.*startingOffsets"):
+        read(VALUE)
+    assert values(read(VALUE, failOnDataLoss=False)) == [b"1"]
+
+
+def test_ledger_that_is_gone_before_the_start_does_not_count(
+    client: Client, topic: StoredTopic, read: Callable
+) -> None:
+    """A task may look back into it for chunks; there are none."""
+    gone = topic.ledger(numbered(0))
+    start = topic.ledger(numbered(1))
+    client.delete(gone)
+    assert values(read(VALUE, startingOffsets=f"{start}:0")) == [b"1"]
+
+
+def test_ledger_is_read_to_its_own_end_where_the_list_says_less(topic: StoredTopic, read: Callable) -> None:
+    """As brokers do: a repair beside the close may have found more."""
+    topic.ledger(numbered(0, 1, 2))
+    topic.ledger(numbered(3))
+    topic.info.ledgerInfo[0].entries = 2
+    topic.save()
+    assert values(read(VALUE)) == [b"0", b"1", b"2", b"3"]
+    assert values(read(VALUE, minPartitions=4)) == [b"0", b"1", b"2", b"3"]
+
+
+def test_open_ledger_that_is_listed_and_gone_is_data_lost_of_the_topic(
+    client: Client, topic: StoredTopic, read: Callable
+) -> None:
+    topic.ledger(numbered(0))
+    gone = topic.ledger(numbered(1), is_open=True)
+    client.delete(gone)
+    with pytest.raises(DataLoss, match=f"ledger {gone} of topic {topic.name} does not exist any more"):
+        read(VALUE)
+    assert values(read(VALUE, failOnDataLoss=False)) == [b"0"]
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_wrong_password_names_the_option_and_the_brokers_setting(
+    topic: StoredTopic, read: Callable, is_open: bool
+) -> None:
+    topic.ledger(numbered(0, 1), is_open=is_open)
+    with pytest.raises(UnauthorizedAccess, match=r"'password'.*managedLedgerPassword"):
+        read(VALUE, password="other")
+
+
+# ---- subscriptions ----
+
+
+def test_partition_that_was_never_loaded_has_no_subscription_and_no_messages(
+    client: Client, topic: StoredTopic, read: Callable
+) -> None:
+    part = StoredTopic(client, f"{topic.name}-p-partition-0")
+    part.partitioned(2)
+    ledger = part.ledger(numbered(0, 1))
+    cursor = formats.ManagedCursorInfo(cursorsLedgerId=-1, markDeleteLedgerId=ledger, markDeleteEntryId=0)
+    part.subscription("s", cursor)
+    assert values(read(VALUE, topic=part.name.whole, startingSubscription="s")) == [b"1"]
