@@ -6,7 +6,7 @@ import contextlib
 import http.client
 import json
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bkspark.cli.child_process import ChildProcess
@@ -30,6 +30,8 @@ _DOORS = (
     "jdk.management/com.sun.management.internal",
 )
 """What Pulsar's own start script opens of Java beside what netty wants."""
+SMALL_JVM = (*JVM_OPTIONS, "-XX:MaxDirectMemorySize=512m")
+"""For a short life in little memory."""
 
 
 class PulsarBroker:
@@ -37,10 +39,19 @@ class PulsarBroker:
 
     Args:
         settings: lines of its configuration, beside those that it needs.
+        jvm_options: of the broker and of its users.
     """
 
-    def __init__(self, classpath: str, directory: Path, uri: str, settings: Mapping[str, object] = {}) -> None:
+    def __init__(
+        self,
+        classpath: str,
+        directory: Path,
+        uri: str,
+        settings: Mapping[str, object] = {},
+        jvm_options: Sequence[str] = SMALL_JVM,
+    ) -> None:
         self._more_settings = dict(settings)
+        self._jvm_options = jvm_options
         self._classpath = classpath
         self._directory = directory
         directory.mkdir(parents=True)
@@ -97,7 +108,7 @@ class PulsarBroker:
 
     def _java(self, name: str, program: list[str]) -> ChildProcess:
         doors = [f"--add-opens={door}=ALL-UNNAMED" for door in _DOORS]
-        command = ["java", *JVM_OPTIONS, "-XX:MaxDirectMemorySize=512m", *doors, "-cp", self._classpath, *program]
+        command = ["java", *self._jvm_options, *doors, "-cp", self._classpath, *program]
         return ChildProcess(name, command, self._directory / f"{name}.log")
 
     def _set_up(self) -> None:

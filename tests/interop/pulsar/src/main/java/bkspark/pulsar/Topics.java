@@ -14,6 +14,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.stream.Collectors;
 import org.apache.pulsar.client.api.BatcherBuilder;
 import org.apache.pulsar.client.api.CompressionType;
+import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.ConsumerCryptoFailureAction;
 import org.apache.pulsar.client.api.CryptoKeyReader;
 import org.apache.pulsar.client.api.EncryptionKeyInfo;
@@ -24,6 +25,7 @@ import org.apache.pulsar.client.api.ProducerBuilder;
 import org.apache.pulsar.client.api.PulsarClient;
 import org.apache.pulsar.client.api.Reader;
 import org.apache.pulsar.client.api.Schema;
+import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.TypedMessageBuilder;
 import org.apache.pulsar.client.api.transaction.Transaction;
 import org.apache.pulsar.common.schema.KeyValue;
@@ -35,12 +37,13 @@ import org.apache.pulsar.common.schema.KeyValueEncodingType;
  * <p>{@code fill URL NAMESPACE} produces; it says "filled TOPIC" for each. {@code transactions URL TOPIC} produces in
  * transactions: a plain message, a committed and an aborted one, one that is left open, a plain one. {@code dump URL
  * TOPIC…} reads each topic from its beginning with a reader and prints a line for each message, JSON of texts and hex;
- * {@code dump-compacted} reads one as it is compacted, {@code count} measures a reader. {@code keyed},
- * {@code steady} and {@code batches} produce other topics.
+ * {@code dump-compacted} reads one as it is compacted, {@code count} measures a reader, {@code consume} a
+ * consumer. {@code keyed}, {@code steady} and {@code batches} produce other topics.
  */
 public final class Topics {
     private static final int WAIT_S = 120;
     private static final int CHUNK_BYTES = 4000;
+    private static final int QUEUE_SIZE = 10_000;
     /** Different values, which are more than a codec looks back. */
     private static final int VALUES = 512;
     private static final HexFormat HEX = HexFormat.of();
@@ -84,7 +87,8 @@ public final class Topics {
                 }
                 case "keyed" -> keyed(client, arguments[2]);
                 case "dump-compacted" -> dump(client, arguments[2], true);
-                case "count" -> count(client, arguments[2]);
+                case "count" -> count(client, arguments[2], Integer.parseInt(arguments[3]));
+                case "consume" -> consume(client, arguments[2], Integer.parseInt(arguments[3]));
                 default -> throw new IllegalArgumentException(arguments[0]);
             }
         }
@@ -326,17 +330,32 @@ public final class Topics {
         }
     }
 
-    /** Says how many messages a topic has and how long a reader took, in ms, from the first one on. */
-    private static void count(PulsarClient client, String topic) throws Exception {
+    /** Says how long a reader took for so many messages, in ms, from the first one on. */
+    private static void count(PulsarClient client, String topic, int messages) throws Exception {
         try (Reader<byte[]> reader = client.newReader(Schema.BYTES).topic(topic).startMessageId(MessageId.earliest)
-                .receiverQueueSize(10_000).create()) {
-            long messages = 1;
+                .receiverQueueSize(QUEUE_SIZE).create()) {
             reader.readNext(WAIT_S, TimeUnit.SECONDS);
             long began = System.nanoTime();
-            for (; reader.hasMessageAvailable(); messages++) {
+            for (int number = 1; number < messages; number++) {
                 reader.readNext(WAIT_S, TimeUnit.SECONDS);
             }
-            System.out.println(messages + " " + (System.nanoTime() - began) / 1_000_000);
+            System.out.println((System.nanoTime() - began) / 1_000_000);
+        }
+    }
+
+    /** Says how long a consumer of a new subscription took, which acknowledges each message, as {@link #count}. */
+    private static void consume(PulsarClient client, String topic, int messages) throws Exception {
+        String subscription = "measured-" + System.nanoTime();
+        try (Consumer<byte[]> consumer = client.newConsumer(Schema.BYTES).topic(topic).subscriptionName(subscription)
+                .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest)
+                .receiverQueueSize(QUEUE_SIZE).subscribe()) {
+            consumer.acknowledgeAsync(consumer.receive(WAIT_S, TimeUnit.SECONDS));
+            long began = System.nanoTime();
+            for (int number = 1; number < messages; number++) {
+                consumer.acknowledgeAsync(consumer.receive(WAIT_S, TimeUnit.SECONDS));
+            }
+            System.out.println((System.nanoTime() - began) / 1_000_000);
+            consumer.unsubscribe();
         }
     }
 
