@@ -78,7 +78,7 @@ class ConsumerStore:
         try:
             if len(await self._heads.tree.children(folder)) >= CONSUMERS_MAX:
                 raise ConfigurationError(
-                    f"log {log} has {CONSUMERS_MAX} registered readers, the most that it takes: remove some with "
+                    f"log {log} has {CONSUMERS_MAX} registered readers, the limit: remove some with "
                     "`bkspark log consumers`"
                 )
         except NoSuchNode:

@@ -234,8 +234,8 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _LookedAtTopi
             if not await store.is_kept(view.name):
                 _log.warning(
                     "topic %s has no subscription, and its namespace has no retention: unless the brokers' defaults or "
-                    "a policy of the topic keep them, ledgers are deleted as soon as the next one is begun, read or "
-                    "not. Set a retention, or create a subscription",
+                    "a policy of the topic keep them, ledgers are deleted as soon as the next one is begun, whether "
+                    "they were read or not. Set a retention, or create a subscription",
                     name,
                 )
 

@@ -94,7 +94,7 @@ class LimboCheck:
         for ledger_id in new[:_LOGGED_MAX]:
             logger.error("ledger %d is in limbo: %s", ledger_id, self._store.index.lost(ledger_id))
         if len(new) > _LOGGED_MAX:
-            logger.error("%d more ledgers are in limbo, for their index files are lost or cut", len(new) - _LOGGED_MAX)
+            logger.error("%d more ledgers are in limbo: their index files are lost or cut", len(new) - _LOGGED_MAX)
 
     async def look(self) -> None:
         """Check all ledgers in limbo once.

@@ -260,7 +260,7 @@ def return_not_awaited() -> Plant:
 
 
 def leaving_bookies_stay() -> Plant:
-    """A drain takes a bookie that leaves for one that keeps its copies."""
+    """A drain regards a bookie that leaves as one that keeps its copies."""
 
     def wrap(old: Any, self: RepairCore, fragment: Fragment, bookie: str) -> bool:
         return bookie not in self._leaving and old(self, fragment, bookie)
