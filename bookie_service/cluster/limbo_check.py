@@ -73,7 +73,7 @@ class LimboCheck:
         await self._find_lost()
         while True:
             try:
-                await self.look()
+                await self.check()
             except (BookKeeperError, OSError) as error:
                 count = len(self._store.limbo)
                 logger.warning("it is unknown which ledgers are whole: %d stay in limbo: %s", count, error)
@@ -96,7 +96,7 @@ class LimboCheck:
         if len(new) > _LOGGED_MAX:
             logger.error("%d more ledgers are in limbo: their index files are lost or cut", len(new) - _LOGGED_MAX)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Check all ledgers in limbo once.
 
         Raises:

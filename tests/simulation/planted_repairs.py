@@ -180,7 +180,7 @@ def lost_bookies_overlooked() -> Plant:
     async def look(self: Auditor) -> None:
         return None
 
-    return replaced(Auditor, "_look_at_bookies", look)
+    return replaced(Auditor, "_audit_bookies", look)
 
 
 # ---- list and locks ----
