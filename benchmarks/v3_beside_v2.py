@@ -3,7 +3,7 @@
 python -m benchmarks.v3_beside_v2 [--entries N] [--rounds N]
 
 Starts ZooKeeper and three bookies, E3/Qw3/Qa2. The protocols take turns within a round, so their ratios mean something
-on a noisy machine. V2's reads are batch reads, which V3 has not. `processor` is that of client and bookies together.
+on a noisy machine. V2's reads are batch reads, which V3 lacks. `processor` is that of client and bookies together.
 """
 
 from __future__ import annotations

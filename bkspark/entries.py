@@ -182,7 +182,7 @@ def as_batch(entries: Any) -> EntryBatch:
     """Return `entries` as an EntryBatch: a batch, an Arrow array or chunked array, or an iterable of bytes.
 
     Raises:
-        TypeError: it is none of these, or an item is not bytes-like.
+        TypeError: it is something else, or an item is not bytes-like.
         ValueError: an array holds nulls or other than binary or text; a batch's offsets do not ascend in its buffer.
     """
     if isinstance(entries, EntryBatch):

@@ -20,7 +20,7 @@ _ROLE = "bkspark_console_role"
 
 
 class Forbidden(Exception):
-    """The user has not the role that a request needs."""
+    """The user does not have the role that a request needs."""
 
 
 def needs(role: Role) -> Callable[[_Handler], _Handler]:

@@ -19,7 +19,7 @@ from bkspark_console.payloads import shown_in
 
 TAILS_MAX = 20
 BEAT_S = 15.0
-"""A comment is sent when no entry came for so long: proxies and browsers close silent streams."""
+"""A comment is sent when no entry came for this long: proxies and browsers close silent streams."""
 BATCH_SHOWN_MAX = 200
 """Entries of one batch that are sent; the number of those left out is sent instead."""
 

@@ -465,8 +465,8 @@ class BookieService:
         if not self._options.disks.read_only_mode and self._disks.verdict.refusal and not self.full.done():
             self.full.set_result(
                 DiskFull(
-                    f"the bookie ends, for readOnlyModeEnabled is false: {self._disks.verdict.refusal}; free space and "
-                    "start it again"
+                    f"the bookie ends, because readOnlyModeEnabled is false: {self._disks.verdict.refusal}; free space "
+                    "and start it again"
                 )
             )
         if self._collector is not None and self._disks.verdict.refusal:

@@ -72,12 +72,26 @@ PATTERNS = (
         re.compile(r"(?<![Tt]here )\b(?:is|are|was|were|be|as|has|have|gets?|gives?)\s+none\b(?!\s+of\b)"),
         "say 'no' or 'not one'",
     ),
-    Pattern(re.compile(r"\b(?:is|are)\s+none\s+of\s+\w+'s\b"), "say 'is not a ... of'"),
+    Pattern(re.compile(r"\b(?<![Tt]here )(?:is|are|was|were)\s+none\s+of\b"), "say 'is not one of'"),
     Pattern(
         re.compile(r"(?:\A|(?<=[.;]\s))of\s+[\w' ]+\s(?:that|which)\b[^.;:,]*\s(?:it|they)\s"),
         "begin with the subject: not 'of bytes that ... it raises', but 'bytes that ... raise'",
     ),
     Pattern(re.compile(r"\banew\b"), "say 'again'"),
+    Pattern(re.compile(r"\bof\s+late\b"), "say 'recently'"),
+    Pattern(re.compile(r"\bin\s+vain\b"), "say 'without result'"),
+    Pattern(re.compile(r"\bwithout\s+a\s+word\b"), "say 'silently' or 'without a message'"),
+    Pattern(re.compile(r"\belse\s+than\b"), "say 'is not ...'"),
+    Pattern(re.compile(r"\bfor\s+so\s+long\b"), "say 'for this long', or name the time"),
+    Pattern(re.compile(r"\bfor\s+dead\b(?!\s+\w)"), "say 'regard as'"),
+    Pattern(
+        re.compile(
+            r",\s+for\s+(?:it|its|they|there|this|that|these|those|the\s+\w+)\s+"
+            r"(?:is|are|was|were|has|have|cannot|can|may|must|does|do)\b"
+        ),
+        "say 'because'",
+    ),
+    Pattern(re.compile(r"\b(?:has|have)\s+not(?=[.;:,])"), "say 'lacks' or 'does not have'"),
     Pattern(
         re.compile(r"\b(?:[Ss]omebody|[Nn]obody|[Ee]verybody|[Aa]nybody)\b"),
         "name the role: 'no client', 'another process'",

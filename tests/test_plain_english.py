@@ -29,6 +29,15 @@ RIDDLES = (
     "The ledger is closed all the same.",
     "What is not cached there, a thread reads.",
     "A damaged answer is no vote.",
+    "It is none of these.",
+    "A bookie that failed of late.",
+    "A second read came in vain.",
+    "It ended without a word.",
+    "The list holds something else than numbers.",
+    "A reader that did not move for so long.",
+    "The attempt was taken for dead.",
+    "It is not dropped, for it cannot be noted.",
+    "A column that the read has not.",
 )
 PLAIN = (
     "A client of ours, of course.",
@@ -42,6 +51,8 @@ PLAIN = (
     "What a bookie stores for a ledger.",
     "There were so many that it stopped.",
     "All the same size.",
+    "It waits for dead bookies, and for the session that may return.",
+    "The entry has not been read.",
     "There is no vote, and it is no longer asked for.",
 )
 RIDDLING_NAMES = (

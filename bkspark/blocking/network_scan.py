@@ -195,7 +195,7 @@ class _Connection:
         self._receive(view[LENGTH_BYTES:end], latest_s)
         replies = v2.decode_replies(view, scan_frames(view, end, limit))
         if replies.opcodes.item(0) != v2.BATCH_READ:
-            raise ProtocolError(f"opcode {replies.opcodes.item(0)} answers no batch read", bookie=self._bookie)
+            raise ProtocolError(f"opcode {replies.opcodes.item(0)} is not that of a batch read", bookie=self._bookie)
         request_id = replies.request_ids.item(0)
         request = wanted.get(request_id)
         if request is not None and request_id not in found:

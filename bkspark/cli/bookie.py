@@ -18,7 +18,9 @@ from bkspark.errors import ConfigurationError
 def add_parser(commands: Commands) -> None:
     """Add `bkspark bookie`."""
     parser = commands.add_parser("bookie", help="run a bookie", description="Run a bookie until SIGINT or SIGTERM.")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a file of Apache's bk_server.conf syntax and keys")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="a file with the syntax and keys of Apache's bk_server.conf"
+    )
     add_environment(parser)
     parser.add_argument(
         "--set", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="one key; wins over all others"

@@ -73,7 +73,9 @@ def _add(parsers: Commands, name: str, run: Run, description: str) -> argparse.A
 
 def _add_repair(parsers: Commands, name: str, description: str) -> argparse.ArgumentParser:
     parser = _add(parsers, name, repair, description)
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a file of Apache's bk_server.conf syntax and keys")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="a file with the syntax and keys of Apache's bk_server.conf"
+    )
     add_environment(parser)
     parser.add_argument(
         "--set",

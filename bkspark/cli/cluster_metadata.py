@@ -39,7 +39,7 @@ def add_parsers(parsers: Commands) -> None:
         ("audit", audit, "ask the auditor to look for lost bookies now"),
         ("delay", delay, "print or set how long a lost bookie may take to come back"),
         ("sanity", sanity, "write a small ledger to one bookie alone, read it back and delete it"),
-        ("format", format_cluster, "delete all metadata of the cluster, and make it again, empty"),
+        ("format", format_cluster, "delete all metadata of the cluster, and initialise it again"),
         ("remove", remove, "delete the cluster's metadata for good"),
         ("rename", rename, "let the metadata of all ledgers name a bookie by another id"),
     ):
@@ -241,7 +241,7 @@ def format_cluster(arguments: argparse.Namespace) -> int:
         await _delete_all(client, arguments)
         registry = (await client.context()).registry
         await registry.initialize_cluster()
-        await record_by(client, "format the cluster: all metadata of before are deleted")
+        await record_by(client, "format the cluster: all its earlier metadata are deleted")
         found: str | None = await registry.instance_id()
         return found
 

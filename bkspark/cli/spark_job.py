@@ -98,7 +98,7 @@ class SparkJob:
         """Print what the job says as progress until it ends; return its result.
 
         Raises:
-            ConfigurationError, BookKeeperError: the job said why it failed, or ended without a word; then its log
+            ConfigurationError, BookKeeperError: the job said why it failed, or ended without a message; then its log
                 is kept and named.
         """
         assert self._process is not None

@@ -141,8 +141,8 @@ class GroupRead:
         """
         if count > len(self.missing):
             raise ProtocolError(
-                f"bookie {bookie} gave {count} entries of ledger {self.ledger_id} from {self.missing[0]} on where "
-                f"{len(self.missing)} were asked for",
+                f"bookie {bookie} returned {count} entries of ledger {self.ledger_id} from {self.missing[0]} on, but "
+                f"{len(self.missing)} were requested",
                 ledger_id=self.ledger_id,
                 bookie=bookie,
             )

@@ -20,7 +20,7 @@ SLOWER_MAX = 3.0
 SLOW_S_MIN = 0.001
 TRY_AGAIN_S = 10.0
 FORGOTTEN_S = 3 * TRY_AGAIN_S
-"""A speed that was not confirmed for so long is not known."""
+"""A speed that was not confirmed for this long is not known."""
 KNOWN_ANSWERS_MIN = 16
 """Answers of one bookie before others are asked to compare: a client that reads little connects to no further one."""
 PATIENCE = 4.0

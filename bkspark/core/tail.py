@@ -184,7 +184,7 @@ class Tail:
         self._pause_ns = min(2 * pause_ns, self._limits.pause_ns_max)
         return pause_ns
 
-    def _look(self) -> list[effects.TailEffect]:
+    def _refresh(self) -> list[effects.TailEffect]:
         self._is_looking = True
         self._is_stale = False
         return [effects.Refresh()]
@@ -206,10 +206,10 @@ class Tail:
         times = [*self._backing_off.values()]
         if not self._is_looking:
             if self._is_stale:
-                done += self._look()
+                done += self._refresh()
             elif look_ns <= now_ns:
                 self._next_pause()
-                done += self._look()
+                done += self._refresh()
             else:
                 times.append(look_ns)
         if times:

@@ -62,7 +62,7 @@ def lost_to(current: LedgerMetadata, ledger_id: int, lac: int) -> BookKeeperErro
 def not_enough(ledger_id: int, lac: int, missing: Collection[str]) -> NotEnoughBookies:
     """Missing bookies leave a write set with less than Qa."""
     return NotEnoughBookies(
-        f"ledger {ledger_id} lost bookies {', '.join(sorted(missing))} and there is none to "
+        f"ledger {ledger_id} lost bookies {', '.join(sorted(missing))} and no other bookie can "
         f"take their place; the outcome of adds above entry {lac} is unknown",
         ledger_id=ledger_id,
         entry_id=lac + 1,

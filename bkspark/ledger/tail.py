@@ -110,7 +110,7 @@ class TailWatch:
                 case effects.ProveLac():
                     self._driver.spawn(self._prove(effect.bookie))
                 case effects.Refresh():
-                    self._driver.spawn(self._look())
+                    self._driver.spawn(self._refresh())
                 case effects.Fail():
                     self._error = effect.error
                 case effects.CallAfter():
@@ -147,7 +147,7 @@ class TailWatch:
             lac = None
         return self._core.on_proven(bookie, lac, self._now_ns())
 
-    async def _look(self) -> list[effects.TailEffect]:
+    async def _refresh(self) -> list[effects.TailEffect]:
         try:
             if self._unwatch is None:
                 self._unwatch = await self._context.ledgers.watch(self._reader.ledger_id, self._metadata_changed)

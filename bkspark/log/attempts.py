@@ -89,8 +89,8 @@ class AttemptStore:
             if isinstance(error, (NoSuchNode, MetadataVersion)):
                 await self._heads.read(name)  # raises NoSuchLog if that is the reason
                 raise MetadataVersion(
-                    f"ledger {ledger_id} was closed or deleted before it was registered for log {name}: a vacuum took "
-                    "its attempt for dead. Nothing was written to it: try again",
+                    f"ledger {ledger_id} was closed or deleted before it was registered for log {name}: a vacuum "
+                    "regarded its attempt as dead. Nothing was written to it: try again",
                     ledger_id=ledger_id,
                 ) from None
             raise
@@ -138,7 +138,7 @@ class AttemptStore:
             ledger_id = min(missing)
             raise DataLoss(
                 f"ledger {ledger_id} is not pending for log {name}: its attempt was given up, by an abort or a vacuum "
-                f"that took it for dead, and its data is gone: run the job again",
+                f"that regarded it as dead, and its data is gone: run the job again",
                 ledger_id=ledger_id,
             )
 

@@ -79,7 +79,7 @@ class ConsumerStore:
             names = await self._heads.tree.children(folder)
             if len(names) >= CONSUMERS_MAX and wanted.name not in names:
                 raise ConfigurationError(
-                    f"log {log} has {CONSUMERS_MAX} registered readers, the most that it takes: remove some with "
+                    f"log {log} has {CONSUMERS_MAX} registered readers, the limit: remove some with "
                     "`bkspark log consumers`"
                 )
         except NoSuchNode:

@@ -71,7 +71,7 @@ class EpochCommitter:
         Raises:
             VersionPublished: another query or job has published the epoch's number, or a later one, under the name.
             SchemaMismatch: the log has another schema than `schema` was derived from.
-            DataLoss: an attempt's ledger is no longer pending: the attempt was taken for dead.
+            DataLoss: an attempt's ledger is no longer pending: the attempt was regarded as dead.
             BookKeeperError: nothing was published, or the message says that the outcome is unknown.
         """
         if not any(output.ledgers or output.entries for output in outputs):

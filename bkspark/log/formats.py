@@ -524,7 +524,7 @@ class _Node(NodeMembers):
         lengths = (2, 3) if self.version >= QUERIES_VERSION else (2,)
         for value in values:
             if not isinstance(value, list) or len(value) not in lengths or not isinstance(value[0], str):
-                raise self.error(f"{key} holds something else than [name, version] or [name, version, query]")
+                raise self.error(f"{key} has an item that is not [name, version] or [name, version, query]")
             self.as_whole(key, value[1], 0)
             if len(value) == 3 and not isinstance(value[2], str):
                 raise self.error(f"{key} holds a query that is not text")
@@ -534,7 +534,7 @@ class _Node(NodeMembers):
         found: list[SchemaRef] = []
         for value in self.items(key):
             if not isinstance(value, list) or len(value) != 3:
-                raise self.error(f"{key} holds something else than [first ordinal, number, schema]")
+                raise self.error(f"{key} has an item that is not [first ordinal, number, schema]")
             ref = SchemaRef(self.as_whole(key, value[0], 0), self.as_whole(key, value[1], 1), value[2])
             if not isinstance(ref.name, str) or not _SCHEMA_NAME.fullmatch(ref.name):
                 raise self.error(f"{key} holds {str(ref.name)[:100]!r}")
@@ -547,7 +547,7 @@ class _Node(NodeMembers):
 
     def _as_ledger(self, key: str, value: Any) -> list[int]:
         if not isinstance(value, list) or len(value) not in (1, 3, 4) or any(type(item) is not int for item in value):
-            raise self.error(f"{key} holds something else than [id] or [id, last entry, bytes] or a slice")
+            raise self.error(f"{key} has an item that is not [id] or [id, last entry, bytes] or a slice")
         if len(value) == 4 and not value[3] > 0:
             raise self.error(f"{key} holds a slice with first entry {value[3]}")
         return value

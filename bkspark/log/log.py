@@ -51,7 +51,7 @@ from bkspark.options import DAY_S
 
 VACUUM_AGE_S = 24 * 3600.0
 CONSUMER_EXPIRY_S = 7 * DAY_S
-"""A registered reader that does not move for this long is taken for gone, unless it sets another time."""
+"""A registered reader that does not move for this long counts as gone, unless it sets another time."""
 AGE_S_MAX = 1e10
 """Three hundred years: more than any real age."""
 FOLLOW_POLL_S = 1.0
@@ -268,7 +268,7 @@ class Log:
         created for the log and never registered.
 
         Args:
-            older_than_s: attempts that began before that are taken for dead. An attempt that is still alive loses its
+            older_than_s: attempts that began before that are regarded as dead. An attempt that is still alive loses its
                 work: its publication fails, and the job must be run again. No published ledger is ever deleted.
         """
         older_than_s = arguments.seconds("older_than_s", older_than_s, 0.0, AGE_S_MAX)

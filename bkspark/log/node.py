@@ -91,5 +91,5 @@ class NodeMembers:
 
     def as_whole(self, key: str, value: Any, lowest: int) -> int:
         if type(value) is not int or not lowest <= value <= ENTRY_ID_MAX:
-            raise self.error(f"{key} holds {str(value)[:100]!r} where a whole number belongs")
+            raise self.error(f"{key} holds {str(value)[:100]!r} instead of a whole number")
         return value

@@ -430,7 +430,7 @@ def _decoded(data: bytes, path: str, version: int) -> _Record:
             raise ValueError("its members have other types")
         for each in published:
             if not isinstance(each, list) or len(each) not in (2, 3):
-                raise ValueError("it remembers something else than publishers")
+                raise ValueError("it holds something that is not a publisher")
             check_publisher(*each)
         return _Record(token, tuple(tuple(each) for each in published), version)
     except (ValueError, KeyError, TypeError, RecursionError, ConfigurationError) as error:

@@ -223,7 +223,7 @@ class LogStore:
             VersionPublished: another query or job published the version, or a later one, under the name.
             LogExists: the log has a ledger already, and `only_if_empty` is set.
             SchemaMismatch: the log has another schema than `schema` was derived from.
-            DataLoss: a ledger is not pending: its attempt was taken for dead.
+            DataLoss: a ledger is not pending: its attempt was regarded as dead.
             MetadataError: the store is unreachable; the message says whether the outcome is unknown.
         """
         check_ledgers(ledgers, publisher)

@@ -367,7 +367,7 @@ def decode_open(data: bytes, ordinal: int, version: int = 0) -> OpenMarks:
     members = _members(data, "marks", "until")
     items = members["marks"]
     if not isinstance(items, list) or not all(isinstance(item, list) and len(item) == 2 for item in items):
-        raise ValueError("marks holds something else than [entry, time]")
+        raise ValueError("marks has an item that is not [entry, time]")
     return OpenMarks(_marks([[ordinal, *item] for item in items]), _whole([members["until"]])[0], version)
 
 
@@ -395,7 +395,7 @@ def index_from_json(value: Any) -> TimeIndex:
     pages = []
     for item in value["pages"]:
         if not isinstance(item, list) or len(item) != 5 or not isinstance(item[4], str) or not item[4].isalnum():
-            raise ValueError("times holds something else than [ordinal, entry, time, size, token] as a page")
+            raise ValueError("times has an item that is not [ordinal, entry, time, size, token] as a page")
         pages.append(_page_ref(*_whole(item[:4]), token=item[4]))
     index = TimeIndex(tuple(pages), _marks(value["marks"]))
     marks = [*(ref.mark for ref in pages), *index.marks[:1]]
@@ -410,7 +410,7 @@ def _page_ref(ordinal: int, entry_id: int, ms: int, size: int, *, token: str) ->
 
 def _marks(items: Any) -> tuple[Mark, ...]:
     if not isinstance(items, list) or not all(isinstance(item, list) and len(item) == 3 for item in items):
-        raise ValueError("marks holds something else than [ordinal, entry, time]")
+        raise ValueError("marks has an item that is not [ordinal, entry, time]")
     marks = tuple(Mark(*_whole(item)) for item in items)
     if any(after.place <= before.place or after.ms <= before.ms for before, after in pairwise(marks)):
         raise ValueError("marks do not ascend")
@@ -419,5 +419,5 @@ def _marks(items: Any) -> tuple[Mark, ...]:
 
 def _whole(item: Sequence[Any]) -> Sequence[int]:
     if any(type(value) is not int or not 0 <= value <= ENTRY_ID_MAX for value in item):
-        raise ValueError(f"{str(item)[:100]} holds something else than whole numbers")
+        raise ValueError(f"{str(item)[:100]} has an item that is not a whole number")
     return item

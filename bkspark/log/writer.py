@@ -220,7 +220,7 @@ class LogWriter:
             await self._drop(ledger)
             raise
         await self._drop(ledger)
-        raise LedgerFenced(f"log {self._name} is opened for writing by others all the time: let one process write it")
+        raise LedgerFenced(f"log {self._name} is opened for writing by others repeatedly: let one process write it")
 
     async def _new_ledger(self, *, make_log: bool = False) -> LedgerWriter:
         owner = SegmentOwner("writer", self._token)

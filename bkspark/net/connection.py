@@ -166,7 +166,7 @@ class BookieConnection(asyncio.BufferedProtocol):
                 return await group.future
         except TimeoutError:
             raise RequestTimeout(
-                f"bookie {self.bookie} did not go on answering {what} for {timeout_s:g} s", bookie=self.bookie
+                f"bookie {self.bookie} stopped answering {what} for {timeout_s:g} s", bookie=self.bookie
             ) from None
 
     async def _answered(self, future: asyncio.Future[_Response], what: str, waits_s: float = 0.0) -> _Response:
@@ -212,7 +212,7 @@ class BookieConnection(asyncio.BufferedProtocol):
                 kind = AuthenticationFailed
                 cause += "; it refuses this user"
             else:
-                # A bookie that serves only TLS answers no batch read in clear.
+                # A bookie that serves only TLS is not that of a batch read in clear.
                 is_clear = self._transport.get_extra_info("ssl_object") is None
                 cause += f"; it may serve only {'TLS, or ' if is_clear else ''}authenticated clients"
         self._lose(kind(f"bookie {self.bookie} dropped the connection{cause}", bookie=self.bookie))

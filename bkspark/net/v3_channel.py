@@ -202,7 +202,7 @@ class BookieV3Channel(BookieConnection):
         status = _status(answer, inner, "getBookieInfoResponse")
         if status != EOK:
             raise BookieUnavailable(
-                f"bookie {self.bookie} does not tell its disk space: status {status}", bookie=self.bookie
+                f"bookie {self.bookie} does not report its disk space: status {status}", bookie=self.bookie
             )
         return DiskSpace(
             inner.totalDiskCapacity if inner.HasField("totalDiskCapacity") else None,

@@ -130,12 +130,12 @@ def _pairs(found: Occurrences, data: np.ndarray) -> tuple[pa.Array, pa.Array]:
     try:
         pairs = fields_of(data, found.starts, found.ends, spans=(_PROPERTY_KEY, _PROPERTY_VALUE))
     except MalformedFields as error:
-        raise ValueError(f"a property of it has {error}") from None
+        raise ValueError(f"one of its properties has {error}") from None
     parts = []
     for number in (_PROPERTY_KEY, _PROPERTY_VALUE):
         starts, ends = pairs.span(number)
         if (starts < 0).any():
-            raise ValueError("a property of it lacks its key or value")
+            raise ValueError("one of its properties lacks its key or value")
         parts.append(text_array(binary_array(data.data, starts, ends), "property"))
     return parts[0], parts[1]
 
@@ -147,7 +147,7 @@ def times(milliseconds: np.ndarray, is_valid: np.ndarray | None = None) -> pa.Ar
         ValueError: one is beyond what a timestamp holds.
     """
     if len(milliseconds) and not (np.abs(milliseconds) <= _TIME_MS_MAX).all():
-        raise ValueError("a time of it is beyond what a timestamp holds")
+        raise ValueError("one of its times is beyond the range of a timestamp")
     mask = None if is_valid is None else ~is_valid
     return pa.array(milliseconds * 1000, pa.int64(), mask=mask).cast(_TIME)
 

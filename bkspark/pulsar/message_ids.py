@@ -58,7 +58,7 @@ class MessageId:
     @classmethod
     def _checked(cls, ledger_id: int, entry_id: int, batch_index: int) -> MessageId:
         if ledger_id > LEDGER_ID_MAX or entry_id > ENTRY_ID_MAX or batch_index < -1:
-            raise ValueError("names a ledger, entry or place that cannot be")
+            raise ValueError("names an impossible ledger, entry or place")
         return cls(ledger_id, entry_id, batch_index)
 
     def __str__(self) -> str:

@@ -153,13 +153,13 @@ def layout_of(kind: pa.DataType) -> np.dtype:
 
 def _check_range(nanos: np.ndarray, end: int) -> None:
     if ((nanos < 0) | (nanos >= end)).any():
-        raise ValueError("its nanoseconds are none of a time")
+        raise ValueError("its nanoseconds are not a time of day")
 
 
 def _micros(whole: np.ndarray, factor: int, nanos: np.ndarray, is_null: np.ndarray, wanted: pa.DataType) -> pa.Array:
     whole = whole.astype(np.int64)
     if len(whole) and int(np.abs(whole).max()) > (1 << 62) // factor:
-        raise ValueError("a time of it is beyond what a timestamp holds")
+        raise ValueError("one of its times is beyond the range of a timestamp")
     return pa.array(whole * factor + nanos // 1000, pa.int64(), mask=is_null).cast(wanted)
 
 

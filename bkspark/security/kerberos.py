@@ -176,7 +176,7 @@ class GssapiClient:
     def _step(self, message: bytes) -> bytes | None:
         context = self._context
         if self.is_complete:
-            raise SaslFailure("it goes on after the end of the exchange")
+            raise SaslFailure("it continues after the end of the exchange")
         if not context.complete:
             return context.step(message) or b""
         offer: bytes = context.unwrap(message).message

@@ -46,7 +46,7 @@ ALLOWED_IDS_DEFAULT = ".*bookkeeper.*"
 BOOKIE_SECTION, CLIENT_SECTION, SYSTEM_SECTION = "Bookie", "BookKeeper", "Auditor"
 _DIGEST, _KERBEROS = "DigestLoginModule", "Krb5LoginModule"
 _USER = "user_"
-_SAYS = Says("SASL goes on with the users that it has", "SASL uses the changed JAAS file for new connections")
+_SAYS = Says("SASL continues with the users that it has", "SASL uses the changed JAAS file for new connections")
 T = TypeVar("T")
 
 

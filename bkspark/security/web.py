@@ -2,7 +2,7 @@
 
 A browser sends requests for a page of another site, too, from the operator's host and with the operator's
 certificate. It cannot send a bearer token, or a cookie with SameSite=Strict. `Host` has the name that the page's
-author chose: a name that suddenly resolves to this host (DNS rebinding) is none of ours.
+author chose: a name that suddenly resolves to this host (DNS rebinding) is not ours.
 """
 
 from __future__ import annotations

@@ -96,8 +96,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     for column in schema:
         if _holds(column.dataType, lambda kind: isinstance(kind, VariantType)):
             raise ConfigurationError(
-                f"column '{column.name}' has type {column.dataType.simpleString()}, which has no place in any "
-                "payloadFormat: write to_json(it) as a string, and parse_json that when it is read"
+                f"column '{column.name}' has type {column.dataType.simpleString()}, which no "
+                "payloadFormat can hold: write to_json(it) as a string, and use parse_json on what is read"
             )
     try:
         return _to_arrow_schema(schema)
@@ -141,7 +141,7 @@ def check_columns(schema: StructType) -> None:
     """Raise ConfigurationError if no column is requested, and this version of Spark would return no rows then."""
     if not len(schema) and not COUNTS_WITHOUT_COLUMNS:
         raise ConfigurationError(
-            f"the schema has no column, of which Spark {SPARK_VERSION} makes no rows: name one, or install pyspark 4.3"
+            f"the schema has no column, and Spark {SPARK_VERSION} makes no such rows: name one, or install pyspark 4.3"
         )
 
 
@@ -333,7 +333,7 @@ class RowAssembler:
             self._sample = (entries.ledger_id, entries.first_entry, bytes(entries[0]))
 
     def tell_columns(self) -> None:
-        """Warn of columns that entries have and the read has not, and of named ones that they have not.
+        """Warn of columns that entries have and the read lacks, and of named ones that entries lack.
 
         Called at the end of a task. Spark reads a column that no entry has as nulls, of any source, a misspelt one too.
         """

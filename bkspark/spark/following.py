@@ -97,7 +97,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         self._form = self._new_form()
         self._target: Mapping[str, NotedT] | None = None
         self._reported: dict[str, Any] | None = None
-        self._looked_at: tuple[dict[str, Any], PlannerT, Mapping[str, FollowedT]] | None = None
+        self._refreshed: tuple[dict[str, Any], PlannerT, Mapping[str, FollowedT]] | None = None
         self._given: Mapping[str, NotedT] = {}
         self._last_batch_s = time.monotonic()
         self._turn = 0
@@ -118,7 +118,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         """Return a planner, which looks at each thing once."""
 
     @abstractmethod
-    async def _look(self, planner: PlannerT) -> dict[str, FollowedT]:
+    async def _refresh(self, planner: PlannerT) -> dict[str, FollowedT]:
         """Return what is followed as it is now, by name."""
 
     @abstractmethod
@@ -146,7 +146,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         planner = self._new_planner()
 
         async def start() -> dict[str, Any]:
-            logs = await self._look(planner)
+            logs = await self._refresh(planner)
             planner.check_offsets(logs)
             begins = {name: await log.wanted_start() for name, log in logs.items()}
             await self._begun(begins)
@@ -166,12 +166,12 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         Raises:
             DataLoss: the entries after `start` are gone (failOnDataLoss).
         """
-        self._looked_at = None
+        self._refreshed = None
         planner = self._new_planner()
         return run(lambda: self._latest(planner, start, limit))
 
     async def _latest(self, planner: PlannerT, start: dict[str, Any] | None, limit: ReadLimit | None) -> dict[str, Any]:
-        logs = await self._look(planner)
+        logs = await self._refresh(planner)
         readable = {name: await log.end() for name, log in logs.items()}
         if start is None:
             ends = {name: self._not_before_given(name, log, readable[name]) for name, log in logs.items()}
@@ -194,7 +194,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         """Return the offset at which a micro-batch ends, and keep the state that was read: its plan needs the same."""
         self._given = {name: log.offset(ends[name]) for name, log in logs.items()}
         end = self._form.to_json(self._given)
-        self._looked_at = (end, planner, logs)
+        self._refreshed = (end, planner, logs)
         return end
 
     def _not_before_given(self, name: str, log: FollowedT, end: Position) -> Position:
@@ -277,7 +277,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         planner = self._new_planner()
 
         async def target() -> dict[str, NotedT]:
-            return {name: log.offset(await log.end()) for name, log in (await self._look(planner)).items()}
+            return {name: log.offset(await log.end()) for name, log in (await self._refresh(planner)).items()}
 
         self._target = run(target)
 
@@ -293,9 +293,9 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         Raises:
             DataLoss: some of the entries are gone (failOnDataLoss).
         """
-        looked_at, self._looked_at = self._looked_at, None
+        refreshed, self._refreshed = self._refreshed, None
         # The state that `latestOffset` read when it returned this end; otherwise the present state.
-        planner, logs = looked_at[1:] if looked_at is not None and looked_at[0] == end else (self._new_planner(), None)
+        planner, logs = refreshed[1:] if refreshed is not None and refreshed[0] == end else (self._new_planner(), None)
         planned: list[InputPartition] = list(run(lambda: self._plan(planner, logs, start, end)))
         reach("source.planned")
         return planned
@@ -310,7 +310,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         first = self._form.from_json(start, CHECKPOINT)
         last = self._form.from_json(end, CHECKPOINT)
         if logs is None:
-            logs = await self._look(planner)
+            logs = await self._refresh(planner)
         self._tell_gone(last, logs)
         ranges: list[EntryRange] = []
         begins: dict[str, Position] = {}

@@ -142,7 +142,7 @@ def _schema_of_entries(client: Client, options: SourceOptions) -> StructType:
     if not first:
         what = "the ledgers chosen" if not options.reads_logs else f"log {options.log or options.logs_pattern}"
         raise ConfigurationError(
-            f"{what}: no entry is there yet to read the columns off; name them by .schema('a int, b string')"
+            f"{what}: there is no entry yet that shows the columns; name them by .schema('a int, b string')"
         )
     try:
         return schema_of_columns(_columns_of_entries(first, last, options), options)

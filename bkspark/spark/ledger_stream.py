@@ -96,7 +96,7 @@ class LedgerStreamReader(FollowingReader[LedgerOffset, ReadPlanner, LedgerAtTrig
     def _new_planner(self) -> ReadPlanner:
         return ReadPlanner(connect(self._options).asynchronous, self._options, is_stream=True)
 
-    async def _look(self, planner: ReadPlanner) -> dict[str, LedgerAtTrigger]:
+    async def _refresh(self, planner: ReadPlanner) -> dict[str, LedgerAtTrigger]:
         """Return the ledgers that are not finished, as they are now."""
         form = self._form
         found, form.finished = await planner.followed(
@@ -133,7 +133,7 @@ class LedgerStreamReader(FollowingReader[LedgerOffset, ReadPlanner, LedgerAtTrig
         finished = self._form.finished_in(end)
         if logs is None:
             self._form.begin_at(start, CHECKPOINT)
-            logs = await self._look(planner)
+            logs = await self._refresh(planner)
         ranges: list[EntryRange] = []
         for name, noted in sorted(first.items(), key=lambda item: item[1].ledger_id):
             ledger = logs.get(name)

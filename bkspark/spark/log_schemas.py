@@ -104,7 +104,7 @@ class ColumnCheck:
         self._checked: dict[tuple[str, str], bool] = {}
 
     async def check(self, snapshots: Iterable[LogSnapshot], ranges: Sequence[EntryRange]) -> bool:
-        """Return whether the entries may have columns that the read has not; a line of the driver's log names these.
+        """Return whether the entries may have columns that the read lacks; a line of the driver's log names these.
 
         Raises:
             SchemaMismatch: entries have another format, or a column of a type that cannot be read as the wanted one;

@@ -77,13 +77,13 @@ def text(value: str) -> str:
 
 def log_name(value: str) -> str:
     if not is_log_name(text(value)):
-        raise ValueError(f"no log can be called: {LOG_NAME_RULE}")
+        raise ValueError(f"is not a valid log name: {LOG_NAME_RULE}")
     return value
 
 
 def consumer(value: str) -> str:
     if not is_log_name(text(value)):
-        raise ValueError(f"no reader can be called: {LOG_NAME_RULE}")
+        raise ValueError(f"is not a valid reader name: {LOG_NAME_RULE}")
     return value
 
 
@@ -129,14 +129,14 @@ def size(value: str) -> int:
 def entry_size(value: str) -> int:
     octets = size(value)
     if octets > ENTRY_BYTES_MAX:
-        raise ValueError(f"is above {ENTRY_BYTES_MAX}, what a bookie's frame surely takes")
+        raise ValueError(f"is above {ENTRY_BYTES_MAX}, the most that a bookie's frame is sure to take")
     return octets
 
 
 def inline_size(value: str) -> int:
     octets = 0 if value.strip() == "0" else size(value)
     if octets > INLINE_BYTES_MAX:
-        raise ValueError(f"is above {INLINE_BYTES_MAX}, what the driver should hold of each task")
+        raise ValueError(f"is above {INLINE_BYTES_MAX}, the most that the driver should hold for each task")
     return octets
 
 
@@ -150,7 +150,7 @@ class OneOf:
         for choice in self.choices:
             if value.lower() == choice.lower():
                 return choice
-        raise ValueError(f"is none of {', '.join(self.choices)}")
+        raise ValueError(f"is not one of {', '.join(self.choices)}")
 
 
 def offset(value: str) -> Offset:
@@ -222,7 +222,7 @@ def parse_ledgers(value: str) -> tuple[IdRange, ...]:
     "5:10-" is ledger 5 from entry 10 to its end.
 
     Raises:
-        ValueError: the text is none of these, an id is out of range, or a ledger is named twice.
+        ValueError: the text is something else, an id is out of range, or a ledger is named twice.
     """
     text = value.strip()
     if text == "*":

@@ -128,7 +128,7 @@ _ZOOKEEPER = Option(ZOOKEEPER, ZOOKEEPER, values.text, ANY, "settings of the con
 _OF_LOGS = """; of several logs, a JSON object of their names and one of these each"""
 _TABLE_PROVIDER, _TABLE_OPTION = "provider", "option."
 _NO_OPTIONS = (
-    "no option was given. Spark hands none of a table's OPTIONS to a Python source: name them in the query, "
+    "no option was given. Spark does not pass a table's OPTIONS to a Python source: name them in the query, "
     "SELECT … FROM t WITH ('uri' = 'zk://…', 'log' = '…') or INSERT INTO t WITH (…), or use CREATE TEMPORARY VIEW … "
     "USING bookkeeper OPTIONS (…); from Python, set option 'uri' and one of 'log', 'logsPattern', 'ledgers', 'inspect'"
 )

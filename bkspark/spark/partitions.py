@@ -38,7 +38,7 @@ class ReadPartition(InputPartition):
     """What one task reads, in order. It holds all that the task needs: no metadata store is asked again.
 
     `password`: where it is in a file, the file's name alone. `net`: limits of its connections. `leaves_out`: the log
-    remembers columns that the read has not, and the driver has logged that. `unopened`: what to read instead of
+    remembers columns that the read lacks, and the driver has logged that. `unopened`: what to read instead of
     `reads`, in a plan of so many ledgers that each task asks the metadata store for its own.
     """
 

@@ -41,7 +41,7 @@ def lag(progress: Any) -> Lag:
     if not reports:
         raise ConfigurationError(
             "this progress has no source of format bookkeeper: give query.lastProgress of a query that reads one, "
-            "after its first trigger, by Spark 4.2 or later"
+            "after its first trigger, with Spark 4.2 or later"
         )
     return Lag(sum(each[ENTRIES_BEHIND] for each in reports), sum(each[BYTES_BEHIND] for each in reports))
 

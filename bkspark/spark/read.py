@@ -134,7 +134,7 @@ def read_partition(partition: InputPartition, schema: StructType, options: Sourc
     freeze_imported_modules()
     if partition.unopened is not None:
         partition = _opened_in_task(partition.unopened, options, leaves_out=partition.leaves_out)
-    # The driver's log names the columns that the log has and the read has not; tasks need not fail on them.
+    # The driver's log names the columns that the log has and the read lacks; tasks need not fail on them.
     assembler = row_assembler(schema, replace(options, columns_inferred=False) if partition.leaves_out else options)
 
     def batches() -> Iterator[pa.RecordBatch]:

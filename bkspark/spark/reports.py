@@ -62,9 +62,9 @@ def refusal(error: VersionPublished, rows: int, epoch: int) -> VersionPublished:
     """Return the error with what to do about it. A query's epoch 0 has version txnVersion."""
     assert error.last_version is not None
     return VersionPublished(
-        f"{error}. None of its {rows} rows was written. Another query has other rows in the same version: give "
-        f"this one a txnAppId of its own, or let it go on after the last version with txnVersion "
-        f"{error.last_version + 1 - epoch} (in foreachBatch: its batch id plus a number that makes it so). If it "
-        "has the same rows in the same versions, set ifPublished to skip: what is published is left out then",
+        f"{error}. Its {rows} rows were not written. If they differ from those of the other query, give this query a "
+        f"txnAppId of its own, or let it continue after the last version with txnVersion "
+        f"{error.last_version + 1 - epoch} (in foreachBatch: a number plus the batch id, above the last version). If "
+        "both have the same rows in the same versions, set ifPublished to skip: published versions are left out",
         last_version=error.last_version,
     )

@@ -80,7 +80,7 @@ def _checked(names: list[str], nulls: int) -> list[str]:
     for name in names:
         if not is_log_name(name):
             raise MalformedPayload(
-                f"column 'log' names {name[: NAME_LENGTH_MAX + 1]!r}, which no log can be called ({LOG_NAME_RULE}): "
+                f"column 'log' names {name[: NAME_LENGTH_MAX + 1]!r}, which is not a valid log name ({LOG_NAME_RULE}): "
                 "nothing of this write is published; correct the column"
             )
     return names

@@ -116,7 +116,7 @@ class BookKeeperStreamReader(FollowingReader[LogOffset, ReadPlanner, LogAtTrigge
     def _new_planner(self) -> ReadPlanner:
         return ReadPlanner(connect(self._options).asynchronous, self._options, is_stream=True)
 
-    async def _look(self, planner: ReadPlanner) -> dict[str, LogAtTrigger]:
+    async def _refresh(self, planner: ReadPlanner) -> dict[str, LogAtTrigger]:
         """Return the logs as they are now."""
         logs, _ = await asyncio.gather(self._logs(planner), planner.look_ahead(self._before))
         self._before = planner

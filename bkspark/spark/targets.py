@@ -126,7 +126,7 @@ async def check_bookies(client: Client, options: SourceOptions) -> None:
     writable = await registry.writable()
     if len(writable) < options.ensemble_size:
         read_only = len(await registry.read_only())
-        others = f" ({read_only} more are read-only: see to their disks)" if read_only else ""
+        others = f" ({read_only} more are read-only: check their disks)" if read_only else ""
         raise NotEnoughBookies(
             f"option 'ensembleSize' is {options.ensemble_size}, but only {len(writable)} bookies take "
             f"writes{others}: start more, or lower ensembleSize, writeQuorum and ackQuorum"

@@ -59,7 +59,7 @@ def pulsar_uri(value: str) -> str:
     """
     store, _, rest = value.partition(":")
     if store.lower() in ("etcd", "oxia", "rocksdb", "memory"):
-        raise ValueError(f"keeps Pulsar's metadata in {store}, of which nothing can be read here: only ZooKeeper's can")
+        raise ValueError(f"keeps Pulsar's metadata in {store}, which cannot be read here: only ZooKeeper can")
     has_scheme = store.lower() == "zk"
     hosts = (rest if has_scheme else value).removeprefix("//")
     authority, _, chroot = hosts.partition("/")
@@ -122,7 +122,12 @@ TOPIC_OPTIONS = (
         "read_committed",
     ),
     Option(
-        "encrypted", "encrypted", values.OneOf(*ENCRYPTED), READS, "what an encrypted message of a topic does", "fail"
+        "encrypted",
+        "encrypted",
+        values.OneOf(*ENCRYPTED),
+        READS,
+        "what to do with an encrypted message of a topic",
+        "fail",
     ),
     Option(
         "readCompacted",

@@ -173,7 +173,7 @@ class TopicDecoder:
                 if aborted is None:
                     raise ConfigurationError(
                         f"topic {self._topic} has transactions (entry {int(entries.ledger_ids[has[0]])}:"
-                        f"{int(entries.entry_ids[has[0]])}), of which the plan of the read knew nothing: name it by "
+                        f"{int(entries.entry_ids[has[0]])}), which the plan of the read did not know: name it by "
                         "option 'topic', or set isolation=read_uncommitted"
                     )
                 gone = [txn in aborted for txn in transaction_ids(entries, has)]

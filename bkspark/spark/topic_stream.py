@@ -116,7 +116,7 @@ class ManyTopics:
         return found
 
 
-class _LookedAtTopic:
+class _TopicAtTrigger:
     """One topic or partition as a trigger finds it."""
 
     def __init__(self, view: TopicView, options: SourceOptions) -> None:
@@ -168,7 +168,7 @@ class _LookedAtTopic:
         return self.view.ranges(begin, end)
 
 
-class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _LookedAtTopic]):
+class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigger]):
     """Follows topics, never past what is confirmed, nor past a transaction that is open."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
@@ -191,7 +191,7 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _LookedAtTopi
     def _new_planner(self) -> TopicPlanner:
         return TopicPlanner(self._options, is_stream=True)
 
-    async def _look(self, planner: TopicPlanner) -> dict[str, _LookedAtTopic]:
+    async def _refresh(self, planner: TopicPlanner) -> dict[str, _TopicAtTrigger]:
         # One that was deleted under a running stream: what that means, its offsets say.
         missing: list[TopicName] | None = None if self._is_new else []
         views = await planner.look(await planner.topics(missing=missing))
@@ -202,7 +202,7 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _LookedAtTopi
                 await self._scan(views[str(name)])
         self._warn_of_missing(missing or ())
         await self._warn(planner, views)
-        return {name: _LookedAtTopic(view, self._options) for name, view in views.items()}
+        return {name: _TopicAtTrigger(view, self._options) for name, view in views.items()}
 
     async def _scan(self, view: TopicView) -> None:
         """Look at what is new for transactions: offsets never pass an open one, so what lies before does not count."""
@@ -235,8 +235,8 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _LookedAtTopi
             if not await store.is_kept(view.name):
                 _log.warning(
                     "topic %s has no subscription, and its namespace has no retention: unless the brokers' defaults or "
-                    "a policy of the topic keep them, ledgers are deleted as soon as the next one is begun, read or "
-                    "not. Set a retention, or create a subscription",
+                    "a policy of the topic keep them, ledgers are deleted as soon as the next one is begun, whether "
+                    "they were read or not. Set a retention, or create a subscription",
                     name,
                 )
 
@@ -265,7 +265,7 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _LookedAtTopi
         return super().partitions(start, end)
 
     async def _planned(
-        self, planner: TopicPlanner, topics: Mapping[str, _LookedAtTopic], ranges: list[EntryRange]
+        self, planner: TopicPlanner, topics: Mapping[str, _TopicAtTrigger], ranges: list[EntryRange]
     ) -> list[ReadPartition]:
         views = {name: topic.view for name, topic in topics.items()}
         facts = {}

@@ -128,7 +128,7 @@ class TopicPlanner:
         """Return the topics that the options name, partitioned ones as one.
 
         Raises:
-            ConfigurationError: a name is none of a topic.
+            ConfigurationError: a name is not the name of a topic.
         """
         options = self.options
         if options.topics_pattern is not None:

@@ -192,4 +192,4 @@ def _json(name: str, value: Any) -> str:
     try:
         return json.dumps(value, default=index)
     except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"option '{name}' is {shown(value)}, of which no JSON can be made: {error}") from None
+        raise ConfigurationError(f"option '{name}' is {shown(value)}, which cannot be made JSON: {error}") from None

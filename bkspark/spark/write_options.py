@@ -41,7 +41,7 @@ WRITE_OPTIONS = (
         "ledger_type",
         values.OneOf(*LEDGER_TYPES),
         WRITES,
-        "when what tasks write is durable, and where",
+        "when the entries of tasks are durable, and where",
         "PD_JOURNAL",
     ),
     Option(
@@ -49,7 +49,7 @@ WRITE_OPTIONS = (
         "if_exists",
         values.OneOf(APPEND, ERROR, IGNORE),
         WRITES,
-        "what a log that holds ledgers does",
+        "what to do if the log holds ledgers",
         "append",
     ),
     Option("txnAppId", "txn_app_id", values.publisher, WRITES, "name under which versions are published once"),
@@ -59,10 +59,10 @@ WRITE_OPTIONS = (
         "if_published",
         values.OneOf(ERROR, SKIP),
         WRITES,
-        "what a version that another published does",
+        "what to do with a version that another query published",
         "error",
     ),
-    Option("maxLedgerBytes", "ledger_bytes_max", values.size, WRITES, "roll to a new ledger at this size, about", "1g"),
+    Option("maxLedgerBytes", "ledger_bytes_max", values.size, WRITES, "roll to a new ledger at about this size", "1g"),
     Option("maxLedgerAge", "ledger_age_ms", values.age, WRITES, "roll a shared ledger at this age", "1h"),
     Option(
         "inlineBytes", "inline_bytes", values.inline_size, WRITES, "rows that the driver appends for a task", "512k"
@@ -72,7 +72,7 @@ WRITE_OPTIONS = (
         "entry_bytes_target",
         values.entry_size,
         WRITES,
-        "size of an entry of many rows, about",
+        "about the size of an entry of many rows",
         "1m",
     ),
     Option(
@@ -83,7 +83,7 @@ WRITE_OPTIONS = (
         "codec of entries of payload format arrow that it makes smaller",
         LZ4,
     ),
-    Option("compressionLevel", "compression_level", values.count, WRITES, "level of the codec, higher for less bytes"),
+    Option("compressionLevel", "compression_level", values.count, WRITES, "level of the codec, higher for fewer bytes"),
     Option("mergeSchema", "merge_schema", values.flag, WRITES, "add new columns to the log, and widen types", "false"),
     Option(
         "overwriteSchema", "overwrite_schema", values.flag, WRITES, "replace the log's columns, with overwrite", "false"

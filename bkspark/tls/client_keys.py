@@ -35,7 +35,7 @@ def flag(text: str) -> bool:
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split(",") if part.strip())
     if not names:
-        raise ValueError("it must name at least one, commas between")
+        raise ValueError("it must name at least one, separated by commas")
     return names
 
 

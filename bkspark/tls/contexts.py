@@ -16,7 +16,7 @@ from bkspark.tls.stores import files_of, use_own_certificate, use_trusted_certif
 logger = logging.getLogger(__name__)
 
 _VERSIONS = {names.TLS_1_2: ssl.TLSVersion.TLSv1_2, names.TLS_1_3: ssl.TLSVersion.TLSv1_3}
-_SAYS = Says("TLS goes on with the certificates that it has", "TLS uses the changed certificates for new connections")
+_SAYS = Says("TLS continues with the certificates that it has", "TLS uses the changed certificates for new connections")
 
 
 class TlsContext:

@@ -122,7 +122,7 @@ def _kind_of(content: bytes, path: str, key: str, declared: StoreType | None) ->
         )
     is_pem = b"-----BEGIN " in content
     if not is_pem and not content.startswith(b"\x30"):
-        raise ConfigurationError(f"{key}={path}: the file is none of PEM, PKCS12 and JKS")
+        raise ConfigurationError(f"{key}={path}: the file is not PEM, PKCS12 or JKS")
     found = StoreType.PEM if is_pem else StoreType.PKCS12
     if declared is not None and (declared is StoreType.PEM) != is_pem:
         raise ConfigurationError(f"{key}={path}: the file is {found.value}, and {key}Type says {declared.value}")

@@ -98,7 +98,7 @@ class KeyRing:
                 raise ConfigurationError(f"{shown}: line {number} repeats an id or a key of a line before it")
             keys[key_id] = key
         if not 0 < len(keys) <= KEYS_MAX:
-            raise ConfigurationError(f"{shown}: the file has {len(keys)} keys, and 1 to {KEYS_MAX} are possible")
+            raise ConfigurationError(f"{shown}: the file has {len(keys)} keys, and must have 1 to {KEYS_MAX}")
         return cls(keys)
 
     def __repr__(self) -> str:

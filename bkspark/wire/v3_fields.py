@@ -197,7 +197,7 @@ def rows_of(count: int, *pieces: bytes | np.ndarray | tuple[np.ndarray, int]) ->
 
 
 WALK_FRAMES_MAX = 1024
-"""Limit of the frames in one walk: if frames of many forms alternate, each walk reads some in vain."""
+"""Limit of the frames in one walk: if frames of many forms alternate, each walk reads some without use."""
 
 
 class Walk:

@@ -366,7 +366,7 @@ class BookieCheck:
                     follower = os.path.join(directory, journal_format.file_name(file_id + 1))
                 self._replay(finding)
         if follower is not None:
-            self._report.add(Damage(follower, 0, None, "the file before it says that it is there; its header is not"))
+            self._report.add(Damage(follower, 0, None, "the file before it names it, but it has no header"))
 
     def _check_link(self, path: str, before: int | None, header: Fact) -> None:
         previous = header.values["previous"]

@@ -16,7 +16,7 @@ The new index has:
 * every entry that has a whole copy in the logs: a copy whose digest fails is left out; if there are several copies, the
   one that the old index names counts, otherwise the last one;
 * master key, fence and explicit LAC: from the old index where its header is readable, else from the journal files that
-  are left (also those kept as backups); a fence also from `fencedDeleted`. Information that is in none of these is
+  are left (also those kept as backups); a fence also from `fencedDeleted`. Information that is in no such file is
   lost: the next key that a client sends is accepted, no fence is set, no explicit LAC is known. (Apache's tools know
   none of the three: they take a password or leave the key unknown, and fence what they rebuild in RocksDB.)
 
@@ -382,5 +382,5 @@ def _print(report: RebuildReport, as_json: bool) -> None:
     if report.everything:
         print("the next start puts every ledger into limbo that the metadata say this bookie has")
     elif report.ledgers:
-        print("these ledgers are in limbo until they are closed and whole; autorecovery sees to that")
+        print("these ledgers are in limbo until they are closed and whole; autorecovery does that")
     sys.stdout.flush()

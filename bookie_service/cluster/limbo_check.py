@@ -73,7 +73,7 @@ class LimboCheck:
         await self._find_lost()
         while True:
             try:
-                await self.look()
+                await self.check()
             except (BookKeeperError, OSError) as error:
                 count = len(self._store.limbo)
                 logger.warning("it is unknown which ledgers are whole: %d stay in limbo: %s", count, error)
@@ -94,9 +94,9 @@ class LimboCheck:
         for ledger_id in new[:_LOGGED_MAX]:
             logger.error("ledger %d is in limbo: %s", ledger_id, self._store.index.lost(ledger_id))
         if len(new) > _LOGGED_MAX:
-            logger.error("%d more ledgers are in limbo, for their index files are lost or cut", len(new) - _LOGGED_MAX)
+            logger.error("%d more ledgers are in limbo: their index files are lost or cut", len(new) - _LOGGED_MAX)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Check all ledgers in limbo once.
 
         Raises:

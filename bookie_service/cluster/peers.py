@@ -39,12 +39,12 @@ class ClusterPeers:
     async def _run(self) -> None:
         while True:
             try:
-                await self.look()
+                await self.refresh()
             except (BookKeeperError, OSError) as error:
                 logger.info("the addresses of the cluster's bookies cannot be looked up now: %s", error)
             await asyncio.sleep(self._interval_s)
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Look the addresses up. Raises BookKeeperError, OSError: the last ones stay in force."""
         registered = {**await self._registry.read_only(), **await self._registry.writable()}
         hosts = sorted({address.host for address in registered.values() if address is not None})

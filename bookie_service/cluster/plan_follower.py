@@ -47,7 +47,7 @@ class PlanFollower:
     async def start(self) -> None:
         """Follow the plan as it is now, then its changes, until `stop`."""
         with contextlib.suppress(MetadataError):
-            await self._look()
+            await self._refresh()
         self._task = asyncio.ensure_future(self._run())
 
     async def stop(self) -> None:
@@ -64,7 +64,7 @@ class PlanFollower:
                 try:
                     if end_watch is None:
                         end_watch = await self._plans.watch(self._bookie_id, self._wake.set)
-                    await self._look()
+                    await self._refresh()
                     pause_s = _INTERVAL_S
                 except (MetadataError, OSError) as error:
                     logger.warning("the plan for this bookie cannot be followed, the last one stays: %s", error)
@@ -76,7 +76,7 @@ class PlanFollower:
             if end_watch is not None:
                 end_watch()
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         self._change(await self._plans.find(self._bookie_id))
 
     def _change(self, plan: BookiePlan | None) -> None:

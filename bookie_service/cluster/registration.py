@@ -71,7 +71,7 @@ class Registration:
             for read_only in (False, True):
                 await self._registry.unregister(self._bookie_id, read_only=read_only)
         except MetadataError as error:
-            logger.warning("left without taking the registration back, it ends with the session: %s", error)
+            logger.warning("left without removing the registration, which ends with the session: %s", error)
 
     async def _register(self, *, take_over: bool) -> None:
         await self._registry.register(self._bookie_id, self._address, read_only=self._read_only, take_over=take_over)

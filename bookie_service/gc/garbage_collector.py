@@ -330,7 +330,7 @@ class GarbageCollector:
         except OSError as error:
             if not is_out_of_space(error):
                 raise
-            self._keep(report, f"{len(fenced)} fenced ledgers are not dropped yet, for they cannot be noted: {error}")
+            self._keep(report, f"{len(fenced)} fenced ledgers are not dropped yet: they cannot be noted: {error}")
             ledger_ids = sorted(set(ledger_ids).difference(fenced))
             await self._apart(self._store.prepare_drop, ledger_ids, (), _now_s())
         dropped = []

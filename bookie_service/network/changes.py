@@ -75,7 +75,7 @@ class Adds(StateChange):
 
 
 @dataclass(slots=True)
-class LoneAdd(StateChange):
+class AllowedSingleAdd(StateChange):
     """An add that is one of few, which `Bookie.takes_single` and which is allowed."""
 
     bookie: Bookie

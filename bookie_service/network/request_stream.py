@@ -18,7 +18,7 @@ from bookie_service.engine.bookie_environment import BookieClient
 from bookie_service.engine.containment import end_undecodable
 from bookie_service.engine.reads import Reading
 from bookie_service.engine.turns import ENDLESS, Turn
-from bookie_service.network.changes import LoneAdd, StateChange, add_needs
+from bookie_service.network.changes import AllowedSingleAdd, StateChange, add_needs
 
 FEW = 4
 """As many requests or fewer are served one by one, in numbers: arrays of a few cost more."""
@@ -61,7 +61,7 @@ class RequestStream(ABC):
         rights = self._rights
         if rights is not None and not rights.allows(add.ledger_id, add_needs(is_recovery=add.is_recovery)):
             return None
-        return LoneAdd(self._bookie, self._client, octets, add) if self._bookie.takes_single(add) else None
+        return AllowedSingleAdd(self._bookie, self._client, octets, add) if self._bookie.takes_single(add) else None
 
     def serve(self, octets: np.ndarray, turn: Turn = ENDLESS) -> bool:
         """Pass requests on, as far as the turn, the bookie and the peer allow; False: call again, see `Connection`.

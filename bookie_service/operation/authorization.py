@@ -118,4 +118,4 @@ class RulesFollower:
 
 def log_kept(error: ConfigurationError) -> None:
     """Log that changed rules cannot be used."""
-    logger.error("authorization goes on with the rules that it has: %s", error)
+    logger.error("authorization continues with the rules that it has: %s", error)

@@ -71,7 +71,7 @@ class Auditor:
                 async with self._watching():
                     while True:
                         self._wake.clear()
-                        pause_s = await self.look()
+                        pause_s = await self.refresh()
                         await self._sleep(pause_s)
             except Exception as error:
                 if not isinstance(error, BookKeeperError):
@@ -108,7 +108,7 @@ class Auditor:
         except TimeoutError:
             return
 
-    async def look(self) -> float | None:
+    async def refresh(self) -> float | None:
         """Do what is due; return in how many seconds to check again, None: after a change.
 
         Raises:
@@ -128,12 +128,12 @@ class Auditor:
         if not await self._store.is_enabled():
             self._stop_checking()
             return None
-        waits = [await self._look_at_bookies(), await self._look_at_ledgers()]
+        waits = [await self._audit_bookies(), await self._check_ledgers_if_due()]
         if self._options.bookie_check_interval_s > 0:
             waits.append(max(0.0, self._bookies_due_s - _now_s()))
         return min((wait for wait in waits if wait is not None), default=None)
 
-    async def _look_at_bookies(self) -> float | None:
+    async def _audit_bookies(self) -> float | None:
         interval_s, now_s = self._options.bookie_check_interval_s, _now_s()
         is_due = interval_s > 0 and now_s >= self._bookies_due_s
         if is_due:
@@ -141,7 +141,7 @@ class Auditor:
         delay_s = await self._recovery_delay_s()
         known, registered = await self._bookies()
         maintained, ends_s = await self._maintained()
-        verdict = self._lost.look(known - maintained, registered, now_s, delay_s)
+        verdict = self._lost.decide(known - maintained, registered, now_s, delay_s)
         if verdict.audit or is_due:
             # A due check also finds bookies that ledgers name and that have neither cookie nor registration.
             listed = await self.audit(verdict.audit, self._is_still_elected)
@@ -181,7 +181,7 @@ class Auditor:
             self._lost.end_delay()
         return float(delay.seconds)
 
-    async def _look_at_ledgers(self) -> float | None:
+    async def _check_ledgers_if_due(self) -> float | None:
         """Check all ledgers when that is due. It may take hours, and lost bookies must not wait: it runs in the
         background."""
         interval_s = self._options.ledger_check_interval_s

@@ -27,7 +27,9 @@ class LostBookies:
         self._since_s: dict[str, float] = {}
         self._audited: frozenset[str] = frozenset()
 
-    def look(self, known: Collection[str], registered: Collection[str], now_s: float, delay_s: float) -> AuditDecision:
+    def decide(
+        self, known: Collection[str], registered: Collection[str], now_s: float, delay_s: float
+    ) -> AuditDecision:
         """Return what to do about the bookies that are lost now; `now_s` is a clock that never goes back."""
         lost = set(known) - set(registered)
         self._since_s = {bookie: self._since_s.get(bookie, now_s) for bookie in lost}

@@ -12,7 +12,7 @@ Invariants (A1 to A5, M2):
   left alone for the grace period; then the ledger is recovered (claimed by compare-and-set, which fails if a live owner
   has replaced the lost bookie; fenced and closed) and repaired as a closed one. A recovery leaves only Qa copies of the
   entries that it rewrote, so every bookie of that fragment is checked then.
-* A bookie that serves is never taken for lost: its copies are checked, and it receives those that it lacks. Another
+* A bookie that serves never counts as lost: its copies are checked, and it receives those that it lacks. Another
   bookie takes its slot only if it is unreachable or does not accept them.
 * Compare-and-set resolves conflicts with other writers. After a lost one the stored metadata are checked again: a slot
   that has another bookie by now is left alone, and a new bookie is never named twice in an ensemble.

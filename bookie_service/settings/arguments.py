@@ -24,7 +24,9 @@ class ServerParser(argparse.ArgumentParser):
 
 def add_configuration(parser: argparse.ArgumentParser) -> None:
     """Add --config, --environment and --set."""
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a file of Apache's bk_server.conf syntax and keys")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="a file with the syntax and keys of Apache's bk_server.conf"
+    )
     parser.add_argument(
         "--environment", action="store_true", help="take keys from variables BK_KEY, too; they win over the file"
     )

@@ -116,16 +116,16 @@ EXPLAINED = {
     "nothing is copied back from other bookies at the start, that is autorecovery's work",
     "dataIntegrityStampMissingCookies": "a directory whose cookie is missing is never stamped again: the bookie does "
     "not start, and says what to do",
-    "rereplicationEntryBatchSize": "copies are made in pieces of bytes, whatever number of entries that is: "
+    "rereplicationEntryBatchSize": "the size of a piece that is copied is in bytes, not in entries: "
     "rereplicationInFlightMaxBytes",
 }
 """Keys without effect, with what happens instead."""
 
 DANGEROUS = {
-    "journalSyncData": "entries are acknowledged before they are on a disk: a power cut or a crash of the system takes "
+    "journalSyncData": "entries are acknowledged before they are on a disk: a power cut or a crash of the system loses "
     "those of the last journalPageCacheFlushIntervalMSec",
-    "journalWriteData": "entries are acknowledged from memory: the end of the process, by whatever cause, takes those "
-    "of the last flushInterval",
+    "journalWriteData": "entries are acknowledged from memory: if the process ends for any reason, those of the last "
+    "flushInterval are lost",
 }
 """Keys that give up durability when set to false: after an unclean stop every ledger is in limbo (`ledgers.limbo`)."""
 
@@ -313,7 +313,7 @@ def _user_ids(names: str) -> frozenset[int]:
 
 def _service(keys: Values) -> ServiceOptions:
     connection = fill(keys, ConnectionOptions, stalled_s_max=_stalled_s(keys))
-    # Frames of the largest size would hardly get through less.
+    # Less would rarely have room for frames of the largest size.
     frames_bytes = 2 * connection.frame_bytes_max
     tls = listener_tls(keys)
     append = fill(keys, AppendOptions, sync_bytes=_sync_bytes(keys))
@@ -434,7 +434,7 @@ def _open_files(keys: Values) -> int:
     most: int = default_of(StoreOptions, "open_files_max")
     number = keys.number("openFileLimit", most, least=-1, unit=f"files, 0 or less: {most}")
     if 0 < number < OPEN_FILES_MIN:
-        keys.note("openFileLimit", str(number), f"this bookie cannot do with less than {OPEN_FILES_MIN}, which it uses")
+        keys.note("openFileLimit", str(number), f"this bookie needs at least {OPEN_FILES_MIN}, which it uses")
     return max(number, OPEN_FILES_MIN) if number > 0 else most
 
 

@@ -30,22 +30,22 @@ operator made read-only is so after a restart; and certificates are checked for 
 | Kind | What happens |
 |---|---|
 | honoured | the value has its effect; one that is not usable ends the start with one line and exit code 2 |
-| always so | accepted without a word: this bookie does what every value of it asks for |
+| always so | accepted silently: this bookie does what every value of it asks for |
 | refused | it would protect data or access, and is not served: ignoring it would be worse than not starting |
 | accepted | Apache's, without effect here; named in one line at start |
 
 A number beyond the bounds is raised or lowered to them, and a line at start says so, unless *Bounds* says that it is
 refused; so every number that Apache's bookies start with starts this one. A storage class that is a kind of one of
-the three by its name, as `org.example.SlowSortedLedgerStorage`, is taken for that one, with a line, too.
+the three by its name, as `org.example.SlowSortedLedgerStorage`, counts as that one, with a line, too.
 
-A key in none of these lists is accepted without effect, too, and named at start: another release of Apache's may have
+A key that is in no list is accepted without effect, too, and named at start: another release of Apache's may have
 it. But one that is nearly the name of a key that there is, and one that by its name may protect something (TLS,
 authentication), end the start, unless their value turns nothing on. Pulsar's `standalone.conf`, which has the keys of
 a broker too, starts a bookie as long as it protects neither.
 
 The bookie's files are for its user alone: 0600, directories 0700. *permittedFileGroup* lets a group read them (0640,
 2750); the bookie's user must be in it. Files that were there before keep their mode: `chgrp -R` and `chmod -R g+rX`
-them once. *permittedLocalReadUsers* names users, commas between, whose clients may read entry logs themselves.
+them once. *permittedLocalReadUsers* names users, separated by commas, whose clients may read entry logs themselves.
 
 Files are read as Apache's bookies read them. `key = value`, `key: value` and `key value` are the same; `\\` joins
 lines. Whole numbers may be written `0x10`; true is also yes, on, y, t, 1. The first of several values of one key

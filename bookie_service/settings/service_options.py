@@ -77,5 +77,5 @@ class ServiceOptions:
         if self.received_bytes_max < 2 * frame_bytes:
             raise ConfigurationError(
                 f"receiveBuffersMaxBytes {self.received_bytes_max} is less than twice nettyMaxFrameSizeBytes "
-                f"{frame_bytes}: frames of that size would hardly get through"
+                f"{frame_bytes}: frames of that size would rarely fit"
             )

@@ -166,7 +166,7 @@ def _check_list(keys: Values, key: str, check: Callable[[tuple[str, ...]], None]
     text, names = keys.text(key), keys.names(key)
     try:
         if text is not None and not names:
-            raise ValueError("it must name at least one, commas between")
+            raise ValueError("it must name at least one, separated by commas")
         check(names)
     except ValueError as error:
         raise refused(key, str(text), str(error)) from None

@@ -184,7 +184,7 @@ class Values:
         text = self._ask(key, Setting("directories", default)) or default
         paths = tuple(os.path.abspath(part.strip()) for part in text.split(",") if part.strip())
         if len(set(paths)) != len(paths) or not paths:
-            raise refused(key, text, "it must name different directories, commas between")
+            raise refused(key, text, "it must name different directories, separated by commas")
         if "${" in text:
             raise refused(key, text, "it names a key or a variable that is not set")
         return paths

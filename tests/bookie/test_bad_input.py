@@ -1,4 +1,4 @@
-"""What a peer, the metadata or a folder may hold that is none of ours: refused, logged once with whose it is, and
+"""What a peer, the metadata or a folder may hold that is not ours: refused, logged once with whose it is, and
 nothing else affected (issue 7, bad input)."""
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ def test_addresses_of_bookies_are_those_that_their_registrations_name() -> None:
         await registry.register("c", BookieAddress("no-such-host.invalid", 1))
         peers = ClusterPeers(registry, interval_s=1000.0)
         before = peers.addresses
-        await peers.look()
+        await peers.refresh()
         peers.start()
         await peers.stop()
         return before, peers.addresses

@@ -146,7 +146,7 @@ def test_memory_stays_within_its_limit_and_evicted_pages_are_read_back(tmp_path:
             index.hold([update(ledger_id, first, list(range(first + 1, first + 101)), first + 1)])
             assert index.pages_bytes <= 64 * 512
     written = sum(path.stat().st_size for path in tmp_path.rglob("*.idx"))
-    assert written > 10 * 64 * 512, "dirty pages were evicted, for there is no room"
+    assert written > 10 * 64 * 512, "dirty pages were evicted, because there is no room"
     for ledger_id in range(20):
         assert index.positions(ledger_id, 0, 2000).tolist() == list(range(1, 2001))
         assert index.pages_bytes <= 64 * 512

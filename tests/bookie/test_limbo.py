@@ -315,7 +315,7 @@ def looked_at(store: BaseLedgerStorage, metadata_view: Shares, looks: int = 1) -
         checking = LimboCheck(store, metadata_view, 3600, 1_000_000, flush)
         checking.cancel()
         for _ in range(looks):
-            await checking.look()
+            await checking.check()
 
     asyncio.run(asyncio.wait_for(look(), 120))
 

@@ -206,7 +206,7 @@ def test_open_files_stay_open_up_to_the_limit_least_recently_used_ones_go_first(
 
 
 class Recorded(FaultyFiles):
-    """Keeps the operations on files alone: a directory is none of a log's."""
+    """Keeps the operations on files alone: a directory is not a part of a log."""
 
     def taken(self) -> list[str]:
         names = [name for name, path in self.operations if path.endswith(".log")]

@@ -54,7 +54,7 @@ READ_ENTRIES, READS_PER_READER, READS_FIRST = 2000, 20, 200
 SLOWER_READS = 10
 BACK_S_MAX = 45.0
 FOLLOWED_S = 10.0
-"""A follower that gets nothing for so long, though there is more, has failed."""
+"""A follower that gets nothing for this long, though there is more, has failed."""
 WRITERS = ("ledger", "relaxed", "log")
 LOG = "gray"
 QUORUMS = {"ensemble": 3, "write_quorum": 3, "ack_quorum": 2}

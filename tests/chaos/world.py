@@ -28,7 +28,7 @@ FAULTS = (
 DELAYS_S = (0.05, 0.3, 1.5)
 ZOOKEEPER_DOWN_S = 1.0
 STARTED_WITHIN_S = 60.0
-"""A bookie that ended because it found no ZooKeeper is started again for so long."""
+"""A bookie that ended because it found no ZooKeeper is started again for this long."""
 
 
 class Site:

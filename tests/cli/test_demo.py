@@ -137,7 +137,7 @@ def test_input_of_an_unknown_kind_is_refused_before_anything_starts(tmp_path):
     path.write_text("whatever")
     ended = demo("--input", path, folder=tmp_path)
     assert ended.returncode == 2
-    assert ended.stderr == f"bkspark: --input '{path}' is none of .csv, .json, .jsonl, .parquet; convert it first\n"
+    assert ended.stderr == f"bkspark: --input '{path}' is not one of .csv, .json, .jsonl, .parquet; convert it first\n"
 
 
 def test_directory_to_keep_must_be_empty(table, tmp_path):

@@ -190,7 +190,7 @@ def reopened(image: SimulatedDisk, setup: Setup, history: History) -> BookieTwin
     """Open the storage on a crash image.
 
     Raises:
-        Violation: it does not start, or takes durable data for lost.
+        Violation: it does not start, or regards durable data as lost.
     """
     try:
         twin = BookieTwin(image, setup, history)
@@ -288,7 +288,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--storage", type=StorageClass.parse, help="one ledgerStorageClass only (default: all in turn)")
     budget = parser.add_mutually_exclusive_group()
     budget.add_argument("--images", type=int, help="audit so many images (default 150000)")
-    budget.add_argument("--seconds", type=float, help="run for so long")
+    budget.add_argument("--seconds", type=float, help="run for this long")
     parser.add_argument("--processes", type=int, default=1, help="run scripts side by side (default 1)")
     parser.add_argument(
         "--fences", action="store_true", help="scripts of ledgers with fences and explicit LACs, and few entries"

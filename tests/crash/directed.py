@@ -31,7 +31,7 @@ def crash_reused_journals() -> None:
     """Write records of one size into journal files that held such records before, and crash after each.
 
     Raises:
-        Violation: a record that an older file left was taken for one of the newer file.
+        Violation: a record that an older file left was read as one of the newer file.
     """
     setup = Setup(journal=JournalOptions(file_bytes_max=2000, preallocate_bytes=1024, backups_max=0, reuse_files=True))
     twin = BookieTwin(setup.new_disk(), setup, History())
@@ -443,7 +443,7 @@ def crash_after_a_drop() -> None:
     """Drop a deleted ledger, crash, and ask for it.
 
     Raises:
-        Violation: the bookie takes it for lost.
+        Violation: the bookie regards it as lost.
     """
     twin = BookieTwin(_ROOMY.new_disk(), _ROOMY, History())
     twin.add(1, [(0, b"deleted")])

@@ -135,7 +135,7 @@ def restart_with_logs_in_two_directories() -> None:
 
 
 def collect_while_the_index_waits_for_space() -> None:
-    """Flush two new ledgers when their entry logs have space and their index files have not; give the space back, seal
+    """Flush two new ledgers when their entry logs have space and their index files do not; give the space back, seal
     the logs and collect garbage before the flush is tried again.
 
     Raises:

@@ -132,7 +132,7 @@ def leave_limbo(twin: BookieTwin) -> None:
         check = LimboCheck(twin.store, _Whole(), 3600.0, 0, flush)
         try:
             await check._find_lost()
-            await check.look()
+            await check.check()
         finally:
             check.cancel()
 

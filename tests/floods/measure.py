@@ -35,7 +35,7 @@ _BESIDE_BUDGETS_BYTES = 64 * 1024 * 1024
 """What a flood may take beside the named budgets: connections, index pages, what the allocator keeps."""
 _FILES_MAX = 65_536
 _AHEAD_S = 1.0
-"""A flood is under way for so long before anything is measured."""
+"""A flood is under way for this long before anything is measured."""
 
 
 _STUCK: Any = {"connections": 2000, "addresses": 10, "reconnects": False}

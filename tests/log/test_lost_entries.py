@@ -44,7 +44,7 @@ async def with_lost_slice(cluster: InProcessCluster, client: Client, state: str)
 
 @pytest.mark.parametrize("state", ["open", "closed", "recovered"])
 def test_listed_entries_that_no_bookie_has_are_data_loss_to_read_and_follow(tmp_path, state):
-    """An open shared ledger was read up to what its bookies held, and the rest was left out without a word."""
+    """An open shared ledger was read up to what its bookies held, and the rest was left out silently."""
 
     async def test(cluster: InProcessCluster) -> None:
         client = cluster.client()

@@ -123,7 +123,7 @@ class Schedule:
         return True
 
     async def _append(self) -> None:
-        """Append to single logs, and take attempts for dead."""
+        """Append to single logs, and regard attempts as dead."""
         while self.running:
             log, store = self.chance.choice(LOGS), self.store(0)
             if self.chance.random() < 0.3:

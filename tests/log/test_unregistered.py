@@ -102,7 +102,7 @@ def test_process_that_registers_after_the_vacuum_fails_and_has_written_nothing(t
         stalled = await create_ledger(client, "clicks", OPTIONS)
         unchanged = await (await client.context()).ledgers.as_created(stalled.ledger_id)
         await log.vacuum(older_than_s=HOUR_S)
-        with pytest.raises(MetadataVersion, match="a vacuum took its attempt for dead"):
+        with pytest.raises(MetadataVersion, match="a vacuum regarded its attempt as dead"):
             await store.attempts.add("clicks", stalled.ledger_id, OWNER, unchanged=unchanged)
         assert await store.attempts.pending_ids("clicks") == set()
         stalled.abandon()

@@ -153,7 +153,7 @@ async def _leaders_follow_each_other(tree: InterruptedTree, other: MemoryTree) -
         await asyncio.sleep(0)
     await theirs.resign()
     await waiting
-    # Given up without a word to the store, and stood again: at the end of the queue, once.
+    # Given up without a change of the store, and joined again: at the end of the queue, once.
     mine.lost.set()
     await mine.win()
     names = await surely(mine.contenders)

@@ -130,7 +130,7 @@ def test_flat_cluster_takes_ids_from_the_counter_that_apaches_clients_use(trees)
 
 
 def test_flat_cluster_gives_no_id_of_the_counter_before_again(trees):
-    """Ids that earlier versions took from `idgen`, many of them in vain, and whose ledgers were deleted."""
+    """Ids that earlier versions took from `idgen`, many of them without use, and whose ledgers were deleted."""
 
     async def test(tree):
         uri = flat(trees.uri)

@@ -249,7 +249,7 @@ def test_explicit_lac_of_another_ledger_or_with_wrong_bytes_is_not_believed(lac_
 
 def test_bookie_that_does_not_tell_its_disk_space_is_an_error_that_names_it():
     async def test(channel):
-        with pytest.raises(BookieUnavailable, match="peer does not tell its disk space"):
+        with pytest.raises(BookieUnavailable, match="peer does not report its disk space"):
             await channel.disk_space()
 
     play(lambda request: [response(request, 404)], test)

@@ -49,7 +49,7 @@ def test_a_delay_that_is_not_a_number_counts_as_absent_and_is_logged_once(
         await put(cluster.store, f"{ROOT}/lostBookieRecoveryDelay", data)
         auditor = repaired.auditor("an auditor", OPTIONS)
         for _ in range(LOOKS):
-            await auditor.look()
+            await auditor.refresh()
         assert [listed async for listed in repaired.store.ids()] == [ledger_id]
 
     run(tmp_path, test)
@@ -63,7 +63,7 @@ def test_a_time_of_the_last_check_that_cannot_be_read_is_replaced_by_the_next_ch
         auditor = repaired.auditor("an auditor", OPTIONS)
         async with asyncio.timeout(60):
             while True:
-                await auditor.look()
+                await auditor.refresh()
                 await asyncio.sleep(0.01)
                 if (await cluster.store.session().get(f"{ROOT}/checkallledgersctime"))[0] != b"\xff\xff":
                     break
@@ -118,7 +118,7 @@ def test_a_vote_whose_name_only_looks_like_a_number_is_nobodys(tmp_path: Path) -
         repaired = await RepairedCluster.of(cluster.client())
         await put(cluster.store, f"{ROOT}/auditorelection/V_\N{SUPERSCRIPT TWO}", b"nobody")
         auditor = repaired.auditor("an auditor", OPTIONS)
-        await auditor.look()
+        await auditor.refresh()
         assert (await cluster.store.session().get(f"{ROOT}/auditorelection"))[0] == b'bookieId: "an auditor"\n'
 
     run(tmp_path, test)

@@ -190,7 +190,7 @@ class MatrixClient:
         self._tickets = tickets
 
     def observe(self, case: Case, link: Link, request_frames: bytes) -> tuple[Outcome, bytes]:
-        """Return the outcome, and the frames of the answer if it is none of those that have a name."""
+        """Return the outcome, and the frames of the answer if it has no name."""
         frames = FramedLink(link)
         try:
             refused = self._come(case, frames) or self._log_in(case, frames)

@@ -290,7 +290,9 @@ def test_bad_change_keeps_the_rules_and_is_one_log_line(tmp_path: Path, caplog: 
 
     asyncio.run(run())
     kept, changed = [record.getMessage() for record in caplog.records]
-    assert kept.startswith(f"authorization goes on with the rules that it has: authorizationRulesFile={path}: line 1: ")
+    assert kept.startswith(
+        f"authorization continues with the rules that it has: authorizationRulesFile={path}: line 1: "
+    )
     assert changed == f"audit: file: 1 authorization rules of {path} are in force"
 
 

@@ -133,7 +133,7 @@ def mistakes(authority: Authority, leaf: Leaf) -> dict[str, tuple[TlsOptions, st
             "tlsKeyStore=/nowhere/key: the file cannot be read",
         ),
         "folder": (replace(good, key_store=str(folder_path)), "the file cannot be read: Is a directory"),
-        "empty file": (replace(good, key_store=str(empty)), "the file is none of PEM, PKCS12 and JKS"),
+        "empty file": (replace(good, key_store=str(empty)), "the file is not PEM, PKCS12 or JKS"),
         "large file": (replace(good, key_store=str(large)), "the file has more than 16777216 bytes"),
         "certificate without a certificate": (replace(good, certificate_path=str(wrong)), "has no PEM certificate"),
         "key of another": (

@@ -104,7 +104,7 @@ def test_changed_file_that_cannot_be_used_changes_nothing(
         assert both.is_served()
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2, "one line for each file, and not one for each look"
-    assert all(line.startswith("SASL goes on with the users that it has: ") for line in lines)
+    assert all(line.startswith("SASL continues with the users that it has: ") for line in lines)
     assert PASSWORD not in caplog.text
     for path in (both.server_file, both.client_file):
         both.write(path, NEW)

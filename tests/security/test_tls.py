@@ -215,7 +215,7 @@ _ANSWERS = {
 
 @pytest.mark.parametrize("answer", [*_ANSWERS, "clear bytes after EOK", "no TLS after EOK", "nothing", "garbage"])
 def test_man_in_the_middle_who_strips_start_tls_sees_no_request(authority: Authority, answer: str) -> None:
-    """He answers in place of the bookie, and records what the client sends in clear."""
+    """Answers in place of the bookie, and records what the client sends in clear."""
     started = protocol.Response(
         header=v3.header(protocol.START_TLS, 0), status=v3.StatusCode.EOK, startTLSResponse=protocol.StartTLSResponse()
     )

@@ -1,6 +1,6 @@
 """`python -m tests.simulation`: a campaign of simulated schedules, or one of them again.
 
-    --seed N --budget SECONDS --json   schedules from seed N on, for so long; one JSON object on stdout
+    --seed N --budget SECONDS --json   schedules from seed N on, for this long; one JSON object on stdout
     --replay N [--shrink]              one schedule: its plan, what the checkers say, the smallest plan that still fails
 
 Exit code 1 when a checker found something or a quota was missed.

@@ -22,7 +22,7 @@ VIOLATIONS_MAX = 20
 """Failing seeds that a campaign keeps; the count goes on."""
 COLLECT_EVERY = 20
 _RUNS_PER_SCHEDULE_MAX = 10
-"""A simulator that hardly ever runs a schedule that counts is broken, and must not run for ever."""
+"""A simulator that rarely runs a schedule that counts is broken, and must not run for ever."""
 
 QUOTAS = {"ensemble_change": 0.5, "race": 0.6, "crash": 0.3, "all_three": 0.1}
 """Least share of the schedules that count."""
@@ -135,7 +135,7 @@ def run_seeds(
 
 
 def run_campaign(seed: int, seconds: float, processes: int, plans: Callable[[int], Plan] = plan_of) -> Tally:
-    """Run seeds from `seed` on for so long, every process its own."""
+    """Run seeds from `seed` on for this long, every process its own."""
     if processes == 1:
         return run_seeds(seed, 1, None, seconds, plans)
     with multiprocessing.get_context("fork").Pool(processes) as pool:

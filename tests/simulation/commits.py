@@ -1,6 +1,6 @@
 """`python -m tests.simulation.commits`: random schedules of a streaming query's commits, checked by what readers see.
 
-    --seed N --budget SECONDS --json   schedules from seed N on, for so long; one JSON object on stdout
+    --seed N --budget SECONDS --json   schedules from seed N on, for this long; one JSON object on stdout
     --replay N                         one schedule again
 
 A schedule is one query over a few epochs, its tasks, the worker processes that commit, a reader, a vacuum and perhaps a
@@ -153,7 +153,7 @@ class Schedule:
             for number in range(TRIES_MAX):
                 tries = [self._micro_batch(query, epoch, number)]
                 if self.world.chance.random() < 0.1:
-                    # A driver that was taken for dead commits the same epoch at the same time.
+                    # A driver that was regarded as dead commits the same epoch at the same time.
                     self.world.count("two drivers")
                     tries.append(self._micro_batch(query, epoch, TRIES_MAX + number))
                 if any(await asyncio.gather(*tries)) or query.has_stopped:
@@ -233,7 +233,7 @@ class Schedule:
         except VersionPublished:
             raise
         except BookKeeperError as error:
-            # A vacuum that takes the living for dead costs them a try, and so does the abort of a second driver, or
+            # A vacuum that regards the living as dead costs them a try, and so does the abort of a second driver, or
             # that another query has just published the version.
             struck = self.world.struck
             is_taken = "vacuum" in struck or {"two drivers", "abort"} <= struck.keys() or len(self._queries) > 1
@@ -339,7 +339,7 @@ class Schedule:
         for _ in range(chance.choice((0, 0, 1))):
             await self._loop.pause(chance.randrange(60))
             self.world.count("vacuum")
-            # With a time to come every attempt is taken for dead, the living ones too.
+            # With a time to come every attempt counts as dead, the living ones too.
             await self._quiet.log._vacuum(chance.choice((TO_COME_MS, 1)))
 
     async def _truncation(self) -> None:

@@ -143,7 +143,7 @@ class FullSchedule(Observer):
         return FullOutcome(found + violations(self.ledger), self.history, acknowledged, self.loop.turns)
 
     def _end(self) -> None:
-        # What is still under way is dropped without a word.
+        # What is still under way is dropped silently.
         self.loop.set_exception_handler(lambda loop, context: None)
         for task in asyncio.all_tasks(self.loop):
             task.cancel()

@@ -63,4 +63,4 @@ def one_bookie_of_a_host() -> Plant:
         found: AuditDecision = old(self, *arguments)
         return AuditDecision(frozenset(sorted(found.audit)[:1]), found.look_after_s)
 
-    return around(LostBookies, "look", look)
+    return around(LostBookies, "decide", look)

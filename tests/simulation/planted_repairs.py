@@ -180,7 +180,7 @@ def lost_bookies_overlooked() -> Plant:
     async def look(self: Auditor) -> None:
         return None
 
-    return replaced(Auditor, "_look_at_bookies", look)
+    return replaced(Auditor, "_audit_bookies", look)
 
 
 # ---- list and locks ----
@@ -260,7 +260,7 @@ def return_not_awaited() -> Plant:
 
 
 def leaving_bookies_stay() -> Plant:
-    """A drain takes a bookie that leaves for one that keeps its copies."""
+    """A drain regards a bookie that leaves as one that keeps its copies."""
 
     def wrap(old: Any, self: RepairCore, fragment: Fragment, bookie: str) -> bool:
         return bookie not in self._leaving and old(self, fragment, bookie)

@@ -14,9 +14,10 @@ from tests.simulation.commit_mutants import MUTANTS, Mutant, hunt
 from tests.simulation.commits import Schedule, main, run_seeds
 
 SCHEDULES = 3_000
-"""Half of the planted defects are noticed within 6 of these schedules, nearly all within 500."""
+"""Half of the planted defects are noticed within 10 of these schedules, and all but one within 350."""
 _PARTS = 2
-QUICK_SCHEDULES = 12_000
+HUNTED_SCHEDULES = 12_000
+"""Schedules that a planted defect may survive: one is noticed by number 4,508 only."""
 
 
 @pytest.mark.parametrize("part", range(_PARTS))
@@ -37,7 +38,7 @@ def test_every_kind_of_fault_strikes() -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.bug)
 def test_planted_defect_is_noticed(mutant: Mutant) -> None:
-    assert hunt(mutant, QUICK_SCHEDULES) is not None, f"{mutant.bug}: nothing noticed it"
+    assert hunt(mutant, HUNTED_SCHEDULES) is not None, f"{mutant.bug}: nothing noticed it"
 
 
 def test_there_are_at_least_ten_planted_defects() -> None:

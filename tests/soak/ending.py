@@ -26,7 +26,7 @@ def check(machines: Machines, logs: Sequence[str]) -> Iterator[str]:
     """Yield what is wrong with a cluster and its logs when its load has ended. Stops the bookies."""
     yield from _not_repaired(machines)
     yield from _left_by_logs(machines, logs)
-    # It would take the bookies that are stopped below for lost ones.
+    # It would regard the bookies that are stopped below as lost.
     command("cluster", "autorecovery", "--disable", "--uri", machines.uri)
     # What one round learns may be done in the next: a ledger goes when two proofs agree that it is deleted.
     for is_last in [False] * (COLLECTIONS - 1) + [True]:

@@ -108,7 +108,7 @@ class SecretJob:
         assert self._spark.sql(f"SELECT * FROM {view}").count() == 4000
 
     def _fail(self) -> None:
-        """Each of these is an error of a user; its message and traceback are what he gets."""
+        """Each of these is an error of a user; the user gets its message and traceback."""
         secrets = self._folder / "private"
         file = self.of_file
 

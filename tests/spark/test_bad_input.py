@@ -60,7 +60,7 @@ WRONG_OF_CHECK = {
         "x" * 201: "200",
     },
     values.text: {"": "is empty"},
-    values.consumer: {"": "is empty", "a/b": "no reader can be called", "..": "not . or ..", "x" * 201: "200"},
+    values.consumer: {"": "is empty", "a/b": "is not a valid reader name", "..": "not . or ..", "x" * 201: "200"},
     values.publisher: {"": "is empty", "a\n": "printable", "x" * 201: "1 to 200"},
     values.pattern: {"": "is empty", "(": "is not a regular expression"},
     topic_options.topic: {
@@ -86,8 +86,8 @@ WRONG_OF_CHECK = {
         "zk:": "such as zk://host:2181",
         "http://h:80": "such as zk://host:2181",
         "zk://h:99999": "port",
-        "oxia://h:1": "only ZooKeeper's",
-        "etcd:h": "only ZooKeeper's",
+        "oxia://h:1": "only ZooKeeper can",
+        "etcd:h": "only ZooKeeper can",
     },
     topic_options.subscription: {"": "such as my-subscription", " ": "such as my-subscription", "a\n": "printed"},
     values.parse_ledgers: {"x": "neither a ledger id", "9-5": "is empty", "5,5": "twice", HUGE: "greatest ledger id"},
@@ -153,7 +153,7 @@ TAKES_ANY_TEXT = {"password"}
 def wrong_values(option: Option) -> dict[str, str]:
     """Return texts that the option does not take, each with a part of its error message."""
     if option.name in CHOICES:
-        return {"other": "is none of", "": "is none of", "1": "is none of"}
+        return {"other": "is not one of", "": "is not one of", "1": "is not one of"}
     if option.name in TAKES_ANY_TEXT:
         return {}
     if option in TLS_OPTIONS:
@@ -542,7 +542,7 @@ def test_column_that_the_first_entries_lack_is_not_lost_silently(cluster, client
     with client.log(name).open_for_writing() as writer:
         writer.append_many([later])
     message = error_of(Exception, lambda: rows(*fail_fast))
-    assert "it has a column 'b', which this read has not: name the columns by .schema()" in message
+    assert "it has a column 'b', which this read does not have: name the columns by .schema()" in message
     kept = later.decode() if payload_format == "json" else later
     assert rows(*permissive) == [{"a": 1, "_corrupt_record": None}, {"a": None, "_corrupt_record": kept}]
     assert rows(*dropping) == [{"a": 1}, {"a": 2}]  # and the task logs what it leaves out

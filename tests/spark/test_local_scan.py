@@ -161,7 +161,7 @@ def test_a_task_leaves_a_bookie_that_stops_for_another(tmp_path, given):
 
 
 def test_a_bookie_is_read_within_its_fragment_only(tmp_path, given):
-    """What a bookie has of later entries is none of its business any more: an ensemble change has named another one."""
+    """What a bookie has of later entries does not count any more: an ensemble change has named another one."""
 
     async def test(cluster: InProcessCluster) -> None:
         ledger_id, metadata = await written(cluster.client(), 2)

@@ -238,7 +238,7 @@ def test_impossible_combinations_are_refused():
         ({"inspect": "logs", "mode": "PERMISSIVE"}, "'mode' has no effect on a read of 'inspect'"),
         ({"inspect": "logs", "log": "a"}, "'log' and 'inspect' exclude each other"),
         ({"logsPattern": "("}, "is not a regular expression"),
-        ({"inspect": "entries"}, "none of ledgers, logs, bookies, fragments"),
+        ({"inspect": "entries"}, "not one of ledgers, logs, bookies, fragments"),
         ({"ledgers": "*", "recover": "true", "unconfirmed": "true"}, "exclude each other"),
     ],
 )
@@ -279,14 +279,14 @@ def test_what_a_log_with_content_does_is_said_once():
         parse(log="a", ifExists="ignore", txnAppId="x", txnVersion="1").for_batch_write()
     with pytest.raises(ConfigurationError, match="'ifExists' has no effect on a streaming write"):
         parse(log="a", ifExists="append").for_stream_write()
-    assert "is none of append, error, ignore" in refused(log="a", ifExists="replace")
+    assert "is not one of append, error, ignore" in refused(log="a", ifExists="replace")
 
 
 def test_only_the_options_of_a_created_table_count():
     properties = {"provider": "bookkeeper", "owner": "x", "p": "q", "uri": URI, "log": "a"}
     found = SourceOptions.parse({**properties, "option.uri": URI, "option.log": "a"}, {})
     assert (found.uri, found.log, found.given) == (URI, "a", {"uri", "log"})
-    with pytest.raises(ConfigurationError, match="none of a table's OPTIONS"):
+    with pytest.raises(ConfigurationError, match="does not pass a table's OPTIONS"):
         SourceOptions.parse({}, {"BKSPARK_URI": URI})
 
 
@@ -487,7 +487,7 @@ def test_options_of_tls_are_apaches_keys_and_name_files():
         ({"tlsProviderFactoryClass": ""}, "'tlsTrustStore' has no effect without tlsProviderFactoryClass=org.apache"),
         ({"tlsProviderFactoryClass": "org.x"}, "'org.x', which must be org.apache.bookkeeper.tls.TLSContextFactory"),
         ({"tlsTrustStore": ""}, "option 'tlsTrustStore' is"),
-        ({"tlsKeyStoreType": "BKS"}, "is none of PEM, PKCS12, JKS"),
+        ({"tlsKeyStoreType": "BKS"}, "is not one of PEM, PKCS12, JKS"),
         ({"tlsClientAuthentication": "maybe"}, "which must be true or false"),
         ({"startTLSTimeoutSecs": "soon"}, "which must be a whole number from 1 to 86400"),
         ({"startTLSTimeoutSecs": "0"}, "which must be a whole number from 1 to 86400"),

@@ -143,7 +143,7 @@ def test_options_of_registered_readers_are_checked():
 
     refused("'consumer' is for 'log' and 'logsPattern'", ledgers="5", consumer="etl")
     refused("'consumerExpiry' needs 'consumer'", log="a", consumerExpiry="1h")
-    refused("no reader can be called", log="a", consumer="a b")
+    refused("is not a valid reader name", log="a", consumer="a b")
     refused("not a time above 0", log="a", consumer="etl", consumerExpiry="0s")
     with pytest.raises(ConfigurationError, match="'consumer' has no effect on a batch read"):
         SourceOptions.parse({"uri": "zk://a:1/b", "log": "a", "consumer": "etl"}).for_batch_read()

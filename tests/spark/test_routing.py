@@ -98,8 +98,8 @@ def test_with_option_log_a_column_of_that_name_is_data(logs: Logs) -> None:
     ("bad", "reason"),
     [
         (None, "1 rows have null in column 'log'"),
-        ("a/b", "names 'routed-.*a/b', which no log can be called"),
-        ("x" * 300, "which no log can be called"),
+        ("a/b", "names 'routed-.*a/b', which is not a valid log name"),
+        ("x" * 300, "which is not a valid log name"),
     ],
 )
 def test_one_row_without_a_usable_name_fails_the_whole_write(logs: Logs, bad: str | None, reason: str) -> None:

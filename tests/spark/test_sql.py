@@ -85,7 +85,7 @@ def test_table_is_written_by_the_writers_that_hand_options_over(spark, table, na
     row, chosen = spark.sql("select 'a' as value"), {"uri": table.uri, "log": table.log}
     row.writeTo(f"{name}_t").options(**chosen).append()
     row.write.format("bookkeeper").options(**chosen).mode("append").saveAsTable(f"{name}_t")
-    with pytest.raises(PySparkException, match="Spark hands none of a table's OPTIONS"):
+    with pytest.raises(PySparkException, match="Spark does not pass a table's OPTIONS"):
         row.write.options(**chosen).insertInto(f"{name}_t")
     spark.sql(f"drop table {name}_t")
     assert [row.value for row in table.read("value string").collect()] == ["a", "a"]
@@ -97,7 +97,7 @@ def test_options_of_a_table_do_not_reach_the_source_and_the_error_says_what_does
     assert [column for column, _ in spark.table(f"{name}_t").dtypes] == ["value"]
     for statement in (f"select * from {name}_t", f"insert into {name}_t select * from {name}_t"):
         message = refused(spark, statement)
-        assert "Spark hands none of a table's OPTIONS to a Python source" in message
+        assert "Spark does not pass a table's OPTIONS to a Python source" in message
         assert "WITH ('uri' = " in message
     assert "option 'uri' is missing" in refused(spark, f"select * from {name}_t with ('log' = '{table.log}')")
 
@@ -107,6 +107,6 @@ def test_table_as_select_fails_before_anything_is_written(spark, table, name, cl
     message = refused(
         spark, f"create table {name}_t using bookkeeper options ({options(table)}) as select 'a' as value"
     )
-    assert "Spark hands none of a table's OPTIONS to a Python source" in message
+    assert "Spark does not pass a table's OPTIONS to a Python source" in message
     assert set(client.ledgers()) == before
     assert table.log not in client.logs()

@@ -320,7 +320,7 @@ def test_new_checkpoint_under_a_used_name_fails_and_no_row_is_lost(spark, table,
     assert [(item["name"], item["version"]) for item in first] == [("copy", 3)]
     assert f"version 0 of 'copy' cannot be published in log {target.log}" in message
     assert f"by query {first[0]['query']}" in message
-    assert "None of its 15 rows was written" in message
+    assert "Its 15 rows were not written" in message
     assert "txnVersion 4 " in message
     assert written(target) == list(range(10))
     # The remedy of the message: everything that the new query reads is there then.

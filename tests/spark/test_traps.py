@@ -150,7 +150,7 @@ def _options(cluster, table) -> SourceOptions:
 
 
 def test_stop_never_called_leaves_nothing(spark, table, client, tmp_path):
-    """Spark ends a stream's planning process without a word: nothing of it may be left at the cluster."""
+    """Spark ends a stream's planning process without a message: nothing of it may be left at the cluster."""
     texts(table, 0, 5)
     before = _nodes(client, "/ledgers"), _nodes(client, "/bkspark")
     stream = table.stream("value string", startingOffsets="earliest").writeStream.format("noop")

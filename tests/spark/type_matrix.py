@@ -63,7 +63,7 @@ VALUES = {
 }
 """Two values of each type, as SQL; a null is added to both."""
 NEWER = frozenset() if hasattr(pyspark.sql.types, "TimeType") else frozenset({"time(6)"})
-"""Types that this Spark has not."""
+"""Types that this Spark does not have."""
 
 HEAD = """# Spark's types in payload formats
 

@@ -118,7 +118,7 @@ class BeyondInferredError(ValueError):
     """A payload has a column, or a member of a struct, that the columns of the read lack: it would be lost."""
 
     def __init__(self, name: object) -> None:
-        super().__init__(f"it has a column '{name}', which this read has not: name the columns by .schema()")
+        super().__init__(f"it has a column '{name}', which this read does not have: name the columns by .schema()")
         self.name = name
 
 

@@ -89,6 +89,6 @@ class RawEncoder(Encoder):
         column = batch.column(0)
         if column.null_count:
             raise MalformedPayload(
-                "column 'value' holds a null, which raw entries cannot: filter it out, or use payloadFormat arrow"
+                "column 'value' holds a null, which raw entries cannot hold: filter it out, or use payloadFormat arrow"
             )
         yield EntryBatch.from_arrow(column)

@@ -232,7 +232,7 @@ def _inferred_type(name: Any, cells: list[Any], *, is_sparks: bool) -> pa.DataTy
         if is_sparks:
             is_number = all(cell is None or type(cell) in (int, float) for cell in cells)
             return pa.float64() if is_number else pa.string()
-        raise ValueError(f"column '{name}' has values of no one type ({error})") from None
+        raise ValueError(f"column '{name}' has values of several types ({error})") from None
 
 
 def _without_null_type(kind: pa.DataType) -> pa.DataType:

@@ -130,7 +130,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     errors: Sequence[tuple[str, str]] = [
         ("400", "a parameter or the body is wrong"),
         ("401", "there is no credential, or one that is not known"),
-        ("403", "the caller has not the role, or the request may come from a page of another site"),
+        ("403", "the caller does not have the role, or the request may come from a page of another site"),
         ("404", "there is no such thing"),
         ("413", "the body is too large"),
         ("421", "the host name is not the bookie's"),

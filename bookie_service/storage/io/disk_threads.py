@@ -107,8 +107,8 @@ class DiskThreads:
                 self._late_since[place] = time.monotonic()
                 logger.warning(
                     "the disk of %s has not finished its part of a flush for %g s: adds and the other ledger "
-                    "directories go on without it. Until it answers the marks may stay where they are, so the journal "
-                    "grows, and reads of what is stored there may wait",
+                    "directories continue without it. Until it answers the marks may stay where they are, so the "
+                    "journal grows, and reads of what is stored there may wait",
                     self._directories[place],
                     self.stall_s,
                 )

@@ -411,7 +411,7 @@ class LocalFiles(ReadOnlyFiles):
                 os.chown(directory, -1, self._group_id)
             except PermissionError as error:
                 raise OSError(
-                    error.errno, f"group {self._group_id} of permittedFileGroup is none of this user's", directory
+                    error.errno, f"this user is not in group {self._group_id} of permittedFileGroup", directory
                 ) from None
         # After the owner: a change of the owner clears the bit that makes new files inherit the group.
         os.chmod(directory, self._directory_mode)

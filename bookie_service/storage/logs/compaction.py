@@ -370,7 +370,7 @@ class Compactor:
     def _reading(self, log_id: int) -> Iterator[tuple[LogScan, IndexView, str]]:
         """Open a log for a scan, and the index for this thread."""
         path = self._store.logs.path(log_id)
-        assert path is not None, f"entry log {log_id:x} is none of the rotated ones"
+        assert path is not None, f"entry log {log_id:x} is not a rotated one"
         index = self._store.index.view(_OPEN_FILES_MAX)
         file = self._files.open(path)
         try:
