@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bkspark.core.reader import AdaptiveReadSize, GroupRead
+from bkspark.core.reader import AdaptiveReadSize, EntrySpan, GroupRead, groups
+from bkspark.core.striping import write_set
 from bkspark.errors import BookieUnavailable, NoSuchEntry, ProtocolError, ReadFailed
 
 NOT_THERE = NoSuchEntry("not there")
@@ -92,3 +93,32 @@ def test_pace_goes_by_the_largest_entry_and_grows_to_twice_as_many_at_most() -> 
     few = AdaptiveReadSize(5, 50)
     few.on_entries(0)
     assert few.entries == 5
+
+
+# ---- which replicas are asked in which order ----
+
+FIVE = ("b0", "b1", "b2", "b3", "b4")
+
+
+def orders(span, write_quorum, preferred=None, **others):
+    return {group.missing.item(0): list(group.replicas) for group in groups(span, 5, write_quorum, preferred, **others)}
+
+
+@pytest.mark.parametrize("write_quorum", [1, 2, 3, 4])
+def test_replicas_of_a_striped_entry_are_its_write_set_in_order(write_quorum):
+    span = EntrySpan(7, 12, FIVE)
+    expected = {entry: [FIVE[slot] for slot in write_set(entry, 5, write_quorum)] for entry in range(7, 12)}
+    assert orders(span, write_quorum) == expected
+    all_groups = groups(EntrySpan(7, 30, FIVE), 5, write_quorum, None)
+    assert sorted(entry for group in all_groups for entry in group.missing.tolist()) == [*range(7, 30)]
+    assert {(entry % 5) for entry in all_groups[1].missing.tolist()} == {8 % 5}
+
+
+def test_preferred_replica_comes_first_slow_ones_later_and_those_that_failed_last():
+    span = EntrySpan(0, 1, FIVE[:3])
+    assert orders(span, 3) == {0: ["b0", "b1", "b2"]}
+    assert orders(span, 3, "b2") == {0: ["b2", "b0", "b1"]}
+    assert orders(span, 3, "b4") == {0: ["b0", "b1", "b2"]}
+    assert orders(span, 3, avoided=frozenset({"b0"})) == {0: ["b1", "b2", "b0"]}
+    assert orders(span, 3, slow=frozenset({"b0"})) == {0: ["b1", "b2", "b0"]}
+    assert orders(span, 3, "b0", avoided=frozenset({"b0"}), slow=frozenset({"b1"})) == {0: ["b2", "b1", "b0"]}
