@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bkspark.core.reader import AdaptiveReadSize, EntrySpan, GroupRead, groups
+from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.core.reader import AdaptiveReadSize, EntrySpan, GroupRead, groups, next_span
 from bkspark.core.striping import write_set
 from bkspark.errors import BookieUnavailable, NoSuchEntry, ProtocolError, ReadFailed
 
@@ -122,3 +123,13 @@ def test_preferred_replica_comes_first_slow_ones_later_and_those_that_failed_las
     assert orders(span, 3, avoided=frozenset({"b0"})) == {0: ["b1", "b2", "b0"]}
     assert orders(span, 3, slow=frozenset({"b0"})) == {0: ["b1", "b2", "b0"]}
     assert orders(span, 3, "b0", avoided=frozenset({"b0"}), slow=frozenset({"b1"})) == {0: ["b2", "b1", "b0"]}
+
+
+def test_span_ends_with_its_fragment_and_has_that_ones_bookies():
+    metadata = LedgerMetadata(1, 1, 1, (Fragment(0, ("a",)), Fragment(10, ("b",)), Fragment(20, ("c",))))
+    assert next_span(metadata, 0, 100, 1000) == EntrySpan(0, 10, ("a",))
+    assert next_span(metadata, 9, 100, 1000) == EntrySpan(9, 10, ("a",))
+    assert next_span(metadata, 10, 100, 1000) == EntrySpan(10, 20, ("b",))
+    assert next_span(metadata, 10, 15, 1000) == EntrySpan(10, 15, ("b",))
+    assert next_span(metadata, 12, 100, 3) == EntrySpan(12, 15, ("b",))
+    assert next_span(metadata, 25, 100, 1000) == EntrySpan(25, 100, ("c",))

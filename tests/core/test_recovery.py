@@ -626,3 +626,39 @@ def test_answers_after_the_failure_of_a_recovery_change_nothing():
         assert read_answer(core, slot, reads[0].entry_ids, Response.FAILED, error=refusal) == []
         assert core.on_fence_answer(slot, Response.FAILED, error=refusal) == []
     assert core.state is RecoveryState.FAILED
+
+
+def test_recovery_that_fails_names_the_first_error_of_a_bookie():
+    core = RecoveryCore(5, LedgerMetadata(3, 3, 2, ONE_FRAGMENT), 0)
+    core.start()
+    core.on_metadata_written(core.metadata.in_recovery(), 1)
+    core.on_fence_answer(0, Response.FAILED, error=BookieUnavailable("the first", bookie="b1"))
+    core.on_fence_answer(1, Response.FAILED, error=RequestTimeout("the second", bookie="b2"))
+    (failed,) = core.on_fence_answer(2, Response.NEGATIVE)
+    assert "the first" in str(failed.error)
+    assert failed.error.bookie == "b1"
+
+
+def test_length_that_cannot_be_read_fails_the_recovery_with_the_first_error_of_all():
+    fragments = (Fragment(0, BOOKIES), Fragment(1000, ("b4", "b5", "b6")))
+    for earlier in (None, BookieUnavailable("the first")):
+        core = RecoveryCore(5, LedgerMetadata(3, 3, 2, fragments), 0)
+        core.start()
+        core.on_metadata_written(core.metadata.in_recovery(), 1)
+        answer = Response.NEGATIVE if earlier is None else Response.FAILED
+        core.on_fence_answer(0, answer, error=earlier)
+        todo = [*core.on_fence_answer(1, Response.NEGATIVE), *core.on_fence_answer(2, Response.NEGATIVE)]
+        while not isinstance(todo[0], effects.ReadLength):
+            read = todo.pop(0)
+            todo += read_answer(core, read.slot, read.entry_ids, Response.NEGATIVE)
+        (failed,) = core.on_length(None, ReadFailed("the last one"))
+        assert "entry 999, the last one, could not be read" in str(failed.error)
+        assert ("the first" if earlier else "(the last one)") in str(failed.error)
+
+
+def test_ensemble_that_is_too_large_to_be_recovered_is_an_error_at_its_first_entry():
+    bookies = tuple(f"b{number}" for number in range(65))
+    core = RecoveryCore(5, LedgerMetadata(65, 2, 2, (Fragment(0, bookies),)), 0)
+    (failed,) = core.start()
+    assert (failed.error.ledger_id, failed.error.entry_id) == (5, 0)
+    assert core.state is RecoveryState.FAILED

@@ -419,3 +419,29 @@ def test_bookie_that_is_to_be_replaced_is_not_there_to_do_without_another():
     assert slots.all[2].needs_replacement
     assert not slots.can_do_without(slots.all[1])
     assert slots.can_do_without(slots.all[2])
+
+
+def test_failed_bookie_owes_nothing_and_is_not_waited_for():
+    writer = Writer()
+    writer.add(3)
+    assert writer.core.has_outstanding(2)
+    writer.fail(2)
+    assert not writer.core.has_outstanding(2)
+    assert writer.core.slots.all[2].owed == ()
+
+
+def test_new_bookie_gets_what_is_retained_of_acknowledged_batches_but_not_what_is_acknowledged():
+    """Its first entry is the first one above the LAC."""
+    writer = Writer()
+    writer.add(4)
+    writer.reply(0, 0, 1)
+    writer.reply(1, 0, 1)
+    assert writer.core.pending.first_retained(writer.core.lac) == 2
+    assert writer.core.pending.first_retained(-1) == 0
+    writer.fail(2)
+    assert sent_to(writer.change_to("b4")) == {"b4": [2, 3]}
+    writer.reply(0, 2, 3)
+    writer.reply(2, 2, 3)
+    assert writer.acknowledged == 3
+    empty = Writer()
+    assert empty.core.pending.first_retained(-1) == 0
