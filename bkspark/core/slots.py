@@ -125,11 +125,6 @@ class Slot:
         return self.phase is not Phase.LEFT_OUT and self.phase is not Phase.ON_TRIAL
 
     @property
-    def is_served(self) -> bool:
-        """Whether every entry goes to the bookie, or is held for it."""
-        return self.phase is Phase.SERVING or self.phase is Phase.REFUSING
-
-    @property
     def outstanding(self) -> int:
         """How many entries the bookie owes answers for."""
         count = 0

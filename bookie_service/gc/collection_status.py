@@ -43,7 +43,6 @@ class CollectionStatus:
     minor_count: int = 0
     major_count: int = 0
     passes: int = 0
-    failed_removals: int = 0
     deleted_ledgers: int = 0
     deleted_bytes: int = 0
     compacted_bytes: int = 0

@@ -149,7 +149,8 @@ class GarbageCollector:
     ) -> None:
         """`flush()` returns when everything added before is in entry logs and index; `on_failure(error)`: the index or
         the list of logs may be half changed, and the process must end. `room()`: room of the ledger directories.
-        `on_no_space()`: a compaction found a disk full. `clock_s()`: measures the time between passes.
+        `on_no_space()`: a compaction found a disk full. `clock_s()`: measures the time between passes, and between
+        compactions.
         `copies_at_once`: how many logs, of different ledger directories, compaction copies at the same time.
         """
         self._store = store
@@ -167,7 +168,8 @@ class GarbageCollector:
         self._waiting: list[_Request] = []
         self.status = CollectionStatus()
         self._task: asyncio.Task[None] | None = None
-        self._minor_at = self._major_at = self._overreplicated_at = time.monotonic()
+        self._clock_s = clock_s
+        self._minor_at = self._major_at = self._overreplicated_at = clock_s()
         self._proofs = DeletionProofs(
             store.index,
             metadata_view,
@@ -304,7 +306,7 @@ class GarbageCollector:
         await self._drop(deleted.tolist(), report)
 
     async def _drop_overreplicated(self, report: PassReport) -> None:
-        self._overreplicated_at = time.monotonic()
+        self._overreplicated_at = self._clock_s()
         pace = self._metadata_pace()
         own = await self._apart(self._store.index.ledger_ids)
         # One by one: a list of a million would block the event loop.
@@ -316,7 +318,7 @@ class GarbageCollector:
 
     def _is_overreplication_due(self) -> bool:
         interval_s = self._options.overreplicated_interval_s
-        return 0 < interval_s <= time.monotonic() - self._overreplicated_at
+        return 0 < interval_s <= self._clock_s() - self._overreplicated_at
 
     async def _drop(self, ledger_ids: Sequence[int], report: PassReport) -> None:
         """Drop ledgers that have nothing left to flush; a later pass drops the others."""
@@ -347,7 +349,7 @@ class GarbageCollector:
 
     def _level(self, is_forced: bool, may_major: bool, may_minor: bool) -> CompactionLevel:
         """Return the compaction of this pass, and record its time."""
-        options, now, room = self._options, time.monotonic(), self._room()
+        options, now, room = self._options, self._clock_s(), self._room()
         status, when_full = self.status, options.compact_when_full
         minor = gc_policy.OFF if status.is_minor_suspended else options.minor
         major = gc_policy.OFF if status.is_major_suspended else options.major

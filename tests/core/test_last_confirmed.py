@@ -48,3 +48,12 @@ def test_explicit_lac_counts_and_covers_nothing_by_itself():
     assert not core.is_covered
     core.on_nothing(2)
     assert core.result().lac == 6
+
+
+def test_first_failure_is_what_the_error_names():
+    core = asked()
+    core.on_failure(DigestMismatch("the first", bookie="b2"))
+    core.on_failure(DigestMismatch("the second", bookie="b3"))
+    with pytest.raises(ReadFailed, match="the first") as caught:
+        core.result()
+    assert caught.value.bookie == "b2"

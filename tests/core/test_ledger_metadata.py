@@ -98,3 +98,9 @@ def test_ensemble_changes_from_its_first_entry_on_and_replaces_one_that_got_no_e
     assert change_ensemble([first], 0, other) == (Fragment(0, other),)
     with pytest.raises(ValueError, match="entry 4 lies before the last fragment, at 5"):
         change_ensemble(changed, 4, THREE)
+
+
+@pytest.mark.parametrize("bookie", ["", "a/b", "two words"])
+def test_bookie_with_a_name_that_cannot_be_is_refused(bookie):
+    with pytest.raises(ValueError, match="bookie"):
+        LedgerMetadata(2, 2, 2, (Fragment(0, ("b1", bookie)),))

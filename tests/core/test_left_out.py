@@ -411,3 +411,41 @@ def test_limits_of_callers_bound_what_counts_as_lag():
     assert (limits.slow_lag_entries, limits.slow_lag_bytes) == (500, 1 << 19)
     limits = WriterLimits.of(WriterOptions(slow_lag_entries=7, slow_lag_bytes=8))
     assert (limits.slow_lag_entries, limits.slow_lag_bytes) == (7, 8)
+
+
+def test_probe_is_answered_among_other_entries():
+    writer = left_out()
+    append(writer, 3, 0, 1)
+    tick(writer, 3)
+    assert probed(tick(writer, 4.1)) == (2, 20)
+    writer.reply(2, 18, 19, 20, now_ns=5 * SECOND)
+    assert set(sent_to(writer.add(1, 5 * SECOND))) == {"b1", "b2", "b3"}
+
+
+def test_bookie_that_fails_its_trial_is_probed_after_a_pause_as_one_whose_probe_was_answered():
+    writer = left_out()
+    returned(writer, 3)
+    append(writer, 4.1, 0, 1)
+    drops = tick(writer, 6.3)
+    assert not writer.core.slots.all[2].takes_part
+    assert effects.DropIfSilent("b3") in drops
+    append(writer, 6.4, 0, 1)
+    # No probe is under way that could expire; the next one has its pause from now on.
+    assert writer.core.slots.all[2].probe is None or not writer.core.slots.all[2].probe.is_under_way
+    assert probed(tick(writer, 6.5)) is None
+    assert probed(tick(writer, 8.6)) is not None
+
+
+def test_bookie_that_refuses_load_has_skipped_nothing():
+    """It may have taken later entries; what it refused is sent again."""
+    writer = Writer(options=LIMITS)
+    writer.add(6)
+    writer.reply(2, 3, status=Status.ETOOMANYREQUESTS)
+    writer.reply(2, 5)
+    slot = writer.core.slots.all[2]
+    assert slot.answered_to == 5
+    assert not slot.has_skipped(3)
+    serving = writer.core.slots.all[1]
+    writer.reply(1, 5)
+    assert serving.has_skipped(3)
+    assert not serving.has_skipped(6)

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from bkspark.core.placement import RACK_DEFAULT, Topology, choose_ensemble, choose_replacements
+from bkspark.core.placement import COMBINATIONS_MAX, RACK_DEFAULT, Topology, choose_ensemble, choose_replacements
 from bkspark.core.striping import write_set
 from bkspark.errors import NotEnoughBookies
 
@@ -225,3 +225,13 @@ def test_lost_hosts_and_racks_of_a_hundred_bookies_cost_one_copy_and_their_load_
         assert max(received.values()) <= 2 * sum(received.values()) / len(alive) + 8
     held = Counter(bookie for ensemble in ledgers for bookie in ensemble)
     assert max(held.values()) <= 2 * sum(held.values()) / len(alive)
+
+
+def test_replacements_are_found_where_there_are_more_places_than_combinations_are_tried():
+    where = {f"b{number}": f"/r{number}" for number in range(COMBINATIONS_MAX + 10)}
+    topology = Topology(where, racks_min=2)
+    spare = set(where) - {"b0", "b1", "b2"}
+    found = choose_replacements(("b0", "b1", "b2"), (0, 2), spare, 3, random.Random(1), topology)
+    assert set(found) == {0, 2}
+    assert len(set(found.values())) == 2
+    assert set(found.values()) <= spare

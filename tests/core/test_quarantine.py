@@ -44,3 +44,12 @@ def test_failures_in_quarantine_do_not_prolong_it():
     for second in (0, 2, 4, 6, 1000, 1800):
         it.on_failure("a", second * SECOND)
     assert it.members(1805 * SECOND) == frozenset()
+
+
+def test_failures_of_one_incident_count_once_also_when_it_is_not_the_first():
+    it = quarantine()
+    for second in (0, 5, 5.5, 5.9):
+        it.on_failure("a", round(second * SECOND))
+    assert it.members(6 * SECOND) == frozenset()
+    it.on_failure("a", 7 * SECOND)
+    assert it.members(7 * SECOND) == {"a"}

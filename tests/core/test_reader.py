@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bkspark.core.reader import AdaptiveReadSize, GroupRead
+from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.core.reader import AdaptiveReadSize, EntrySpan, GroupRead, groups, next_span
+from bkspark.core.striping import write_set
 from bkspark.errors import BookieUnavailable, NoSuchEntry, ProtocolError, ReadFailed
 
 NOT_THERE = NoSuchEntry("not there")
@@ -92,3 +94,42 @@ def test_pace_goes_by_the_largest_entry_and_grows_to_twice_as_many_at_most() -> 
     few = AdaptiveReadSize(5, 50)
     few.on_entries(0)
     assert few.entries == 5
+
+
+# ---- which replicas are asked in which order ----
+
+FIVE = ("b0", "b1", "b2", "b3", "b4")
+
+
+def orders(span, write_quorum, preferred=None, **others):
+    return {group.missing.item(0): list(group.replicas) for group in groups(span, 5, write_quorum, preferred, **others)}
+
+
+@pytest.mark.parametrize("write_quorum", [1, 2, 3, 4])
+def test_replicas_of_a_striped_entry_are_its_write_set_in_order(write_quorum):
+    span = EntrySpan(7, 12, FIVE)
+    expected = {entry: [FIVE[slot] for slot in write_set(entry, 5, write_quorum)] for entry in range(7, 12)}
+    assert orders(span, write_quorum) == expected
+    all_groups = groups(EntrySpan(7, 30, FIVE), 5, write_quorum, None)
+    assert sorted(entry for group in all_groups for entry in group.missing.tolist()) == [*range(7, 30)]
+    assert {(entry % 5) for entry in all_groups[1].missing.tolist()} == {8 % 5}
+
+
+def test_preferred_replica_comes_first_slow_ones_later_and_those_that_failed_last():
+    span = EntrySpan(0, 1, FIVE[:3])
+    assert orders(span, 3) == {0: ["b0", "b1", "b2"]}
+    assert orders(span, 3, "b2") == {0: ["b2", "b0", "b1"]}
+    assert orders(span, 3, "b4") == {0: ["b0", "b1", "b2"]}
+    assert orders(span, 3, avoided=frozenset({"b0"})) == {0: ["b1", "b2", "b0"]}
+    assert orders(span, 3, slow=frozenset({"b0"})) == {0: ["b1", "b2", "b0"]}
+    assert orders(span, 3, "b0", avoided=frozenset({"b0"}), slow=frozenset({"b1"})) == {0: ["b2", "b1", "b0"]}
+
+
+def test_span_ends_with_its_fragment_and_has_that_ones_bookies():
+    metadata = LedgerMetadata(1, 1, 1, (Fragment(0, ("a",)), Fragment(10, ("b",)), Fragment(20, ("c",))))
+    assert next_span(metadata, 0, 100, 1000) == EntrySpan(0, 10, ("a",))
+    assert next_span(metadata, 9, 100, 1000) == EntrySpan(9, 10, ("a",))
+    assert next_span(metadata, 10, 100, 1000) == EntrySpan(10, 20, ("b",))
+    assert next_span(metadata, 10, 15, 1000) == EntrySpan(10, 15, ("b",))
+    assert next_span(metadata, 12, 100, 3) == EntrySpan(12, 15, ("b",))
+    assert next_span(metadata, 25, 100, 1000) == EntrySpan(25, 100, ("c",))

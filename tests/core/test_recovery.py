@@ -9,6 +9,7 @@ from bkspark.core import effects
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.recovery import WINDOW_BYTES_MAX, WINDOW_ENTRIES_MAX, WINDOW_FIRST, RecoveryCore, RecoveryState
 from bkspark.core.recovery_window import Response
+from bkspark.core.striping import write_set
 from bkspark.errors import BookieUnavailable, LedgerRecoveryFailed, ReadFailed, RequestTimeout, UnauthorizedAccess
 
 BOOKIES = ("b1", "b2", "b3")
@@ -583,3 +584,81 @@ def test_ensemble_too_large_for_masks_is_a_failed_recovery():
     assert isinstance(failed, effects.Fail)
     assert isinstance(failed.error, LedgerRecoveryFailed)
     assert "an ensemble of 65 bookies" in str(failed.error)
+
+
+def test_striped_entries_are_asked_of_their_write_sets_alone():
+    """3/2/2: bookie n mod 3 and the next one have entry n."""
+    holders = {
+        bookie: {entry for entry in range(9) if slot in write_set(entry, 3, 2)} for slot, bookie in enumerate(BOOKIES)
+    }
+    recovery = Recovery(holders, quorums=(3, 2, 2))
+    assert closed_at(recovery) == 8
+    for bookie, ids in recovery.reads:
+        assert all(BOOKIES.index(bookie) in write_set(entry, 3, 2) for entry in ids)
+
+
+def test_copy_of_the_last_entry_before_the_fragment_does_not_make_the_first_window_small():
+    fragments = (Fragment(0, BOOKIES), Fragment(1000, ("b4", "b5", "b6")))
+    recovery = Recovery({bookie: {999} for bookie in ("b4", "b5", "b6")}, fragments=fragments)
+    assert closed_at(recovery) == 999
+    asked = {entry for _, ids in recovery.reads for entry in ids}
+    assert asked == {*range(1000, 1000 + WINDOW_FIRST)}
+
+
+def test_answers_after_the_failure_of_a_recovery_change_nothing():
+    recovery = Recovery(held(b1=3, b2=3, b3=3))
+    core = recovery.core
+    todo, reads = list(core.start()), []
+    while todo:
+        effect = todo.pop(0)
+        if isinstance(effect, effects.RecoveryRead):
+            reads.append(effect)
+        else:
+            todo += recovery.perform(effect)
+    refusal = UnauthorizedAccess("not yours")
+    (failed,) = read_answer(core, reads[0].slot, reads[0].entry_ids, Response.FAILED, error=refusal)
+    assert isinstance(failed, effects.Fail)
+    assert failed.error is refusal
+    assert core.state is RecoveryState.FAILED
+    for slot in range(3):
+        for answer in (Response.NEGATIVE, Response.FOUND, Response.REFUSED):
+            assert read_answer(core, slot, reads[0].entry_ids, answer) == []
+        assert read_answer(core, slot, reads[0].entry_ids, Response.FAILED, error=refusal) == []
+        assert core.on_fence_answer(slot, Response.FAILED, error=refusal) == []
+    assert core.state is RecoveryState.FAILED
+
+
+def test_recovery_that_fails_names_the_first_error_of_a_bookie():
+    core = RecoveryCore(5, LedgerMetadata(3, 3, 2, ONE_FRAGMENT), 0)
+    core.start()
+    core.on_metadata_written(core.metadata.in_recovery(), 1)
+    core.on_fence_answer(0, Response.FAILED, error=BookieUnavailable("the first", bookie="b1"))
+    core.on_fence_answer(1, Response.FAILED, error=RequestTimeout("the second", bookie="b2"))
+    (failed,) = core.on_fence_answer(2, Response.NEGATIVE)
+    assert "the first" in str(failed.error)
+    assert failed.error.bookie == "b1"
+
+
+def test_length_that_cannot_be_read_fails_the_recovery_with_the_first_error_of_all():
+    fragments = (Fragment(0, BOOKIES), Fragment(1000, ("b4", "b5", "b6")))
+    for earlier in (None, BookieUnavailable("the first")):
+        core = RecoveryCore(5, LedgerMetadata(3, 3, 2, fragments), 0)
+        core.start()
+        core.on_metadata_written(core.metadata.in_recovery(), 1)
+        answer = Response.NEGATIVE if earlier is None else Response.FAILED
+        core.on_fence_answer(0, answer, error=earlier)
+        todo = [*core.on_fence_answer(1, Response.NEGATIVE), *core.on_fence_answer(2, Response.NEGATIVE)]
+        while not isinstance(todo[0], effects.ReadLength):
+            read = todo.pop(0)
+            todo += read_answer(core, read.slot, read.entry_ids, Response.NEGATIVE)
+        (failed,) = core.on_length(None, ReadFailed("the last one"))
+        assert "entry 999, the last one, could not be read" in str(failed.error)
+        assert ("the first" if earlier else "(the last one)") in str(failed.error)
+
+
+def test_ensemble_that_is_too_large_to_be_recovered_is_an_error_at_its_first_entry():
+    bookies = tuple(f"b{number}" for number in range(65))
+    core = RecoveryCore(5, LedgerMetadata(65, 2, 2, (Fragment(0, bookies),)), 0)
+    (failed,) = core.start()
+    assert (failed.error.ledger_id, failed.error.entry_id) == (5, 0)
+    assert core.state is RecoveryState.FAILED

@@ -176,3 +176,16 @@ def test_ensembles_of_up_to_64_bookies_fit(ensemble_size: int) -> None:
     for slot, ids in asked.items():
         take(window, slot, dict.fromkeys(ids, Response.FOUND))
     assert window.found.all()
+
+
+@pytest.mark.parametrize("entry", [7, 8, 9, 13, 14])
+def test_answer_for_an_entry_outside_the_window_counts_for_none_inside(entry: int) -> None:
+    """A late answer of an earlier window: 7 is as far before this one as 10 is before its end."""
+    window = RecoveryWindow(10, 3, 3, 3)
+    ask(window, replicas=3)
+    for slot in range(3):
+        assert take(window, slot, {entry: Response.NEGATIVE}) == []
+        assert take(window, slot, {entry: Response.FOUND}) == []
+    assert window.negatives.tolist() == [0, 0, 0]
+    assert not window.found.any()
+    assert window.waiting.tolist() == [0b111] * 3

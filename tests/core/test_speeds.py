@@ -110,3 +110,13 @@ def test_slow_replicas_are_asked_after_the_others_and_before_those_that_failed()
     span = EntrySpan(0, 10, BOOKIES)
     (group,) = groups(span, 5, 3, "b1", frozenset({"b2"}), frozenset({"b1"}))
     assert [group.next_replica() for _ in range(3)] == ["b3", "b1", "b2"]
+
+
+def test_client_that_knew_enough_of_one_bookie_still_does_after_a_pause():
+    speeds = ReadSpeeds()
+    for number in range(KNOWN_ANSWERS_MIN):
+        assert not speeds.is_informed
+        speeds.on_answer("a", 100, 0.001, float(number) / 100)
+    assert speeds.is_informed
+    speeds.on_answer("a", 100, 0.001, 10 * TRY_AGAIN_S)
+    assert speeds.is_informed

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from bkspark.core import effects
-from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.pipeline import WriterState
 from bkspark.core.writer_options import WriterOptions
-from bkspark.errors import LedgerClosed, LedgerFenced, MetadataError, NotEnoughBookies, UnauthorizedAccess
+from bkspark.errors import ClientClosed, LedgerClosed, LedgerFenced, MetadataError, NotEnoughBookies, UnauthorizedAccess
 from bkspark.wire.status import Status
 from tests.core.writing import SECOND_NS, Writer, sent_to
 
@@ -354,3 +354,94 @@ def test_thousands_of_entries_in_flight_are_acknowledged_in_order_whichever_book
     assert writer.acknowledged == 9_999
     writer.reply(0, *range(10_000, 10_003))
     assert writer.acknowledged == 10_002
+
+
+def test_votes_of_bookies_outside_the_write_set_release_nothing():
+    writer = Writer((3, 2, 2))
+    writer.add(2)
+    writer.reply(0, 0)
+    assert writer.reply(2, 0) == []
+    assert writer.acknowledged == -1
+    assert [type(effect) for effect in writer.reply(1, 0)] == [effects.Acknowledge]
+
+
+@pytest.mark.parametrize("state", [LedgerState.IN_RECOVERY, LedgerState.CLOSED])
+def test_metadata_that_are_no_longer_open_end_a_writer_that_is_not_closing(state):
+    writer = Writer()
+    stored = writer.metadata.in_recovery() if state is LedgerState.IN_RECOVERY else writer.metadata.closed(-1, 0)
+    assert writer.core.on_metadata_seen(writer.metadata) == []
+    (failed,) = writer.core.on_metadata_seen(stored)
+    assert isinstance(failed, effects.Fail)
+    assert isinstance(failed.error, LedgerFenced)
+    assert writer.core.on_metadata_seen(stored) == []
+    closing = Writer()
+    closing.core.close()
+    assert closing.core.on_metadata_seen(stored) == []
+    closing.core.on_metadata_written(closing.metadata.closed(-1, 0), 1)
+    assert closing.core.on_metadata_seen(stored) == []
+    assert closing.core.state is WriterState.CLOSED
+
+
+def test_writer_that_is_closed_or_failed_cannot_be_closed_again():
+    closed = Writer()
+    closed.core.close()
+    closed.core.on_metadata_written(closed.metadata.closed(-1, 0), 1)
+    with pytest.raises(LedgerClosed):
+        closed.core.close()
+    failed = Writer()
+    error = ClientClosed("the client was closed")
+    (effect,) = failed.core.give_up(error)
+    assert isinstance(effect, effects.Fail)
+    assert effect.error is error
+    with pytest.raises(ClientClosed):
+        failed.core.close()
+
+
+def test_writer_that_ended_cannot_be_given_up():
+    closed = Writer()
+    closed.core.close()
+    closed.core.on_metadata_written(closed.metadata.closed(-1, 0), 1)
+    assert closed.core.give_up(ClientClosed("late")) == []
+    assert closed.core.state is WriterState.CLOSED
+    assert closed.core.error is None
+    failed = Writer()
+    failed.core.give_up(ClientClosed("first"))
+    assert failed.core.give_up(ClientClosed("second")) == []
+    assert str(failed.core.error) == "first"
+
+
+def test_bookie_that_is_to_be_replaced_is_not_there_to_do_without_another():
+    writer = Writer()
+    slots = writer.core.slots
+    assert slots.can_do_without(slots.all[1])
+    writer.add(1)
+    writer.fail(2)
+    assert slots.all[2].needs_replacement
+    assert not slots.can_do_without(slots.all[1])
+    assert slots.can_do_without(slots.all[2])
+
+
+def test_failed_bookie_owes_nothing_and_is_not_waited_for():
+    writer = Writer()
+    writer.add(3)
+    assert writer.core.has_outstanding(2)
+    writer.fail(2)
+    assert not writer.core.has_outstanding(2)
+    assert writer.core.slots.all[2].owed == ()
+
+
+def test_new_bookie_gets_what_is_retained_of_acknowledged_batches_but_not_what_is_acknowledged():
+    """Its first entry is the first one above the LAC."""
+    writer = Writer()
+    writer.add(4)
+    writer.reply(0, 0, 1)
+    writer.reply(1, 0, 1)
+    assert writer.core.pending.first_retained(writer.core.lac) == 2
+    assert writer.core.pending.first_retained(-1) == 0
+    writer.fail(2)
+    assert sent_to(writer.change_to("b4")) == {"b4": [2, 3]}
+    writer.reply(0, 2, 3)
+    writer.reply(2, 2, 3)
+    assert writer.acknowledged == 3
+    empty = Writer()
+    assert empty.core.pending.first_retained(-1) == 0

@@ -381,6 +381,21 @@ def test_an_entry_that_is_too_large_fails_alone_and_before_anything_is_made(tmp_
     run(tmp_path, test)
 
 
+def test_largest_entry_of_a_ledger_is_the_largest_of_a_log(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        async with await client.create(**ONE) as ledger:
+            largest = bytes(ledger.entry_bytes_max)
+        async with await client.log("clicks").open_for_writing(**ONE) as writer:
+            await writer.append(largest)
+            await writer.append_many([largest])
+            for append in (writer.append(largest + b"x"), writer.append_many([largest + b"x"])):
+                with pytest.raises(ValueError, match="nettyMaxFrameSizeBytes"):
+                    await append
+
+    run(tmp_path, test)
+
+
 def test_who_is_cancelled_in_the_middle_of_a_roll_takes_no_later_entry_from_readers(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         log = cluster.client().log("clicks")
