@@ -19,6 +19,7 @@ import pyarrow.types as kinds
 
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError, MalformedPayload
+from bkspark.spark.formats.arrow_types import in_microseconds, is_finer_than_spark
 from bkspark.spark.formats.compression import NONE, UNCOMPRESSED, Compression
 from bkspark.spark.formats.decoding import BeyondInferredError, Decoder, MalformedMode, Rows, check_nulls
 from bkspark.spark.formats.encoding import Encoder
@@ -119,9 +120,10 @@ def _column(table: pa.Table, field: pa.Field, *, is_whole: bool) -> pa.ChunkedAr
             raise ValueError(f"column '{field.name}' is {column.type}, and {field.type} is expected{remedy}")
         if is_whole and (member := _member_lost(column.type, field.type)) is not None:
             raise BeyondInferredError(member)
-        # pandas has nanoseconds; Spark's timestamps end at the microsecond.
-        is_finer = kinds.is_timestamp(column.type) and column.type.unit == "ns"
-        column = column.cast(field.type, safe=not is_finer)
+        if is_finer_than_spark(column.type):
+            # pandas has nanoseconds; Spark's times end at the microsecond.
+            column = column.cast(in_microseconds(column.type), safe=False)
+        column = column.cast(field.type)
     return check_nulls(column, field)
 
 
