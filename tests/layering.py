@@ -177,6 +177,7 @@ PURE = (
     "bkspark.pulsar.transactions",
     "bkspark.spark.foreign_options",
     "bkspark.spark.ledger_offsets",
+    "bkspark.spark.formats.arrow_types",
     "bkspark.spark.formats.compression",
     "bkspark.spark.offsets",
     "bkspark.spark.option",

@@ -273,6 +273,8 @@ def above_zero(text: str, what: str = "a number") -> float:
 
 def place_or_time(text: str) -> str | datetime:
     """An argparse type: a time (an age such as 7d, or ISO 8601), or the text of a position as it is."""
+    from bkspark.log.positions import EARLIEST, LATEST
+
     found = _AGE.fullmatch(text.strip())
     try:
         if found is not None:
@@ -281,6 +283,10 @@ def place_or_time(text: str) -> str | datetime:
     except OverflowError:
         raise argparse.ArgumentTypeError(f"{text!r} is before the year 1") from None
     except ValueError:
+        if not text.lstrip().startswith("{") and text.strip().lower() not in (EARLIEST, LATEST):
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not a position, earliest, latest, a time such as 2026-11-21T05:00Z, nor an age such as 7d"
+            ) from None
         return text
 
 

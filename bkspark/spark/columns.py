@@ -48,6 +48,7 @@ from pyspark.sql.types import (
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError
 from bkspark.log.positions import Position
+from bkspark.spark.formats.arrow_types import of_spark
 from bkspark.spark.formats.decoding import Decoder, MalformedMode, Rows
 from bkspark.spark.formats.raw import VALUE
 from bkspark.spark.formats.registry import columns_of, decoder_of
@@ -166,7 +167,8 @@ def inferred_columns(payload: pa.Schema) -> StructType:
     """
     try:
         # Before 4.2 a timestamp without zone becomes one with zone, unless a setting prevents it.
-        found = from_arrow_schema(_plain(payload), prefer_timestamp_ntz=True)
+        plain = pa.schema([column.with_type(of_spark(column.type)) for column in payload])
+        found = from_arrow_schema(plain, prefer_timestamp_ntz=True)
     except Exception as error:  # pyspark's error types differ between its versions
         raise ConfigurationError(
             f"the first entry has a column that Spark has no type for ({error}): name the columns to read by .schema()"
@@ -217,14 +219,6 @@ def _with_nulls(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {key: True if key in _NULL_KEYS else _with_nulls(item) for key, item in value.items()}
-
-
-def _plain(schema: pa.Schema) -> pa.Schema:
-    """Return the schema without dictionaries, which Spark does not know: their values take their place."""
-    fields = [
-        column.with_type(column.type.value_type) if pa.types.is_dictionary(column.type) else column for column in schema
-    ]
-    return pa.schema(fields)
 
 
 def row_assembler(schema: StructType, options: SourceOptions) -> RowAssembler:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql.types import DataType, StructField, StructType
 
@@ -16,7 +16,7 @@ from bkspark.log.formats import SchemaRef
 from bkspark.log.positions import Position
 from bkspark.log.schemas import SchemaChange, StoredSchema, in_effect
 from bkspark.log.snapshot import LogSnapshot
-from bkspark.spark.columns import arrow_schema
+from bkspark.spark.columns import all_nullable, arrow_schema
 from bkspark.spark.evolution import (
     Append,
     find,
@@ -231,8 +231,11 @@ async def planned_write(
     if snapshot is None or options.overwrite_schema or (is_overwrite and ref is None):
         return new_log_plan(options, rows, base)
     present = found if ref is None else await remembered(snapshot, ref)
+    # Entries that are there already may have nulls in any column.
+    first_columns = all_nullable(rows) if len(snapshot) else rows
     if present is None:
-        return new_log_plan(options, rows)
+        plan = new_log_plan(options, rows)
+        return replace(plan, change=SchemaChange(_stored(plan.payload_format, first_columns), base))
     log = snapshot.name
     payload_format = options.payload_format or present.payload_format
     if payload_format != present.payload_format:
@@ -246,7 +249,7 @@ async def planned_write(
             f"({', '.join(rows.names)[:500]}): select one as value, binary or string, write to another log, or replace "
             "the log (mode overwrite with overwriteSchema=true)"
         )
-    append = Append(log, payload_format, present.columns or rows, rows, merge=options.merge_schema)
+    append = Append(log, payload_format, present.columns or first_columns, rows, merge=options.merge_schema)
     return WritePlan(payload_format, append.entries, SchemaChange(_stored(payload_format, append.columns), base))
 
 

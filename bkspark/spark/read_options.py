@@ -19,9 +19,19 @@ MALFORMED_MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 READ_OPTIONS = (
     Option("startingOffsets", "starting_offsets", values.offset, READS, "earliest, latest, -N or a position's JSON"),
     Option("endingOffsets", "ending_offsets", values.offset, BATCHES, "latest, -N or a position's JSON", "latest"),
-    Option("startingTimestamp", "starting_timestamp", values.moment, READS, "without ledgers closed before this time"),
     Option(
-        "endingTimestamp", "ending_timestamp", values.moment, BATCHES, "without ledgers created at this time or later"
+        "startingTimestamp",
+        "starting_timestamp",
+        values.moment,
+        READS,
+        "begin at the first entry of this time",
+    ),
+    Option(
+        "endingTimestamp",
+        "ending_timestamp",
+        values.moment,
+        BATCHES,
+        "end before the first entry of this time",
     ),
     Option("payloadFormat", "payload_format", values.OneOf(*PAYLOAD_FORMATS), ANY, "what an entry holds"),
     Option(

@@ -176,6 +176,12 @@ def test_unusable_position_is_one_line_that_shows_it(console: Console, name, lin
     assert_one_line(console.fails(2, "log", "truncate", name, "--before", position), position)
 
 
+@pytest.mark.parametrize("before", ["tomorrow", "-1h", "5"])
+def test_what_truncate_takes_is_said(console: Console, name, before):
+    output = console.fails(2, "log", "truncate", name, f"--before={before}")
+    assert_one_line(output, repr(before), "position", "a time such as", "an age such as 7d")
+
+
 def test_too_few_bookies_make_no_log(console: Console, name, lines):
     assert_one_line(console.fails(1, "log", "append", name, lines, "--ensemble", 7), "7", "there are 3")
     assert name not in console.json("log", "list")["logs"]

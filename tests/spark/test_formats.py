@@ -164,6 +164,13 @@ def test_arrow_members_that_differ_in_case_or_digits_are_malformed():
             decoded("arrow", encoded("arrow", held), pa.schema({"s": wanted}))
 
 
+def test_columns_that_differ_in_case_alone_do_not_take_each_others_values():
+    entries = encoded("arrow", pa.record_batch({"A": pa.array([5])}))
+    both = decoded("arrow", entries, pa.schema({"a": pa.int64(), "A": pa.int64()}))
+    assert both.to_pylist() == [{"a": None, "A": 5}]
+    assert decoded("arrow", entries, pa.schema({"a": pa.int64()})).to_pylist() == [{"a": 5}]
+
+
 def test_arrow_entries_keep_to_the_target_size_and_the_row_order():
     batch = pa.record_batch({"n": pa.array(range(20_000)), "s": pa.array(["x" * (i % 90) for i in range(20_000)])})
     entries = encoded("arrow", batch, entry_bytes=64 * 1024)

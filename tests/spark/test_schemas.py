@@ -164,6 +164,13 @@ def test_a_null_in_a_column_that_is_not_null_fails_the_write(spark: SparkSession
     assert table.read().count() == 5
 
 
+def test_an_empty_dataframe_first_lets_later_rows_have_nulls(spark: SparkSession, table: Table) -> None:
+    table.write(spark.createDataFrame([], "id bigint, name string"))
+    table.write(spark.sql("SELECT 1L id, 'never null' name"))
+    table.write(spark.sql("SELECT 2L id, CAST(NULL AS STRING) name"))
+    assert sorted(table.read().collect()) == [(1, "never null"), (2, None)]
+
+
 def test_an_append_may_leave_columns_out_and_narrow_them(spark: SparkSession, table: Table) -> None:
     table.write(spark.sql("SELECT IF(id < 9, id, NULL) id, IF(id < 9, 's', NULL) s FROM range(1)"))
     table.write(spark.sql("SELECT CAST(7 AS INT) ID"))
@@ -326,6 +333,16 @@ def test_a_log_that_others_wrote_gets_no_entries_of_another_format(
     table.write(spark.sql("SELECT 2 a"), payloadFormat="json")
     assert sorted(table.read().collect()) == [(1,), (2,)]
     assert table.read().schema.simpleString() == "struct<a:int>"
+
+
+@pytest.mark.parametrize("payload_format", ["json", "msgpack"])
+def test_entries_of_others_may_lack_what_an_append_has_in_each_row(
+    spark: SparkSession, table: Table, client: Client, payload_format: str
+) -> None:
+    with client.log(table.log).open_for_writing() as writer:
+        writer.append_many([b'{"a":1}' if payload_format == "json" else b"\x81\xa1a\x01"])
+    table.write(spark.sql("SELECT 2 a, 's' s"), payloadFormat=payload_format)
+    assert sorted(table.read().collect()) == [(1, None), (2, "s")]
 
 
 # ---- what is shown ----

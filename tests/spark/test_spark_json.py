@@ -20,16 +20,27 @@ if TYPE_CHECKING:
     from tests.spark.conftest import Table
 
 CELLS = {
-    "string": ["1", "1.0", "1.50", "1e2", "1e20", "-2.5e-7", "true", '{"x": 1, "y":[ 2]}', "[1, 2]", "null", '"s"'],
-    "bigint": ['"5"', "5.5", "true", "9223372036854775808", "null", "7"],
-    "double": ['"1.5"', '"NaN"', '"-Infinity"', '"INF"', "1", "true"],
-    "boolean": ['"true"', "1", "false"],
-    "timestamp": ["0", "1700000000", "1700000000.5", '"1700000000"', '"2024-02-29T12:00:00Z"', "-1"],
-    "date": ["0", '"2024-02-29"', '"2024-02-29T12:00:00Z"'],
-    "decimal(10,2)": ["1", "1.5", '"1.5"', "1.555", "123456789012"],
-    "binary": ['"aGk="', '"hi!"', "5"],
-    "array<int>": ["5", '[1,"2"]', "[1,2]"],
-    "struct<a:int>": ["5", '{"a":1}', '{"b":2}'],
+    kind: cells.replace("\n", "").split(" | ")
+    for kind, cells in {
+        "string": """1 | 1.0 | 1.50 | 1e2 | 1e20 | -2.5e-7 | true | {"x": 1, "y":[ 2]} | [1, 2] | null | "s" | 1E400
+ | NaN | [1.0,{"a":1e20, "b":"\\u00fc"}] | 123456789012345678901234567890 | "  x " | []""",
+        "bigint": '"5" | 5.5 | true | 9223372036854775808 | null | 7',
+        "double": '"1.5" | "NaN" | "-Infinity" | "INF" | 1 | true | "+INF" | "-INF" | "+Infinity" | "inf"',
+        "boolean": '"true" | 1 | false',
+        "timestamp": """0 | 1700000000 | 1700000000.5 | "1700000000" | "2024-02-29T12:00:00Z" | -1 | ""
+ | "2024-2-9T1:2:3Z"
+ | "2024-02-29T10:00:00.123456789Z" | "2024-02-29T10:00:00+0200" | "2024-02-29T10:00:00+2:00" | "2024-02-30T10:00:00Z"
+ | "2024-02-29T10:00:00 Europe/Berlin" | "2024-02-29 10:00:00 UTC" | " 2024-02-29T10:00:00Z " | "2024-02-29T24:00:00Z"
+ | "2024-02-29T10:00:00 Nowhere/City\"""",
+        "timestamp_ntz": '"2024-02-29T10:00:00.5" | "2024-2-9" | "2024-02-29T10:00:00Z" | 0 | "2024"',
+        "date": """0 | "2024-02-29" | "2024-02-29T12:00:00Z" | "2024-2-9" | "2024" | "2024-02" | "2024-02-30" | ""
+ | " 2024-02-29 " | "2024-02-29T" | "2024-02-29T23:30:00-08:00" | "29.02.2024\"""",
+        "decimal(10,2)": """1 | 1.5 | "1.5" | 1.555 | 123456789012 | "1,000.5" | " 1" | "1_0" | "1e2" | "Infinity\"""",
+        "decimal(38,0)": '123456789012345678901234567890 | -99999999999999999999999999999999999999 | 2.5 | "5"',
+        "binary": '"aGk=" | "hi!" | 5',
+        "array<int>": '5 | [1,"2"] | [1,2]',
+        "struct<a:int>": '5 | {"a":1} | {"b":2}',
+    }.items()
 }
 WHOLE = ['{"c":1}\n{"c":2}', '{"c":1} x', "5", '{"c":01}', '{"C":1}', '{"c":1,"c":2}']
 
@@ -50,6 +61,19 @@ def test_cells_are_those_of_sparks_own_source(spark: SparkSession, table: Table,
     expected = rows.select(from_json("text", schema, options).alias("r")).select("r.*").collect()
     found = table.read(schema, payloadFormat="json", jsonDialect="spark", **options).collect()
     assert [repr(row) for row in found] == [repr(row) for row in expected]
+
+
+def test_a_byte_order_mark_is_ignored() -> None:
+    decoder = decoder_of("json", pa.schema({"c": pa.int64()}), is_sparks=True)
+    (rows,) = decoder.decode(EntryBatch.of([b'\xef\xbb\xbf{"c": 1}']))
+    assert rows.columns[0].to_pylist() == [1]
+
+
+@pytest.mark.parametrize("text", ["1_0", " 1", "1 ", "Infinity", "NaN", "\u0661", ""])
+def test_a_text_of_a_decimal_is_a_number_of_plain_digits(text: str) -> None:
+    decoder = decoder_of("json", pa.schema({"c": pa.decimal128(10, 2)}))
+    with pytest.raises(MalformedPayload):
+        list(decoder.decode(EntryBatch.of([json.dumps({"c": text}).encode()])))
 
 
 def decoded(kind: pa.DataType, cell: str, mode: str = "FAILFAST") -> Any:

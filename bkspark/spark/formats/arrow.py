@@ -19,6 +19,7 @@ import pyarrow.types as kinds
 
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError, MalformedPayload
+from bkspark.spark.formats.arrow_types import in_microseconds, is_finer_than_spark
 from bkspark.spark.formats.compression import NONE, UNCOMPRESSED, Compression
 from bkspark.spark.formats.decoding import BeyondInferredError, Decoder, MalformedMode, Rows, check_nulls
 from bkspark.spark.formats.encoding import Encoder
@@ -85,7 +86,7 @@ class ArrowDecoder(Decoder):
                     raise BeyondInferredError(name)
         if not len(self.schema):
             return _rows_without_columns(table.num_rows)
-        columns = [_column(table, field, is_whole=is_whole) for field in self.schema]
+        columns = [_column(table, self.schema, field, is_whole=is_whole) for field in self.schema]
         return pa.Table.from_arrays(columns, schema=self.schema)
 
     def _stand_in(self, count: int, payload: bytes | None) -> pa.Table:
@@ -102,11 +103,15 @@ def _rows_without_columns(count: int) -> pa.Table:
     return pa.table({"rows": pa.nulls(count)})
 
 
-def _column(table: pa.Table, field: pa.Field, *, is_whole: bool) -> pa.ChunkedArray:
-    """Return the table's column for `field`, found by name (in any case, if only so), as the field's type."""
+def _column(table: pa.Table, schema: pa.Schema, field: pa.Field, *, is_whole: bool) -> pa.ChunkedArray:
+    """Return the table's column for `field` of `schema`, as the field's type.
+
+    It is found by name, in any case if only so and no other field has that name.
+    """
     index = table.schema.get_field_index(field.name)
     if index < 0:
-        same = [i for i, name in enumerate(table.schema.names) if name.lower() == field.name.lower()]
+        wanted = field.name.lower()
+        same = [i for i, name in enumerate(table.schema.names) if name.lower() == wanted and name not in schema.names]
         if len(same) > 1:
             raise ValueError(f"several columns are called '{field.name}'")
         if not same:
@@ -119,9 +124,10 @@ def _column(table: pa.Table, field: pa.Field, *, is_whole: bool) -> pa.ChunkedAr
             raise ValueError(f"column '{field.name}' is {column.type}, and {field.type} is expected{remedy}")
         if is_whole and (member := _member_lost(column.type, field.type)) is not None:
             raise BeyondInferredError(member)
-        # pandas has nanoseconds; Spark's timestamps end at the microsecond.
-        is_finer = kinds.is_timestamp(column.type) and column.type.unit == "ns"
-        column = column.cast(field.type, safe=not is_finer)
+        if is_finer_than_spark(column.type):
+            # pandas has nanoseconds; Spark's times end at the microsecond.
+            column = column.cast(in_microseconds(column.type), safe=False)
+        column = column.cast(field.type)
     return check_nulls(column, field)
 
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -41,6 +42,7 @@ from bkspark.spark.formats.decoding import BeyondInferredError
 Convert = Callable[[Any], Any]
 WORDS_OF_FLOATS = ("NaN", "Infinity", "-Infinity")
 _MICROSECOND = timedelta(microseconds=1)
+_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 
 def check_types(schema: pa.Schema, format_name: str) -> None:
@@ -125,7 +127,7 @@ def reader_of(kind: pa.DataType, *, is_json: bool, is_whole: bool = False) -> Co
     if kinds.is_duration(kind) or kinds.is_integer(kind):
         return _whole
     if kinds.is_floating(kind):
-        return _float
+        return float_of
     if kinds.is_boolean(kind):
         return _boolean
     if kinds.is_binary(kind):
@@ -228,7 +230,8 @@ def _base64(value: Any) -> bytes:
     return base64.b64decode(_typed(value, str), validate=True)
 
 
-def _float(value: Any) -> float:
+def float_of(value: Any) -> float:
+    """Return a floating point number. Raises ValueError or TypeError if it is not such a value."""
     if type(value) is str and value not in WORDS_OF_FLOATS:
         raise ValueError(f"{value!r} is not a number")
     return float(_typed(value, float, int, str, Decimal))
@@ -236,10 +239,11 @@ def _float(value: Any) -> float:
 
 def decimal_of(value: Any) -> Decimal:
     """Return a decimal number. Raises ValueError, TypeError or ArithmeticError if it is not such a value."""
-    number = Decimal(str(_typed(value, str, int, float, Decimal)))
-    if not number.is_finite():
+    text = str(_typed(value, str, int, float, Decimal))
+    # Python takes more: spaces, underscores, digits of other scripts, and words.
+    if not _DECIMAL.fullmatch(text):
         raise ValueError(f"{value!r} is not a decimal number")
-    return number
+    return Decimal(text)
 
 
 def _date(value: Any) -> date:

@@ -1,0 +1,64 @@
+"""Arrow types that other programs write and Spark does not have: what takes their place. PURE.
+
+pandas and polars write unsigned numbers, half floats, views of strings and times of other units; Spark exchanges none
+of these. In the columns of a read each becomes the narrowest type of Spark's that holds all its values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.types as kinds
+
+_INSTEAD = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.string_view(): pa.string(),
+    pa.binary_view(): pa.binary(),
+    pa.date64(): pa.date32(),
+    pa.time32("s"): pa.time64("ns"),
+    pa.time32("ms"): pa.time64("ns"),
+}
+
+
+def of_spark(kind: pa.DataType) -> pa.DataType:
+    """Return the type that takes the place of one that Spark may not have, also of its parts."""
+    return _with_parts(kind, lambda part: _INSTEAD.get(part, part))
+
+
+def is_finer_than_spark(kind: pa.DataType) -> bool:
+    """Whether a type, or a part of it, has times in nanoseconds."""
+    if kinds.is_timestamp(kind) or kinds.is_duration(kind):
+        return kind.unit == "ns"
+    if kinds.is_dictionary(kind):
+        return is_finer_than_spark(kind.value_type)
+    return any(is_finer_than_spark(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def in_microseconds(kind: pa.DataType) -> pa.DataType:
+    """Return a type with microseconds in place of nanoseconds."""
+
+    def coarser(part: pa.DataType) -> pa.DataType:
+        if kinds.is_timestamp(part):
+            return pa.timestamp("us", part.tz)
+        return pa.duration("us") if kinds.is_duration(part) else part
+
+    return _with_parts(kind, coarser)
+
+
+def _with_parts(kind: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return a type of parts that `leaf` returns; dictionaries give way to their values."""
+    if kinds.is_dictionary(kind):
+        return _with_parts(kind.value_type, leaf)
+    if kinds.is_struct(kind):
+        return pa.struct([member.with_type(_with_parts(member.type, leaf)) for member in kind])
+    if kinds.is_map(kind):
+        key, item = (field.with_type(_with_parts(field.type, leaf)) for field in (kind.key_field, kind.item_field))
+        return pa.map_(key, item)
+    if kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_with_parts(kind.value_type, leaf)))
+    return leaf(kind)

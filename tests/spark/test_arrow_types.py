@@ -1,0 +1,96 @@
+"""Entries of Arrow that pandas, polars and others wrote: types that Spark does not have come as ones that hold them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from bkspark.entries import EntryBatch
+from bkspark.spark.columns import arrow_schema, inferred_columns
+from bkspark.spark.formats.arrow_types import in_microseconds, of_spark
+from bkspark.spark.formats.registry import columns_of, decoder_of
+from bkspark.spark.versions import SPARK_VERSION
+
+HAS_TIME = not SPARK_VERSION.startswith("4.0.")
+MOMENT_NS = 1_700_000_000_123_456_789
+
+
+def entry(column: pa.Array) -> bytes:
+    table = pa.table({"c": column})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def read(column: pa.Array) -> tuple[str, pa.Array]:
+    """Return the type that a read without a schema gives a column, and its values."""
+    payload = entry(column)
+    columns = inferred_columns(columns_of("arrow", [payload]))
+    (rows,) = decoder_of("arrow", arrow_schema(columns), is_whole=True).decode(EntryBatch.of([payload]))
+    return columns[0].dataType.simpleString(), rows.columns[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "found"),
+    [
+        (pa.uint8(), [0, 255], "smallint"),
+        (pa.uint16(), [0, 2**16 - 1], "int"),
+        (pa.uint32(), [0, 2**32 - 1], "bigint"),
+        (pa.uint64(), [0, 2**64 - 1], "decimal(20,0)"),
+        (pa.float16(), [1.5, None], "float"),
+        (pa.string_view(), ["text longer than a view", None], "string"),
+        (pa.large_string(), ["text", None], "string"),
+        (pa.binary_view(), [b"bytes", None], "binary"),
+        (pa.list_(pa.uint8(), 2), [[1, 255], None], "array<smallint>"),
+        (pa.large_list(pa.string_view()), [["a", None], None], "array<string>"),
+        (pa.struct({"a": pa.uint16(), "b": pa.float16()}), [{"a": 1, "b": 0.5}, None], "struct<a:int,b:float>"),
+        (pa.map_(pa.string_view(), pa.uint32()), [[("a", 1)], None], "map<string,bigint>"),
+        (pa.dictionary(pa.int8(), pa.large_string()), ["a", "b", "a"], "string"),
+    ],
+)
+def test_every_value_of_other_programs_is_read(kind: pa.DataType, values: list[Any], found: str) -> None:
+    name, column = read(pa.array(values, kind))
+    assert name == found
+    assert column.to_pylist() == values
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.timestamp("ns"), MOMENT_NS),
+        (pa.timestamp("ns", "Europe/Berlin"), MOMENT_NS),
+        (pa.duration("ns"), 1_999),
+        (pa.list_(pa.timestamp("ns")), [MOMENT_NS]),
+        (pa.struct({"at": pa.list_(pa.timestamp("ns"))}), {"at": [MOMENT_NS]}),
+        (pa.map_(pa.string(), pa.duration("ns")), [("key", 1_999)]),
+    ],
+)
+def test_times_end_at_the_microsecond_wherever_they_are(kind: pa.DataType, value: Any) -> None:
+    column = pa.array([value, None], kind)
+    _, found = read(column)
+    assert found.equals(column.cast(in_microseconds(kind), safe=False).cast(found.type))
+    assert found.null_count == 1
+
+
+def test_days_in_milliseconds_are_dates() -> None:
+    name, column = read(pa.array([86_400_000, None], pa.date64()))
+    assert name == "date"
+    assert column.cast(pa.int32()).to_pylist() == [1, None]
+
+
+@pytest.mark.skipif(not HAS_TIME, reason="Spark 4.0 has no type for the time of a day")
+def test_times_of_a_day_in_seconds_are_read() -> None:
+    assert read(pa.array([3600], pa.time32("s")))[1].to_pylist() == [pa.scalar(3600, pa.time32("s")).as_py()]
+
+
+def test_types_that_spark_has_stay() -> None:
+    for kind in (
+        pa.int64(),
+        pa.decimal128(38, 10),
+        pa.struct({"a": pa.list_(pa.float32())}),
+        pa.timestamp("us", "UTC"),
+    ):
+        assert of_spark(kind) == kind
