@@ -6,7 +6,7 @@ import contextlib
 import http.client
 import json
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bkspark.cli.child_process import ChildProcess
@@ -37,10 +37,19 @@ class PulsarBroker:
 
     Args:
         settings: lines of its configuration, beside those that it needs.
+        java_options: of the broker and of the programs that set its cluster up.
     """
 
-    def __init__(self, classpath: str, directory: Path, uri: str, settings: Mapping[str, object] = {}) -> None:
+    def __init__(
+        self,
+        classpath: str,
+        directory: Path,
+        uri: str,
+        settings: Mapping[str, object] = {},
+        java_options: Sequence[str] = (),
+    ) -> None:
         self._more_settings = dict(settings)
+        self._java_options = tuple(java_options)
         self._classpath = classpath
         self._directory = directory
         directory.mkdir(parents=True)
@@ -57,7 +66,7 @@ class PulsarBroker:
             self._set_up()
             configuration.write_text("".join(f"{key}={value}\n" for key, value in self._settings().items()))
         program = ["org.apache.pulsar.PulsarBrokerStarter", "--broker-conf", str(configuration)]
-        self._process = self._java("broker", program)
+        self._process = self._java("broker", [*self._java_options, *program])
         wait_until(self._is_ready, f"the broker to be ready; its log is {self._process.log_path}", START_S)
 
     def run(self, command: str, *arguments: object, program: str = "Peer") -> list[str]:
@@ -110,7 +119,7 @@ class PulsarBroker:
             self._run_setup(program, ["--configuration-store", self._zookeeper])
 
     def _run_setup(self, program: str, arguments: list[str]) -> None:
-        setup = self._java("setup", [program, "--cluster", CLUSTER, *arguments])
+        setup = self._java("setup", [*self._java_options, program, "--cluster", CLUSTER, *arguments])
         try:
             list(setup.lines())
             assert setup.wait(ANSWER_S)
