@@ -181,8 +181,7 @@ class Connection:
         if self._tls_socket is not None and not self._tls_socket.is_secured:
             self._step_later()
             return
-        is_new = not self._has_sent_request
-        if self._turns.must_queue(self, is_demanding=is_new or self._is_costly):
+        if self._turns.must_queue(self, is_demanding=self._is_costly or not self._is_known):
             # Others come first: this one queues after those that wait, and sockets are polled in between.
             self._pause()
             self._take_turn_later()
@@ -280,10 +279,18 @@ class Connection:
         if self._waiting:
             self._take_turn_later()
 
+    @property
+    def _is_known(self) -> bool:
+        """Whether the peer has sent a request, and proved what it must."""
+        return self._has_sent_request and self._gate is None
+
     def _take_turn_later(self) -> None:
         if not self._has_turn:
             self._has_turn = True
-            self._turns.go_on(self, self._take_turn)
+            if self._is_known:
+                self._turns.go_on(self, self._take_turn)
+            else:
+                self._turns.go_on_with_newcomer(self.address, self._take_turn)
 
     def _take_turn(self, turn: Turn) -> None:
         self._has_turn = False
@@ -407,7 +414,7 @@ class Connection:
         self._tls.owing.discard(self)
         if not self._has_turn:
             self._has_turn = True
-            self._turns.go_on_with_handshake(self.address, self._take_step)
+            self._turns.go_on_with_newcomer(self.address, self._take_step)
 
     def _take_step(self, turn: Turn) -> None:
         assert self._tls is not None
