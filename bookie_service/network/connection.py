@@ -142,7 +142,8 @@ class Connection:
         self.is_taking = True
         """False while too many replies wait for the peer."""
         self._has_ended = False
-        self._has_sent_request = False
+        self._has_sent_request = self._is_known = False
+        """The latter: it has sent one, and the peer has proved what it must."""
         self._takes_singles = False
         """Whether a receive buffer may hold one add that is served at once: the gate is open."""
         self._received_ns = 0
@@ -278,11 +279,6 @@ class Connection:
         """Continue, in the next turn, with requests that could not be served."""
         if self._waiting:
             self._take_turn_later()
-
-    @property
-    def _is_known(self) -> bool:
-        """Whether the peer has sent a request, and proved what it must."""
-        return self._has_sent_request and self._gate is None
 
     def _take_turn_later(self) -> None:
         if not self._has_turn:
@@ -474,6 +470,7 @@ class Connection:
 
     def _open_gate(self) -> None:
         self._gate = None
+        self._is_known = self._has_sent_request
         self._authenticate_until = math.inf
         if self._authentication is not None:
             self._authentication.waiting.discard(self)
@@ -540,7 +537,7 @@ class Connection:
         table = scan_frames(inbox.octets.data, inbox.end, self._options.frame_bytes_max, self._scanned, frames_max)
         count = len(table.starts)
         if count and not self._has_sent_request:
-            self._has_sent_request = True
+            self._has_sent_request, self._is_known = True, self._gate is None
             self._events.note_request(self)
         if self._rights is not None:
             self._rights.begin_requests()
