@@ -190,7 +190,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--dir", type=Path, help="where to write (default: the temporary folder)")
     options = parser.parse_args(argv)
     with Servers(options.dir) as servers, servers.bookies(1):
-        broker = PulsarBroker(build.classpath(build.PULSAR), servers.directory / "broker", servers.uri, BROKER, JVM)
+        broker = PulsarBroker(
+            build.classpath(build.PULSAR), servers.directory / "broker", servers.uri, BROKER, jvm_options=JVM
+        )
         try:
             broker.start()
             spark = bkspark.session("topics", spark__ui__enabled="false", spark__ui__showConsoleProgress="false")

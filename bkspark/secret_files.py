@@ -7,6 +7,8 @@ BKSPARK_ENCRYPTION_KEY_FILE names the file with the keys of encrypted ledgers.
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -26,14 +28,18 @@ def read_file(path: str, shown: str, bytes_max: int = SECRET_BYTES_MAX) -> bytes
         shown: what named the file, with its name, for messages: `tlsKeyStore=/etc/key.pem`.
 
     Raises:
-        ConfigurationError: it cannot be read, or has more than `bytes_max` bytes.
+        ConfigurationError: it cannot be read, has more than `bytes_max` bytes, or every user of the host can change it.
     """
     try:
         with Path(path).open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
             content = file.read(bytes_max + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise ConfigurationError(f"{shown}: the file cannot be read: {reason}") from None
+    if stat.S_ISREG(mode) and mode & stat.S_IWOTH:
+        # Another user could put in a key or a certificate of its own.
+        raise ConfigurationError(f"{shown}: every user of this host can change the file: run chmod o-w {path}")
     if len(content) > bytes_max:
         raise ConfigurationError(f"{shown}: the file has more than {bytes_max} bytes")
     return content

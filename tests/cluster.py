@@ -85,13 +85,18 @@ class Cluster:
         bookies: int = 3,
         settings: Mapping[str, str] | None = None,
         zookeeper_jaas: Path | None = None,
+        zookeeper_settings: Mapping[str, str] | None = None,
     ) -> None:
-        """`zookeeper_jaas`: who may log in to ZooKeeper."""
+        """`zookeeper_jaas`: who may log in to ZooKeeper; `zookeeper_settings`: further ones of its server."""
         self.dir = directory
         # Other programs share the disk: how full it is must not end compactions.
         fixed = {"zkTimeout": SESSION_TIMEOUT_MS, "diskUsageWarnThreshold": DISK_USAGE_THRESHOLD}
         self._processes = ClusterProcess(
-            bookies, directory, settings={**fixed, **(settings or {})}, zookeeper_jaas=zookeeper_jaas
+            bookies,
+            directory,
+            settings={**fixed, **(settings or {})},
+            zookeeper_settings=zookeeper_settings,
+            zookeeper_jaas=zookeeper_jaas,
         )
         self.bookies: list[ClusterBookie] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -17,9 +17,12 @@ import bookie_service.settings.configuration
 from bkspark.client import Client
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import ConfigurationError
+from bkspark.ledger.encryption import EncryptionOptions
 from bkspark.secret_files import password_from
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.typed_options import Options
+from bkspark.tls.contexts import TlsContext
+from bkspark.tls.options import TlsOptions
 from bkspark.wire import v2
 from bkspark.wire.digest import DigestType, EntryDigest
 from bkspark.wire.single_add import SingleAdd
@@ -108,3 +111,27 @@ def test_a_password_file_gives_its_first_line_and_no_argument_or_variable_has_th
     assert password_from({}) == b""
     with pytest.raises(ConfigurationError, match="both set"):
         password_from({"BKSPARK_PASSWORD": "x", "BKSPARK_PASSWORD_FILE": str(path)})
+
+
+@pytest.mark.parametrize("mode", [0o602, 0o666, 0o777])
+def test_a_file_of_secrets_or_trust_that_every_user_can_change_is_refused(tmp_path: Path, mode: int) -> None:
+    """Another user could put in a key, or an authority, of its own: what is encrypted with it would be open to him."""
+    path = tmp_path / "secret"
+    path.write_bytes(SECRET)
+    path.chmod(mode)
+    with pytest.raises(ConfigurationError, match="every user of this host can change") as caught:
+        password_from({"BKSPARK_PASSWORD_FILE": str(path)})
+    assert f"chmod o-w {path}" in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+    uses: list[Callable[[], object]] = [
+        EncryptionOptions(str(path)).new_ledger,
+        lambda: TlsContext(TlsOptions(trust_store=str(path)), is_server=False),
+    ]
+    for use in uses:
+        with pytest.raises(ConfigurationError, match="every user of this host can change"):
+            use()
+    # What the owner's group may change is its own matter, and a link has rights of its own.
+    path.chmod(0o660)
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    assert password_from({"BKSPARK_PASSWORD_FILE": str(link)}) == SECRET

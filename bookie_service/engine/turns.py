@@ -9,8 +9,9 @@ come (`must_queue`): several of them would otherwise have a turn each before the
 
 A run of requests that is served as arrays counts as one request: it costs little more.
 
-Work that peers cause before they are known, handshakes, has a queue of its own, by the peers' addresses: each turn of
-the event loop takes one step from it, after the other queue.
+Work that peers cause before they are known has a queue of its own, by the peers' addresses: first requests of new
+connections, steps of handshakes and logins. Each turn of the event loop takes one step from it, after the other queue.
+So thousands of new connections hold up no client that is known.
 
 Short turns cost throughput: each ends with its own send. Turns are long unless another connection is served as its
 requests come: only such a client notices how long others' turns are.
@@ -111,7 +112,7 @@ class Turns:
         self._loop_turn_began = loop_turn_began or clock
         self._limits = limits or TurnLimits()
         self._waiting: OrderedDict[Hashable, deque[GoOn]] = OrderedDict()
-        self._handshakes: OrderedDict[Hashable, deque[GoOn]] = OrderedDict()
+        self._newcomers: OrderedDict[Hashable, deque[GoOn]] = OrderedDict()
         self._is_called = False
         self._prompt: Hashable = None
         """The owner that was noted last."""
@@ -152,12 +153,12 @@ class Turns:
         self._waiting.setdefault(owner, deque()).append(callback)
         self._call()
 
-    def go_on_with_handshake(self, address: Hashable, callback: GoOn) -> None:
-        """Queue `callback(turn)`, a step of a handshake, after those of its peer's address that wait.
+    def go_on_with_newcomer(self, address: Hashable, callback: GoOn) -> None:
+        """Queue `callback(turn)`, a step of a peer that is not known, after those of its address that wait.
 
         Addresses take turns, and each turn of the event loop has one step.
         """
-        self._handshakes.setdefault(address, deque()).append(callback)
+        self._newcomers.setdefault(address, deque()).append(callback)
         self._call()
 
     def _call(self) -> None:
@@ -173,15 +174,15 @@ class Turns:
             self._run_first(self._waiting)
             if self.clock() >= end:
                 break
-        if self._handshakes:
-            self._run_first(self._handshakes)
+        if self._newcomers:
+            self._run_first(self._newcomers)
 
     def _run_first(self, queue: OrderedDict[Hashable, deque[GoOn]]) -> None:
         owner, callbacks = queue.popitem(last=False)
         callback = callbacks.popleft()
         if callbacks:
             queue[owner] = callbacks
-        if self._waiting or self._handshakes:
+        if self._waiting or self._newcomers:
             # Before the callback: it may raise.
             self._call()
         callback(self.begin(owner))

@@ -138,7 +138,8 @@ class Connection:
         self.is_taking = True
         """False while too many replies wait for the peer."""
         self._has_ended = False
-        self._has_sent_request = False
+        self._has_sent_request = self._is_known = False
+        """The latter: it has sent one, and the peer has proved what it must."""
         self._takes_singles = False
         """Whether a receive buffer may hold one add that is served at once: the gate is open."""
         self._received_ns = 0
@@ -182,8 +183,7 @@ class Connection:
         if self._tls_socket is not None and not self._tls_socket.is_secured:
             self._step_later()
             return
-        is_new = not self._has_sent_request
-        if self._turns.must_queue(self, is_demanding=is_new or self._is_costly):
+        if self._turns.must_queue(self, is_demanding=self._is_costly or not self._is_known):
             # Others come first: this one queues after those that wait, and sockets are polled in between.
             self._pause()
             self._take_turn_later()
@@ -284,7 +284,10 @@ class Connection:
     def _take_turn_later(self) -> None:
         if not self._has_turn:
             self._has_turn = True
-            self._turns.go_on(self, self._take_turn)
+            if self._is_known:
+                self._turns.go_on(self, self._take_turn)
+            else:
+                self._turns.go_on_with_newcomer(self.address, self._take_turn)
 
     def _take_turn(self, turn: Turn) -> None:
         self._has_turn = False
@@ -408,7 +411,7 @@ class Connection:
         self._tls.owing.discard(self)
         if not self._has_turn:
             self._has_turn = True
-            self._turns.go_on_with_handshake(self.address, self._take_step)
+            self._turns.go_on_with_newcomer(self.address, self._take_step)
 
     def _take_step(self, turn: Turn) -> None:
         assert self._tls is not None
@@ -468,6 +471,7 @@ class Connection:
 
     def _open_gate(self) -> None:
         self._gate = None
+        self._is_known = self._has_sent_request
         self._authenticate_until = math.inf
         if self._authentication is not None:
             self._authentication.waiting.discard(self)
@@ -534,7 +538,7 @@ class Connection:
         table = scan_frames(inbox.octets.data, inbox.end, self._options.frame_bytes_max, self._scanned, frames_max)
         count = len(table.starts)
         if count and not self._has_sent_request:
-            self._has_sent_request = True
+            self._has_sent_request, self._is_known = True, self._gate is None
             self._events.note_request(self)
         if self._rights is not None:
             self._rights.begin_requests()

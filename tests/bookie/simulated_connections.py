@@ -52,6 +52,7 @@ class SteppedLoop:
         self.now = 0.0
         self.look_s = 0.0
         """How much time passes with each look at the clock."""
+        self.turn_began = 0.0
         self._ready: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._readers: dict[SimulatedSocket, tuple[Callable[..., None], tuple[Any, ...]]] = {}
         self._writers: dict[SimulatedSocket, tuple[Callable[..., None], tuple[Any, ...]]] = {}
@@ -83,6 +84,7 @@ class SteppedLoop:
 
     def turn(self) -> None:
         """Do what asyncio does in one turn: who was ready, then sockets and timers that have become so."""
+        self.turn_began = self.now
         for file, call in self._readers.items():
             if file.received:
                 self._ready.append(call)
@@ -147,7 +149,7 @@ class CountingTurns(Turns):
     """Turns that note how much was done in each, in requests."""
 
     def __init__(self, loop: SteppedLoop, limits: TurnLimits) -> None:
-        super().__init__(loop.call_soon, loop.time, limits)
+        super().__init__(loop.call_soon, loop.time, limits, lambda: loop.turn_began)
         self._begun: list[CountedTurn] = []
         self._loop = loop
         self._limits = limits

@@ -118,6 +118,10 @@ def test_one_connection_takes_many_requests_also_when_they_come_at_once() -> Non
         (b"GET /%ff HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
         (b"GET /echo?" + b"&".join(b"a%d=1" % n for n in range(200)) + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
         (b"PUT /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n", 400),
+        (head(b"PUT /echo", b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n") + b"0\r\n\r\n", 400),
+        (head(b"PUT /echo", b"Content-Length: 4\r\nContent-Length: 5\r\n") + b"12345", 400),
+        (head(b"PUT /echo", b"Transfer-Encoding: identity, chunked\r\n") + b"0\r\n\r\n", 501),
+        (head(b"GET /echo", b"Host: evil\r\n"), 400),
     ],
     ids=[
         "no_http",
@@ -129,6 +133,10 @@ def test_one_connection_takes_many_requests_also_when_they_come_at_once() -> Non
         "no_utf8",
         "many_parameters",
         "bad_length",
+        "two_framings",
+        "two_lengths",
+        "other_coding",
+        "two_hosts",
     ],
 )
 def test_what_is_not_a_request_or_too_large_is_refused_and_the_connection_ends(data: bytes, status: int) -> None:

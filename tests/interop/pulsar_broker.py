@@ -39,7 +39,8 @@ class PulsarBroker:
 
     Args:
         settings: lines of its configuration, beside those that it needs.
-        jvm_options: of the broker and of its users.
+        system_properties: -D options of the broker and of the programs that set its cluster up.
+        jvm_options: memory and compiler, also of its users.
     """
 
     def __init__(
@@ -48,9 +49,11 @@ class PulsarBroker:
         directory: Path,
         uri: str,
         settings: Mapping[str, object] = {},
+        system_properties: Sequence[str] = (),
         jvm_options: Sequence[str] = SMALL_JVM,
     ) -> None:
         self._more_settings = dict(settings)
+        self._system_properties = tuple(system_properties)
         self._jvm_options = jvm_options
         self._classpath = classpath
         self._directory = directory
@@ -68,7 +71,7 @@ class PulsarBroker:
             self._set_up()
             configuration.write_text("".join(f"{key}={value}\n" for key, value in self._settings().items()))
         program = ["org.apache.pulsar.PulsarBrokerStarter", "--broker-conf", str(configuration)]
-        self._process = self._java("broker", program)
+        self._process = self._java("broker", [*self._system_properties, *program])
         wait_until(self._is_ready, f"the broker to be ready; its log is {self._process.log_path}", START_S)
 
     def run(self, command: str, *arguments: object, program: str = "Peer") -> list[str]:
@@ -121,7 +124,7 @@ class PulsarBroker:
             self._run_setup(program, ["--configuration-store", self._zookeeper])
 
     def _run_setup(self, program: str, arguments: list[str]) -> None:
-        setup = self._java("setup", [program, "--cluster", CLUSTER, *arguments])
+        setup = self._java("setup", [*self._system_properties, program, "--cluster", CLUSTER, *arguments])
         try:
             list(setup.lines())
             assert setup.wait(ANSWER_S)

@@ -169,6 +169,9 @@ class _Connection(asyncio.Protocol):
                     if _head_bytes(event) > self._limits.head_bytes:
                         self._end_with(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request's head is too large")
                         return
+                    if _has_two_framings(event):
+                        self._end_with(HTTPStatus.BAD_REQUEST, "it has both Content-Length and Transfer-Encoding")
+                        return
                     self._request, self._body = event, bytearray()
                 elif isinstance(event, h11.Data):
                     if len(self._body) + len(event.data) > self._limits.body_bytes:
@@ -329,6 +332,11 @@ def _content_type(headers: Sequence[tuple[bytes, bytes]]) -> str:
 def _head_bytes(request: h11.Request) -> int:
     """Return about how many bytes a request's head has; h11 limits only heads that come in several pieces."""
     return len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers)
+
+
+def _has_two_framings(request: h11.Request) -> bool:
+    """Return whether a proxy may see another end of a request than h11 does, and then another request after it."""
+    return {b"content-length", b"transfer-encoding"} <= {name for name, _ in request.headers}
 
 
 def _reason(status: int) -> bytes:
