@@ -1,4 +1,8 @@
-"""`bkspark cluster drain`: begins a drain, or continues, watches, changes or cancels it."""
+"""`bkspark cluster drain`: begins a drain, or continues, watches, changes or cancels it.
+
+With `--json` stdout has a line of progress every few seconds (`ledgers_done`, `ledgers`, `bytes_done`, `bytes`,
+`bytes_per_s`, `seconds_left`, ...), and a last one with `"done": true`.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--close-open", action="store_true", help="close open ledgers whose writer does not leave")
     parser.add_argument("--reason", default="", help="why, for other operators and the audit log")
     instead = parser.add_mutually_exclusive_group()
-    instead.add_argument("--plan", action="store_true", help="say what would be copied, and end")
+    instead.add_argument("--resume", action="store_true", help="continue a drain, begin none")
+    instead.add_argument("--plan", "--dry-run", action="store_true", help="say what would be copied, and end")
     instead.add_argument("--status", action="store_true", help="say how far it is, change its --rate, and end")
     instead.add_argument("--cancel", action="store_true", help="cancel it, and end")
 
@@ -55,11 +60,14 @@ async def drain(cluster: RepairedCluster, arguments: argparse.Namespace, configu
         await commanded(cluster, f"cancel the drain of bookie {bookie}", bookie=bookie)
         return _tell(arguments, {"bookie": bookie, "cancelled": True}, f"the drain of bookie {bookie} is cancelled")
     options, closes_open = configuration.auto_recovery, arguments.close_open
-    moving = Drain(cluster, bookie, this_process(), options, _Lines().report, closes_open=closes_open)
+    lines = _Lines(is_json=arguments.json)
+    moving = Drain(cluster, bookie, this_process(), options, lines.report, closes_open=closes_open)
     if arguments.plan:
         preview = await moving.preview()
         _tell(arguments, {"bookie": bookie, **dataclasses.asdict(preview)}, _shown(bookie, preview))
         return IMPOSSIBLE if preview.without_spare else 0
+    if arguments.resume:
+        await drain_plans.running(cluster, bookie)
     before = await drain_plans.begin(cluster, bookie, who, arguments.reason, arguments.rate)
     if before is None:
         await commanded(cluster, f"drain bookie {bookie}", bookie=bookie, reason=arguments.reason)
@@ -71,7 +79,7 @@ async def drain(cluster: RepairedCluster, arguments: argparse.Namespace, configu
         _say(f"bkspark cluster: {cancelled}")
         return 1
     copied = moving.progress().copied_bytes
-    facts = {"bookie": bookie, "ledgers": moved, "copied_bytes": copied, "drained": True}
+    facts = {"bookie": bookie, "ledgers": moved, "copied_bytes": copied, "drained": True, "done": True}
     then = f"stop it, then `bkspark cluster decommission {bookie}` forgets it"
     return _tell(arguments, facts, f"no ledger needs bookie {bookie} any more, {moved} were moved: {then}")
 
@@ -79,7 +87,8 @@ async def drain(cluster: RepairedCluster, arguments: argparse.Namespace, configu
 class _Lines:
     """Prints progress: a line every few seconds, and each new reason for a blocked ledger once."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_json: bool) -> None:
+        self._is_json = is_json
         self._due_s = 0.0
         self._said: set[str] = set()
 
@@ -92,6 +101,21 @@ class _Lines:
         if time.monotonic() >= self._due_s or not progress.ledgers_left:
             self._due_s = time.monotonic() + REPORT_S
             _say(_line(progress))
+            if self._is_json:
+                print(json.dumps(_facts(progress)), flush=True)
+
+
+def _facts(progress: DrainProgress) -> dict[str, Any]:
+    return {
+        "ledgers_done": progress.ledgers - progress.ledgers_left,
+        "ledgers": progress.ledgers,
+        "bytes_done": progress.bytes - progress.bytes_left,
+        "bytes": progress.bytes,
+        "bytes_per_s": progress.bytes_per_s,
+        "seconds_left": progress.seconds_left,
+        "waiting": list(progress.waiting),
+        "blocked": progress.blocked,
+    }
 
 
 def _line(progress: DrainProgress) -> str:
