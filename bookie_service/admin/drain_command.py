@@ -13,8 +13,10 @@ import sys
 import time
 from typing import Any
 
+from bkspark.errors import BookKeeperError
 from bkspark.metadata.bookie_plans import BookiePlan
 from bookie_service.admin.command_audit import commanded, operator
+from bookie_service.network.log_limit import no_digits
 from bookie_service.replication import drain_plans
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.drain import Drain, DrainCancelled, DrainPreview, DrainProgress
@@ -78,6 +80,9 @@ async def drain(cluster: RepairedCluster, arguments: argparse.Namespace, configu
     except DrainCancelled as cancelled:
         _say(f"bkspark cluster: {cancelled}")
         return 1
+    except BookKeeperError:
+        _say(f"bookie {bookie} stays read-only, and what was copied stays: run this again later, or with --cancel")
+        raise
     copied = moving.progress().copied_bytes
     facts = {"bookie": bookie, "ledgers": moved, "copied_bytes": copied, "drained": True, "done": True}
     then = f"stop it, then `bkspark cluster decommission {bookie}` forgets it"
@@ -85,7 +90,7 @@ async def drain(cluster: RepairedCluster, arguments: argparse.Namespace, configu
 
 
 class _Lines:
-    """Prints progress: a line every few seconds, and each new reason for a blocked ledger once."""
+    """Prints progress: a line every few seconds, and each new reason for blocked ledgers once, with one of them."""
 
     def __init__(self, *, is_json: bool) -> None:
         self._is_json = is_json
@@ -95,9 +100,10 @@ class _Lines:
     def report(self, progress: DrainProgress) -> None:
         """Print what is due."""
         for ledger, reason in progress.blocked.items():
-            if reason not in self._said:
-                self._said.add(reason)
-                _say(f"ledger {ledger} is not moved yet: {reason}")
+            # Without its numbers: thousands of ledgers may lack one bookie.
+            if (cause := no_digits(reason)) not in self._said:
+                self._said.add(cause)
+                _say(f"ledger {ledger} is not moved yet: {reason.removeprefix(f'ledger {ledger}: ')}")
         if time.monotonic() >= self._due_s or not progress.ledgers_left:
             self._due_s = time.monotonic() + REPORT_S
             _say(_line(progress))

@@ -162,9 +162,15 @@ def test_drain_closes_open_ledgers_only_if_asked_and_refuses_what_is_impossible(
             uri, "drain", bookie, "--close-open", "--set", "openLedgerRereplicationGracePeriod=100", code=1
         )[1]
         assert "no spare writable bookie" in facts
+        assert f"bookie {bookie} stays read-only" in facts
         assert client.metadata(writer.ledger_id).is_closed
         command(uri, "drain", bookie, "--cancel")
         assert "is not being drained" in command(uri, "drain", bookie, "--status", code=2)[1]
         assert "there is no bookie b:1" in command(uri, "drain", "b:1", code=2)[1]
+        # Without any other writable bookie it is not made read-only: the cluster would take no writes at all.
+        for other in four.bookies[1:]:
+            command(uri, "maintenance", other.id, "--despite", "too_few_bookies", "--despite", "last_copy")
+        assert "no other bookie" in command(uri, "drain", bookie, code=2)[1]
+        assert command(uri, "bookies")[0]["bookies"][0]["state"] == "available"
         four.bookies[0].stop()
         assert "does not run" in command(uri, "drain", bookie, code=2)[1]
