@@ -137,4 +137,6 @@ def render(request: web.Request, template: str, status: int = 200, **context: An
             **context,
         )
     )
-    return web.Response(text=text, status=status, content_type="text/html", charset="utf-8")
+    # What operators and bookies said may have half a pair of surrogates, which UTF-8 has no bytes for.
+    body = text.encode("utf-8", "backslashreplace")
+    return web.Response(body=body, status=status, content_type="text/html", charset="utf-8")

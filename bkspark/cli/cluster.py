@@ -54,8 +54,9 @@ def add_parser(commands: Commands) -> None:
     draining.add_argument("--close-open", action="store_true", help="close open ledgers whose writer does not leave")
     draining.add_argument("--reason", help="why, for other operators and the audit log")
     doing = draining.add_mutually_exclusive_group()
+    doing.add_argument("--resume", action="store_true", help="continue a drain that was begun, and begin none")
     doing.add_argument(
-        "--plan", action="store_true", help="say what would be copied, and end; exit code 10: impossible"
+        "--plan", "--dry-run", action="store_true", help="say what would be copied, and end; exit code 10: impossible"
     )
     doing.add_argument("--status", action="store_true", help="say how far it is, change its --rate, and end")
     doing.add_argument("--cancel", action="store_true", help="cancel it: the bookie takes entries again; and end")
@@ -105,7 +106,7 @@ def repair(arguments: argparse.Namespace) -> int:
     options = [] if config is None else ["--config", str(config)]
     options += ["--environment"] if arguments.environment else []
     if arguments.cluster_command == "drain":
-        options += [f"--{name}" for name in ("plan", "status", "cancel") if getattr(arguments, name)]
+        options += [f"--{name}" for name in ("resume", "plan", "status", "cancel") if getattr(arguments, name)]
         options += ["--close-open"] if arguments.close_open else []
         options += [f"--{name}={value}" for name in ("rate", "reason") if (value := getattr(arguments, name))]
     command[4:4] = options

@@ -11,8 +11,11 @@ from bkspark.cli.arguments import client_net, client_zookeeper, cluster_uri
 from bkspark.cli.output import human_bytes, print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bkspark.client import Client
     from bkspark.core.health import BookieFacts, ClusterFacts, Reason
+    from bkspark.errors import MetadataError
 
 DEGRADED = 10
 """The exit code for a degraded cluster, or a bookie that may not be stopped."""
@@ -47,62 +50,114 @@ def health(arguments: argparse.Namespace) -> int:
 
 
 async def _health(arguments: argparse.Namespace, codes: list[int]) -> None:
-    """Ask once, or until it is enough; add the exit code of each answer to `codes`."""
+    """Ask once, or until it is enough; `codes` has the exit code of the last answer."""
+    import asyncio
+
+    from bkspark.errors import MetadataError, SessionExpired
+
+    def is_enough(answer: _Answer) -> bool:
+        codes[:] = [answer.code]
+        _print(answer, arguments)
+        return not arguments.watch or (arguments.exit_when_healthy and answer.code == 0)
+
+    while True:
+        try:
+            await _ask(arguments, is_enough)
+            return
+        except MetadataError as error:
+            # What is wrong in the metadata has types of its own, and ends the command.
+            if type(error) not in (MetadataError, SessionExpired):
+                raise
+            if is_enough(_away(error, arguments)):
+                return
+        await asyncio.sleep(WATCH_S)
+
+
+async def _ask(arguments: argparse.Namespace, is_enough: Callable[[_Answer], bool]) -> None:
+    """Ask until it is enough. Raises MetadataError."""
     import asyncio
 
     from bkspark.client import Client
 
     net, zookeeper = client_net(arguments), client_zookeeper(arguments)
-
     async with Client(cluster_uri(arguments), net=net, zookeeper=zookeeper) as client:
-        while True:
-            codes.append(await _look(client, arguments))
-            del codes[:-1]
-            if not arguments.watch or (arguments.exit_when_healthy and codes[-1] == 0):
-                return
+        while not is_enough(await _look(client, arguments)):
             await asyncio.sleep(WATCH_S)
 
 
-async def _look(client: Client, arguments: argparse.Namespace) -> int:
-    """Ask once and print the answer; return its exit code."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Answer:
+    """One answer. facts: None if the metadata store does not answer; against: why the bookie may not be stopped, None
+    if that was not asked; ledgers: how many it has entries of."""
+
+    facts: ClusterFacts | None
+    reasons: list[Reason]
+    against: list[Reason] | None = None
+    ledgers: int = 0
+
+    @property
+    def code(self) -> int:
+        """The exit code."""
+        return DEGRADED if (self.reasons if self.against is None else self.against) else 0
+
+
+async def _look(client: Client, arguments: argparse.Namespace) -> _Answer:
+    """Ask once. Raises MetadataError."""
     from bkspark.core.health import reasons
 
     facts = await cluster_facts(client)
     found = reasons(facts)
-    answer: dict[str, Any] = {
-        "healthy": not found,
-        "reasons": [dataclasses.asdict(reason) for reason in found],
-        "bookies": [{**dataclasses.asdict(each), "reachable": each.serves} for each in facts.bookies],
-        "underreplicated": facts.underreplicated,
-    }
-    is_good = not found
-    if arguments.can_stop is not None:
-        against, ledgers = await against_stopping(client, arguments.can_stop, facts)
-        is_good = not against
-        answer["can_stop"] = {
-            "bookie": arguments.can_stop,
-            "safe": is_good,
-            "ledgers": ledgers,
-            "reasons": [dataclasses.asdict(reason) for reason in against],
-        }
-        found = [*found, *against]
+    if arguments.can_stop is None:
+        return _Answer(facts, found)
+    return _Answer(facts, found, *await against_stopping(client, arguments.can_stop, facts))
+
+
+def _away(error: MetadataError, arguments: argparse.Namespace) -> _Answer:
+    """Return the answer to give while the metadata store does not answer."""
+    from bkspark.core.health import Reason
+
+    found = [Reason("metadata_unavailable", str(error))]
+    return _Answer(None, found, None if arguments.can_stop is None else found)
+
+
+def _print(answer: _Answer, arguments: argparse.Namespace) -> None:
     if arguments.json:
-        print_json(answer)
-    else:
-        _print(facts, found, arguments)
-    return 0 if is_good else DEGRADED
-
-
-def _print(facts: ClusterFacts, found: list[Reason], arguments: argparse.Namespace) -> None:
-    serving = sum(each.serves for each in facts.bookies)
-    free = sum(each.free_bytes or 0 for each in facts.bookies)
-    verdict = "degraded" if any(each.code for each in found) else "healthy"
+        print_json(_record(answer, arguments))
+        return
+    verdict = "degraded" if answer.reasons else "healthy"
     when = f"{time.strftime('%H:%M:%S')} " if arguments.watch else ""
-    print(f"{when}{verdict}: {serving} of {len(facts.bookies)} bookies serve, {human_bytes(free)} free", flush=True)
-    for reason in found:
+    what = "the metadata store does not answer" if answer.facts is None else _summary(answer.facts)
+    print(f"{when}{verdict}: {what}", flush=True)
+    for reason in answer.reasons:
         print(f"  {reason.code}: {reason.text}", flush=True)
-    if arguments.can_stop is not None and not any(each.subject == arguments.can_stop for each in found):
-        print(f"  bookie {arguments.can_stop} may be stopped", flush=True)
+    if answer.against is not None:
+        print(f"  bookie {arguments.can_stop} {'may not' if answer.against else 'may'} be stopped", flush=True)
+        for reason in answer.against if answer.facts is not None else ():
+            print(f"    {reason.code}: {reason.text}", flush=True)
+
+
+def _summary(facts: ClusterFacts) -> str:
+    serving, free = sum(each.serves for each in facts.bookies), sum(each.free_bytes or 0 for each in facts.bookies)
+    return f"{serving} of {len(facts.bookies)} bookies serve, {human_bytes(free)} free"
+
+
+def _record(answer: _Answer, arguments: argparse.Namespace) -> dict[str, Any]:
+    facts = answer.facts
+    bookies = () if facts is None else facts.bookies
+    record: dict[str, Any] = {
+        "healthy": not answer.reasons,
+        "reasons": [dataclasses.asdict(reason) for reason in answer.reasons],
+        "bookies": [{**dataclasses.asdict(each), "reachable": each.serves} for each in bookies],
+        "underreplicated": None if facts is None else facts.underreplicated,
+    }
+    if answer.against is not None:
+        record["can_stop"] = {
+            "bookie": arguments.can_stop,
+            "safe": not answer.against,
+            "ledgers": answer.ledgers,
+            "reasons": [dataclasses.asdict(reason) for reason in answer.against],
+        }
+    return record
 
 
 async def cluster_facts(client: Client) -> ClusterFacts:
@@ -126,12 +181,13 @@ async def bookie_facts(client: Client, bookie: str, state: str) -> BookieFacts:
     """Ask a bookie for its disk space: one that is registered may be dead until its session ends."""
     import asyncio
 
-    from bkspark.core.health import DOWN, BookieFacts
+    from bkspark.core.health import DOWN, READ_ONLY, BookieFacts
     from bkspark.errors import BookKeeperError
 
     if state == DOWN:
         return BookieFacts(bookie, state)
     context = await client.context()
+    reason = await _reason(client, bookie) if state == READ_ONLY else ""
     try:
         async with asyncio.timeout(ANSWER_S_MAX):
             space = await (await context.pool.v3_channel(bookie)).disk_space()
@@ -139,7 +195,15 @@ async def bookie_facts(client: Client, bookie: str, state: str) -> BookieFacts:
         return BookieFacts(bookie, state, f"nothing came within {ANSWER_S_MAX:g} s")
     except BookKeeperError as error:
         return BookieFacts(bookie, state, str(error))
-    return BookieFacts(bookie, state, "", space.free_bytes, space.total_bytes)
+    return BookieFacts(bookie, state, "", space.free_bytes, space.total_bytes, reason)
+
+
+async def _reason(client: Client, bookie: str) -> str:
+    """Return why a bookie is read-only, as its registration says."""
+    from bkspark.metadata.registration import REASON
+
+    address = await (await client.context()).registry.registration(bookie)
+    return "" if address is None else address.properties.get(REASON, "")
 
 
 async def against_stopping(client: Client, bookie: str, facts: ClusterFacts) -> tuple[list[Reason], int]:

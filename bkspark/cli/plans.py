@@ -39,6 +39,9 @@ def add_parsers(parsers: Commands) -> None:
         metavar="CODE",
         help="a reason of `cluster health` to accept",
     )
+    maintaining.add_argument(
+        "--dry-run", action="store_true", help="say whether it may be stopped, and change nothing; exit code 10: no"
+    )
     maintaining.set_defaults(run=maintenance)
     description = "let no new ledger choose a bookie; writers that use it already may continue"
     _add(parsers, "quarantine", description).set_defaults(run=quarantine)
@@ -108,16 +111,20 @@ async def _plan(arguments: argparse.Namespace, kind: str, despite: list[str] | N
             await end_plan(stored, bookie, kind)
             await record_by(client, f"end the {kind} of bookie {bookie}")
             await until_mode(client, bookie, "available")
-            return _tell(arguments, {"bookie": bookie, "kind": kind, "ended": True}, f"{kind} of {bookie} is over")
+            facts = {"bookie": bookie, "kind": kind, "ended": True, "done": True}
+            return _tell(arguments, facts, f"{kind} of {bookie} is over")
         await check_known(client, bookie)
         await check_no_other(stored, bookie, kind)
         if despite is not None and (against := await harm(client, bookie, despite)):
             return refuse(arguments, bookie, against)
+        if despite is not None and arguments.dry_run:
+            facts = {"bookie": bookie, "kind": kind, "dry_run": True, "done": True}
+            return _tell(arguments, facts, f"{bookie} may be stopped; nothing was changed")
         plan = new_plan(bookie, kind, arguments.reason, arguments.seconds or 0)
         await stored.set(plan)
         await record_by(client, f"{kind} of bookie {bookie}{f' ({plan.reason})' if plan.reason else ''}")
         followed = await until_mode(client, bookie, "readonly")
-        facts = {"bookie": bookie, "kind": kind, "until_ms": plan.until_ms or None, "followed": followed}
+        facts = {"bookie": bookie, "kind": kind, "until_ms": plan.until_ms or None, "followed": followed, "done": True}
         sentence = (
             f"{kind} of {bookie} began" if followed else f"{kind} of {bookie} is planned; the bookie is not running"
         )

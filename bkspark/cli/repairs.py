@@ -248,7 +248,7 @@ def switch(arguments: argparse.Namespace) -> int:
         causes = [(each["worker"], cause, count) for each in workers for cause, count in each["causes"].items()]
         if causes:
             print()
-            print_table(["worker", "why ledgers wait", "ledgers"], causes)
+            print_table(["worker", "why ledgers wait, one of each kind", "ledgers"], causes)
     return 0
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from bkspark.cli.arguments import client_net, client_zookeeper, cluster_uri, seconds
 from bkspark.cli.changes import record_by
 from bkspark.cli.health import DEGRADED, cluster_facts
-from bkspark.cli.output import print_json, progress
+from bkspark.cli.output import print_json, print_table, progress
 from bkspark.cli.plans import check_known, check_no_other, harm, new_plan, plans_of, until_mode
 from bkspark.errors import BookKeeperError, ConfigurationError
 
@@ -57,11 +57,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a reason of `cluster health` to accept",
     )
 
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="say in which order bookies would restart and what is against each now; exit code 10: something is",
+    )
+
 
 def restart(arguments: argparse.Namespace) -> int:
     """Restart bookies; return 10 if the cluster was not, or did not become, healthy enough."""
     import asyncio
 
+    if arguments.dry_run:
+        return asyncio.run(_preview(arguments))
     done: list[dict[str, Any]] = []
     try:
         asyncio.run(_restart(arguments, done))
@@ -71,7 +79,7 @@ def restart(arguments: argparse.Namespace) -> int:
             print_json({"restarted": done, "error": str(error)})
         return DEGRADED
     if arguments.json:
-        print_json({"restarted": done})
+        print_json({"restarted": done, "done": True})
     else:
         print(f"{len(done)} bookies were restarted")
     return 0
@@ -83,16 +91,47 @@ async def _restart(arguments: argparse.Namespace, done: list[dict[str, Any]]) ->
     net, zookeeper = client_net(arguments), client_zookeeper(arguments)
 
     async with Client(cluster_uri(arguments), net=net, zookeeper=zookeeper) as client:
-        states = await (await client.context()).registry.states()
-        bookies = list(dict.fromkeys(arguments.bookies or states))
-        for bookie in bookies:
-            await check_known(client, bookie)
-            if states[bookie] == "down":
-                raise ConfigurationError(f"bookie {bookie} does not run: start it, or name others")
+        bookies = await _chosen(client, arguments)
         for number, bookie in enumerate(bookies, 1):
             began = time.monotonic()
             await restart_one(client, bookie, arguments, f"{number} of {len(bookies)}: bookie {bookie}")
             done.append({"bookie": bookie, "seconds": round(time.monotonic() - began, 1)})
+
+
+async def _chosen(client: Client, arguments: argparse.Namespace) -> list[str]:
+    """Return the bookies to restart, in order. Raises ConfigurationError: one is not known, or does not run."""
+    states = await (await client.context()).registry.states()
+    bookies = list(dict.fromkeys(arguments.bookies or states))
+    for bookie in bookies:
+        await check_known(client, bookie)
+        if states[bookie] == "down":
+            raise ConfigurationError(f"bookie {bookie} does not run: start it, or name others")
+    return bookies
+
+
+async def _preview(arguments: argparse.Namespace) -> int:
+    """Print what `restart` would do, and what is against it now; return the exit code."""
+    from bkspark.client import Client
+
+    net, zookeeper = client_net(arguments), client_zookeeper(arguments)
+    async with Client(cluster_uri(arguments), net=net, zookeeper=zookeeper) as client:
+        bookies = await _chosen(client, arguments)
+        against = {bookie: await _against(client, bookie, arguments.despite) for bookie in bookies}
+    if arguments.json:
+        planned = [
+            {"bookie": bookie, "reasons": [dataclasses.asdict(each) for each in found]}
+            for bookie, found in against.items()
+        ]
+        print_json({"restart": planned, "dry_run": True, "done": True})
+    else:
+        rows = [(bookie, "; ".join(f"{each.code}: {each.text}" for each in found)) for bookie, found in against.items()]
+        print_table(["bookie", "waits for"], [(bookie, text or None) for bookie, text in rows])
+    return DEGRADED if any(against.values()) else 0
+
+
+async def _against(client: Client, bookie: str, despite: Collection[str]) -> list[Reason]:
+    """Return what is against a restart of a bookie now."""
+    return [*await _unhealthy(client, despite), *await harm(client, bookie, list(despite))]
 
 
 async def restart_one(client: Client, bookie: str, arguments: argparse.Namespace, what: str) -> None:
@@ -105,7 +144,7 @@ async def restart_one(client: Client, bookie: str, arguments: argparse.Namespace
     from bkspark.metadata.bookie_plans import MAINTENANCE
 
     async def against() -> list[Reason]:
-        return [*await _unhealthy(client, arguments.despite), *await harm(client, bookie, arguments.despite)]
+        return await _against(client, bookie, arguments.despite)
 
     await _until_none(against, arguments.timeout, f"{what} is not restarted")
     stored, registry = await plans_of(client), (await client.context()).registry

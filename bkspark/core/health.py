@@ -32,13 +32,15 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class BookieFacts:
-    """What is known of a bookie. problem: why it does not answer, "" if it does; spaces: bytes, None if not known."""
+    """What is known of a bookie. problem: why it does not answer, "" if it does; spaces: bytes, None if not known;
+    reason: why it is read-only, "" if it says nothing, as Apache's bookies."""
 
     id: str
     state: str
     problem: str = ""
     free_bytes: int | None = None
     total_bytes: int | None = None
+    reason: str = ""
 
     @property
     def serves(self) -> bool:
@@ -80,7 +82,8 @@ def _of_bookie(bookie: BookieFacts) -> Iterable[Reason]:
         text = f"bookie {bookie.id} is registered and does not answer: {bookie.problem}"
         yield Reason("bookie_unreachable", text, bookie.id)
     elif bookie.state == READ_ONLY:
-        yield Reason("bookie_readonly", f"bookie {bookie.id} is read-only", bookie.id)
+        because = f": {bookie.reason}" if bookie.reason else ""
+        yield Reason("bookie_readonly", f"bookie {bookie.id} is read-only{because}", bookie.id)
     if bookie.total_bytes and bookie.free_bytes is not None:
         used = 1 - bookie.free_bytes / bookie.total_bytes
         if used > FULL_SHARE:

@@ -51,7 +51,7 @@ class RepairReport:
     """What one process does.
 
     bytes_per_s: its limit, -1: none. listed: ledgers on the list when it looked last. postponed: how many it postponed,
-    of which `postponements` has some. causes: why, with how many ledgers of each.
+    of which `postponements` has some. causes: the error of one ledger of each kind, with how many there are.
     """
 
     worker: str

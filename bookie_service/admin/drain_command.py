@@ -1,4 +1,8 @@
-"""`bkspark cluster drain`: begins a drain, or continues, watches, changes or cancels it."""
+"""`bkspark cluster drain`: begins a drain, or continues, watches, changes or cancels it.
+
+With `--json` stdout has a line of progress every few seconds (`ledgers_done`, `ledgers`, `bytes_done`, `bytes`,
+`bytes_per_s`, `seconds_left`, ...), and a last one with `"done": true`.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,10 @@ import sys
 import time
 from typing import Any
 
+from bkspark.errors import BookKeeperError
 from bkspark.metadata.bookie_plans import BookiePlan
 from bookie_service.admin.command_audit import commanded, operator
+from bookie_service.network.log_limit import no_digits
 from bookie_service.replication import drain_plans
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.drain import Drain, DrainCancelled, DrainPreview, DrainProgress
@@ -30,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--close-open", action="store_true", help="close open ledgers whose writer does not leave")
     parser.add_argument("--reason", default="", help="why, for other operators and the audit log")
     instead = parser.add_mutually_exclusive_group()
-    instead.add_argument("--plan", action="store_true", help="say what would be copied, and end")
+    instead.add_argument("--resume", action="store_true", help="continue a drain, begin none")
+    instead.add_argument("--plan", "--dry-run", action="store_true", help="say what would be copied, and end")
     instead.add_argument("--status", action="store_true", help="say how far it is, change its --rate, and end")
     instead.add_argument("--cancel", action="store_true", help="cancel it, and end")
 
@@ -55,11 +62,14 @@ async def drain(cluster: RepairedCluster, arguments: argparse.Namespace, configu
         await commanded(cluster, f"cancel the drain of bookie {bookie}", bookie=bookie)
         return _tell(arguments, {"bookie": bookie, "cancelled": True}, f"the drain of bookie {bookie} is cancelled")
     options, closes_open = configuration.auto_recovery, arguments.close_open
-    moving = Drain(cluster, bookie, this_process(), options, _Lines().report, closes_open=closes_open)
+    lines = _Lines(is_json=arguments.json)
+    moving = Drain(cluster, bookie, this_process(), options, lines.report, closes_open=closes_open)
     if arguments.plan:
         preview = await moving.preview()
         _tell(arguments, {"bookie": bookie, **dataclasses.asdict(preview)}, _shown(bookie, preview))
         return IMPOSSIBLE if preview.without_spare else 0
+    if arguments.resume:
+        await drain_plans.running(cluster, bookie)
     before = await drain_plans.begin(cluster, bookie, who, arguments.reason, arguments.rate)
     if before is None:
         await commanded(cluster, f"drain bookie {bookie}", bookie=bookie, reason=arguments.reason)
@@ -70,28 +80,48 @@ async def drain(cluster: RepairedCluster, arguments: argparse.Namespace, configu
     except DrainCancelled as cancelled:
         _say(f"bkspark cluster: {cancelled}")
         return 1
+    except BookKeeperError:
+        _say(f"bookie {bookie} stays read-only, and what was copied stays: run this again later, or with --cancel")
+        raise
     copied = moving.progress().copied_bytes
-    facts = {"bookie": bookie, "ledgers": moved, "copied_bytes": copied, "drained": True}
+    facts = {"bookie": bookie, "ledgers": moved, "copied_bytes": copied, "drained": True, "done": True}
     then = f"stop it, then `bkspark cluster decommission {bookie}` forgets it"
     return _tell(arguments, facts, f"no ledger needs bookie {bookie} any more, {moved} were moved: {then}")
 
 
 class _Lines:
-    """Prints progress: a line every few seconds, and each new reason for a blocked ledger once."""
+    """Prints progress: a line every few seconds, and each new reason for blocked ledgers once, with one of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_json: bool) -> None:
+        self._is_json = is_json
         self._due_s = 0.0
         self._said: set[str] = set()
 
     def report(self, progress: DrainProgress) -> None:
         """Print what is due."""
         for ledger, reason in progress.blocked.items():
-            if reason not in self._said:
-                self._said.add(reason)
-                _say(f"ledger {ledger} is not moved yet: {reason}")
+            # Without its numbers: thousands of ledgers may lack one bookie.
+            if (cause := no_digits(reason)) not in self._said:
+                self._said.add(cause)
+                _say(f"ledger {ledger} is not moved yet: {reason.removeprefix(f'ledger {ledger}: ')}")
         if time.monotonic() >= self._due_s or not progress.ledgers_left:
             self._due_s = time.monotonic() + REPORT_S
             _say(_line(progress))
+            if self._is_json:
+                print(json.dumps(_facts(progress)), flush=True)
+
+
+def _facts(progress: DrainProgress) -> dict[str, Any]:
+    return {
+        "ledgers_done": progress.ledgers - progress.ledgers_left,
+        "ledgers": progress.ledgers,
+        "bytes_done": progress.bytes - progress.bytes_left,
+        "bytes": progress.bytes,
+        "bytes_per_s": progress.bytes_per_s,
+        "seconds_left": progress.seconds_left,
+        "waiting": list(progress.waiting),
+        "blocked": progress.blocked,
+    }
 
 
 def _line(progress: DrainProgress) -> str:

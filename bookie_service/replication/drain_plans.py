@@ -32,6 +32,8 @@ async def begin(
         MetadataError: the store failed.
     """
     await check_serves(cluster, bookie)
+    if not await cluster.context.registry.writable_ids() - {bookie}:
+        raise ConfigurationError(f"no other bookie than {bookie} takes writes, so nothing can be copied: start others")
     plan, now_ms = await cluster.plans().find(bookie), time.time_ns() // 1_000_000
     if plan is not None and plan.kind == DRAIN:
         await set_rate(cluster, plan, bytes_per_s)

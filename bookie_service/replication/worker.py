@@ -162,7 +162,13 @@ class ReplicationWorker:
         """Return what this process does now."""
         now_s, now_ms = self._now_s(), _now_ms()
         postponed = [(id, each) for id, each in self._deferred.items() if id not in self._running]
-        causes = Counter(_DIGITS.sub("N", _error(each)) for _, each in postponed)
+        counts: Counter[str] = Counter()
+        examples: dict[str, str] = {}
+        for _, each in postponed:
+            error = _error(each)
+            cause = _DIGITS.sub("", error)
+            counts[cause] += 1
+            examples.setdefault(cause, error)
         return RepairReport(
             self._who,
             now_ms,
@@ -180,7 +186,7 @@ class ReplicationWorker:
                 Postponed(id, _error(each), each.failures, (now_ms + int((each.due_s - now_s) * 1000)) // 1000 * 1000)
                 for id, each in sorted(postponed, key=lambda it: it[1].due_s)[:REPORTED_MAX]
             ),
-            dict(causes.most_common(CAUSES_MAX)),
+            {examples[cause]: count for cause, count in counts.most_common(CAUSES_MAX)},
         )
 
     async def _pause(self) -> None:

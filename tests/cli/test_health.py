@@ -1,8 +1,10 @@
-"""`bkspark cluster health` on a cluster of its own: healthy, with a dead bookie, and healthy again."""
+"""`bkspark cluster health` on real clusters: healthy, with a dead bookie, without ZooKeeper, and healthy again."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -55,5 +57,39 @@ def test_health_names_what_is_wrong_and_says_whether_a_bookie_may_be_stopped(
         text = capfd.readouterr().out
         assert text.startswith("degraded: 2 of 3 bookies serve")
         assert other.id in text
+        # The verdict is about the cluster, the line below it about the bookie.
+        other.restart()
+        health("--watch", "--exit-when-healthy", code=0)
+        assert main(["cluster", "health", "--uri", cluster.uri, "--can-stop", holder]) == 10
+        verdict, refusal, why = capfd.readouterr().out.splitlines()[-3:]
+        assert verdict.startswith("healthy: ")
+        assert refusal.split() == ["bookie", holder, "may", "not", "be", "stopped"]
+        assert why.split(":")[0].strip() == "last_copy"
+        other.stop()
+        assert main(["cluster", "health", "--uri", cluster.uri, "--can-stop", other.id]) == 0
+        assert f"bookie {other.id} may be stopped" in capfd.readouterr().out
         other.restart()
         assert health("--watch", "--exit-when-healthy", code=0)["healthy"] is True
+
+
+def test_watch_outlives_an_outage_of_zookeeper(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It ended with the first question that ZooKeeper did not answer; a program got nothing on stdout."""
+    with Cluster(tmp_path, bookies=1) as cluster:
+        line = [sys.executable, "-m", "bkspark.cli", "cluster", "health", "--uri", cluster.uri, "--watch", "--json"]
+        with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as watching:
+            assert watching.stdout is not None
+            answers = map(json.loads, watching.stdout)
+            try:
+                assert next(answers)["healthy"] is True
+                cluster.zookeeper.stop()
+                away = next(each for each in answers if not each["healthy"])
+                assert [each["code"] for each in away["reasons"]] == ["metadata_unavailable"]
+                assert (away["bookies"], away["underreplicated"]) == ([], None)
+                bookie = cluster.bookies[0].id
+                assert main(["cluster", "health", "--uri", cluster.uri, "--json", "--can-stop", bookie]) == 10
+                asked = json.loads(capfd.readouterr().out)
+                assert (asked["healthy"], asked["can_stop"]["safe"]) == (False, False)
+                cluster.zookeeper.start()
+                assert next(each for each in answers if each["healthy"])["bookies"][0]["id"] == bookie
+            finally:
+                watching.terminate()

@@ -13,7 +13,7 @@ from tests.polling import wait_until
 
 T = TypeVar("T")
 
-WIDE, PHONE = 1280, 390
+WIDE, PHONE, NARROW = 1280, 390, 320
 _HEIGHT = 900
 _PAGE_S = 30.0
 
@@ -43,6 +43,11 @@ for (const e of document.querySelectorAll("table"))
   if (!e.querySelector("th[scope]")) found.push("a table without headers");
 const ids = [...document.querySelectorAll("[id]")].map((e) => e.id);
 for (const id of ids) if (ids.indexOf(id) !== ids.lastIndexOf(id)) found.push(`two elements have the id ${id}`);
+let level = 0;
+for (const e of document.querySelectorAll("h1, h2, h3, h4")) {
+  if (Number(e.tagName[1]) > level + 1) found.push(`a level of headings is left out before "${e.textContent.trim()}"`);
+  level = Number(e.tagName[1]);
+}
 if (document.querySelectorAll("h1").length !== 1) found.push("not one h1");
 if (document.querySelectorAll("main").length !== 1) found.push("not one main");
 if (!document.documentElement.lang) found.push("no language");
@@ -144,7 +149,7 @@ class Browser:
 
     def show(self, *, width: int = WIDE, dark: bool = False, height: int = _HEIGHT) -> None:
         """Take a screen's width, and what the user prefers."""
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width == PHONE}
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width <= PHONE}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         preferred = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": preferred})

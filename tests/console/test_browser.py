@@ -10,7 +10,7 @@ import pytest
 
 from bkspark.blocking import Client
 from tests.cluster import Cluster
-from tests.console.browser import PHONE, WIDE, Browser, chromium, missing
+from tests.console.browser import NARROW, PHONE, WIDE, Browser, chromium, missing
 from tests.console.process import ConsoleProcess
 from tests.polling import wait_until
 
@@ -44,7 +44,9 @@ def paths(ledger_id: int, console_cluster: Cluster) -> list[str]:
     return [*lists, *single, f"/ledgers/{ledger_id}/entries"]
 
 
-@pytest.mark.parametrize(("width", "dark"), [(WIDE, False), (WIDE, True), (PHONE, False), (PHONE, True)])
+@pytest.mark.parametrize(
+    ("width", "dark"), [(WIDE, False), (WIDE, True), (PHONE, False), (PHONE, True), (NARROW, False)]
+)
 def test_every_page_can_be_read_by_everyone(browser: Browser, paths: list[str], width: int, dark: bool) -> None:
     """Contrast, labels, names, headers of tables, and no page wider than its screen."""
     browser.show(width=width, dark=dark)

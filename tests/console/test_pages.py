@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 
 import pytest
 
@@ -11,6 +12,7 @@ from bkspark import client as asynchronous
 from bkspark.blocking import Client
 from bkspark.log.formats import SegmentFacts, SegmentOwner
 from bkspark.log.schemas import SchemaChange, StoredSchema
+from bkspark.metadata.change_records import ChangeRecord, ChangeRecords
 from tests.cluster import Cluster
 from tests.console.process import ConsoleProcess, Visitor
 from tests.polling import wait_until
@@ -52,6 +54,18 @@ def test_every_page_of_the_navigation_answers(visitor: Visitor) -> None:
         page = visitor.get(path)
         assert page.status == 200, path
         assert page.text.count('aria-current="page"') == 1
+
+
+def test_words_that_utf8_has_no_bytes_for_do_not_end_a_page(visitor: Visitor, console_cluster: Cluster) -> None:
+    """A reason with half a pair of surrogates made the audit page fail for everyone, until 1,000 changes later."""
+
+    async def change() -> None:
+        async with asynchronous.Client(console_cluster.uri) as client:
+            records = ChangeRecords(await client.tree(), client.uri)
+            await records.add(ChangeRecord(time.time_ns() // 1_000_000, "command:amy", "half \ud800 pair"))
+
+    asyncio.run(change())
+    wait_until(lambda: "half \\ud800 pair" in visitor.get("/audit").words, "the change to be listed")
 
 
 def test_bookies_show_state_version_and_space(visitor: Visitor, console_cluster: Cluster) -> None:

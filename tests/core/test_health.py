@@ -44,6 +44,12 @@ def test_bookie_that_needs_an_operator_is_a_reason_that_names_it(bookie: BookieF
     assert [(each.code, each.subject) for each in found] == [(code, "x")]
 
 
+def test_read_only_bookie_is_named_with_its_reason() -> None:
+    draining = BookieFacts("x", "readonly", "", 50 * GIB, 100 * GIB, "drain by amy")
+    (reason,) = reasons(ClusterFacts((*BOOKIES, draining), 0, True, "b0"))
+    assert reason.text == "bookie x is read-only: drain by amy"
+
+
 def test_what_the_cluster_lacks_is_a_reason() -> None:
     assert codes(BookieFacts("x", "readonly")) == {"bookie_readonly", "no_writable_bookie"}
     assert codes(*BOOKIES, underreplicated=3) == {"underreplicated"}

@@ -42,13 +42,16 @@ def autorecovery(uri: str, log: Path, **settings: object) -> Iterator[ChildProce
 
 
 def command(uri: str, *words: str, code: int | None = 0) -> tuple[dict[str, Any], str]:
-    """Return (what `bkspark cluster ... --json` prints, its stderr); assert the exit code, unless it is None."""
+    """Return (the last line that `bkspark cluster ... --json` prints, its stderr).
+
+    Asserts the exit code, unless it is None.
+    """
     line = [sys.executable, "-m", "bkspark.cli", "cluster", *words, "--json"]
     done = subprocess.run(
         line, capture_output=True, text=True, timeout=WAIT_S, env={**os.environ, "BKSPARK_URI": uri}, check=False
     )
     assert code is None or done.returncode == code, done.stderr
-    return json.loads(done.stdout) if done.stdout else {}, done.stderr
+    return json.loads(done.stdout.splitlines()[-1]) if done.stdout else {}, done.stderr
 
 
 def check(uri: str) -> dict[str, Any]:

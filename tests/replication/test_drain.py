@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +24,13 @@ pytestmark = pytest.mark.cluster
 def four(tmp_path: Path) -> Iterator[Cluster]:
     with Cluster(tmp_path, bookies=4) as cluster:
         yield cluster
+
+
+def console_lines(uri: str, *words: str) -> list[dict[str, Any]]:
+    """Return the JSON lines that `bkspark cluster ...` prints."""
+    line = [sys.executable, "-m", "bkspark.cli", "cluster", *words, "--uri", uri]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=WAIT_S, check=True)
+    return [json.loads(each) for each in done.stdout.splitlines()]
 
 
 def written(client: Client, count: int, entries: int = 20, size: int = 1000) -> list[int]:
@@ -44,7 +53,9 @@ def test_drain_moves_everything_with_the_bookie_as_a_source(four: Cluster) -> No
                 writer.append(b"the only copy")
             ids.append(writer.ledger_id)
         named = naming(client, ids, bookie.id)
-        preview, _ = command(uri, "drain", bookie.id, "--plan")
+        assert "is not being drained" in command(uri, "drain", bookie.id, "--resume", code=2)[1]
+        preview, _ = command(uri, "drain", bookie.id, "--dry-run")
+        assert preview == command(uri, "drain", bookie.id, "--plan")[0]
         assert (preview["ledgers"], preview["growing"], preview["without_spare"]) == (len(named), 0, 0)
         assert preview["targets"] == sorted(each.id for each in four.bookies[1:])
         assert preview["bytes"] > 0
@@ -54,6 +65,14 @@ def test_drain_moves_everything_with_the_bookie_as_a_source(four: Cluster) -> No
         assert f"{len(named)} of {len(named)} ledgers" in progress
         assert naming(client, ids, bookie.id) == []
         assert check(uri)["ok"]
+        again = console_lines(uri, "drain", bookie.id, "--resume", "--json")
+        assert [line["done"] for line in again if "done" in line] == [True]
+        assert {"ledgers_done", "ledgers", "bytes_done", "bytes", "bytes_per_s", "seconds_left"} <= again[0].keys()
+        assert (again[0]["ledgers_done"], again[0]["ledgers"]) == (len(named), len(named))
+        # What is refused leaves no record: nothing was done.
+        assert "is serving" in command(uri, "decommission", bookie.id, code=1)[1]
+        changes = [each["change"] for each in command(uri, "changes")[0]["changes"]]
+        assert not any(each.startswith("decommission") for each in changes), changes
         bookie.stop()
         assert check(uri)["ok"], "nothing is missing without the bookie"
         done, _ = command(uri, "decommission", bookie.id)
@@ -143,9 +162,15 @@ def test_drain_closes_open_ledgers_only_if_asked_and_refuses_what_is_impossible(
             uri, "drain", bookie, "--close-open", "--set", "openLedgerRereplicationGracePeriod=100", code=1
         )[1]
         assert "no spare writable bookie" in facts
+        assert f"bookie {bookie} stays read-only" in facts
         assert client.metadata(writer.ledger_id).is_closed
         command(uri, "drain", bookie, "--cancel")
         assert "is not being drained" in command(uri, "drain", bookie, "--status", code=2)[1]
         assert "there is no bookie b:1" in command(uri, "drain", "b:1", code=2)[1]
+        # Without any other writable bookie it is not made read-only: the cluster would take no writes at all.
+        for other in four.bookies[1:]:
+            command(uri, "maintenance", other.id, "--despite", "too_few_bookies", "--despite", "last_copy")
+        assert "no other bookie" in command(uri, "drain", bookie, code=2)[1]
+        assert command(uri, "bookies")[0]["bookies"][0]["state"] == "available"
         four.bookies[0].stop()
         assert "does not run" in command(uri, "drain", bookie, code=2)[1]

@@ -145,7 +145,9 @@ def test_rolling_restart_restarts_all_and_writers_go_on(tmp_path: Path, console:
             thread = threading.Thread(target=write)
             thread.start()
             try:
-                done = console.json("cluster", "restart", *at)["restarted"]
+                last = console.json("cluster", "restart", *at)
+                assert last["done"] is True
+                done = last["restarted"]
             finally:
                 stopping.set()
                 thread.join(60)
@@ -169,13 +171,21 @@ def test_restart_refuses_where_the_last_copy_would_be_away(tmp_path: Path, conso
             writer.append(b"the only copy")
             (holder,) = writer.metadata.fragments[0].bookies
         assert "last_copy" in console.fails(10, "cluster", "restart", holder, "--timeout", 0.1, *at).err
+        # What would be done is said without doing it.
+        (planned,) = console.records_of(10, "cluster", "restart", holder, "--dry-run", *at)["restart"]
+        assert (planned["bookie"], planned["reasons"][0]["code"]) == (holder, "last_copy")
+        assert "last_copy" in console.fails(10, "cluster", "restart", "--dry-run", *at).out
+        other = next(each for each in cluster.bookies if each.id != holder)
+        assert console.json("cluster", "restart", other.id, "--dry-run", *at)["restart"][0]["reasons"] == []
+        assert "last_copy" in console.fails(10, "cluster", "maintenance", holder, "--dry-run", *at).err
+        assert console.json("cluster", "maintenance", other.id, "--dry-run", *at)["dry_run"] is True
+        assert console.json("cluster", "plans", *at) == {"plans": []}
         # By a command, as for Apache's bookies; one that fails restarts nothing.
         failing = ("--despite", "last_copy", "--command", "false {bookie}")
         assert f"false {holder} ended with 1" in console.fails(1, "cluster", "restart", holder, *failing, *at).err
         unknown = ("--despite", "last_copy", "--command", "/no/such/program")
         assert "cannot be run" in console.fails(2, "cluster", "restart", holder, *unknown, *at).err
         assert states(console, cluster.uri)[holder] == "available"
-        other = next(each for each in cluster.bookies if each.id != holder)
         other.kill()
         assert "bookie_" in console.fails(10, "cluster", "restart", holder, "--timeout", 0.1, *at).err
 

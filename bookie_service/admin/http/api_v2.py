@@ -438,7 +438,7 @@ class ApiV2:
         if "bytes_per_s" in wanted:
             rate = wanted["bytes_per_s"]
             await self._cluster.set_repair_bytes_per_s(rate)
-            shown = "what is configured" if rate is None else "no limit" if rate == NO_LIMIT else f"{rate} bytes/s"
+            shown = "what is configured" if rate is None else f"{rate} bytes/s" if rate > 0 else "no limit"
             audit(request.who, f"set the rate of all repairs to {shown}", bytes_per_s=rate)
         return await self._repairs(request)
 
