@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class Looking(Protocol):
-    """Who looked at the topic."""
+    """The planner that looked at the topic."""
 
     client: Client
     options: SourceOptions
