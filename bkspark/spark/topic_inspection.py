@@ -21,7 +21,8 @@ from bkspark.pulsar.entries import MalformedEntry, decode_entries
 from bkspark.pulsar.names import TopicName
 from bkspark.pulsar.topic import Subscription
 from bkspark.spark.ranges import amount
-from bkspark.spark.topics import TopicPlanner, TopicView
+from bkspark.spark.topic_view import TopicView
+from bkspark.spark.topics import TopicPlanner
 
 Row = dict[str, Any]
 _TIME = pa.timestamp("us", "UTC")

@@ -26,7 +26,8 @@ from bkspark.spark.read import BookKeeperReader, joined, scanned
 from bkspark.spark.topic_columns import topic_schema
 from bkspark.spark.topic_options import RAW, READ_COMMITTED, READ_UNCOMMITTED
 from bkspark.spark.topic_rows import TopicDecoder, TopicRows
-from bkspark.spark.topics import TopicFacts, TopicPartition, TopicPlanner, TopicView, scan_all
+from bkspark.spark.topic_view import TopicView
+from bkspark.spark.topics import TopicFacts, TopicPartition, TopicPlanner, scan_all
 
 DECODE_BYTES = 4 << 20
 """Entries that are decoded together, about."""

@@ -40,7 +40,8 @@ from bkspark.spark.ranges import Backlog, EntryRange, advance, amount
 from bkspark.spark.topic_options import READ_COMMITTED
 from bkspark.spark.topic_read import read_topics, with_schemas
 from bkspark.spark.topic_rows import TopicRows
-from bkspark.spark.topics import TopicFacts, TopicPlanner, TopicView
+from bkspark.spark.topic_view import TopicView
+from bkspark.spark.topics import TopicFacts, TopicPlanner
 from bkspark.spark.versions import ReadLimit
 
 _log = logging.getLogger(__name__)

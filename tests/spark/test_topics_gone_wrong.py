@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from bkspark.blocking import Client
-from bkspark.errors import DataLoss, UnauthorizedAccess
+from bkspark.errors import ConfigurationError, DataLoss, UnauthorizedAccess
 from bkspark.pulsar import pulsar_formats_pb2 as formats
 from tests.cluster import Cluster
 from tests.pulsar.stored import StoredTopic
@@ -89,7 +89,14 @@ def test_wrong_password_names_the_option_and_the_brokers_setting(
         read(VALUE, password="other")
 
 
-# ---- subscriptions ----
+# ---- shadows and subscriptions ----
+
+
+def test_shadow_topic_names_the_topic_that_has_its_messages(topic: StoredTopic, read: Callable) -> None:
+    topic.info.properties.add(key="PULSAR.SHADOW_SOURCE", value="persistent://public/default/source")
+    topic.save()
+    with pytest.raises(ConfigurationError, match=r"shadow of persistent://public/default/source.*read that topic"):
+        read(VALUE)
 
 
 def test_partition_that_was_never_loaded_has_no_subscription_and_no_messages(

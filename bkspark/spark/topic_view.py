@@ -1,0 +1,285 @@
+"""One topic of Pulsar or one partition as it was looked at: its positions, and which entries to read, on the driver."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from bkspark.client import Client
+from bkspark.entries import EntryBatch
+from bkspark.errors import ConfigurationError, DataLoss, NoSuchLog
+from bkspark.log.positions import EARLIEST, LATEST, Position
+from bkspark.pulsar.entries import MalformedEntry, decode_entries
+from bkspark.pulsar.message_ids import MessageId
+from bkspark.pulsar.metadata import SHADOW_SOURCE, ManagedLedger
+from bkspark.pulsar.names import TopicName
+from bkspark.pulsar.topic import PulsarStore
+from bkspark.pulsar.transactions import Transactions
+from bkspark.spark.options import SourceOptions
+from bkspark.spark.partitions import LedgerRead
+from bkspark.spark.ranges import EntryRange, ReadableSegment, between
+
+_log = logging.getLogger(__name__)
+
+
+class Looking(Protocol):
+    """The planner that looked at the topic."""
+
+    client: Client
+    options: SourceOptions
+    now_ms: int
+
+    async def store(self) -> PulsarStore: ...
+
+
+class TopicView:
+    """One topic or partition as it was looked at."""
+
+    def __init__(
+        self, planner: Looking, name: TopicName, managed: ManagedLedger, extents: Sequence[ReadableSegment]
+    ) -> None:
+        self._planner = planner
+        self._options = planner.options
+        self.name = name
+        self.managed = managed
+        self.extents = extents
+        self.transactions: Transactions | None = None
+        self._listed = {listed.ledger_id: listed for listed in managed.ledgers}
+        self._read_out: set[int] = set()
+
+    # ---- positions ----
+
+    @property
+    def start(self) -> Position:
+        """The first entry that there is."""
+        return _beginning(self.extents[0]) if self.extents else Position.beginning()
+
+    @property
+    def readable(self) -> Position:
+        """The position after the last entry that is confirmed."""
+        if not self.extents:
+            return Position.beginning()
+        last = self.extents[-1]
+        return Position(last.ordinal, last.ledger_id, last.end_entry)
+
+    @property
+    def end(self) -> Position:
+        """The position to which it may be read now: not past the oldest transaction that is open."""
+        stop = None if self.transactions is None else self.transactions.stop
+        if stop is None:
+            return self.readable
+        return min(self.readable, Position(stop.ledger_id, stop.ledger_id, stop.entry_id))
+
+    def normal(self, position: Position) -> Position:
+        """Return the position with the end of a closed ledger as the beginning of the next one that is listed."""
+        for extent, following in zip(self.extents, self.extents[1:]):
+            if extent.ledger_id == position.ledger_id and position.entry_id >= extent.end_entry and extent.is_closed:
+                return self.normal(_beginning(following))
+        return position
+
+    def first_after(self, noted: Position) -> Position | None:
+        """Return where reading from a noted position begins; None if what follows it is gone."""
+        if noted.ledger_id < 0:
+            return self.start
+        listed = [extent.ledger_id for extent in self.extents]
+        if noted.ledger_id in listed:
+            return self.normal(noted)
+        # Ledgers are trimmed from the front: one that is gone while an older one is there was dropped as empty.
+        later = [extent for extent in self.extents if extent.ledger_id > noted.ledger_id]
+        if noted.entry_id == 0 and listed and listed[0] < noted.ledger_id:
+            return _beginning(later[0]) if later else self.readable
+        return None
+
+    async def wanted_start(self) -> tuple[Position, MessageId | None]:
+        """Return where the options let reading begin, and which messages of the first batch are passed over.
+
+        Raises:
+            ConfigurationError, DataLoss: it is not a position of the topic, or what follows it is gone.
+        """
+        options = self._options
+        source = self.managed.properties.get(SHADOW_SOURCE)
+        if source is not None:
+            raise ConfigurationError(
+                f"topic {self.name} is a shadow of {source}, whose ledgers hold its messages: read that topic"
+            )
+        if options.starting_subscription is not None:
+            return await self._after_subscription(options.starting_subscription), None
+        if options.starting_timestamp is not None:
+            return self._since(self.absolute(options.starting_timestamp)), None
+        wanted = self._offset("startingOffsets", options.starting_offsets)
+        if isinstance(wanted, int):
+            return self._before(-wanted), None
+        if isinstance(wanted, MessageId):
+            return self._located("startingOffsets", wanted), wanted if wanted.batch_index > 0 else None
+        if wanted is None:
+            return self.start, None
+        return (self.end if wanted == LATEST else self.start), None
+
+    async def wanted_end(self) -> tuple[Position, MessageId | None]:
+        """Return where the options let a batch read end: a message that they name is the last one. Raises likewise."""
+        wanted = self._offset("endingOffsets", self._options.ending_offsets)
+        if isinstance(wanted, int):
+            return min(self.end, self._before(-wanted)), None
+        if isinstance(wanted, MessageId):
+            located = self._located("endingOffsets", wanted)
+            if located.ledger_id != wanted.ledger_id:
+                return located, None
+            end = Position(located.ordinal, located.ledger_id, located.entry_id + 1)
+            return min(self.end, end), wanted if wanted.batch_index >= 0 else None
+        return (self.start if wanted == EARLIEST else self.end), None
+
+    def absolute(self, moment_ms: int) -> int:
+        return moment_ms if moment_ms >= 0 else self._planner.now_ms + moment_ms
+
+    def _offset(self, option: str, wanted: object) -> str | int | MessageId | None:
+        if isinstance(wanted, dict):
+            named = [wanted[alias] for alias in aliases(self.name) if alias in wanted]
+            if not named:
+                return None
+            wanted = named[0]
+        if isinstance(wanted, str) and wanted.lower() in (EARLIEST, LATEST):
+            return wanted.lower()
+        if wanted is None or isinstance(wanted, int):
+            return wanted
+        try:
+            return MessageId.parse(wanted)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"option '{option}': the offset of topic {self.name} is {str(wanted)[:100]!r}, which {error}"
+            ) from None
+
+    def _located(self, option: str, wanted: MessageId) -> Position:
+        position = Position(wanted.ledger_id, wanted.ledger_id, wanted.entry_id)
+        if (self.extents and wanted.ledger_id > self.extents[-1].ledger_id) or not self.extents:
+            raise ConfigurationError(
+                f"option '{option}' is message {wanted}, but topic {self.name} ends before: use latest"
+            )
+        for extent in self.extents:
+            if extent.ledger_id == wanted.ledger_id:
+                return position
+        if wanted.ledger_id < self.extents[0].ledger_id:
+            if self._options.fail_on_data_loss:
+                raise DataLoss(
+                    f"option '{option}' is message {wanted}, but topic {self.name} now begins with ledger "
+                    f"{self.extents[0].ledger_id}: use earliest, or allow the loss (failOnDataLoss=false)"
+                )
+            return self.start
+        return _beginning(next(extent for extent in self.extents if extent.ledger_id > wanted.ledger_id))
+
+    def _before(self, count: int) -> Position:
+        """Return the position `count` entries before the end."""
+        position, left = self.end, count
+        for extent in reversed(self.extents):
+            if extent.ordinal > position.ordinal:
+                continue
+            held = position.entry_id if extent.ordinal == position.ordinal else extent.end_entry
+            if left <= held:
+                return Position(extent.ordinal, extent.ledger_id, held - left)
+            left -= held
+        return self.start
+
+    def _since(self, moment_ms: int) -> Position:
+        """Return the first ledger that may hold a message published at a time or later.
+
+        Publish times are by producers' clocks: a ledger was closed after it was written, but their clocks may be ahead.
+        """
+        closed = {listed.ledger_id: listed.closed_ms for listed in self.managed.ledgers}
+        for extent in self.extents:
+            closed_ms = closed.get(extent.ledger_id)
+            if closed_ms is None or closed_ms + self._options.publish_time_slack_ms >= moment_ms:
+                return _beginning(extent)
+        return self.readable
+
+    async def _after_subscription(self, name: str) -> Position:
+        store = await self._planner.store()
+        found = await store.subscription(self.name, name, self._planner.client)
+        if found is None and self.name.partition >= 0 and not await store.exists(self.name):
+            return self.start  # a partition that no broker has loaded yet
+        if found is None:
+            raise NoSuchLog(f"option 'startingSubscription': topic {self.name} has no subscription {name!r}")
+        mark = found.cursor.mark_delete
+        if not self.extents or mark.ledger_id < self.extents[0].ledger_id:
+            return self.start
+        after = Position(mark.ledger_id, mark.ledger_id, mark.entry_id + 1)
+        following = [extent for extent in self.extents if extent.ledger_id > mark.ledger_id]
+        if any(extent.ledger_id == mark.ledger_id for extent in self.extents):
+            return self.normal(after)
+        return _beginning(following[0]) if following else self.readable
+
+    # ---- what to read ----
+
+    def is_on_bookies(self, ledger_id: int) -> bool:
+        return self._listed[ledger_id].is_on_bookies
+
+    def ranges(self, start: Position, end: Position) -> list[EntryRange]:
+        """Return the entries to read between two positions.
+
+        Raises:
+            DataLoss: some are in tiered storage only (failOnDataLoss).
+        """
+        found = self._on_bookies(start, end)
+        self._read_out |= {
+            entries.ledger_id
+            for entries in found
+            if entries.ordinal < end.ordinal and entries.end_entry == self._listed[entries.ledger_id].entries
+        }
+        return found
+
+    def _on_bookies(self, start: Position, end: Position) -> list[EntryRange]:
+        found = []
+        for entries in between(self.extents, start, end):
+            listed = self._listed[entries.ledger_id]
+            if listed.is_on_bookies:
+                found.append(entries)
+                continue
+            what = f"ledger {listed.ledger_id} of topic {self.name} was offloaded to {listed.offload}, and bookies"
+            if self._options.fail_on_data_loss:
+                raise DataLoss(
+                    f"{what} deleted it: tiered storage cannot be read here; begin after it (startingOffsets), or "
+                    "leave it out (failOnDataLoss=false)",
+                    ledger_id=listed.ledger_id,
+                )
+            _log.warning("%s deleted it: it is left out", what)
+        return found
+
+    def to_its_end(self, read: LedgerRead) -> LedgerRead:
+        """Return a read of a closed ledger to the ledger's own end, where `ranges` went on after it.
+
+        The list may say less: a repair beside the close may have found more entries, and brokers read those, too.
+        """
+        is_end = read.ledger_id in self._read_out and read.end_entry == self._listed[read.ledger_id].entries
+        return replace(read, end_entry=max(read.end_entry, read.metadata.last_entry + 1)) if is_end else read
+
+    async def scan_transactions(self, found: Transactions, start: Position) -> None:
+        """Look at the entries from `start` to the end for transactions, and let `end` respect what was found."""
+        for entries in self._on_bookies(start, self.readable):
+            reader = await self._planner.client.open(entries.ledger_id)
+            end = max(entries.end_entry, reader.last_entry + 1) if reader.is_closed else entries.end_entry
+            async for batch in reader.batches(entries.first_entry, end):
+                _take_transactions(found, batch)
+        self.transactions = found
+
+
+def _take_transactions(found: Transactions, batch: EntryBatch) -> None:
+    """Look at a batch; the tasks that read malformed entries report them."""
+    try:
+        found.take(decode_entries(batch))
+    except MalformedEntry as error:
+        if len(batch) == 1:
+            return
+        middle = min(max(1, error.row), len(batch) - 1)
+        _take_transactions(found, batch.slice(0, middle))
+        _take_transactions(found, batch.slice(middle, len(batch)))
+
+
+def aliases(name: TopicName) -> list[str]:
+    """Return what users may call a topic or partition, the narrowest first."""
+    return [
+        alias for each in (name, name.whole) for alias in (str(each), f"{each.namespace_path}/{each.local}", each.local)
+    ]
+
+
+def _beginning(extent: ReadableSegment) -> Position:
+    return Position(extent.ordinal, extent.ledger_id, 0)
