@@ -106,6 +106,8 @@ class MetadataError(BookKeeperError):
     """The metadata store failed or cannot be reached. `node`: the path of the operation of a transaction that could not
     be done, where a transaction failed."""
 
+    is_outage = True
+    """Whether the store could not be reached, so that a later try may succeed; False for what is an answer of it."""
     node: str | None = None
     code = -9
     remedy = "check that ZooKeeper is up and that the metadata URI names it; then try again"
@@ -114,6 +116,7 @@ class MetadataError(BookKeeperError):
 class MetadataVersion(MetadataError):
     """A compare-and-set lost: the stored version is not the expected one."""
 
+    is_outage = False
     code = -17
     remedy = "read again and decide again: another process was faster"
 
@@ -121,6 +124,7 @@ class MetadataVersion(MetadataError):
 class MetadataFormat(MetadataError):
     """Stored metadata cannot be decoded, or breaks a rule of its format."""
 
+    is_outage = False
     code = -107
     remedy = "look at the node that the message names: a newer peer or damage wrote it. It was not changed"
 
@@ -128,12 +132,14 @@ class MetadataFormat(MetadataError):
 class NoSuchNode(MetadataError):
     """A path in the metadata store does not exist."""
 
+    is_outage = False
     remedy = "check the path in the metadata URI"
 
 
 class NodeExists(MetadataError):
     """A path in the metadata store exists already."""
 
+    is_outage = False
     remedy = "choose another name, or wait until the session that owns the node is over"
 
 
@@ -149,6 +155,7 @@ class MetadataAccessDenied(MetadataError):
     Also where the client refuses the store, because its certificate is not trusted.
     """
 
+    is_outage = False
     remedy = (
         "compare who this client is (saslJaasConfig, zookeeper.ssl.keyStore.location) with who may use the node: "
         "`bkspark cluster acl check` shows that"

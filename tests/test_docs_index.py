@@ -33,6 +33,15 @@ def test_every_name_of_code_in_the_glossary_is_in_the_code() -> None:
     assert sorted(name for name in names if name not in code) == []
 
 
+def test_every_table_has_a_head() -> None:
+    """Rows after a blank line are shown as text."""
+    root = DOCS.parent
+    for page in (*DOCS.glob("*.md"), *(root / "benchmarks").glob("*.md"), *root.glob("*.md")):
+        text = re.sub(r"^(```|~~~).*?^\1$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+            assert re.match(r".*\n\|[\s:|-]+\n", table), f"{page.name}: {table.splitlines()[0]}"
+
+
 def test_every_module_that_a_page_names_is_there() -> None:
     """A page may leave out the folders that are clear from its context."""
     root = DOCS.parent

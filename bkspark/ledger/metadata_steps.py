@@ -14,7 +14,6 @@ from bkspark.errors import (
     MetadataVersion,
     ReadFailed,
     RequestTimeout,
-    SessionExpired,
     TooManyRequests,
 )
 from bkspark.metadata.ledgers import LedgerStore
@@ -34,7 +33,7 @@ class MetadataWriting(Protocol[_Effect]):
 
 def is_away(error: BookKeeperError) -> bool:
     """Whether the error only means that the metadata store could not be reached."""
-    return type(error) in (MetadataError, SessionExpired)
+    return isinstance(error, MetadataError) and error.is_outage
 
 
 def may_pass(error: BookKeeperError) -> bool:

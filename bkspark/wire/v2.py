@@ -383,6 +383,7 @@ def encode_read_reply_head(ledger_id: int, entry_id: int, entry_bytes: int) -> b
 def encode_read_replies(ledger_id: int, entries: PlacedEntries) -> bytes | memoryview:
     """Return the EOK replies to the reads of these entries."""
     if len(entries) == 1:
+        # Reads of entries that lie far apart are found one by one: 0.6 us each, where the arrays below take 9 us.
         start, size = entries.starts.item(), entries.sizes.item()
         head = encode_read_reply_head(ledger_id, entries.entry_ids.item(), size)
         return b"".join((head, entries.octets[start : start + size]))

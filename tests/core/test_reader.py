@@ -76,7 +76,7 @@ def test_absence_is_certain_only_when_slow_replicas_have_said_so_too():
 def test_group_takes_no_more_entries_than_it_asked_for():
     group = GroupRead(5, np.arange(3, 6), ["b1"])
     group.next_replica()
-    with pytest.raises(ProtocolError, match="gave 4 entries of ledger 5 from 3 on where 3 were asked for"):
+    with pytest.raises(ProtocolError, match="returned 4 entries of ledger 5 from 3 on, but 3 were requested"):
         group.on_entries("b1", 4)
 
 

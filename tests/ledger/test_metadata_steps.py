@@ -1,0 +1,24 @@
+"""Which errors of the metadata store a client waits out."""
+
+from __future__ import annotations
+
+import pytest
+
+from bkspark import errors
+from bkspark.errors import BookKeeperError, MetadataError
+from bkspark.ledger.metadata_steps import is_away
+
+OUTAGES = {"MetadataError", "SessionExpired"}
+KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BookKeeperError)]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_a_client_waits_for_a_store_that_is_away_and_takes_its_answers_as_they_are(kind: type[BookKeeperError]) -> None:
+    assert is_away(kind("it failed")) is (kind.__name__ in OUTAGES)
+
+
+def test_a_new_kind_of_outage_is_waited_out_too() -> None:
+    class StoreIsBusy(MetadataError):
+        pass
+
+    assert is_away(StoreIsBusy("try again"))
