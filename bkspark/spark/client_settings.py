@@ -28,6 +28,7 @@ from bkspark.errors import ConfigurationError
 from bkspark.ledger.bookies import PlacementOptions
 from bkspark.metadata.zookeeper_options import ZooKeeperOptions
 from bkspark.net.pool import NetOptions
+from bkspark.options import bounds_of
 from bkspark.security.sasl import SaslClientOptions
 from bkspark.spark.option_values import count, flag, shown
 from bkspark.tls.options import TlsOptions
@@ -69,6 +70,7 @@ _SETTINGS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
     "bookieErrorThresholdPerInterval": ("placement", "quarantine_failures", count),
     "bookieQuarantineTimeSeconds": ("placement", "quarantine_s", _seconds("s")),
 }
+_PARTS = {"net": NetOptions, "writer": WriterOptions, "placement": PlacementOptions}
 SETTINGS = tuple(_SETTINGS)
 _BY_KEY = {name.lower(): name for name in _SETTINGS}
 
@@ -94,18 +96,23 @@ def client_settings(
         part, member, check = _SETTINGS[name]
         try:
             value = check(text)
+            _check_bounds(_PARTS[part], member, value)
         except ValueError as error:
             raise ConfigurationError(f"option '{PREFIX}{name}' is {shown(text)}, which {error}") from None
         parts[part][member] = value
-    try:
-        return ClientSettings(
-            NetOptions(**parts["net"]),
-            WriterOptions(**parts["writer"]),
-            PlacementOptions(**parts["placement"]),
-            zookeeper or ZooKeeperOptions(),
-        )
-    except ConfigurationError as error:
-        raise ConfigurationError(f"options '{PREFIX}*': {error}") from None
+    return ClientSettings(
+        NetOptions(**parts["net"]),
+        WriterOptions(**parts["writer"]),
+        PlacementOptions(**parts["placement"]),
+        zookeeper or ZooKeeperOptions(),
+    )
+
+
+def _check_bounds(options: type, member: str, value: Any) -> None:
+    bounds = bounds_of(options, member)
+    if bounds is not None and not bounds.least <= value <= bounds.most:
+        unit = " seconds" if member.endswith("_s") else ""
+        raise ValueError(f"is not from {bounds.least:g} to {bounds.most:g}{unit}")
 
 
 def _unknown(key: str) -> str:

@@ -41,8 +41,9 @@ def test_settings_have_the_names_and_units_of_apache() -> None:
     ("name", "value", "words"),
     [
         ("readTimeout", "soon", r"option 'bookkeeper.readTimeout' is 'soon', which is not a time"),
-        ("readTimeout", "0", "read_timeout_s"),
-        ("readTimeout", "90h", "read_timeout_s"),
+        ("readTimeout", "0", r"'bookkeeper.readTimeout' is '0', which is not from 0.001 to 86400 seconds"),
+        ("readTimeout", "90h", r"'bookkeeper.readTimeout' is '90h', which is not from 0.001 to 86400 seconds"),
+        ("minNumRacksPerWriteQuorum", "9999999999", r"'9999999999', which is not from \d+ to \d+"),
         ("readTimeuot", "5", "did you mean 'bookkeeper.readTimeout'"),
         ("zkLedgersRootPath", "/x", "settings of the client are bookkeeper.readTimeout"),
         ("localReads", "maybe", "neither true nor false"),

@@ -70,6 +70,7 @@ def test_a_codec_or_level_that_has_no_effect_is_refused(given, words):
 
 @pytest.mark.spark
 @pytest.mark.cluster
+@pytest.mark.every_spark
 def test_a_log_of_several_codecs_is_read_without_an_option(spark, table, client):
     lengths = {}
     for codec in ("none", "lz4", "zstd"):

@@ -14,7 +14,7 @@ from bkspark.spark.ledger_offsets import LedgerIds, LedgerOffset, ManyLedgers
 from bkspark.spark.ledger_stream import LedgerStreamReader
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.read import BookKeeperReader
-from bkspark.spark.versions import HAS_ADMISSION_CONTROL, ReadAllAvailable, ReadMaxRows
+from bkspark.spark.versions import ReadAllAvailable, ReadMaxRows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,6 +91,7 @@ def append(writer: Any, *values: int) -> None:
         writer.append_many([b"%d" % value for value in values])
 
 
+@pytest.mark.admission_control
 def test_new_ledgers_appear_and_closed_ones_end(cluster: Cluster, client: Client, team: str) -> None:
     one = ledger(client, team, 1, 2)
     other = ledger(client, team, 3, close=False)
@@ -110,6 +111,7 @@ def test_new_ledgers_appear_and_closed_ones_end(cluster: Cluster, client: Client
     assert all(each.ledger_id in LedgerIds(map(tuple, offset["finished"])) for each in (one, other, new))
 
 
+@pytest.mark.admission_control
 def test_a_limited_stream_reads_each_entry_once_and_serves_all_ledgers(
     cluster: Cluster, client: Client, team: str
 ) -> None:
@@ -122,6 +124,7 @@ def test_a_limited_stream_reads_each_entry_once_and_serves_all_ledgers(
     assert sorted(first + stream.rest(ReadMaxRows(30))) == list(range(300))
 
 
+@pytest.mark.admission_control
 def test_a_stream_that_begins_at_the_end_reads_new_entries_and_new_ledgers(
     cluster: Cluster, client: Client, team: str
 ) -> None:
@@ -133,6 +136,7 @@ def test_a_stream_that_begins_at_the_end_reads_new_entries_and_new_ledgers(
     assert Followed(cluster, client, team, startingOffsets="-1").rest() == [1, 2]
 
 
+@pytest.mark.admission_control
 def test_a_deleted_ledger_with_unread_entries_follows_fail_on_data_loss(
     cluster: Cluster, client: Client, team: str
 ) -> None:
@@ -150,6 +154,7 @@ def test_a_deleted_ledger_with_unread_entries_follows_fail_on_data_loss(
     assert lenient.rest() == [3]
 
 
+@pytest.mark.admission_control
 def test_a_condition_on_metadata_can_be_negated(cluster: Cluster, client: Client, team: str) -> None:
     plain, other = ledger(client, team, 1), ledger(client, f"{team}-other", 2)
     ids = f"{plain.ledger_id},{other.ledger_id}"
@@ -169,6 +174,7 @@ def test_a_condition_on_metadata_can_be_negated(cluster: Cluster, client: Client
         SourceOptions.parse({"uri": cluster.uri, "log": "a", "ledgerMetadata.!team": "x"}).for_batch_write()
 
 
+@pytest.mark.admission_control
 def test_named_ledgers_must_exist_and_are_cut_to_the_named_entries(cluster: Cluster, client: Client, team: str) -> None:
     one = ledger(client, team, *range(10))
     given = {"uri": cluster.uri, "startingOffsets": "earliest"}
@@ -184,6 +190,7 @@ def test_named_ledgers_must_exist_and_are_cut_to_the_named_entries(cluster: Clus
         missing.initialOffset()
 
 
+@pytest.mark.admission_control
 def test_the_checkpoint_of_another_selection_is_refused(cluster: Cluster, client: Client, team: str) -> None:
     ledger(client, team, 1)
     stream = Followed(cluster, client, team)
@@ -220,7 +227,7 @@ def test_finished_ledgers_are_kept_as_ranges() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="streams of many ledgers need Spark 4.2")
+@pytest.mark.admission_control
 def test_a_query_follows_ledgers_over_a_restart(
     spark: SparkSession, cluster: Cluster, client: Client, team: str, tmp_path: Path
 ) -> None:

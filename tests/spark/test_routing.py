@@ -16,6 +16,7 @@ from bkspark.blocking import Client
 from bkspark.errors import ConfigurationError
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.source import BookKeeperDataSource
+from bkspark.spark.versions import HAS_ADMISSION_CONTROL
 from bkspark.spark.write import destination_of
 from tests.cluster import Cluster
 from tests.spark.test_encryption import key_file
@@ -63,6 +64,7 @@ def logs(spark: SparkSession, cluster: Cluster, client: Client) -> Iterator[Logs
     return Logs(spark, cluster, client)
 
 
+@pytest.mark.every_spark
 def test_rows_go_to_the_logs_that_they_name(logs: Logs) -> None:
     logs.write(logs.frame(("a", 1), ("b", 2), ("a", 3), ("c", 4)))
     logs.write(logs.frame(("c", 5), ("d", 6)))
@@ -108,6 +110,7 @@ def test_one_row_without_a_usable_name_fails_the_whole_write(logs: Logs, bad: st
     assert logs.names() == []
 
 
+@pytest.mark.every_spark
 def test_one_log_with_other_columns_fails_the_whole_write_by_name(logs: Logs) -> None:
     logs.write(logs.frame(("b", "text"), columns="log string, value string"))
     with pytest.raises(Exception, match=f"log {logs.prefix}b"):
@@ -132,6 +135,7 @@ def test_overwriting_replaces_the_named_logs_and_no_others(logs: Logs) -> None:
     assert logs.content() == {"a": [4], "b": [5], "c": [3]}
 
 
+@pytest.mark.every_spark
 def test_a_version_is_published_once_in_all_logs(logs: Logs) -> None:
     once = {"txnAppId": f"app-{logs.prefix}", "txnVersion": "3"}
     for _ in range(2):
@@ -166,8 +170,10 @@ def test_a_log_with_another_password_fails_the_whole_write_by_name(logs: Logs) -
     assert logs.names() == ["b"]
 
 
+@pytest.mark.every_spark
 def test_a_stream_routes_each_epoch_once(logs: Logs, tmp_path) -> None:
     source = f"{logs.prefix[:-1]}source"
+    one_entry = {"maxEntriesPerTrigger": "1"} if HAS_ADMISSION_CONTROL else {}
     into = logs.frame(*[(str(i % 3), i) for i in range(30)])
     into.withColumnRenamed("log", "target").write.format("bookkeeper").options(uri=logs.uri, log=source).mode(
         "append"
@@ -175,7 +181,7 @@ def test_a_stream_routes_each_epoch_once(logs: Logs, tmp_path) -> None:
 
     def run(checkpoint: str, **options: str) -> None:
         read = logs.spark.readStream.format("bookkeeper").options(
-            uri=logs.uri, log=source, startingOffsets="earliest", maxEntriesPerTrigger="1"
+            uri=logs.uri, log=source, startingOffsets="earliest", **one_entry
         )
         rows = read.load().withColumnRenamed("target", "log")
         query = (

@@ -52,6 +52,7 @@ def reasons(error: pytest.ExceptionInfo[BaseException]) -> str:
 # ---- what is written is what is read ----
 
 
+@pytest.mark.every_spark
 @pytest.mark.parametrize("payload_format", [None, "arrow", "json", "msgpack"])
 def test_a_plain_read_returns_the_dataframe_that_was_written(
     spark: SparkSession, table: Table, payload_format: str | None
@@ -84,6 +85,7 @@ def test_named_columns_need_no_payload_format(spark: SparkSession, table: Table)
     assert raw.value[:4] == b"\xff\xff\xff\xff"  # the entry itself, an Arrow stream
 
 
+@pytest.mark.every_spark
 def test_an_empty_dataframe_gives_the_log_its_columns(spark: SparkSession, table: Table) -> None:
     frame = rich(spark).limit(0)
     table.write(frame)
@@ -101,6 +103,7 @@ def test_two_thousand_columns_are_remembered(spark: SparkSession, table: Table) 
     assert found.selectExpr("sum(a_column_with_a_long_name_1999)").first()[0] == 2 * 1999 + 1  # type: ignore[index]
 
 
+@pytest.mark.every_spark
 def test_sql_views_and_tables_find_the_columns(spark: SparkSession, table: Table) -> None:
     table.write(spark.range(3).selectExpr("id", "CAST(id AS STRING) s"))
     given = f"uri '{table.uri}', log '{table.log}'"
@@ -120,6 +123,7 @@ def test_sql_views_and_tables_find_the_columns(spark: SparkSession, table: Table
 # ---- appends are checked ----
 
 
+@pytest.mark.every_spark
 @pytest.mark.parametrize(
     ("select", "options", "words"),
     [
@@ -154,6 +158,7 @@ def _parts(select: str) -> list[str]:
     return [*parts, part]
 
 
+@pytest.mark.every_spark
 def test_a_null_in_a_column_that_is_not_null_fails_the_write(spark: SparkSession, table: Table) -> None:
     table.write(spark.range(3).selectExpr("id", "named_struct('a', 1) inner"))
     table.write(spark.sql("SELECT IF(id < 9, id, NULL) id, named_struct('a', 2) inner FROM range(2)"))
@@ -179,6 +184,7 @@ def test_an_append_may_leave_columns_out_and_narrow_them(spark: SparkSession, ta
     assert sorted(found.collect()) == [(0, "s"), (7, None)]
 
 
+@pytest.mark.every_spark
 def test_merge_schema_adds_columns_and_widens_types(spark: SparkSession, table: Table) -> None:
     table.write(spark.sql("SELECT 1 id, CAST(1 AS FLOAT) x, named_struct('a', 1) inner"))
     table.write(
@@ -199,6 +205,7 @@ def test_merge_schema_adds_columns_and_widens_types(spark: SparkSession, table: 
     ]
 
 
+@pytest.mark.every_spark
 def test_overwrite_schema_replaces_the_columns(spark: SparkSession, table: Table) -> None:
     table.write(spark.range(3).selectExpr("id", "'s' s"))
     with pytest.raises(Exception, match=r"but log .* has it as bigint"):
@@ -237,6 +244,7 @@ def test_logs_of_a_pattern_are_read_with_the_columns_of_all(spark: SparkSession,
 # ---- streams ----
 
 
+@pytest.mark.every_spark
 def test_a_stream_continues_when_columns_are_added(
     spark: SparkSession, table: Table, tmp_path: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -257,6 +265,7 @@ def test_a_stream_continues_when_columns_are_added(
     assert sorted(spark.table("additive").collect()) == [(1,), (2,)]
 
 
+@pytest.mark.every_spark
 def test_a_stream_ends_at_a_column_that_contradicts_its_own(spark: SparkSession, table: Table, tmp_path: Any) -> None:
     table.write(spark.sql("SELECT 1 id"))
     options = {"startingOffsets": "earliest"}

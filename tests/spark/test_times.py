@@ -37,6 +37,7 @@ def ids(frame) -> list[int]:
     return sorted(row.id for row in frame.collect())
 
 
+@pytest.mark.every_spark
 def test_rows_have_the_time_of_their_commit(spark, table):
     bounds = []
     for commit in range(3):
@@ -58,6 +59,7 @@ def test_rows_have_the_time_of_their_commit(spark, table):
     assert ids(table.read(endingTimestamp=datetime.fromtimestamp(bounds[3] / 1000, UTC).isoformat())) == list(range(30))
 
 
+@pytest.mark.every_spark
 def test_an_open_ledger_is_cut_between_two_append_calls(table, client):
     writer = client.log(table.log).open_for_writing()
     bounds = []
@@ -97,6 +99,7 @@ def test_rows_of_a_large_plan_have_their_times(table, client, monkeypatch):
         assert all(ms <= bounds[first + at + 1] for at, ms in enumerate(found[:-1]))
 
 
+@pytest.mark.admission_control
 def test_a_stream_starts_at_a_time_and_its_watermark_is_of_append_time(spark, table, tmp_path):
     """Windows of append_time are closed by later rows, and no row is late."""
     for commit in range(4):
