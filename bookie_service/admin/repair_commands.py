@@ -35,7 +35,14 @@ from bookie_service.operation.long_operations import LongOperations
 from bookie_service.operation.process_metrics import process_families
 from bookie_service.replication.autorecovery import AutoRecovery, RepairedCluster
 from bookie_service.replication.cluster_commands import ClusterCommands
-from bookie_service.replication.operations import check_cluster, decommission, move_away, repair_ledger, this_process
+from bookie_service.replication.operations import (
+    check_cluster,
+    check_is_down,
+    decommission,
+    move_away,
+    repair_ledger,
+    this_process,
+)
 from bookie_service.replication.recovery_metrics import recovery_families
 from bookie_service.settings.arguments import (
     ServerParser,
@@ -168,6 +175,7 @@ async def _check(cluster: RepairedCluster, arguments: argparse.Namespace, config
 
 
 async def _decommission(cluster: RepairedCluster, arguments: argparse.Namespace, configuration: Configuration) -> int:
+    await check_is_down(cluster, arguments.bookie)
     await commanded(cluster, f"decommission bookie {arguments.bookie}", bookie=arguments.bookie)
     moved = await decommission(cluster, arguments.bookie, configuration.auto_recovery, _progress)
     facts = {"bookie": arguments.bookie, "ledgers": moved, "decommissioned": True}
@@ -176,6 +184,7 @@ async def _decommission(cluster: RepairedCluster, arguments: argparse.Namespace,
 
 
 async def _repair(cluster: RepairedCluster, arguments: argparse.Namespace, configuration: Configuration) -> int:
+    await cluster.context.ledgers.read(arguments.ledger)  # what does not exist is not repaired, and leaves no record
     await commanded(cluster, f"repair ledger {arguments.ledger}", ledger_id=arguments.ledger)
     found = await repair_ledger(cluster, arguments.ledger, configuration.auto_recovery)
     facts = {"ledger": arguments.ledger, "missing_copies": found.copies, "bookies": list(found.bookies)}
@@ -186,6 +195,7 @@ async def _repair(cluster: RepairedCluster, arguments: argparse.Namespace, confi
 
 
 async def _recover(cluster: RepairedCluster, arguments: argparse.Namespace, configuration: Configuration) -> int:
+    await check_is_down(cluster, arguments.bookie)
     await commanded(cluster, f"recover bookie {arguments.bookie}", bookie=arguments.bookie)
     moved = await move_away(cluster, arguments.bookie, configuration.auto_recovery, _progress)
     facts = {"bookie": arguments.bookie, "ledgers": moved}

@@ -128,7 +128,7 @@ async def move_away(cluster: RepairedCluster, bookie: str, options: AutoRecovery
         MetadataFormat: a ledger's metadata cannot be decoded; the others are moved.
         MetadataError: the metadata store failed.
     """
-    await _check_is_down(cluster, bookie)
+    await check_is_down(cluster, bookie)
     worker = cluster.worker(this_process(), options)
     moved = 0
     while True:
@@ -170,7 +170,7 @@ async def decommission(cluster: RepairedCluster, bookie: str, options: AutoRecov
     """`move_away`, then forget the bookie: its cookie is deleted, so that its directories never serve again
     unnoticed, and its plan."""
     moved = await move_away(cluster, bookie, options, progress)
-    await _check_is_down(cluster, bookie)
+    await check_is_down(cluster, bookie)
     try:
         await cluster.context.registry.delete_cookie(bookie)
     except NoSuchNode:
@@ -179,7 +179,8 @@ async def decommission(cluster: RepairedCluster, bookie: str, options: AutoRecov
     return moved
 
 
-async def _check_is_down(cluster: RepairedCluster, bookie: str) -> None:
+async def check_is_down(cluster: RepairedCluster, bookie: str) -> None:
+    """Raise ConfigurationError or MetadataError unless this is a bookie of the cluster that does not serve."""
     try:
         check_bookie_id(bookie)
     except ValueError as error:
