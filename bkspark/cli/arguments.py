@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # Every command's parser is built to print any help; the imports above decide how fast that is.
 
 INPUT_FORMATS = ("lines", "length-prefixed")
-OUTPUT_FORMATS = ("lines", "length-prefixed", "json")
+OUTPUT_FORMATS = ("lines", "length-prefixed", "json", "hex", "ids")
 """How entries look as a byte stream: see `bkspark.cli.entry_formats`."""
 
 ENTRY_BYTES_MAX = 5 * 1024 * 1024 - 1024

@@ -3,6 +3,8 @@
     lines            one entry a line; the newline is not part of it. A last line without newline is an entry.
     length-prefixed  u32 big-endian length, then that many bytes; the only format for entries that hold newlines
     json             out only: one `{"entry": id, "value": base64}` a line
+    hex              out only: each payload in hexadecimal digits, one a line
+    ids              out only: `ledger 5 entry 0: 100 bytes` a line, without the payload
 
 Entries that are encrypted with a key that the client lacks are lines that say so, `{"entry": id, "value": base64 of the
 stored bytes, "encryptedWith": key id}`, and length-prefixed as they are stored.
@@ -105,8 +107,14 @@ def _too_large(name: str, entry: int) -> ConfigurationError:
 
 
 def formatter(entry_format: str) -> Callable[[EntryBatch], bytes]:
-    """Return the function that turns a batch into the bytes of lines, length-prefixed or json."""
-    return {"lines": format_lines, "length-prefixed": format_length_prefixed, "json": format_json}[entry_format]
+    """Return the function that turns a batch into the bytes of one of `OUTPUT_FORMATS`."""
+    return {
+        "lines": format_lines,
+        "length-prefixed": format_length_prefixed,
+        "json": format_json,
+        "hex": format_hex,
+        "ids": format_ids,
+    }[entry_format]
 
 
 def format_lines(batch: EntryBatch) -> bytes:
@@ -131,6 +139,20 @@ def format_json(batch: EntryBatch) -> bytes:
         json.dumps({"entry": batch.first_entry + i, **json_value(value, batch)}).encode() + b"\n"
         for i, value in enumerate(batch)
     )
+
+
+def format_hex(batch: EntryBatch) -> bytes:
+    """Return each payload in hexadecimal digits, as it is stored, and a newline."""
+    return "".join(f"{value.hex()}\n" for value in map(bytes, batch)).encode()
+
+
+def format_ids(batch: EntryBatch) -> bytes:
+    """Return a line for each entry with its ids and its size."""
+    sizes = np.diff(batch.offsets).tolist()
+    lines = (
+        f"ledger {batch.ledger_id} entry {entry}: {size} bytes\n" for entry, size in enumerate(sizes, batch.first_entry)
+    )
+    return "".join(lines).encode()
 
 
 def json_value(value: bytes, batch: EntryBatch) -> dict[str, str]:

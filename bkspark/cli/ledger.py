@@ -28,7 +28,7 @@ from bkspark.cli.cluster import repair_command
 from bkspark.cli.connecting import connect
 from bkspark.cli.exec_process import exec_replacing_process
 from bkspark.cli.output import human_bytes, print_facts, print_json, print_table, progress
-from bkspark.errors import ConfigurationError
+from bkspark.errors import ConfigurationError, NoSuchLedger
 from bkspark.ids import LEDGER_TYPES
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ def add_parser(commands: Commands) -> None:
     ledger_metadata.add_file(restoring)
     restoring.add_argument("--update", action="store_true", help="replace the metadata of a ledger that exists")
     _add(ledgers, "recover", recover, "fence a ledger against its writer and close it", takes_id=True)
-    _add(ledgers, "delete", delete, "delete a ledger", takes_id=True)
+    deleting = _add(ledgers, "delete", delete, "delete a ledger", takes_id=True)
+    deleting.add_argument("--if-exists", action="store_true", help="accept that the ledger does not exist")
 
 
 def _add(
@@ -355,11 +356,17 @@ def recover(arguments: argparse.Namespace) -> int:
 
 def delete(arguments: argparse.Namespace) -> int:
     """Delete a ledger."""
+    is_deleted = True
     with connect(arguments) as client:
-        client.delete(arguments.ledger)
-        record_blocking(client, f"delete ledger {arguments.ledger}")
+        try:
+            client.delete(arguments.ledger)
+            record_blocking(client, f"delete ledger {arguments.ledger}")
+        except NoSuchLedger:
+            if not arguments.if_exists:
+                raise
+            is_deleted = False
     if arguments.json:
-        print_json({"ledger": arguments.ledger})
+        print_json({"ledger": arguments.ledger, "deleted": is_deleted})
     else:
-        print(f"ledger {arguments.ledger} deleted")
+        print(f"ledger {arguments.ledger} {'deleted' if is_deleted else 'does not exist'}")
     return 0

@@ -1,10 +1,10 @@
 """`bkspark shell VERB`: the verbs of Apache's `bookkeeper shell`, with its options and exit codes.
 
-    bkspark shell [-conf FILE] [--uri URI] [-ledgeridformat long|hex|uuid] [-entryformat string] VERB [OPTION]...
+    bkspark shell [-conf FILE] [--uri URI] [-ledgeridformat long|hex|uuid] [-entryformat string|hex] VERB [OPTION]...
 
 Each verb runs the command of `bkspark` that is its equal (`shell_verbs`), and prints what that prints. The exit code is
-0, or 255 for all failures, as Apache's -1 looks to a shell. Verbs about a bookie's files take its directories from
-FILE, a bk_server.conf.
+0 or that of Apache's shell: 255 for most failures, as its -1 looks to a caller, and 1 for some. Verbs about a bookie's
+files take its directories from FILE, a bk_server.conf.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from bkspark.cli.arguments import Commands
-from bkspark.cli.shell_language import Failure, Shell, ShellParser, Verb
+from bkspark.cli.shell_language import FAILED, Failure, Shell, ShellParser, Verb
 from bkspark.errors import BookKeeperError, ConfigurationError
 
-FAILED = 255
-"""Apache's -1, as a shell sees it."""
 HELP = "help"
 
 
@@ -33,36 +31,44 @@ def add_parser(commands: Commands, main: Callable[[Sequence[str]], int]) -> None
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run a verb; return 0, or 255 if it fails."""
+    """Run a verb; return its exit code."""
+    failed = FAILED
     try:
-        return FAILED if _run(arguments.words, arguments.main) else 0
+        at = _verb_at(arguments.words)
+        shell, words = _shell(arguments.words[:at], arguments.main), arguments.words[at:]
+        if not words or words[0] in (HELP, "-help", "--help", "-h"):
+            print_help(_verbs().values())
+            return 0 if words else FAILED
+        verb, options = _parsed(words)
+        failed = verb.failed
+        return failed if verb.run(shell, options) else 0
     except (Failure, ConfigurationError, BookKeeperError) as error:
         print(f"bkspark: {' '.join(str(error).split())}", file=sys.stderr)
-        return FAILED
+        code = error.code if isinstance(error, Failure) else None
+        return failed if code is None else code
 
 
-def _run(words: Sequence[str], main: Callable[[Sequence[str]], int]) -> int:
+def _verbs() -> dict[str, Verb]:
     from bkspark.cli.shell_verbs import VERBS
 
-    verbs = {verb.name: verb for verb in VERBS}
-    at = _verb_at(words)
-    shell = _shell(words[:at], main)
-    if at >= len(words) or words[at] in (HELP, "-help", "--help", "-h"):
-        print_help(list(VERBS))
-        return 0 if at < len(words) else 1
-    verb = verbs.get(words[at])
+    return {verb.name: verb for verb in VERBS}
+
+
+def _parsed(words: Sequence[str]) -> tuple[Verb, argparse.Namespace]:
+    """Return the verb that words begin with, and its options. Raises Failure."""
+    verb = _verbs().get(words[0])
     if verb is None:
-        raise Failure(f"there is no verb {words[at]!r}; `bkspark shell help` lists all")
+        raise Failure(f"there is no verb {words[0]!r}; `bkspark shell help` lists all")
     parser = ShellParser(prog=f"bkspark shell {verb.name}", allow_abbrev=False, add_help=False)
     for option in verb.options:
         option.add_to(parser)
     parser.add_argument("words", nargs="*")
-    options = parser.parse_intermixed_args(words[at + 1 :])
+    options = parser.parse_intermixed_args(words[1:])
     if options.words and not verb.words:
         raise Failure(f"{parser.prog}: unknown argument {options.words[0]!r}")
     if verb.words and not verb.words.startswith("[") and not options.words:
         raise Failure(f"{parser.prog}: it takes {verb.words}")
-    return verb.run(shell, options)
+    return verb, options
 
 
 _WITH_VALUE = ("-conf", "--conf", "--uri", "-ledgeridformat", "--ledgeridformat", "-entryformat", "--entryformat")
@@ -81,10 +87,10 @@ def _shell(words: Sequence[str], main: Callable[[Sequence[str]], int]) -> Shell:
     parser.add_argument("-conf", "--conf", type=Path)
     parser.add_argument("--uri")
     parser.add_argument("-ledgeridformat", "--ledgeridformat", choices=("long", "hex", "uuid"), default="long")
-    parser.add_argument("-entryformat", "--entryformat", choices=("string",), default="string")
+    parser.add_argument("-entryformat", "--entryformat", choices=("string", "hex"), default="string")
     options = parser.parse_args(words)
     values = {} if options.conf is None else _values(options.conf)
-    return Shell(main, options.uri, options.conf, options.ledgeridformat, values)
+    return Shell(main, options.uri, options.conf, options.ledgeridformat, options.entryformat, values)
 
 
 def _values(path: Path) -> dict[str, str]:
@@ -101,7 +107,7 @@ def _values(path: Path) -> dict[str, str]:
     return values
 
 
-def print_help(verbs: Sequence[Verb]) -> None:
+def print_help(verbs: Collection[Verb]) -> None:
     """Print all verbs with their options."""
     print(__doc__.split("\n\n")[1])
     width = max(len(verb.name) for verb in verbs)

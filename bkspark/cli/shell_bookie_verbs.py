@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bkspark.cli.shell_language import Failure, Options, Shell, confirmed, required
+from bkspark.cli.shell_language import FAILED, Failure, Options, Shell, confirmed, required
 
 # ---- the files of a bookie ----
 
@@ -43,12 +43,32 @@ def ledger_index(shell: Shell, options: Options) -> int:
 
 def read_log(shell: Shell, options: Options) -> int:
     if options.startpos is not None or options.endpos is not None:
-        raise Failure("-startpos and -endpos are not offered: give -ledgerid and -entryid")
+        return _read_positions(shell, options)
     words: list[object] = []
     if options.ledgerid not in (None, "-1"):
         words += ["--ledger", shell.ledger_id(options.ledgerid)]
     words += ["--entry", options.entryid] if options.entryid not in (None, "-1") else []
     return shell.bkspark("dump", "entry-log", _numbered(shell, options.words[0], ".log", "ledgerDirectories"), *words)
+
+
+def _read_positions(shell: Shell, options: Options) -> int:
+    """Print the entries that begin between two positions of an entry log."""
+    path = _numbered(shell, options.words[0], ".log", "ledgerDirectories")
+    first, last = (_position(options, name) for name in ("startpos", "endpos"))
+    for each in _entries_of(path):
+        if (first or 0) <= each["offset"] and (last is None or each["offset"] <= last):
+            print(f"offset {each['offset']}  ledger {each['ledger']}  entry {each['entry']}  {each['length']} bytes")
+    return 0
+
+
+def _position(options: Options, name: str) -> int | None:
+    """Return the position that an option gives, None without one, as -1 is. Raises Failure."""
+    text = getattr(options, name)
+    if text in (None, "-1"):
+        return None
+    if not text.isdecimal():
+        raise Failure(f"-{name} {text!r} is not a position in a file")
+    return int(text)
 
 
 def read_log_metadata(shell: Shell, options: Options) -> int:
@@ -60,14 +80,19 @@ def read_log_metadata(shell: Shell, options: Options) -> int:
 
 def _ledgers_of(path: str) -> dict[int, tuple[int, int]]:
     """Return (entries, bytes) of each ledger in an entry log. Raises Failure."""
+    found: dict[int, tuple[int, int]] = {}
+    for entry in _entries_of(path):
+        count, size = found.get(entry["ledger"], (0, 0))
+        found[entry["ledger"]] = count + 1, size + entry["length"]
+    return found
+
+
+def _entries_of(path: str) -> list[dict[str, Any]]:
+    """Return the entries of an entry log, as `bkspark dump` shows them. Raises Failure."""
     command = [sys.executable, "-m", "bookie_service.admin.dump", "entry-log", "--json", "--", path]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    found: dict[int, tuple[int, int]] = {}
-    for line in done.stdout.splitlines():
-        record = json.loads(line)
-        if isinstance(record.get("ledger"), int) and isinstance(record.get("entry"), int):
-            count, size = found.get(record["ledger"], (0, 0))
-            found[record["ledger"]] = count + 1, size + int(record.get("length", 0))
+    records = map(json.loads, done.stdout.splitlines())
+    found = [each for each in records if isinstance(each.get("ledger"), int) and isinstance(each.get("entry"), int)]
     if done.returncode and not found:
         raise Failure(f"{path} cannot be read")
     return found
@@ -136,7 +161,9 @@ def format_bookie(shell: Shell, options: Options) -> int:
             except OSError as error:
                 raise Failure(f"{error.filename} cannot be deleted: {error.strerror}") from None
             print(f"deleted {directory}")
-    return shell.cluster("cookie", "delete", bookie) if bookie is not None else 0
+    if bookie is not None and shell.cluster("cookie", "delete", bookie):
+        raise Failure(f"the files are deleted, the cookie of {bookie} is not", FAILED)
+    return 0
 
 
 @contextlib.contextmanager
@@ -162,6 +189,8 @@ def update_cookie(shell: Shell, options: Options) -> int:
     if options.list:
         return shell.cluster("cookie", "show", shell.local_bookie())
     if options.delete:
+        if not confirmed("Are you sure to delete the bookie's cookie?", is_forced=options.force):
+            return 0
         return shell.cluster("cookie", "delete", shell.local_bookie())
     raise Failure("-bookieId and -expandstorage are not offered: write the cookie with `bkspark cookie generate`, then "
                   "store it with `bkspark cookie update`")  # fmt: skip

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import socket
+import tempfile
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bkspark.cli.shell_language import Failure, Options, Shell, confirmed, required
+from bkspark.cli.shell_language import REFUSED, Failure, Options, Shell, confirmed, required
 
 if TYPE_CHECKING:
+    from bkspark.metadata.underreplication import PeriodicCheck
     from bkspark.metadata.zookeeper_options import ZooKeeperOptions
 
 ALL_LEDGERS = 1_000_000_000
+_TEST_LINE = b"x" * 100 + b"\n"
+"""An entry of 100 bytes; the newline is not stored."""
 
 
 # ---- the cluster ----
@@ -40,13 +46,21 @@ def nuke(shell: Shell, options: Options) -> int:
 
 def list_bookies(shell: Shell, options: Options) -> int:
     if sum((options.readwrite, options.readonly, options.all)) != 1:
-        raise Failure("one and only one of -readwrite, -readonly and -all must be given")
+        raise Failure("one and only one of -readwrite, -readonly and -all must be given", REFUSED)
     wanted = (
         {"available"} if options.readwrite else {"readonly"} if options.readonly else {"available", "readonly", "down"}
     )
-    for each in shell.output("cluster", "bookies")["bookies"]:
-        if each["state"] in wanted:
-            print(each["id"])
+    found = [each["id"] for each in shell.output("cluster", "bookies")["bookies"] if each["state"] in wanted]
+    print("\n".join(found or ["No bookie exists!"]))
+    return 0
+
+
+def bookie_info(shell: Shell, options: Options) -> int:
+    found = [each for each in shell.output("cluster", "bookies")["bookies"] if each["total_bytes"] is not None]
+    for each in found:
+        print(f"{each['id']}  free={each['free_bytes']}  total={each['total_bytes']}")
+    print(f"Total free disk space in the cluster: free={sum(each['free_bytes'] for each in found)}")
+    print(f"Total disk capacity in the cluster: total={sum(each['total_bytes'] for each in found)}")
     return 0
 
 
@@ -79,20 +93,33 @@ def read_ledger(shell: Shell, options: Options) -> int:
     words += ["--to", options.lastentryid] if options.lastentryid not in (None, "-1") else []
     words += ["--recover"] if options.force_recovery else []
     words += ["--bookie", options.bookie] if options.bookie else []
-    return shell.cluster(*words)
+    shown = {"string": "lines", "hex": "hex"}[shell.entry_format] if options.msg else "ids"
+    return shell.cluster(*words, "--format", shown)
 
 
 def delete_ledger(shell: Shell, options: Options) -> int:
     ledger = shell.ledger_id(required(options.ledgerid, "ledgerid"))
     if not confirmed(f"Are you sure to delete ledger {ledger}?", is_forced=options.force):
-        return 1
-    return shell.cluster("ledger", "delete", ledger)
+        return 0
+    return shell.cluster("ledger", "delete", ledger, "--if-exists")
 
 
 def simple_test(shell: Shell, options: Options) -> int:
     words = ["--ensemble", options.ensemble or 3, "--write-quorum", options.writeQuorum or 2]
     words += ["--ack-quorum", options.ackQuorum or 2]
-    return shell.cluster("bench", "write", "--entries", options.numEntries or 1000, "--entry-size", 100, *words)
+    try:
+        count = int(options.numEntries or 1000)
+    except ValueError:
+        raise Failure(f"-numEntries {options.numEntries!r} is not a number") from None
+    with tempfile.NamedTemporaryFile() as entries:
+        for _ in range(count):
+            entries.write(_TEST_LINE)
+        entries.flush()
+        ledger = shell.output("ledger", "write", *words, entries.name)["ledger"]
+    shell.output("ledger", "delete", ledger)
+    print(f"Ledger ID: {ledger}")
+    print(f"{count} entries written to ledger {ledger} (lastEntryId {count - 1})")
+    return 0
 
 
 def sanity(shell: Shell, options: Options) -> int:
@@ -107,6 +134,8 @@ def sanity(shell: Shell, options: Options) -> int:
 def recover(shell: Shell, options: Options) -> int:
     bookies = [each for word in options.words for each in word.split(",") if each]
     if options.query or options.dryrun:
+        if options.ledger is not None:
+            return shell.cluster("ledger", "show", shell.ledger_id(options.ledger))
         return max(shell.cluster("ledger", "list", "--long", "--bookie", bookie) for bookie in bookies)
     if options.skipOpenLedgers:
         raise Failure("-skipOpenLedgers is not offered: open ledgers are moved after their grace period")
@@ -126,10 +155,11 @@ def decommission(shell: Shell, options: Options) -> int:
 
 
 def autorecovery(shell: Shell, options: Options) -> int:
-    if options.enable and options.disable:
-        raise Failure("-enable and -disable exclude each other")
+    # With both, Apache's shell enables.
     word = "--enable" if options.enable else "--disable" if options.disable else "--status"
-    return shell.cluster("cluster", "autorecovery", word)
+    found = shell.output("cluster", "autorecovery", word)
+    print(f"Autorecovery status: {'enabled' if found['enabled'] else 'disabled'}")
+    return 0
 
 
 def _listed(shell: Shell) -> list[dict[str, Any]]:
@@ -155,13 +185,11 @@ def list_underreplicated(shell: Shell, options: Options) -> int:
         for each in _listed(shell)
         if (not with_bookie or with_bookie in each["missing"]) and (not without or without not in each["missing"])
     ]
-    if options.onlydisplayledgercount:
-        print(f"Under replicated ledger count: {len(found)}")
-        return 0
-    for each in found:
+    for each in [] if options.onlydisplayledgercount else found:
         missing = f"  MissingReplica:{','.join(each['missing'])}" if options.printmissingreplica else ""
         worker = f"  ReplicationWorkerId:{each['worker']}" if options.printreplicationworkerid else ""
         print(f"{each['ledger']}  Ctime : {each['since_ms']}{missing}{worker}")
+    print(f"Under replicated ledger count: {len(found)}")
     return 0
 
 
@@ -175,20 +203,42 @@ def auditor(shell: Shell, options: Options) -> int:
 
 def recovery_delay(shell: Shell, options: Options) -> int:
     if options.get == (options.set is not None):
-        raise Failure("one and only one of -get and -set must be given")
+        raise Failure("one and only one of -get and -set must be given", REFUSED)
+    if options.get and shell.output("cluster", "delay")["lost_bookie_delay_s"] is None:
+        raise Failure("no lostBookieRecoveryDelay is stored yet: an auditor stores it, or -set")
     return shell.cluster("cluster", "delay", *([] if options.get else [options.set]))
+
+
+def trigger_audit(shell: Shell, options: Options) -> int:
+    status = shell.output("cluster", "autorecovery", "--status")
+    if not status["enabled"]:
+        raise Failure("autorecovery is disabled: no auditor would act")
+    if status["auditor"] is None:
+        raise Failure("no auditor is elected: start a process of autorecovery")
+    return shell.cluster("cluster", "audit")
 
 
 def force_checks(shell: Shell, options: Options) -> int:
     import asyncio
 
-    if options.placementpolicycheck or options.replicascheck or not options.checkallledgerscheck:
-        raise Failure("only -checkallledgerscheck is offered: this auditor has no other periodic check")
-    asyncio.run(_forget_check(shell.cluster_uri(), shell.zookeeper()))
-    return shell.cluster("cluster", "audit")
+    from bkspark.metadata.underreplication import PeriodicCheck
+
+    wanted = {
+        PeriodicCheck.ALL_LEDGERS: options.checkallledgerscheck,
+        PeriodicCheck.PLACEMENT: options.placementpolicycheck,
+        PeriodicCheck.REPLICAS: options.replicascheck,
+    }
+    checks = [check for check, is_wanted in wanted.items() if is_wanted]
+    if not checks:
+        raise Failure("at least one of -checkallledgerscheck, -placementpolicycheck and -replicascheck must be given")
+    asyncio.run(_forget_checks(shell.cluster_uri(), shell.zookeeper(), checks))
+    for check in checks:
+        print(f"{check.value} is due when an auditor starts that has it")
+    # Our auditor looks at once.
+    return shell.cluster("cluster", "audit") if PeriodicCheck.ALL_LEDGERS in checks else 0
 
 
-async def _forget_check(uri: str, zookeeper: ZooKeeperOptions) -> None:
+async def _forget_checks(uri: str, zookeeper: ZooKeeperOptions, checks: Sequence[PeriodicCheck]) -> None:
     from bkspark.cli.changes import record_by
     from bkspark.client import Client
     from bkspark.metadata.underreplication import UnderreplicationStore
@@ -196,11 +246,39 @@ async def _forget_check(uri: str, zookeeper: ZooKeeperOptions) -> None:
     async with Client(uri, zookeeper=zookeeper) as client:
         store = UnderreplicationStore(await client.tree(), client.uri)
         await store.prepare()
-        await store.set_all_checked_ms(0)
-        await record_by(client, "forget when all ledgers were checked")
+        for check in checks:
+            await store.set_checked_ms(check, 0)
+            await record_by(client, f"forget when {check.value} was")
 
 
 def rename_bookie(shell: Shell, options: Options) -> int:
     source, target = required(options.srcBookie, "srcBookie"), required(options.destBookie, "destBookie")
-    limit = ["--limit", options.limit] if options.limit not in (None, "-1") else []
-    return shell.cluster("cluster", "rename", source, target, *limit)
+    return _rename(shell, source, target, options.limit)
+
+
+def update_ledgers(shell: Shell, options: Options) -> int:
+    """Name the configured bookie by its IP address instead of its host name in all ledgers, or the other way round."""
+    kind = required(options.bookieId, "bookieId")
+    if kind not in ("ip", "hostname"):
+        raise Failure(f"-bookieId {kind!r} is neither ip nor hostname")
+    if (kind == "hostname") != (shell.values.get("useHostNameAsBookieID") == "true"):
+        raise Failure(f"-bookieId {kind} does not fit useHostNameAsBookieID in {shell.file()}: change that first")
+    fixed = [key for key in ("bookieId", "advertisedAddress") if shell.values.get(key)]
+    if fixed:
+        print(f"{fixed[0]} of {shell.file()} is the bookie's name, by IP address or not: nothing is changed")
+        return 0
+    host, _, port = shell.local_bookie().rpartition(":")
+    try:
+        by_ip, by_name = socket.gethostbyname(host), socket.getfqdn(host)
+    except OSError as error:
+        raise Failure(f"the bookie's host {host!r} is not found: {error}") from None
+    old, new = (by_name, by_ip) if kind == "ip" else (by_ip, by_name)
+    if old == new:
+        raise Failure(f"{host!r} has no name beside its address: there is nothing to change")
+    return _rename(shell, f"{old}:{port}", f"{new}:{port}", options.limit)
+
+
+def _rename(shell: Shell, source: str, target: str, limit: str | None) -> int:
+    return shell.cluster(
+        "cluster", "rename", source, target, *(["--limit", limit] if limit not in (None, "-1") else [])
+    )

@@ -24,8 +24,18 @@ _REPLACING = (("bookie",), ("dump",), ("cluster", "recover"), ("cluster", "decom
 """How commands begin that replace the process: they get one of their own."""
 
 
+FAILED = 255
+"""Apache's -1, as a shell sees it."""
+REFUSED = 1
+"""What verbs that format or initialise answer instead, and a few others to wrong options."""
+
+
 class Failure(Exception):
-    """A verb fails; the message says why."""
+    """A verb fails; the message says why. code: the exit code; None: the verb's usual one."""
+
+    def __init__(self, message: str, code: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class ShellParser(argparse.ArgumentParser):
@@ -57,7 +67,10 @@ class VerbOption:
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A verb of Apache's shell. equal: our command, as people write it; words: arguments after the options."""
+    """A verb of Apache's shell.
+
+    equal: our command, as people write it; words: arguments after the options; failed: its exit code when it fails.
+    """
 
     name: str
     run: Callable[[Shell, argparse.Namespace], int]
@@ -65,6 +78,7 @@ class Verb:
     options: tuple[VerbOption, ...] = ()
     words: str = ""
     note: str = ""
+    failed: int = FAILED
 
 
 @dataclass(slots=True)
@@ -75,6 +89,7 @@ class Shell:
     uri: str | None = None
     configuration: Path | None = None
     id_format: str = "long"
+    entry_format: str = "string"
     values: dict[str, str] = field(default_factory=dict)
 
     def cluster(self, *words: object) -> int:

@@ -21,6 +21,7 @@ from bkspark.cli.shell_bookie_verbs import (
 from bkspark.cli.shell_cluster_verbs import (
     auditor,
     autorecovery,
+    bookie_info,
     decommission,
     delete_ledger,
     endpoint_info,
@@ -39,8 +40,10 @@ from bkspark.cli.shell_cluster_verbs import (
     rename_bookie,
     sanity,
     simple_test,
+    trigger_audit,
+    update_ledgers,
 )
-from bkspark.cli.shell_language import Failure, Options, Shell, Verb, VerbOption
+from bkspark.cli.shell_language import REFUSED, Failure, Options, Shell, Verb, VerbOption
 
 
 def _switch(*names: str) -> VerbOption:
@@ -84,20 +87,22 @@ _COOKIE_FILE = _value("cf", "cookie-file", value="FILE")
 _CONVERSION = "let a new bookie with the other storage take the data (`cluster drain`), then remove this one"
 
 VERBS: tuple[Verb, ...] = (
-    Verb("initnewcluster", init_new_cluster, "cluster init"),
-    Verb("metaformat", format_cluster, "cluster format", (_NOT_INTERACTIVE, _FORCE)),
+    Verb("initnewcluster", init_new_cluster, "cluster init", failed=REFUSED),
+    Verb("metaformat", format_cluster, "cluster format", (_NOT_INTERACTIVE, _FORCE), failed=REFUSED),
     Verb(
         "nukeexistingcluster",
         nuke,
         "cluster remove",
         (_value("p", "zkledgersrootpath", value="ROOT"), _value("i", "instanceid", value="ID"), _FORCE),
+        failed=REFUSED,
     ),
-    Verb("initbookie", init_bookie, "bookie", note="a first start does it"),
+    Verb("initbookie", init_bookie, "bookie", note="a first start does it", failed=REFUSED),
     Verb(
         "bookieformat",
         format_bookie,
         "shell bookieformat",
         (_NOT_INTERACTIVE, _FORCE, _switch("d", "deleteCookie")),
+        failed=REFUSED,
     ),
     Verb("whatisinstanceid", _at("cluster", "id"), "cluster id"),
     Verb(
@@ -106,8 +111,8 @@ VERBS: tuple[Verb, ...] = (
         "cluster bookies",
         (_switch("rw", "readwrite"), _switch("ro", "readonly"), _switch("a", "all"), _switch("h", "hostnames")),
     ),
-    Verb("bookieinfo", _at("cluster", "bookies"), "cluster bookies"),
-    Verb("clusterinfo", _at("cluster", "info"), "cluster info"),
+    Verb("bookieinfo", bookie_info, "cluster bookies"),
+    Verb("clusterinfo", _at("cluster", "info", "--json"), "cluster info --json"),
     Verb("endpointinfo", endpoint_info, "cluster endpoints ID", (_value("b", "bookieid", value="ID"),)),
     Verb(
         "listledgers",
@@ -139,11 +144,11 @@ VERBS: tuple[Verb, ...] = (
             _value("b", "bookie", value="ID"),
         ),
     ),
-    Verb("deleteledger", delete_ledger, "ledger delete ID", (_LEDGER, _FORCE)),
+    Verb("deleteledger", delete_ledger, "ledger delete ID --if-exists", (_LEDGER, _FORCE)),
     Verb(
         "simpletest",
         simple_test,
-        "bench write",
+        "ledger write",
         (
             _value("e", "ensemble", value="N"),
             _value("w", "writeQuorum", value="N"),
@@ -201,7 +206,7 @@ VERBS: tuple[Verb, ...] = (
         "cluster delay [SECONDS]",
         (_switch("g", "get"), _value("s", "set", value="SECONDS")),
     ),
-    Verb("triggeraudit", _at("cluster", "audit"), "cluster audit"),
+    Verb("triggeraudit", trigger_audit, "cluster audit"),
     Verb(
         "forceauditchecks",
         force_checks,
@@ -211,7 +216,7 @@ VERBS: tuple[Verb, ...] = (
             _switch("ppc", "placementpolicycheck"),
             _switch("rc", "replicascheck"),
         ),
-        note="-ppc and -rc are not offered",
+        note="-ppc and -rc are for auditors of Apache's, which have such checks",
     ),
     Verb("ledger", ledger_index, "dump index --ledger ID", (_switch("m", "meta"),), "ID"),
     Verb(
@@ -226,7 +231,7 @@ VERBS: tuple[Verb, ...] = (
             _value("ep", "endpos", value="N"),
         ),
         "LOG",
-        "-sp and -ep are not offered",
+        "payloads are not shown, with -m either: `readledger -b` shows them",
     ),
     Verb("readlogmetadata", read_log_metadata, "dump entry-log FILE", (), "LOG"),
     Verb(
@@ -308,10 +313,10 @@ VERBS: tuple[Verb, ...] = (
     ),
     Verb(
         "updateledgers",
-        _not_offered("name both ids: `bkspark cluster rename OLD NEW`, or updateBookieInLedger"),
+        update_ledgers,
         "cluster rename OLD NEW",
         (_value("b", "bookieId", value="KIND"), *_PACE),
-        note="both ids must be named",
+        note="-s and -r have no effect: ledgers are changed one after the other",
     ),
     Verb(
         "updateBookieInLedger",

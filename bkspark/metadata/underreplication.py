@@ -23,6 +23,7 @@ import contextlib
 import re
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
@@ -96,6 +97,22 @@ def decode(data: bytes, ledger_id: int, version: int = 0) -> Underreplicated:
 def lock_text(bookie_id: str) -> bytes:
     """Return the contents of a lock's node."""
     return text_format.MessageToString(LockDataFormat(bookieId=bookie_id)).encode()
+
+
+class PeriodicCheck(Enum):
+    """A check that auditors carry out now and then. Only Apache's have the second and the third."""
+
+    ALL_LEDGERS = "the check of all ledgers"
+    PLACEMENT = "the check of placement"
+    REPLICAS = "the check of replicas"
+
+    @property
+    def name_of_node(self) -> str:
+        return {
+            PeriodicCheck.ALL_LEDGERS: "checkallledgersctime",
+            PeriodicCheck.PLACEMENT: "placementpolicycheckctime",
+            PeriodicCheck.REPLICAS: "replicascheckctime",
+        }[self]
 
 
 class UnderreplicationStore:
@@ -350,7 +367,12 @@ class UnderreplicationStore:
             raise MetadataFormat(f"{path} cannot be read: {error}") from None
 
     async def set_all_checked_ms(self, now_ms: int) -> None:
-        path = f"{self._root}/checkallledgersctime"
+        await self.set_checked_ms(PeriodicCheck.ALL_LEDGERS, now_ms)
+
+    async def set_checked_ms(self, check: PeriodicCheck, now_ms: int) -> None:
+        """Store when a check was carried out last, ms since 1970; 0: it is due."""
+        path = f"{self._root}/{check.name_of_node}"
+        # Apache's messages for the three checks differ in their names alone.
         data = CheckAllLedgersFormat(checkAllLedgersCTime=now_ms).SerializeToString()
         try:
             await self._tree.create(path, data, make_parents=True)

@@ -184,6 +184,7 @@ async def _decommission(cluster: RepairedCluster, arguments: argparse.Namespace,
 
 
 async def _repair(cluster: RepairedCluster, arguments: argparse.Namespace, configuration: Configuration) -> int:
+    await cluster.context.ledgers.read(arguments.ledger)  # what does not exist is not repaired, and leaves no record
     await commanded(cluster, f"repair ledger {arguments.ledger}", ledger_id=arguments.ledger)
     found = await repair_ledger(cluster, arguments.ledger, configuration.auto_recovery)
     facts = {"ledger": arguments.ledger, "missing_copies": found.copies, "bookies": list(found.bookies)}

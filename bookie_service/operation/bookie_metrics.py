@@ -177,19 +177,20 @@ class BookieMetrics:
         yield gauge("bookie_ledgers_count", self._counts.ledgers, labels)
         yield gauge("bookie_entries_count", self._counts.entries, labels)
         yield gauge("bookie_write_cache_size", store.waiting_bytes, labels)
-        yield gauge("bookie_write_cache_max_size", 2 * len(half.memory), labels)
+        yield gauge("bookie_write_cache_max_size", 2 * len(half.memory))
         ahead = store.read_ahead if isinstance(store, DbLedgerStorage) else None
         yield gauge("bookie_read_cache_size", 0 if ahead is None else ahead.used, labels)
-        pooled = {**labels, "thread": "0"}
-        yield counter("bookie_read_cache_hits", view.reads - view.misses if ahead is None else ahead.hits, pooled)
+        yield counter("bookie_read_cache_hits", view.reads - view.misses if ahead is None else ahead.hits, labels)
         misses = view.misses if ahead is None else ahead.lookups - ahead.hits
-        yield counter("bookie_read_cache_misses", misses, pooled)
+        yield counter("bookie_read_cache_misses", misses, labels)
         times = self._service.times
-        yield Family("bookie_read_entry", "summary", (Operation((times.read_stages, 2), None, pooled),))
-        yield Family("bookie_add_entry", "summary", (Operation((times.adds, 0), None, pooled),))
+        yield Family(
+            "bookie_read_entry", "summary", (Operation((times.read_stages, 2), None, {**labels, **_READ_POOL}),)
+        )
+        yield Family("bookie_add_entry", "summary", (Operation((times.adds, 0), None, {**labels, **_WRITE_POOL}),))
         if ahead is not None:
             for row, name in enumerate(("count", "size")):
-                operation = Operation((ahead.sizes, row), None, pooled, PLAIN)
+                operation = Operation((ahead.sizes, row), None, labels, PLAIN)
                 yield Family(f"bookie_readahead_batch_{name}", "summary", (operation,))
         limbo = len(store.limbo)
         yield gauge("bkspark_bookie_limbo_ledgers", limbo, text="Ledgers that may have lost entries here.")

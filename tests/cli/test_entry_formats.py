@@ -61,7 +61,13 @@ def test_format_takes_a_slice_of_a_larger_batch():
 
 def test_empty_batch_formats_to_nothing():
     batch = EntryBatch.of([])
-    assert [entry_formats.formatter(name)(batch) for name in OUTPUT_FORMATS] == [b"", b"", b""]
+    assert [entry_formats.formatter(name)(batch) for name in OUTPUT_FORMATS] == [b""] * len(OUTPUT_FORMATS)
+
+
+def test_ids_and_hex_show_entries_of_any_bytes():
+    batch = EntryBatch.of([b"\xff\n", b""], 5, first_entry=7)
+    assert entry_formats.format_ids(batch) == b"ledger 5 entry 7: 2 bytes\nledger 5 entry 8: 0 bytes\n"
+    assert entry_formats.format_hex(batch) == b"ff0a\n\n"
 
 
 def test_json_lines_carry_entry_id_and_base64():

@@ -92,7 +92,7 @@ def test_created_ledger_is_open_until_it_is_recovered_then_deleted(console: Cons
     assert console.text("ledger", "read", ledger) == ""
     assert console.json("ledger", "recover", ledger) == {"ledger": ledger, "last_entry": -1, "length": 0}
     assert console.json("ledger", "show", ledger)["state"] == "CLOSED"
-    assert console.json("ledger", "delete", ledger) == {"ledger": ledger}
+    assert console.json("ledger", "delete", ledger) == {"ledger": ledger, "deleted": True}
     assert str(ledger) not in console.text("ledger", "list").split()
 
 

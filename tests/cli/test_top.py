@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,6 +13,7 @@ from bkspark.blocking import Client
 from bkspark.cli.top import parse
 from bkspark.cli.top_screen import SORTS, BookieRow, LedgerRow, RepairRow, TopView, columns, ordered, render
 from tests.cli.console import Console
+from tests.cli.terminal import Terminal, needs_tmux
 from tests.cluster import Cluster
 from tests.polling import wait_until
 
@@ -102,28 +100,6 @@ def test_metrics_of_both_kinds_of_bookies_are_read() -> None:
     assert set(found) == {"x", "bookie_WRITE_BYTES", "jvm_x"}
 
 
-class Terminal:
-    """A tmux server of its own with one window, in which a command runs."""
-
-    def __init__(self, directory: Path, width: int, height: int, command: str) -> None:
-        self._socket = str(directory / "tmux")
-        self("new-session", "-d", "-s", "top", "-x", str(width), "-y", str(height), command)
-
-    def __call__(self, *words: str) -> str:
-        # Curses takes LINES and COLUMNS for the size of the window, whatever that is: a test runner may set them.
-        inherited = {name: value for name, value in os.environ.items() if name not in ("LINES", "COLUMNS")}
-        environment = {**inherited, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
-        line = ["tmux", "-f", "/dev/null", "-S", self._socket, *words]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=60, env=environment, check=False)
-        return done.stdout
-
-    def screen(self) -> str:
-        return self("capture-pane", "-p", "-t", "top")
-
-    def end(self) -> None:
-        self("kill-server")
-
-
 @pytest.fixture
 def busy(tmp_path: Path) -> Iterator[Cluster]:
     """A cluster on which a log is written all the time."""
@@ -147,7 +123,7 @@ def busy(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.mark.cluster
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+@needs_tmux
 def test_top_is_live_in_a_terminal_and_prints_once(
     busy: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

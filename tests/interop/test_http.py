@@ -5,104 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 import pytest
 
-from bkspark.blocking import Client
-from bkspark.cli.cluster_process import HOST, BookieProcess
-from bkspark.cli.ports import free_ports
-from bkspark.cli.zookeeper_process import ZooKeeperProcess
-from tests.cluster import ClusterBookie
-from tests.interop.apache import SESSION_TIMEOUT_MS, ApacheBookie
+from tests.interop.pair import Pair, ask, different_metrics, families, running_pair, unlisted_metrics
 from tests.interop.peer import Peer
-from tests.polling import wait_until
-
-HTTP = {
-    "httpServerEnabled": "true",
-    "httpServerClass": "org.apache.bookkeeper.http.vertx.VertxHttpServer",
-    "statsProviderClass": "org.apache.bookkeeper.stats.prometheus.PrometheusMetricsProvider",
-    "prometheusStatsLatencyRolloverSeconds": "1",
-    "persistBookieStatusEnabled": "true",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A bookie of Apache's and one of ours: ids and HTTP ports."""
-
-    apache: str
-    ours: str
-    apache_port: int
-    our_port: int
-    apache_dir: Path
-    our_dir: Path
 
 
 @pytest.fixture(scope="module")
 def pair(classpath: str, peer: Peer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    directory = tmp_path_factory.mktemp("http")
-    zookeeper_port, apache_http, our_http, apache_port, our_port, stats_port = free_ports(6)
-    zookeeper = ZooKeeperProcess(directory / "zookeeper", port=zookeeper_port)
-    uri = f"zk://{HOST}:{zookeeper_port}/ledgers"
-    apache: ApacheBookie | None = None
-    ours: ClusterBookie | None = None
-    try:
-        zookeeper.start()
-        peer.call("initialize", uri=uri)
-        apache = ApacheBookie(
-            classpath,
-            directory / "apache",
-            apache_port,
-            uri,
-            {**HTTP, "httpServerPort": str(apache_http), "prometheusStatsHttpPort": str(stats_port)},
-        )
-        settings = {
-            **HTTP,
-            "zkTimeout": SESSION_TIMEOUT_MS,
-            "httpServerPort": str(our_http),
-            "prometheusStatsHttpPort": "0",
-        }
-        ours = ClusterBookie(BookieProcess(1, our_port, directory / "ours", uri, settings))
-        ours.launch()
-        ours.wait_until_serving()
-        apache.wait_until_serving()
-        wait_until(lambda: answers(apache_http), "Apache's HTTP server")
-        # Both bookies hold all entries, and answer reads of both protocols.
-        with Client(uri) as client:
-            with client.create(ensemble=2, write_quorum=2, ack_quorum=2, metadata={"a": b"b"}) as writer:
-                writer.append_many([b"entry %d" % number for number in range(200)])
-            open_writer = client.create(ensemble=2, write_quorum=2, ack_quorum=2)
-            open_writer.append(b"left open")
-            reader = client.open(writer.ledger_id)
-            for _ in range(20):
-                assert len(reader.read(0, 199)) == 200
-        yield Pair(apache.id, ours.id, apache_http, our_http, directory / "apache", directory / "ours")
-    finally:
-        if ours is not None:
-            ours.stop()
-        if apache is not None:
-            apache.close()
-        zookeeper.stop()
-
-
-def answers(port: int) -> bool:
-    try:
-        return ask(port, "GET", "/heartbeat")[0] == 200
-    except OSError:
-        return False
-
-
-def ask(port: int, method: str, path: str, body: object = None) -> tuple[int, str]:
-    data = None if body is None else json.dumps(body).encode()
-    try:
-        with urlopen(Request(f"http://127.0.0.1:{port}{path}", data, method=method), timeout=60) as reply:
-            return reply.status, reply.read().decode()
-    except HTTPError as error:
-        return error.code, error.read().decode()
+    with running_pair(classpath, peer, tmp_path_factory.mktemp("http")) as pair:
+        yield pair
 
 
 def shape(value: object) -> object:
@@ -248,7 +161,6 @@ def test_status_file_has_apaches_form(pair: Pair) -> None:
             assert re.fullmatch(form, text), (port, text)
 
 
-LINE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)")
 NAMES = [
     # With the sorted storage, in which Apache's garbage collection has names of its own.
     "bookie_SERVER_STATUS",
@@ -293,45 +205,21 @@ NAMES = [
 ]
 
 
-def families(port: int) -> dict[str, tuple[str, set[str], set[str]]]:
-    """Return (kind, names of samples, names of labels) of each family, from the text itself: a parser adds suffixes."""
-    status, text = ask(port, "GET", "/metrics")
-    assert status == 200
-    found: dict[str, tuple[str, set[str], set[str]]] = {}
-    for line in text.splitlines():
-        if line.startswith("# TYPE "):
-            _, _, name, kind = line.split()
-            found[name] = (kind, set(), set())
-        elif not line.startswith("#") and (match := LINE.fullmatch(line)):
-            owner = next((name for name in (match[1], *_without_suffix(match[1])) if name in found), None)
-            if owner is not None:  # some samples about the JVM have no family
-                found[owner][1].add(match[1])
-                found[owner][2].update(re.findall(r'([a-zA-Z_]+)="', match[2] or ""))
-    return found
-
-
-def _without_suffix(name: str) -> Iterator[str]:
-    for suffix in ("_count", "_sum", "_bucket"):
-        if name.endswith(suffix):
-            yield name.removesuffix(suffix)
-
-
 @pytest.mark.interop
 def test_metrics_have_apaches_names_kinds_and_labels(pair: Pair) -> None:
-    apache, ours = families(pair.apache_port), families(pair.our_port)
-    different = []
-    for name in NAMES:
-        if name not in apache or name not in ours:
-            different.append(f"{name}: Apache's {name in apache}, ours {name in ours}")
-            continue
-        (kind, samples, labels), (our_kind, our_samples, our_labels) = apache[name], ours[name]
-        if (kind, samples, labels) != (our_kind, our_samples, our_labels):
-            different.append(f"{name}: Apache's {apache[name]}, ours {ours[name]}")
+    different = different_metrics(pair, NAMES)
     assert not different, "\n".join(different)
+    apache, ours = families(pair.apache_port), families(pair.our_port)
     usage = re.compile("bookie_ledger_dir_.*_usage")
     assert len([name for name in ours if usage.fullmatch(name)]) == len(
         [name for name in apache if usage.fullmatch(name)]
     )
+
+
+@pytest.mark.interop
+def test_metrics_of_apaches_that_are_not_here_are_listed(pair: Pair) -> None:
+    missing = unlisted_metrics(pair)
+    assert not missing, " ".join(missing)
 
 
 @pytest.mark.interop

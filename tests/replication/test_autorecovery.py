@@ -144,6 +144,14 @@ def test_open_ledger_is_fenced_only_after_the_grace_period_and_only_if_its_owner
     assert metadata.last_entry == written - 1
 
 
+def test_a_refused_repair_leaves_no_line_and_no_record_in_the_audit_log(cluster: Cluster) -> None:
+    before = command(cluster.uri, "changes")
+    for words in (("decommission", cluster.bookies[0].id), ("recover", cluster.bookies[0].id), ("recover", "none:1")):
+        _, refusal = command(cluster.uri, *words, code=1)
+        assert len(refusal.splitlines()) == 1, refusal
+    assert command(cluster.uri, "changes") == before
+
+
 def test_decommission_moves_everything_and_forgets_the_bookie(cluster: Cluster, client: Client) -> None:
     ledgers = [write(client, quorums, 30) for quorums in QUORUMS[:3] for _ in range(3)]
     left = client.create(ensemble=3, write_quorum=3, ack_quorum=2)

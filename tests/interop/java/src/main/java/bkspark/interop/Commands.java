@@ -29,7 +29,7 @@ import org.apache.bookkeeper.net.BookieId;
  * calls          first_id                                    {"passed", "failed"}    see {@link Calls}
  * auditor                                                    {"auditor"}
  * recover_bookie bookie ledger                               {}                 copies what a dead bookie had of a ledger
- * shell          words                                       {"exit", "output"} see {@link Shell}
+ * shell          words [file ids answer]                     {"exit", "output"} see {@link Shell}
  * start_auditor · start_worker  name settings                {}                 see {@link Repairs}
  * lock           name ledger                                 {}                 of an under-replicated ledger
  * stop           name                                        {}                 ends the auditor, worker or lock
@@ -160,7 +160,12 @@ final class Commands {
         for (int i = 0; i < line.length; i++) {
             line[i] = words.get(i).textValue();
         }
-        return Shell.run(text(request, "uri"), line);
+        return Shell.run(
+                text(request, "uri"),
+                request.path("file").asText(""),
+                request.path("ids").asText("long"),
+                request.path("answer").asText(""),
+                line);
     }
 
     private ObjectNode create(JsonNode request) throws Exception {

@@ -1,0 +1,124 @@
+"""A bookie of Apache's with DbLedgerStorage and one of ours: their metrics, and `bkspark top` on both."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bkspark.blocking import Client
+from tests.cli.console import Console
+from tests.cli.terminal import Terminal, needs_tmux
+from tests.interop.pair import Pair, different_metrics, running_pair, unlisted_metrics
+from tests.interop.peer import Peer
+from tests.polling import wait_until
+
+pytestmark = [pytest.mark.interop, pytest.mark.cluster]
+
+SETTINGS = {
+    "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
+    "dbStorage_writeCacheMaxSizeMb": "16",
+    "dbStorage_readAheadCacheMaxSizeMb": "16",
+    "dbStorage_rocksDB_blockCacheSize": str(16 << 20),
+}
+NAMES = [
+    "bookie_ledgers_count",
+    "bookie_entries_count",
+    "bookie_write_cache_size",
+    "bookie_read_cache_size",
+    "bookie_read_cache_hits",
+    "bookie_read_cache_misses",
+    "bookie_read_entry",
+    "bookie_readahead_batch_count",
+    "bookie_readahead_batch_size",
+    "bookie_add_entry",
+    "bookie_write_cache_max_size",
+    "bookie_ledger_writable_dirs",
+    "bookie_DELETED_LEDGER_TOTAL",
+    "bookie_MAJOR_COMPACTION_TOTAL",
+    "bookie_MINOR_COMPACTION_TOTAL",
+    "bookie_RECLAIMED_DELETION_SPACE_BYTES",
+    "bookie_RECLAIMED_COMPACTION_SPACE_BYTES",
+    "bookie_ACTIVE_ENTRY_LOG_TOTAL",
+    "bookie_ACTIVE_LEDGER_TOTAL",
+]
+"""Those of dashboards for BookKeeper and Pulsar that only this storage has, or that have other labels with it."""
+
+
+@pytest.fixture(scope="module")
+def pair(classpath: str, peer: Peer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    with running_pair(classpath, peer, tmp_path_factory.mktemp("db"), SETTINGS) as pair:
+        yield pair
+
+
+def test_metrics_of_db_storage_have_apaches_names_kinds_and_labels(pair: Pair) -> None:
+    different = different_metrics(pair, NAMES)
+    assert not different, "\n".join(different)
+
+
+def test_metrics_of_apaches_that_are_not_here_are_listed(pair: Pair) -> None:
+    missing = unlisted_metrics(pair)
+    assert not missing, " ".join(missing)
+
+
+@pytest.fixture
+def load(pair: Pair) -> Iterator[None]:
+    """Entries are added to both bookies all the time."""
+    stopping = threading.Event()
+
+    def write() -> None:
+        with Client(pair.uri) as client:
+            writer = client.create(ensemble=2, write_quorum=2, ack_quorum=2)
+            while not stopping.wait(0.01):
+                writer.append_many([b"x" * 1000] * 20)
+            writer.close()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join(60)
+
+
+@needs_tmux
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (160, 50)])
+def test_top_shows_apaches_bookie_by_its_metrics(
+    pair: Pair,
+    load: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    width: int,
+    height: int,
+) -> None:
+    terminal = Terminal(tmp_path, width, height, f"{sys.executable} -m bkspark.cli top --uri {pair.uri} --interval 0.5")
+    try:
+        wait_until(lambda: pair.apache in terminal.screen(), "Apache's bookie", 60)
+        screen = terminal.screen()
+        assert len(screen.splitlines()) <= height
+        assert all(len(line) <= width for line in screen.splitlines())
+        assert "2 bookies, 2 writable" in screen
+        assert ("READS/S" in screen) == (width > 80)
+        terminal("send-keys", "-t", "top", "q")
+        wait_until(lambda: not terminal("list-sessions"), "the command to end")
+    finally:
+        terminal.end()
+    console = Console(pair.uri, monkeypatch, capfd)
+
+    def shown() -> dict[str, object]:
+        bookies = console.json("top", "--interval", "0.5")["bookies"]
+        return next(each for each in bookies if each["id"] == pair.apache)
+
+    # Quantiles are those of the last whole second, and a disk is looked at every ten.
+    wait_until(lambda: shown()["add_p99"] is not None and shown()["disk"] != 0.0, "a quantile and the disk", 60)
+    found = shown()
+    assert found["state"] == "available"
+    assert not found["problem"]
+    for fact in ("adds", "bytes", "add_p99", "fsync_p99", "disk"):
+        assert isinstance(found[fact], float), (fact, found)
+        assert found[fact] > 0, (fact, found)
