@@ -28,7 +28,7 @@ _SEVERITIES = {logging.WARNING: "WARN", logging.CRITICAL: "FATAL"}
 
 
 class TextFormatter(logging.Formatter):
-    """Text, a line for each record; a traceback follows in lines of its own.
+    """Text, a line for each record; a traceback, or a `stack` that the record has, follows in lines of its own.
 
     Characters that are not printable are escaped: peers choose some of the texts, such as the path of a request, and
     must not forge a line of the log, or control a terminal.
@@ -36,10 +36,10 @@ class TextFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """Return the line."""
-        text = super().formatMessage(record)
-        if text.isprintable():
-            return text
-        return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+        text, stack = super().formatMessage(record), getattr(record, "stack", "")
+        if not text.isprintable():
+            text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+        return f"{text}\n{stack.rstrip()}" if stack else text
 
 
 class JsonFormatter(logging.Formatter):
@@ -57,6 +57,8 @@ class JsonFormatter(logging.Formatter):
         if event is not None:
             attributes["event.name"] = event
         attributes |= getattr(record, "attributes", {})
+        if hasattr(record, "stack"):
+            attributes["code.stacktrace"] = record.stack
         if record.exc_info and record.exc_info[0] is not None:
             attributes["exception.type"] = record.exc_info[0].__name__
             attributes["exception.message"] = str(record.exc_info[1])

@@ -130,7 +130,10 @@ def recorder_of(slow_ms: str | None) -> TurnRecorder | None:
     if not slow_s > 0:
         raise ValueError(slow_ms)
     return TurnRecorder(
-        slow_s, lambda stack: logger.warning("the event loop has been busy for %s ms with this:\n%s", slow_ms, stack)
+        slow_s,
+        lambda stack: logger.warning(
+            "the event loop has been busy for %s ms with this:", slow_ms, extra={"stack": stack}
+        ),
     )
 
 

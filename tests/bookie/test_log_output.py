@@ -61,6 +61,13 @@ def test_a_traceback_has_its_lines() -> None:
     assert TextFormatter("%(message)s").format(record).splitlines()[-1] == "ValueError: why"
 
 
+def test_a_stack_of_the_event_loop_has_its_lines_in_text_and_is_an_attribute_in_json() -> None:
+    record = logging.LogRecord("bookie", logging.WARNING, "loop.py", 7, "busy", (), None)
+    record.__dict__["stack"] = '  File "a.py", line 1\n    work()\n'
+    assert TextFormatter("%(message)s").format(record) == 'busy\n  File "a.py", line 1\n    work()'
+    assert json.loads(JsonFormatter().format(record))["Attributes"]["code.stacktrace"] == record.__dict__["stack"]
+
+
 def test_life_of_a_bookie_is_in_its_log(uri: str, tmp_path: Path) -> None:
     """Start with version and keys, replay, serving, stop with the reason (finding H4: the log was empty)."""
     child = BookieChild(tmp_path / "bookie", uri, passwd="s3cret")
