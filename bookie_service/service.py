@@ -152,7 +152,9 @@ class BookieService:
             self._authentication,
             self._authorization,
         )
-        self._listener = Listener(listener, acceptor.accept, self._on_failure, partial(self._turns.begin, self))
+        self._listener = Listener(
+            listener, acceptor.accept, self._on_failure, partial(self._turns.begin_accepting, self)
+        )
         self._listener.start()
         self._served = listener.getsockname()
         self._timers = [

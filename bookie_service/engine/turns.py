@@ -114,6 +114,10 @@ class Turns:
         self._waiting: OrderedDict[Hashable, deque[GoOn]] = OrderedDict()
         self._newcomers: OrderedDict[Hashable, deque[GoOn]] = OrderedDict()
         self._is_called = False
+        self._has_accepted = False
+        """Whether connections were accepted since the last step of a newcomer that was possible."""
+        self._has_stepped = False
+        """Whether a newcomer had a step since connections were accepted."""
         self._prompt: Hashable = None
         """The owner that was noted last."""
         self._prompt_until = self._prompts_until = 0.0
@@ -125,6 +129,20 @@ class Turns:
         if self._is_shared(owner, now):
             return Turn(self.clock, limits.requests, now + limits.seconds, limits.frames)
         return Turn(self.clock, limits.long_requests, now + limits.long_seconds, limits.long_frames)
+
+    def begin_accepting(self, owner: Hashable) -> Turn | None:
+        """Return a turn of an owner that accepts connections; None: not in this turn of the event loop.
+
+        While another owner is served as its requests come, a turn of the event loop accepts one connection, or has a
+        step of a newcomer if some wait: a flood of connections must not make turns long.
+        """
+        now, limits = self.clock(), self._limits
+        if not self._is_shared(owner, now):
+            return Turn(self.clock, limits.long_requests, now + limits.long_seconds)
+        if self._newcomers and not self._has_stepped:
+            return None
+        self._has_accepted, self._has_stepped = True, False
+        return Turn(self.clock, 1, now + limits.seconds)
 
     def note(self, owner: Hashable) -> None:
         """Note that an owner was served as its requests came, with nothing left for the queue."""
@@ -174,8 +192,12 @@ class Turns:
             self._run_first(self._waiting)
             if self.clock() >= end:
                 break
-        if self._newcomers:
+        if self._newcomers and self._has_accepted:
+            self._call()
+        elif self._newcomers:
+            self._has_stepped = True
             self._run_first(self._newcomers)
+        self._has_accepted = False
 
     def _run_first(self, queue: OrderedDict[Hashable, deque[GoOn]]) -> None:
         owner, callbacks = queue.popitem(last=False)

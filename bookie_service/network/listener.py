@@ -38,9 +38,9 @@ class Listener:
         listening: socket.socket,
         on_accepted: Callable[[socket.socket, str], None],
         on_failure: Callable[[BaseException], None],
-        begin_turn: Callable[[], Turn] = lambda: ENDLESS,
+        begin_turn: Callable[[], Turn | None] = lambda: ENDLESS,
     ) -> None:
-        """`listening` is bound; it listens from `start` on."""
+        """`listening` is bound; it listens from `start` on. `begin_turn()` returns None to accept later."""
         self._loop = asyncio.get_running_loop()
         self._socket = listening
         self._on_accepted = on_accepted
@@ -64,6 +64,8 @@ class Listener:
 
     def _accept(self) -> None:
         turn = self._begin_turn()
+        if turn is None:
+            return
         for _ in range(_ACCEPTED_PER_TURN):
             try:
                 accepted, address = self._socket.accept()

@@ -191,6 +191,49 @@ def test_demanding_owner_queues_while_another_is_served_as_its_requests_come(loo
     assert not turns.must_queue("flood", is_demanding=True)
 
 
+def test_connections_are_accepted_one_at_a_time_and_newcomers_have_every_second_turn(loop: Loop) -> None:
+    """Otherwise a flood of connections makes each turn long, for clients that are served as their requests come."""
+    turns = Turns(loop.call_last, lambda: loop.now)
+    turns.note("prompt")
+    done: list[str] = []
+    named = serving(loop, done)
+    for number in range(6):
+        turns.go_on_with_newcomer("10.0.0.9", named(f"step {number}"))
+    for _ in range(8):
+        turn = turns.begin_accepting("listener")
+        if turn is not None:
+            while not turn.is_over:
+                done.append("accepted")
+                turn.spend()
+        loop.turn()
+    assert done == ["step 0", "accepted", "step 1", "accepted", "step 2", "accepted", "step 3", "accepted"]
+
+
+def test_connections_are_accepted_in_each_turn_where_no_newcomer_waits_and_freely_where_no_client_is_prompt(
+    loop: Loop,
+) -> None:
+    turns = Turns(loop.call_last, lambda: loop.now, LONG)
+    assert how_long(loop, accepting(turns)) == 4.0
+    turns.note("prompt")
+    for _ in range(3):
+        turn = accepting(turns)
+        turn.spend()
+        assert turn.is_over
+        loop.turn()
+    # A newcomer after them waits for one turn at most.
+    done: list[str] = []
+    turns.go_on_with_newcomer("10.0.0.9", serving(loop, done)("step"))
+    loop.turn()
+    loop.turn()
+    assert done == ["step"]
+
+
+def accepting(turns: Turns) -> Turn:
+    turn = turns.begin_accepting("listener")
+    assert turn is not None
+    return turn
+
+
 def test_an_owner_with_much_in_the_queue_waits_for_each_other_owner(loop: Loop) -> None:
     turns = Turns(loop.call_last, lambda: loop.now)
     served: list[str] = []
