@@ -19,6 +19,7 @@ from bookie_service.admin.http.messages import HttpError, HttpRequest, HttpRespo
 from bookie_service.admin.http.routing import Routes
 from bookie_service.admin.http.server import serving
 from bookie_service.settings.http_options import HttpLimits, HttpOptions
+from tests.polling import wait_until
 
 LIMITS = HttpLimits(connections=8, head_bytes=2048, body_bytes=4096, idle_s=5.0)
 
@@ -27,6 +28,10 @@ async def pieces() -> AsyncIterator[bytes]:
     for number in range(5):
         yield b"%d," % number
         await asyncio.sleep(0)
+
+
+HELD: list[HttpRequest] = []
+"""Requests that are being answered, for ever."""
 
 
 async def answer(request: HttpRequest) -> HttpResponse:
@@ -41,6 +46,10 @@ async def answer(request: HttpRequest) -> HttpResponse:
         case "/change":
             request.need(Role.OPERATE)
             return plain("done")
+        case "/hold":
+            HELD.append(request)
+            await asyncio.Event().wait()
+            raise AssertionError("it is never answered")
         case "/defect":
             raise RuntimeError("a defect")
         case _:
@@ -155,13 +164,44 @@ def test_slow_request_and_slow_reader_are_closed_and_others_are_served() -> None
     assert served(act, HttpLimits(idle_s=0.3)) < 8_000_000  # type: ignore[operator]
 
 
-def test_connections_are_limited() -> None:
-    def act(port: int) -> bytes:
+def test_idle_connections_do_not_keep_a_probe_out() -> None:
+    """64 connections without a request made every probe fail, and an orchestrator restart the bookie."""
+
+    def act(port: int) -> list[bytes]:
         peers = [socket.create_connection(("127.0.0.1", port), 30) for _ in range(LIMITS.connections)]
         try:
             for peer in peers:  # served, so they are all accepted
                 peer.sendall(b"GET /echo HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                assert peer.recv(12).startswith(b"HTTP/1.1 201")
+                assert b"201" in peer.recv(12)
+            probes = [talk(port, b"GET /echo HTTP/1.1\r\nHost: localhost\r\n\r\n") for _ in range(3)]
+            # The oldest made room for the first probe; each later one had the place of the probe before.
+            peers[-1].sendall(b"GET /echo HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert status_of(_whole(peers[-1])) == 201
+            return probes
+        finally:
+            for peer in peers:
+                peer.close()
+
+    probes = served(act)
+    assert isinstance(probes, list)
+    assert [status_of(each) for each in probes] == [201, 201, 201]
+
+
+def _whole(peer: socket.socket) -> bytes:
+    """Return what a connection has to read, from a response that was begun to be read up to the next one."""
+    came = b""
+    while came.count(b"HTTP/1.1") < 1 or not came.endswith(b"]"):
+        came += peer.recv(1 << 16)
+    return came[came.index(b"HTTP/1.1") :]
+
+
+def test_connections_are_limited() -> None:
+    def act(port: int) -> bytes:
+        peers = [socket.create_connection(("127.0.0.1", port), 30) for _ in range(LIMITS.connections)]
+        try:
+            for peer in peers:
+                peer.sendall(b"GET /hold HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            wait_until(lambda: len(HELD) == LIMITS.connections, "all requests to be answered")
             with socket.create_connection(("127.0.0.1", port), 30) as one_more:
                 try:
                     return one_more.recv(10)

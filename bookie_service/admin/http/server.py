@@ -2,7 +2,8 @@
 
 Everything that a peer may use up has a limit (`HttpLimits`): connections, bytes of a request's head and body, time for
 a request to come, for a response to be taken, and between requests. What exceeds a limit, or is not HTTP, is answered
-with a status where that is possible, and the connection is closed. One request of a connection is served at a time; the
+with a status where that is possible, and the connection is closed. Where there are too many connections, an idle one
+makes room for a new one. One request of a connection is served at a time; the
 next is not read before it is answered. A handler that fails unexpectedly is answered 500 and logged; it never ends the
 process.
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -62,7 +64,7 @@ async def serving(
         ConfigurationError: the address cannot be used; says what to change.
     """
     loop = asyncio.get_running_loop()
-    connections: set[_Connection] = set()
+    connections: dict[_Connection, None] = {}
 
     def connection() -> asyncio.Protocol:
         return _Connection(handler, limits, connections, access)
@@ -88,7 +90,9 @@ async def serving(
 class _Connection(asyncio.Protocol):
     """One connection; `connections` has all of them."""
 
-    def __init__(self, handler: Handler, limits: HttpLimits, connections: set[_Connection], access: HttpAccess) -> None:
+    def __init__(
+        self, handler: Handler, limits: HttpLimits, connections: dict[_Connection, None], access: HttpAccess
+    ) -> None:
         self._handler = handler
         self._access = access
         self._limits = limits
@@ -115,15 +119,33 @@ class _Connection(asyncio.Protocol):
         self._peer = str(peer[0]) if peer else ""
         self._is_tls = transport.get_extra_info("ssl_object") is not None
         self._certificate = transport.get_extra_info("peercert")
-        if len(self._connections) >= self._limits.connections:
+        if len(self._connections) >= self._limits.connections and not self._make_room():
             logger.warning("refused an HTTP connection from %s: there are %d", self._peer, len(self._connections))
             transport.abort()
             return
-        self._connections.add(self)
+        self._connections[self] = None
         self._begin_waiting()
 
+    def _make_room(self) -> bool:
+        """Close one connection that waits for a request, for a new one; return whether there was one.
+
+        It is the oldest of the address that has most of them: idle connections of one peer must not keep an
+        orchestrator's probe out, which would restart the bookie.
+        """
+        idle = [each for each in self._connections if not each._tasks]
+        if not idle:
+            return False
+        (most, _), *_ = Counter(each._peer for each in idle).most_common(1)
+        oldest = next(each for each in idle if each._peer == most)
+        logger.warning(
+            "closed an idle HTTP connection from %s for a new one: there are %d", most, len(self._connections)
+        )
+        del self._connections[oldest]
+        oldest.abort()
+        return True
+
     def connection_lost(self, error: Exception | None) -> None:
-        self._connections.discard(self)
+        self._connections.pop(self, None)
         self._stop_waiting()
         self._may_write.set()
         for task in self._tasks:
