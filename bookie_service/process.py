@@ -21,7 +21,7 @@ from bkspark.security.sasl import SaslClient
 from bkspark.tls.contexts import TlsContext
 from bookie_service.admin import live_commands, log_output, trace_output
 from bookie_service.admin.http.face import check_credentials
-from bookie_service.admin.shutdown import SIGNALS, ShutdownSignals
+from bookie_service.admin.shutdown import SIGNALS, ShutdownSignals, ignore_harmless
 from bookie_service.network import event_loop
 from bookie_service.network.authentication import ListenerAuthentication
 from bookie_service.network.event_loop import TurnRecorder
@@ -156,6 +156,7 @@ def _restart(word: str) -> NoReturn:
         os.environ[RESTARTED_FOR] = word
     # Python is not ready for a signal until the first lines of the command run; they let these through again.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    ignore_harmless()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 

@@ -55,7 +55,7 @@ from bookie_service.network import event_loop
 from bookie_service.network.log_limit import LogLimiter
 from bookie_service.operation.authorization import RulesFollower, log_kept, log_refusal
 from bookie_service.operation.bookie_metrics import BookieMetrics
-from bookie_service.operation.bookie_operator import BookieOperator
+from bookie_service.operation.bookie_operator import BookieOperator, as_json
 from bookie_service.operation.live_keys import LiveKeys
 from bookie_service.operation.long_operations import LongOperations
 from bookie_service.operation.stored_counts import StoredCounts
@@ -228,6 +228,7 @@ async def _serve(parts: _Parts, ports: Ports, registration: Registration) -> Non
         operator.serve(registration)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, _reload, operator, parts.manager, set())
+        loop.add_signal_handler(signal.SIGUSR1, _log_state, operator)
         event_loop.share_interpreter()
         _announce(parts.bound, ports, parts.start.as_json)
         parts.manager.ready(_SERVING)
@@ -403,6 +404,12 @@ def _permits(authorization: Authorization | None) -> control.Permits:
 
 def _permit(authorization: Authorization | None) -> Permit | None:
     return None if authorization is None else HttpPermit(authorization)
+
+
+def _log_state(operator: BookieOperator) -> None:
+    """Log what `bkspark bookie state` prints: SIGUSR1."""
+    state = as_json(operator.state())
+    logger.info("SIGUSR1: %s", json.dumps(state), extra={"event": "state", "attributes": state})
 
 
 def _reload(operator: BookieOperator, manager: ServiceManager, tasks: set[asyncio.Task[None]]) -> None:

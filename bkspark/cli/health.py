@@ -211,16 +211,21 @@ async def against_stopping(client: Client, bookie: str, facts: ClusterFacts) -> 
     import asyncio
 
     from bkspark.core.health import StopCheck
-    from bkspark.errors import NoSuchLedger
+    from bkspark.errors import MetadataFormat, NoSuchLedger
+    from bkspark.metadata.underreplication import UnderreplicationStore
 
     check = StopCheck(bookie, facts.bookies)
-    ledgers = (await client.context()).ledgers
+    ledgers, store = (await client.context()).ledgers, UnderreplicationStore(await client.tree(), client.uri)
+    listed = {ledger_id async for ledger_id in store.ids()}
 
     async def look(ledger_id: int) -> None:
         try:
-            check.look(ledger_id, (await ledgers.read(ledger_id)).metadata)
+            found = await store.find(ledger_id) if ledger_id in listed else None
+            check.look(ledger_id, (await ledgers.read(ledger_id)).metadata, () if found is None else found.missing)
         except NoSuchLedger:
             return
+        except MetadataFormat:
+            check.unreadable(ledger_id)
 
     group: list[int] = []
     async for ledger_id in ledgers.ids():

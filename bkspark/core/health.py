@@ -100,12 +100,17 @@ class StopCheck:
         self._writable = frozenset(each.id for each in bookies if each.state == AVAILABLE) & self._serving
         self._last_copies: list[int] = []
         self._unrecoverable: list[int] = []
+        self._unreadable: list[int] = []
         self._widest = 0
         self.ledgers = 0
         """Ledgers that the bookie has entries of."""
 
-    def look(self, ledger_id: int, metadata: LedgerMetadata) -> None:
-        """Take a ledger into account."""
+    def unreadable(self, ledger_id: int) -> None:
+        """Note a ledger whose metadata cannot be read."""
+        self._unreadable.append(ledger_id)
+
+    def look(self, ledger_id: int, metadata: LedgerMetadata, lacking: Collection[str] = ()) -> None:
+        """Take a ledger into account. `lacking`: bookies that are listed as lacking copies of it."""
         if not metadata.is_closed:
             self._widest = max(self._widest, metadata.ensemble_size)
         fragments = [each for each in metadata.fragments if self._bookie in each.bookies]
@@ -114,11 +119,12 @@ class StopCheck:
         self.ledgers += 1
         size, quorum = metadata.ensemble_size, metadata.write_quorum
         least_others = size
+        serving = self._serving.difference(lacking)
         for fragment in fragments:
             for residue in range(size):
                 members = [fragment.bookies[slot] for slot in write_set(residue, size, quorum)]
                 if self._bookie in members:
-                    least_others = min(least_others, sum(member in self._serving for member in members))
+                    least_others = min(least_others, sum(member in serving for member in members))
         if not least_others:
             self._last_copies.append(ledger_id)
         elif not metadata.is_closed and least_others < quorum - metadata.ack_quorum + 1:
@@ -136,6 +142,9 @@ class StopCheck:
         if self._unrecoverable:
             text = f"{_some(self._unrecoverable)} are open and could not be recovered if their writer died"
             found.append(Reason("recovery_quorum", text, self._bookie))
+        if self._unreadable:
+            text = f"metadata of {_some(self._unreadable)} cannot be read: whether they keep a copy is not known"
+            found.append(Reason("unreadable_ledgers", text, self._bookie))
         if len(self._writable) < self._widest:
             text = (
                 f"{len(self._writable)} writable bookies would remain, and there are open ledgers that need "

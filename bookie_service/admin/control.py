@@ -134,8 +134,10 @@ async def _done(line: bytes, who: str, do: Do) -> dict[str, Any]:
     return {**answer, "seconds": round(time.monotonic() - began, 3)}
 
 
-def ask(ledger_directories: Sequence[str], request: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask the bookie that runs on these directories, and wait for its answer.
+def ask(
+    ledger_directories: Sequence[str], request: Mapping[str, Any], timeout_s: float | None = None
+) -> dict[str, Any]:
+    """Ask the bookie that runs on these directories, and wait for its answer, for ever without a time-out.
 
     Raises:
         BookKeeperError: no bookie runs there, or the request failed; the message says why in one line.
@@ -149,9 +151,15 @@ def ask(ledger_directories: Sequence[str], request: Mapping[str, Any]) -> dict[s
                 peer.connect(path)
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
             raise BookKeeperError(no_bookie) from None
-        peer.sendall(json.dumps(request).encode() + b"\n")
-        with peer.makefile("rb") as answers:
-            line = answers.readline()
+        peer.settimeout(timeout_s)
+        try:
+            peer.sendall(json.dumps(request).encode() + b"\n")
+            with peer.makefile("rb") as answers:
+                line = answers.readline()
+        except TimeoutError:
+            raise BookKeeperError(
+                f"the bookie has not answered for {timeout_s:g} s: it is busy or held up; its log may say by what"
+            ) from None
     if not line:
         raise BookKeeperError("the bookie ended before it answered")
     answer: dict[str, Any] = json.loads(line)

@@ -26,6 +26,8 @@ from bookie_service.settings.configuration import Configuration
 IMPOSSIBLE = 10
 """The exit code of a preview if ledgers cannot be moved."""
 REPORT_S = 2.0
+SILENT_S = 15.0
+"""A drain whose process has not reported for longer is said to be interrupted; it reports every second."""
 _MIB = 1 << 20
 
 
@@ -56,7 +58,7 @@ async def drain(cluster: RepairedCluster, arguments: argparse.Namespace, configu
         await drain_plans.set_rate(cluster, plan, arguments.rate)
         if arguments.rate:
             await commanded(cluster, f"set the rate of the drain of bookie {bookie} to {arguments.rate}", bookie=bookie)
-        return _tell(arguments, dataclasses.asdict(plan), _status(plan))
+        return _tell(arguments, dataclasses.asdict(plan), status_line(plan))
     if arguments.cancel:
         await drain_plans.cancel(cluster, bookie)
         await commanded(cluster, f"cancel the drain of bookie {bookie}", bookie=bookie)
@@ -135,10 +137,14 @@ def _line(progress: DrainProgress) -> str:
     )
 
 
-def _status(plan: BookiePlan) -> str:
+def status_line(plan: BookiePlan) -> str:
+    """Return how far a drain is, and whether a process still carries it out."""
     known = {each.name for each in dataclasses.fields(DrainProgress)}
     facts: dict[str, Any] = {name: value for name, value in plan.progress.items() if name in known}
     line = _line(DrainProgress(**facts)) if facts else "no process has reported yet"
+    at_ms = plan.progress.get("at_ms")
+    if isinstance(at_ms, int) and facts.get("ledgers_left") and (silent_s := time.time() - at_ms / 1000) > SILENT_S:
+        line += f"; no process has reported for {silent_s:.0f} s: --resume continues it"
     return f"{plan.bookie}: drain by {plan.who} since {_at(plan.since_ms)}: {line}"
 
 

@@ -73,7 +73,8 @@ class _Supervisor:
         for number in SIGNALS:
             loop.add_signal_handler(number, signals.request)
         signals.stop_by(self._stop)
-        loop.add_signal_handler(signal.SIGHUP, self._send, signal.SIGHUP)
+        for number in (signal.SIGHUP, signal.SIGUSR1):
+            loop.add_signal_handler(number, self._send, number)
         self._manager.starting(f"starting {self._count} bookies")
         announcing = asyncio.create_task(self._announce(as_json))
         kept = [asyncio.create_task(self._keep(number)) for number in range(1, self._count + 1)]

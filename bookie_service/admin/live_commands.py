@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from bkspark.errors import BookKeeperError, ConfigurationError
 from bkspark.ids import NO_ENTRY
+from bkspark.one_line import one_line
 from bookie_service.admin import control
 from bookie_service.gc.collection_status import PassReport
 from bookie_service.operation.bookie_operator import BookieOperator, Refused, as_json
@@ -29,6 +31,8 @@ from bookie_service.settings.arguments import describe, fail
 COLLECT = "collect"
 SUSPENDABLE = ("minor", "major", "collection")
 LIMBO_PAGE = 1000
+ANSWER_S_MAX = 60.0
+"""Far more than any of the commands takes that do no work themselves."""
 _PROGRAM = "bookie"
 
 Request = Mapping[str, Any]
@@ -115,7 +119,7 @@ def run(ledger_directories: Sequence[str], command: str, words: Sequence[str], a
     """Send a command to the bookie that runs on these directories, and print the answer; return the exit code."""
     try:
         request = _request(command, words)
-        answer = control.ask(ledger_directories, request)
+        answer = control.ask(ledger_directories, request, None if command == COLLECT else ANSWER_S_MAX)
     except ConfigurationError as error:
         return fail(_PROGRAM, error, 2)
     except (BookKeeperError, OSError) as error:
@@ -127,9 +131,30 @@ def run(ledger_directories: Sequence[str], command: str, words: Sequence[str], a
         print(f"{report} ({answer['seconds']:.1f} s)")
     else:
         del answer["seconds"]
+        width = max(map(len, answer), default=0)
         for name, value in answer.items():
-            print(f"{name}  {value if isinstance(value, (str, int, float)) else json.dumps(value)}")
+            print(f"{name.ljust(width)}  {shown(name, value)}".rstrip())
     return 0
+
+
+def shown(name: str, value: object) -> str:
+    """Return a member of an answer for a person, on one line; the end of its name says what a number is."""
+    if value is None or value == "" or value == [] or value == {}:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and name.endswith("_ms"):
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value / 1000)) if value else "-"
+    if isinstance(value, int) and name.endswith("bytes"):
+        return f"{value:,} ({value / (1 << 30):.1f} GiB)" if value >= 1 << 30 else f"{value:,}"
+    if name == "changed" and isinstance(value, dict):
+        default = "its default"
+        return ", ".join(f"{key} from {old or default} to {new or default}" for key, (old, new) in value.items())
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {shown(key, each)}" for key, each in value.items())
+    if isinstance(value, list):
+        return ("; " if isinstance(value[0], dict) else ", ").join(shown(name, each) for each in value)
+    return one_line(str(value))
 
 
 COMMANDS = ("state", "read-only", "writable", "suspend", "resume", "set", "reload", "limbo", "restart")

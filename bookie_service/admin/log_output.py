@@ -6,7 +6,8 @@ Text has the same attributes only where the message names them. It has one line 
 choose its words: control characters are escaped, and tracebacks are indented. Otherwise a path or a reason with a line
 end could look like a line of the audit log.
 
-A line of the audit log is never left out: only those who may change something cause one.
+A line of the audit log is never left out, whatever the level is: only those who may change something cause one, and one
+of these changes is the level.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 
 from bkspark.one_line import one_line
 from bookie_service.network.log_limit import DETAILS, LogLimiter
-from bookie_service.operation.audit import AUDIT
+from bookie_service.operation.audit import AUDIT, AUDIT_LOGGER
 
 TEXT = "%(asctime)s %(levelname)s %(message)s"
 INSTANCE_VARIABLE = "BKSPARK_INSTANCE"
@@ -96,6 +97,7 @@ def log_to_stderr() -> LogLimiter:
     handler.addFilter(_AuditPasses(limiter))
     handler.setFormatter(TextFormatter(_text()))
     logging.basicConfig(handlers=[handler], level=logging.INFO)
+    logging.getLogger(AUDIT_LOGGER).setLevel(logging.INFO)
     # kazoo logs every attempt to connect; our errors report the outcome.
     logging.getLogger("bkspark.kazoo").setLevel(logging.ERROR)
     return limiter

@@ -14,6 +14,14 @@ import sys
 from collections.abc import Callable
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+HARMLESS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals of closed terminals and of programs that rotate logs. None of them may end a server."""
+
+
+def ignore_harmless() -> None:
+    """Ignore them from now on, also in a program that replaces this one."""
+    for number in HARMLESS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 class ShutdownSignals:
@@ -29,8 +37,8 @@ class ShutdownSignals:
         """Handle the signals from now on."""
         for number in SIGNALS:
             signal.signal(number, lambda *_: self.request())
-        # A closed terminal must not end a bookie. Once it serves, the signal lets it read its configuration again.
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        # Once a bookie serves, the first lets it read its configuration again, and the second lets it log its state.
+        ignore_harmless()
         # The process that this one replaced blocked them meanwhile.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 

@@ -11,7 +11,8 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-logger = logging.getLogger("bookie_service.audit")
+AUDIT_LOGGER = "bookie_service.audit"
+logger = logging.getLogger(AUDIT_LOGGER)
 
 AUDIT = "audit"
 """The event's name in `extra`: such lines are never left out of the log."""

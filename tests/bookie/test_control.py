@@ -75,6 +75,39 @@ def test_command_prints_json_or_a_line(tmp_path: Path, capsys: pytest.CaptureFix
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("plan", "", "-"),
+        ("read_only", True, "yes"),
+        ("registered", False, "no"),
+        ("major_at_ms", 0, "-"),
+        ("free_bytes", 78 * 1024**3, "83,751,862,272 (78.0 GiB)"),
+        ("connections", 12, "12"),
+        ("reason", "a\nb", "a\\nb"),
+        ("compaction_suspended", ["minor", "major"], "minor, major"),
+        ("directories", [{"kind": "journal", "used_percent": 1.5}] * 2, "kind journal, used_percent 1.5; " * 2),
+        ("changed", {"logLevel": ["", "debug"]}, "logLevel from its default to debug"),
+    ],
+)
+def test_answer_is_printed_for_a_person_on_one_line_for_each_member(name: str, value: object, text: str) -> None:
+    assert live_commands.shown(name, value) == text.removesuffix("; ")
+
+
+def test_bookie_that_does_not_answer_is_an_error_and_not_waited_for_without_end(tmp_path: Path) -> None:
+    directories = ledgers(tmp_path)
+
+    async def never(request: Mapping[str, Any], who: str) -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    def ask() -> None:
+        with pytest.raises(BookKeeperError, match="the bookie has not answered"):
+            control.ask(directories, {"do": "state"}, 0.1)
+
+    served(directories, ask, never)
+
+
 def test_without_a_bookie_one_line_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directories = ledgers(tmp_path)
     for directory in (*directories, str(tmp_path / "none")):

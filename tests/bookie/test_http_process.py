@@ -260,6 +260,9 @@ def test_changes_are_checked_and_secrets_are_not_shown(uri: str, tmp_path: Path)
             wait_until(lambda: child.log_text().count(line) == before + 1, f"{wanted}: {audited}")  # noqa: B023
         assert call(port, gc, "PUT", {"forceMajor": "true"})[0] == 400
         assert call(port, gc, "POST")[0] == 405
+        for path in ("expand_storage", "entry_location_compact"):
+            status, why = call(port, f"/api/v1/bookie/{path}", "PUT")
+            assert (status, ":" in why) == (404, True), "Apache's paths that make no sense here say why"
         assert call(port, "/metrics", "PUT")[0] == 403
         assert call(port, "/api/v1/bookie/state", "PUT")[0] == 404
         assert call(port, "/heartbeat") == (200, "OK\n")

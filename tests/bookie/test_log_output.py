@@ -137,6 +137,32 @@ def test_sighup_reads_live_keys_again_and_ends_nothing(uri: str, tmp_path: Path)
 
 
 @pytest.mark.cluster
+def test_signals_of_programs_that_rotate_logs_end_nothing(uri: str, tmp_path: Path) -> None:
+    """SIGUSR1 killed a bookie without a flush."""
+    child = BookieChild(tmp_path / "bookie", uri)
+    with child.running() as process:
+        os.kill(process.pid, signal.SIGUSR2)
+        os.kill(process.pid, signal.SIGUSR1)
+        wait_until(lambda: "SIGUSR1: " in child.log_text(), "the state in the log")
+        line = next(line for line in child.log_text().splitlines() if "SIGUSR1: " in line)
+        state = json.loads(line.partition("SIGUSR1: ")[2])
+        assert (state["id"], state["phase"]) == (child.id, "serving")
+        with child.connect() as peer:
+            assert peer.add(1, 0, [b"entry"]) == [0]
+
+
+@pytest.mark.cluster
+def test_no_level_silences_the_audit_log(uri: str, tmp_path: Path) -> None:
+    """With logLevel=error, a bookie was made read-only without a trace."""
+    child = BookieChild(tmp_path / "bookie", uri, logLevel="error", **HTTP)
+    with child.running():
+        port = child.facts["http_port"]
+        call(port, "/api/v1/bookie/state/readonly", "PUT", {"readOnly": True})
+        wait_until(lambda: "audit: http:127.0.0.1: set read-only" in child.log_text(), "the line of the audit log")
+        assert "serves: clients at" not in child.log_text()
+
+
+@pytest.mark.cluster
 def test_commands_go_through_the_control_socket(uri: str, tmp_path: Path) -> None:
     child = BookieChild(tmp_path / "bookie", uri)
     with child.running():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,9 @@ import pytest
 
 from bkspark.blocking import Client
 from bkspark.cli.__main__ import main
+from bkspark.client import Client as AsyncClient
+from bkspark.metadata.paths import ledger_path
+from bkspark.metadata.uri import LedgerManager, MetadataUri
 from tests.cluster import Cluster
 
 pytestmark = pytest.mark.cluster
@@ -48,6 +53,7 @@ def test_health_names_what_is_wrong_and_says_whether_a_bookie_may_be_stopped(
             "reasons": [],
         }
         assert health("--can-stop", "127.0.0.1:1", code=10)["can_stop"]["reasons"][0]["code"] == "unknown_bookie"
+        _check_damaged_metadata(cluster.uri, other.id, health)
         # At once, not when its session has ended (finding M1: a dead bookie was "available").
         other.kill()
         degraded = health(code=10)
@@ -70,6 +76,21 @@ def test_health_names_what_is_wrong_and_says_whether_a_bookie_may_be_stopped(
         assert f"bookie {other.id} may be stopped" in capfd.readouterr().out
         other.restart()
         assert health("--watch", "--exit-when-healthy", code=0)["healthy"] is True
+
+
+def _check_damaged_metadata(uri: str, bookie: str, health: Callable[..., dict[str, Any]]) -> None:
+    """One ledger that cannot be read made the question fail, and with it all maintenance."""
+    path = MetadataUri.parse(uri).root + ledger_path(77, LedgerManager.HIERARCHICAL)
+
+    async def put(data: bytes | None) -> None:
+        async with AsyncClient(uri) as client:
+            tree = await client.tree()
+            await (tree.delete(path) if data is None else tree.create(path, data, make_parents=True))
+
+    asyncio.run(put(b"nonsense {"))
+    refused = health("--can-stop", bookie, code=10)["can_stop"]["reasons"]
+    assert [(each["code"], "(77)" in each["text"]) for each in refused] == [("unreadable_ledgers", True)]
+    asyncio.run(put(None))
 
 
 def test_watch_outlives_an_outage_of_zookeeper(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

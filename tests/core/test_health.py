@@ -86,6 +86,22 @@ def test_last_copy_that_answers_forbids_it() -> None:
     assert against("b0", ledger("b0", "b1", quorums=(2, 2)), bookies=silent) == {"last_copy"}
 
 
+def test_copy_that_is_listed_as_missing_does_not_count_though_its_bookie_serves() -> None:
+    """A bookie that lost a disk serves again before its ledgers are repaired."""
+    check = StopCheck("b0", BOOKIES)
+    check.look(7, ledger("b0", "b1", quorums=(2, 2)), lacking=("b1",))
+    check.look(8, ledger("b0", "b2", quorums=(2, 2)), lacking=("b0",))
+    (reason,) = check.reasons()
+    assert (reason.code, "1 ledgers (7)" in reason.text) == ("last_copy", True)
+
+
+def test_ledger_whose_metadata_cannot_be_read_is_a_reason_of_its_own() -> None:
+    check = StopCheck("b0", BOOKIES)
+    check.unreadable(9)
+    (reason,) = check.reasons()
+    assert (reason.code, "(9)" in reason.text) == ("unreadable_ledgers", True)
+
+
 def test_open_ledger_must_stay_recoverable() -> None:
     """Recovery needs answers of Qw - Qa + 1 members of each write set."""
     dead = (*BOOKIES[:2], BookieFacts("b2", "down"), BOOKIES[3], BookieFacts("b4", "available"))

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from bkspark.blocking import Client
+from bkspark.metadata.bookie_plans import BookiePlan
+from bookie_service.admin.drain_command import status_line
 from tests.cluster import Cluster
 from tests.polling import wait_until
 from tests.replication.repairing import WAIT_S, check, command, naming
@@ -174,3 +176,15 @@ def test_drain_closes_open_ledgers_only_if_asked_and_refuses_what_is_impossible(
         assert command(uri, "bookies")[0]["bookies"][0]["state"] == "available"
         four.bookies[0].stop()
         assert "does not run" in command(uri, "drain", bookie, code=2)[1]
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "left", "is_said"),
+    [(0, 3, True), (0, 0, False), (1 << 60, 3, False), ("soon", 3, False)],
+    ids=["silent", "done", "reports", "damaged"],
+)
+def test_status_says_when_no_process_carries_a_drain_out(at_ms: object, left: int, is_said: bool) -> None:
+    """A drain that was killed had the same 22 seconds left for ever."""
+    progress = {"ledgers": 5, "ledgers_left": left, "at_ms": at_ms}
+    plan = BookiePlan("b:1", "drain", "amy@host", 0, progress=progress)
+    assert ("--resume continues it" in status_line(plan)) == is_said

@@ -29,6 +29,11 @@ BODY_BYTES_MAX = 1 << 20
 """What is longer is sent in pieces."""
 PROBES = ("bookie/is_ready", "bookie/state")
 """What everyone may ask, beside /heartbeat: probes of orchestrators have no token. The answers are a few flags."""
+ABSENT = {
+    "bookie/expand_storage": "directories cannot be added: the bookie's cookie names them; start another bookie",
+    "bookie/entry_location_compact": "there is nothing to trigger: the index compacts itself",
+}
+"""Paths of Apache's bookies that do not exist here, and why."""
 
 
 def shown(value: object, status: int = 200) -> HttpResponse:
@@ -90,6 +95,8 @@ class BookieApi:
         ):
             role = Role.NONE if path in PROBES else Role.READ if methods == "GET" else Role.OPERATE
             routes.add(methods, f"/api/v1/{path}", contained(call), wrong_method=not_found, role=role)
+        for path, why in ABSENT.items():
+            routes.add("GET PUT POST DELETE", f"/api/v1/{path}", _absent(why))
         gc = "/api/v1/bookie/gc"
         routes.add("GET", gc, contained(self.is_collecting), wrong_method=not_allowed)
         routes.add("PUT", gc, contained(self.collect), wrong_method=not_allowed, role=Role.OPERATE)
@@ -221,6 +228,13 @@ class BookieApi:
             if is_meant
         ]
         return shown(", ".join(done))
+
+
+def _absent(why: str) -> Call:
+    async def answer(request: HttpRequest) -> HttpResponse:
+        raise HttpError(HTTPStatus.NOT_FOUND, why)
+
+    return answer
 
 
 def contained(call: Call) -> Call:
