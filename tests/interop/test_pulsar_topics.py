@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StructType
 
-from bkspark.errors import ConfigurationError, NoSuchLog
+from bkspark.errors import ConfigurationError, DataLoss, NoSuchLog
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.source import BookKeeperDataSource
 from bkspark.spark.topic_read import TopicReader, topics_schema
@@ -137,18 +137,24 @@ def comparable(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, **times, "__messageProperties": dict(row["__messageProperties"])}
 
 
-def streamed(cluster: Bookies, topic: str, **options: object) -> list[bytes]:
-    """Return the ids of the messages that a stream gives, in micro-batches of a few entries."""
-    given = {"uri": cluster.uri, "topic": topic, "password": "secret", "startingOffsets": "earliest"}
-    more = {name: str(value) for name, value in options.items() if name != "includeMetadata"}
-    parsed = SourceOptions.parse({**given, **more, "maxEntriesPerTrigger": "3"})
-    reader = TopicStreamReader(StructType().add("__messageId", "binary").add("value", "binary"), parsed)
-    offset, found = reader.initialOffset(), []
-    while (end := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:
-        for part in reader.partitions(offset, end):
-            found += [one for rows in reader.read(part) for one in rows["__messageId"].to_pylist()]
-        offset = end
-    return found
+class Stream:
+    """A stream of a topic from its beginning, in micro-batches of a few entries."""
+
+    def __init__(self, cluster: Bookies, topic: str, **options: object) -> None:
+        given = {"uri": cluster.uri, "topic": topic, "password": "secret", "startingOffsets": "earliest"}
+        more = {name: str(value) for name, value in options.items()}
+        parsed = SourceOptions.parse({**given, "maxEntriesPerTrigger": "3", **more})
+        self._reader = TopicStreamReader(StructType().add("__messageId", "binary").add("value", "binary"), parsed)
+        self._offset = self._reader.initialOffset()
+
+    def ids(self) -> list[bytes]:
+        """Return the ids of the messages that follow now."""
+        found: list[bytes] = []
+        while (end := self._reader.latestOffset(self._offset, self._reader.getDefaultReadLimit())) != self._offset:
+            for part in self._reader.partitions(self._offset, end):
+                found += [one for rows in self._reader.read(part) for one in rows["__messageId"].to_pylist()]
+            self._offset = end
+        return found
 
 
 def compare(cluster: Bookies, topic: str, expected: list[dict[str, Any]], **options: object) -> list[dict[str, Any]]:
@@ -162,7 +168,8 @@ def compare(cluster: Bookies, topic: str, expected: list[dict[str, Any]], **opti
     for row, wanted in zip(found, expected, strict=True):
         assert {name: row[name] for name in wanted} == wanted, topic
     if "readCompacted" not in options:
-        assert streamed(cluster, topic, valueFormat="raw", **options) == [row["__messageId"] for row in found], topic
+        stream = Stream(cluster, topic, valueFormat="raw", **options)
+        assert stream.ids() == [row["__messageId"] for row in found], topic
     return found
 
 
@@ -479,6 +486,45 @@ def test_partitioned_topic_is_one_also_after_unload_and_terminate(
     for part in range(3):
         broker.admin("POST", f"persistent/public/default/{name}-partition-{part}/terminate")
     assert seen() == expected
+
+
+def test_stream_reads_partitions_that_are_added_and_a_topic_that_is_created_again(
+    broker: PulsarBroker, pulsar_cluster: Bookies
+) -> None:
+    """The topic is deleted and created again with other partitions, which a stream that fails on losses reports."""
+    topic, path = f"{NAMESPACE}/growing", "persistent/public/default/growing/partitions"
+    parts = [f"{topic}-partition-{part}" for part in range(3)]
+
+    def produced(count: int) -> list[bytes]:
+        broker.run("batches", topic, 60, 10, program="Topics")
+        found = got_by_pulsar(broker, parts[:count])
+        return [row["__messageId"] for part in parts[:count] for row in found[part]]
+
+    def wait_for(expected: list[bytes], found: list[bytes], stream: Stream) -> list[bytes]:
+        def is_there() -> bool:
+            found.extend(stream.ids())
+            return len(found) >= len(expected)
+
+        wait_until(is_there, f"{len(expected)} messages of the stream", 30)
+        assert sorted(found) == sorted(expected)
+        return found
+
+    broker.admin("PUT", path, 1)
+    lax = Stream(pulsar_cluster, topic, failOnDataLoss="false")
+    strict = Stream(pulsar_cluster, topic)
+    found = wait_for(produced(1), [], lax)
+    wait_for(found, [], strict)
+    broker.admin("POST", path, 3)
+    before = list(found)
+    found = wait_for(produced(3), found, lax)
+    assert len(set(found)) == 120
+    wait_for(found, before, strict)
+    broker.admin("DELETE", f"{path}?force=true")
+    assert lax.ids() == []
+    with pytest.raises(DataLoss, match="was deleted"):
+        strict.ids()
+    broker.admin("PUT", path, 2)
+    wait_for(produced(2), [], lax)
 
 
 def test_compacted_topic_is_what_pulsars_reader_of_compacted_topics_gets(
