@@ -6,6 +6,7 @@ import contextlib
 import random
 
 import pulsar
+from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String
 
 CODECS = {
     "NONE": pulsar.CompressionType.NONE,
@@ -15,14 +16,22 @@ CODECS = {
     "SNAPPY": pulsar.CompressionType.SNAPPY,
 }
 MESSAGES = 17
+CLICKS = 5
 SEND_MS = 120_000
 MESSAGE_BYTES_MAX = 1 << 20
 """The broker's `maxMessageSize`: the client cuts larger messages into chunks."""
 
 
+class Click(Record):
+    """What the topics with schemas hold."""
+
+    number = Integer()
+    page = String()
+
+
 def fill(url: str, namespace: str) -> list[str]:
     """Return the topics: each codec, batched, in batches of one, not batched, and in chunks; with and without keys,
-    properties, event times and bytes."""
+    properties, event times and bytes; and records of Avro and JSON."""
     client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     found = []
     with contextlib.closing(client):
@@ -53,7 +62,36 @@ def fill(url: str, namespace: str) -> list[str]:
                 producer.send(value, partition_key=f"key {number}")
             producer.close()
             found.append(topic)
+        for kind, schema in (("avro", AvroSchema(Click)), ("json", JsonSchema(Click))):
+            for name, codec in CODECS.items():
+                for way in ("batched", "single"):
+                    topic = f"{namespace}/python-{name}-{kind}-{way}"
+                    _produce_clicks(client, topic, schema, codec, is_batched=way == "batched")
+                    found.append(topic)
     return found
+
+
+def _produce_clicks(
+    client: pulsar.Client,
+    topic: str,
+    schema: AvroSchema | JsonSchema,
+    codec: pulsar.CompressionType,
+    *,
+    is_batched: bool,
+) -> None:
+    producer = client.create_producer(
+        topic,
+        schema=schema,
+        compression_type=codec,
+        send_timeout_millis=SEND_MS,
+        batching_enabled=is_batched,
+        batching_max_messages=2,
+        batching_max_publish_delay_ms=60_000,
+    )
+    for number in range(CLICKS):
+        producer.send_async(Click(number=number, page=f"/{number}ü"), lambda result, _: None)
+    producer.flush()
+    producer.close()
 
 
 def _produce(producer: pulsar.Producer, *, is_batch_of_one: bool) -> None:
