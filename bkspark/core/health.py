@@ -95,13 +95,21 @@ class StopCheck:
 
     def __init__(self, bookie: str, bookies: Collection[BookieFacts]) -> None:
         self._bookie = bookie
+        """The bookie to stop. Constant."""
         self._known = any(each.id == bookie for each in bookies)
+        """Whether the cluster knows it. Constant."""
         self._serving = frozenset(each.id for each in bookies if each.serves and each.id != bookie)
+        """The others that answer. Constant."""
         self._writable = frozenset(each.id for each in bookies if each.state == AVAILABLE) & self._serving
+        """Those of them that take writes. Constant."""
         self._last_copies: list[int] = []
+        """Ledgers with entries that no other serving bookie has. Grows in `look`."""
         self._unrecoverable: list[int] = []
+        """Open ledgers that could not be recovered without the bookie. Grows in `look`."""
         self._unreadable: list[int] = []
+        """Ledgers whose metadata cannot be read. Grows in `unreadable`."""
         self._widest = 0
+        """The largest ensemble of an open ledger. Grows in `look`."""
         self.ledgers = 0
         """Ledgers that the bookie has entries of."""
 

@@ -39,11 +39,16 @@ class LastConfirmed:
 
     def __init__(self, ledger_id: int, metadata: LedgerMetadata) -> None:
         self._ledger_id = ledger_id
+        """Constant."""
         self._metadata = metadata
+        """The ledger's metadata when the reading began. Constant."""
         self._known: set[int] = set()
+        """Slots whose answer is certain. Grows in `on_entry` and `on_nothing`."""
         self._first_error: BookKeeperError | None = None
+        """The first uncertain answer, for the message if too few are certain."""
         last = metadata.last_fragment.first_entry - 1
         self.found = LastEntries(last, last)
+        """The highest of what the answers show so far; never goes back."""
 
     @property
     def is_covered(self) -> bool:

@@ -231,13 +231,20 @@ class _Arrangement:
 
     def __init__(self, counts: Mapping[Place, int], size: int, write_quorum: int, wanted: _Spans) -> None:
         self._counts = counts
+        """How many bookies each place has. Constant."""
         self._size = size
+        """The ensemble size. Constant."""
         self._write_quorum = write_quorum
+        """Constant."""
         self._wanted = wanted
+        """How many racks and hosts each write set must span. Constant."""
         self._rack_bits = _bits(place.rack for place in counts)
+        """A bit for each rack. Constant."""
         self._host_bits = _bits(place.host for place in counts)
+        """A bit for each host. Constant."""
         sets = _write_sets(size, write_quorum)
         self._sets_of = [[slots for slots in sets if slot in slots] for slot in range(size)]
+        """The write sets of each slot. Constant."""
 
     def find(self, random: RandomSource) -> list[Place] | None:
         """Return a place for each slot, none more often than it has bookies; None if there is no such order."""

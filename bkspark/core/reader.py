@@ -83,8 +83,11 @@ class AdaptiveReadSize:
 
     def __init__(self, bytes_max: int, entries_max: int, entries_first: int = READ_ENTRIES_FIRST) -> None:
         self.bytes_max = bytes_max
+        """What an answer should have at most. Constant."""
         self.entries = min(entries_first, entries_max)
+        """How many entries to ask for. Changed by `on_entries` alone."""
         self._entries_max = entries_max
+        """The limit of `entries`. Constant."""
 
     def on_entries(self, largest_bytes: int) -> None:
         """An answer arrived; the largest entry in it has this many bytes."""
@@ -101,12 +104,19 @@ class GroupRead:
 
     def __init__(self, ledger_id: int, entry_ids: np.ndarray, replicas: Sequence[str]) -> None:
         self.ledger_id = ledger_id
+        """Constant."""
         self.missing = entry_ids
+        """Ids that have not arrived yet, ascending. Shrinks in `on_entries`."""
         self.step = int(entry_ids[1] - entry_ids[0]) if len(entry_ids) > 1 else 1
+        """The distance of two ids. Constant."""
         self._replicas = list(replicas)
+        """The bookies that may have the entries. A bookie that answers moves to the front."""
         self._asked = 0
+        """How many of `_replicas` were asked since the last answer with entries."""
         self._first_error: BookKeeperError | None = None
+        """The first failure since then."""
         self._negatives = 0
+        """How many replicas answered since then that they do not have the first of `missing`."""
 
     @property
     def replicas(self) -> Sequence[str]:

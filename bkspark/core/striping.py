@@ -55,10 +55,15 @@ class Stripe:
         self.is_whole = write_quorum == ensemble_size
         """Whether the slot stores every entry: ranks are ids then. Constant."""
         self._size = ensemble_size
+        """Constant."""
         self._quorum = write_quorum
+        """Constant."""
         self._residues = [entry for entry in range(ensemble_size) if (slot - entry) % ensemble_size < write_quorum]
+        """The ids below `_size` that the slot stores; the others repeat them. Constant."""
         self._below = np.searchsorted(self._residues, np.arange(ensemble_size))
+        """How many of these are below each residue. Constant."""
         self._is_stored = np.isin(np.arange(ensemble_size), self._residues)
+        """Whether the slot stores each residue. Constant."""
 
     def rank(self, entry_id: int) -> int:
         """Return how many entries below this one the slot stores.

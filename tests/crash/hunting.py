@@ -72,7 +72,7 @@ def hunt_answers(storage_class: StorageClass | None = None) -> None:
 
 
 def hunt_twice() -> None:
-    """The same, with a second crash after most of the first ones."""
+    """As `hunt_crashes`, with a second crash after most of the first ones."""
     hunt_crashes(deep_every=2)
 
 

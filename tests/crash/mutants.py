@@ -54,8 +54,8 @@ def _db(name: str, bug: str, plant: Callable[[], AbstractContextManager[Any]]) -
     return Mutant(name, bug, plant, partial(hunt_crashes, storage_class=StorageClass.DB))
 
 
-def _directories(name: str, bug: str, plant: Callable[[], AbstractContextManager[Any]]) -> Mutant:
-    return Mutant(name, bug, plant, partial(hunt_crashes, script=DirectoriesScript))
+def _directories(name: str, bug: str, plant: Callable[[], AbstractContextManager[Any]], first_seed: int = 1) -> Mutant:
+    return Mutant(name, bug, plant, partial(hunt_crashes, script=DirectoriesScript, first_seed=first_seed))
 
 
 DIRECTORY_MUTANTS = (
@@ -63,6 +63,7 @@ DIRECTORY_MUTANTS = (
         "mark moved before one directory synced",
         "the journal goes, and a late disk never wrote its part of the index",
         planted_directories.mark_moved_while_late,
+        18,
     ),
     _directories(
         "late sync forgotten",
@@ -73,6 +74,7 @@ DIRECTORY_MUTANTS = (
         "one directory of several not synced",
         "positions of bytes that are lost",
         planted_directories.one_directory_not_synced,
+        7,
     ),
 )
 
@@ -264,7 +266,10 @@ MUTANTS = (
     _crash("index not synced", "S07: the mark moves past positions in the page cache", planted_index.unsynced_index),
     _crash("index name not synced", "an index file's name is lost after the mark", planted_index.unsynced_index_name),
     _crash(
-        "index folder not synced", "an index folder's name is lost after the mark", planted_index.unsynced_index_folder
+        "index folder not synced",
+        "an index folder's name is lost after the mark",
+        planted_index.unsynced_index_folder,
+        9,
     ),
     _crash(
         "mark at every flush", "S07: the mark passes positions that are only in memory", planted.mark_at_every_flush

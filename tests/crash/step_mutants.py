@@ -40,10 +40,10 @@ COMMIT_MUTANTS = (
         hunt_crashes,
     ),
     Mutant(
-        "commit in front of what is held",
+        "commit before what is held",
         "a later sequence number is durable, and an earlier one counts as such",
         planted_commits.commit_before_held,
-        hunt_crashes,
+        partial(hunt_crashes, first_seed=8),
     ),
     Mutant(
         "commit beside the thread",
@@ -97,7 +97,7 @@ COMMIT_MUTANTS = (
         "add sent again answered early",
         "N4: bytes that the write cache has are answered before they are durable",
         planted_commits.resent_add_answered_early,
-        hunt_crashes,
+        partial(hunt_crashes, first_seed=9),
     ),
     Mutant(
         "revived fence not journaled",
