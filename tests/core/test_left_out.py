@@ -449,3 +449,19 @@ def test_bookie_that_refuses_load_has_skipped_nothing():
     writer.reply(1, 5)
     assert serving.has_skipped(3)
     assert not serving.has_skipped(6)
+
+
+def test_no_trial_ends_while_the_ensemble_changes():
+    writer = left_out()
+    returned(writer, 3)
+    for step in range(40):
+        append(writer, 4.1 + step / 100, 0, 1, 2)
+    append(writer, 4.6, 0, 1, 2)
+    writer.fail(1, now_ns=round(4.7 * SECOND))
+    assert writer.core.state is WriterState.CHANGING
+    assert sent_to(tick(writer, 7)) == {}
+    assert writer.core.state is WriterState.CHANGING
+    assert not writer.core.slots.may_hold_back(2)
+    writer.take(writer.core.on_writable_bookies({"b1", "b3"}))
+    tick(writer, 7.1)
+    assert writer.core.slots.may_hold_back(2)

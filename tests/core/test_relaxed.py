@@ -453,3 +453,15 @@ def test_what_a_replaced_bookie_says_it_synced_counts_for_nothing():
     writer.reply(0, 0, 1, synced=-1)
     assert writer.core.lac == -1
     assert writer.reply(0, synced=1) == [effects.Confirm(1)]
+
+
+def test_answer_to_a_force_after_the_loss_of_its_connection_vouches_for_nothing():
+    writer = Writer()
+    writer.add(1)
+    for slot in range(3):
+        writer.reply(slot, 0)
+    assert writer.sync() == [0, 1, 2]
+    writer.fail(2)
+    writer.forced(2)
+    assert writer.core.slots.all[2].last_synced == -1
+    assert writer.core.lac == -1
