@@ -19,8 +19,9 @@ Made by `python -m bookie_service.settings.docs > docs/configuration.md`; a test
 
 A bookie reads Apache's `bk_server.conf` (`--config FILE`); `--set KEY=VALUE` wins over the file. With
 `--environment` variables `BK_KEY` do, too, as in Apache's image. Names, units and
-defaults are Apache's, but for these: a journal flushes when its queue is empty (the lowest latency); a frame may have
-10 KiB more (Pulsar's brokers need them); one full ledger directory of several does not make the bookie read-only
+defaults are Apache's, but for these: a journal flushes when its queue is empty (the lowest latency), and then up to
+4 MiB at once (half a MiB in Apache's); a frame may have 10 KiB more (Pulsar's brokers need them); one full ledger
+directory of several does not make the bookie read-only
 (Apache's before 4.18); what must be free for recovery on a full disk is less on a small disk; the journal is aligned
 to the physical blocks of its disk; a peer that takes no replies is closed; reads in
 progress are not limited; the caches of DbLedgerStorage do not depend on the memory of the machine; a bookie that an

@@ -24,13 +24,14 @@ class FlushLimits:
 
     With `flush_when_idle` (the default) a group is what arrived during the sync before it: this gives the lowest
     latency, and under load still large groups. Otherwise records wait up to `age_ns_max` for others. `entries_max` 0:
-    no limit.
+    no limit. `bytes_max` is above Apache's 512 KiB: a sync into new blocks of a file takes about as long for more
+    bytes, and what had to wait for the next group would wait for another sync (benchmarks/laboratory.md).
 
     After `marker_delay_ns` without records the journal records that its contents are durable
     (`Journal.write_durability_marker`); a journal that does not sync its groups is synced once in that time.
     """
 
-    bytes_max: int = bounded(512 * 1024, 1, BYTES_MAX, "bytes")
+    bytes_max: int = bounded(4 * 1024 * 1024, 1, BYTES_MAX, "bytes")
     entries_max: int = bounded(0, 0, COUNT_MAX)
     age_ns_max: int = bounded(2_000_000, 0, int(YEARS_S) * 1_000_000_000, "ns")
     flush_when_idle: bool = True
