@@ -144,7 +144,7 @@ class RoutedCommits:
         """
         if len({part.log for part in parts}) < len(parts):
             raise ValueError("a log has several parts: join their ledgers, of which one order is published")
-        commit = _Commit(self, self._store, parts, owner_id, publisher, fence)
+        commit = _Commit(self, self._store.at_one_time(), parts, owner_id, publisher, fence)
         is_new = await commit.run()
         if is_new:
             await each_of(self._forget, parts)

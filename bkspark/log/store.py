@@ -11,6 +11,7 @@ Three rules make a log's list safe to share:
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -104,6 +105,12 @@ class LogStore:
         self._heads = HeadStore(tree, root)
         self.attempts = AttemptStore(self._heads)
         self.consumers = ConsumerStore(self._heads)
+
+    def at_one_time(self) -> LogStore:
+        """Return this store with its clock stopped: all changes that are made by it have one time."""
+        stopped, now_ms = copy.copy(self), self.clock_ms()
+        stopped.clock_ms = lambda: now_ms
+        return stopped
 
     @property
     def heads(self) -> HeadStore:

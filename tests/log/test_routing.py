@@ -95,6 +95,23 @@ async def test_each_log_of_a_commit_gets_one_mark_of_its_time(logs: Logs) -> Non
         assert [timeline.of_entries(each, 0, 1) for each in range(300)] == [((0, 1_000 + each),) for each in range(300)]
 
 
+@in_logs("a", "b", "c")
+async def test_a_commit_has_one_time_in_all_of_its_logs(logs: Logs) -> None:
+    ticks = itertools.count(1_000)
+    commits = RoutedCommits(LogStore(TurningTree(logs.server), "/ledgers", lambda: next(ticks)))
+    for first in (0, 3):
+        parts = [await logs.part(name, first + i) for i, name in enumerate(logs.names)]
+        assert await commits.publish(parts, f"j{first}")
+    found = set()
+    for name in logs.names:
+        timeline = await (await logs.another_store().snapshot(name)).times((0, 0), (2, 0))
+        found.add(tuple(timeline.of_entries(each, 0, 1)[0][1] for each in range(2)))
+    ((one, other),) = found
+    assert one is not None
+    assert other is not None
+    assert one < other
+
+
 @in_logs("a", "b")
 async def test_a_commit_is_one_transaction_that_leaves_the_heads_alone(logs: Logs) -> None:
     await logs.commit(Q0, a=1, b=2)
