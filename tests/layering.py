@@ -31,6 +31,7 @@ LAYERS = (
         "bkspark.memory",
         "bkspark.stages",
         "bkspark.tracing",
+        "bkspark.metrics",
         "bkspark.version",
         "bkspark.properties",
         "bkspark.parent_death",

@@ -30,6 +30,7 @@ UNSHOWN = (
     "memory",
     "parent_death",
     "stages",
+    "metrics",
     "tracing",
     "version",
     "properties",

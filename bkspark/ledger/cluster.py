@@ -31,6 +31,7 @@ from bkspark.metadata.tree import Tree
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
 from bkspark.metadata.zookeeper_options import ZooKeeperOptions
+from bkspark.metrics import measured
 from bkspark.net.pool import BookiePool, NetOptions
 from bkspark.tracing import traced
 from bkspark.wire.adds import WireProtocol
@@ -199,6 +200,7 @@ class Cluster:
 
     # ---- ledgers ----
 
+    @measured("create")
     @traced("bookkeeper.create", _create_facts, _writer_facts)
     async def create(
         self,
@@ -258,6 +260,7 @@ class Cluster:
         sealer = None if ledger_key is None else ledger_key.sealer(created)
         return LedgerWriter(context, core, self._password, options, flags=add_flags(type_), encryption=sealer)
 
+    @measured("open")
     @traced("bookkeeper.open", _ledger_facts, _reader_facts)
     async def open(self, ledger_id: int, *, recover: bool = False) -> LedgerReader:
         """Return a reader of a ledger.
@@ -299,6 +302,7 @@ class Cluster:
         context = await self._connected()
         return await self._recover(context, ledger_id)
 
+    @measured("recover")
     @traced("bookkeeper.recover", _recovery_facts, _end_facts)
     async def _recover(self, context: ClientContext, ledger_id: int) -> LedgerMetadata:
         stored = await context.ledgers.read(ledger_id)
@@ -323,6 +327,7 @@ class Cluster:
         async for ledger_id in context.ledgers.ids():
             yield ledger_id
 
+    @measured("delete")
     async def delete(self, ledger_id: int) -> None:
         """Delete a ledger's metadata; bookies drop its entries later.
 

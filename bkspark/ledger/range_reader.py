@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from bkspark import tracing
+from bkspark import metrics, tracing
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.reader import AdaptiveReadSize, EntrySpan, GroupRead, groups, next_span
 from bkspark.entries import EntryBatch
@@ -67,10 +67,12 @@ class RangeReader:
         else:
             todo = groups(span, self._ledger_id, write_quorum, self._preferred, pool.avoided)
         if tracing.tracer is not None:
-            return self._traced(todo, span, bytes_max)
-        if len(todo) == 1:
-            return self._read_group(todo[0], bytes_max)
-        return self._read_groups(todo, span, bytes_max)
+            reading = self._traced(todo, span, bytes_max)
+        elif len(todo) == 1:
+            reading = self._read_group(todo[0], bytes_max)
+        else:
+            reading = self._read_groups(todo, span, bytes_max)
+        return reading if metrics.recorder is None else metrics.reading(reading)
 
     def _traced(self, todo: list[GroupRead], span: EntrySpan, bytes_max: int) -> Coroutine[Any, Any, EntryBatch]:
         """Return, when awaited, what `read_span` returns; it is a span of tracing."""

@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from bkspark import tracing
+from bkspark import metrics, tracing
 from bkspark.core import writer_errors
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.pipeline import WriterState
@@ -204,11 +204,15 @@ class LedgerWriter:
         return span, encode_context(tracing.TRACEPARENT, span.place) if span.place else b""
 
     def _send(self, sealed: SealedEntries, payload_bytes: int, span: tracing.AppendSpan | None = None) -> None:
+        first_entry = self.core.pending.next_entry
         todo = self.core.add(sealed, payload_bytes, self.run.now_ns())
         self._window.add(sealed.end_entry - 1, payload_bytes)
         self.run.perform(todo)
         if span is not None:
             span.end_with(self._window.wait_for(sealed.end_entry - 1))
+        if metrics.recorder is not None:
+            done = self._window.wait_for(sealed.end_entry - 1)
+            metrics.recorder.record_when_done(done, sealed.end_entry - first_entry, payload_bytes)
 
     async def sync(self) -> int:
         """Wait until everything appended so far is acknowledged, and durable on Qa bookies; return the last such entry.

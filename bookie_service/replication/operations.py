@@ -180,7 +180,7 @@ async def decommission(cluster: RepairedCluster, bookie: str, options: AutoRecov
 
 
 async def check_is_down(cluster: RepairedCluster, bookie: str) -> None:
-    """Raise ConfigurationError or MetadataError unless this is a bookie of the cluster that does not serve."""
+    """Raise ConfigurationError or MetadataError unless there is such a bookie, and it is stopped."""
     try:
         check_bookie_id(bookie)
     except ValueError as error:

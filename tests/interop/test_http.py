@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
+from bkspark.blocking import Client
+from bkspark.errors import NoSuchLedger
 from tests.interop.pair import Pair, ask, different_metrics, families, running_pair, unlisted_metrics
 from tests.interop.peer import Peer
 
@@ -226,3 +228,20 @@ def test_metrics_of_apaches_that_are_not_here_are_listed(pair: Pair) -> None:
 def test_apaches_bookie_reads_our_registration_with_its_http_endpoint(pair: Pair) -> None:
     for port in (pair.apache_port, pair.our_port):
         assert pair.ours in json.loads(ask(port, "GET", f"{B}/list_bookies")[1])
+
+
+@pytest.mark.interop
+def test_each_deletes_a_ledger_and_shows_its_keys(pair: Pair) -> None:
+    with Client(pair.uri) as client:
+        ledgers = [client.create(ensemble=2, write_quorum=2, ack_quorum=2) for _ in range(2)]
+        answers = []
+        for port, writer in zip((pair.apache_port, pair.our_port), ledgers):
+            writer.close()
+            answers.append(form(*ask(port, "DELETE", f"{L}/delete?ledger_id={writer.ledger_id}")))
+            with pytest.raises(NoSuchLedger):
+                client.metadata(writer.ledger_id)
+        assert answers[0] == answers[1]
+    for port in (pair.apache_port, pair.our_port):
+        status, text = ask(port, "GET", "/api/v1/config/server_config")
+        keys = json.loads(text)
+        assert (status, keys["httpServerPort"], keys["persistBookieStatusEnabled"]) == (200, str(port), "true")
