@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from bkspark.core.last_confirmed import LastEntries
 from bkspark.core.metadata import Fragment, LedgerMetadata
-from bkspark.core.reader import AdaptiveReadSize
 from bkspark.core.writer import WriterCore
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError, ConfigurationError
@@ -40,7 +39,6 @@ BOOKIES_AT_ONCE = 64
 SANITY_ENTRIES = 10
 READ_PIECE_BYTES = 1 << 20
 """How much `entries` reads at once, about: it runs in a bookie, and entries may have megabytes."""
-READ_ENTRIES_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,18 +160,15 @@ class ClusterCommands:
         times, encryption = LedgerTimes.of(stored), EncryptionOptions(shows_sealed=True)
         reader = LedgerReader(context, ledger_id, metadata, password, found, times, encryption)
         end = reader.last_entry if last < 0 else min(last, reader.last_entry)
-        pace = AdaptiveReadSize(READ_PIECE_BYTES, READ_ENTRIES_MAX)
-        while first <= end and bytes_max > 0:
-            batch = await reader.read(first, min(end, first + pace.entries - 1))
-            largest = 0
+        if first > end:
+            return
+        async for batch in reader.batches(first, end + 1, batch_bytes=READ_PIECE_BYTES):
             for row in range(len(batch)):
                 entry = batch[row]
-                largest, bytes_max = max(largest, len(entry)), bytes_max - len(entry)
+                bytes_max -= len(entry)
                 if bytes_max <= 0:
                     return
-                yield first + row, entry
-            pace.on_entries(largest)
-            first += len(batch)
+                yield batch.first_entry + row, entry
 
     async def check_writing(self, bookie: str, seconds_max: float) -> None:
         """Write a few entries to a ledger on one bookie alone, read them back, and delete the ledger.

@@ -17,7 +17,7 @@ from bkspark.cli.child_process import ChildProcess
 from bkspark.cli.ports import free_ports
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.entries import EntryBatch
-from bkspark.ledger.reader import LedgerReader
+from bkspark.ledger.range_reader import RangeReader
 from bookie_service.replication.cluster_commands import ClusterCommands
 from bookie_service.replication.options import AutoRecoveryOptions
 from tests.bookie.child import STOP_S, BookieChild, new_cluster
@@ -41,7 +41,7 @@ def test_entries_for_http_are_read_a_little_at_a_time(
     """One GET of entries read a thousand at once: a gigabyte in the bookie, if each has a megabyte."""
     uri, sizes = new_cluster(zookeeper.connect_string, f"entries-{tmp_path.name}"), []
 
-    async def read(old: Any, self: LedgerReader, *arguments: Any) -> EntryBatch:
+    async def read_some(old: Any, self: RangeReader, *arguments: Any) -> EntryBatch:
         batch = await old(self, *arguments)
         sizes.append(batch.payload_bytes)
         return batch
@@ -56,7 +56,7 @@ def test_entries_for_http_are_read_a_little_at_a_time(
     with BookieChild(tmp_path / "bookie", uri).running():
         with Client(uri) as client, client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
             writer.append_many([bytes(size)] * count)
-        with around(LedgerReader, "read", read):
+        with around(RangeReader, "read_some", read_some):
             found = asyncio.run(asked(writer.ledger_id))
     assert found == list(range(min(count, (16 << 20) // size)))
     assert max(sizes) <= 8 * size + (1 << 20)
