@@ -148,7 +148,10 @@ def endpoints(arguments: argparse.Namespace) -> int:
 
 
 def audit(arguments: argparse.Namespace) -> int:
-    """Ask for an audit, as Apache's `triggeraudit`: the delay is written again."""
+    """Ask for an audit, as Apache's `triggeraudit`: the delay is written again.
+
+    Where there is none yet, no auditor has ever run: the first one writes that of its configuration, and looks at once.
+    """
     import asyncio
 
     async def ask(client: Client) -> int:
@@ -157,7 +160,8 @@ def audit(arguments: argparse.Namespace) -> int:
         store = UnderreplicationStore(await client.tree(), client.uri)
         await store.prepare()
         before = await store.lost_bookie_recovery_delay()
-        await store.set_lost_bookie_recovery_delay_s(before.seconds if before is not None else 0)
+        if before is not None:
+            await store.set_lost_bookie_recovery_delay_s(before.seconds)
         await record_by(client, "trigger an audit")
         return before.seconds if before is not None else 0
 

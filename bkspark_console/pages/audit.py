@@ -10,7 +10,7 @@ from aiohttp import web
 
 from bkspark_console.access import actions_of, view_of
 from bkspark_console.bookie_http import BookieHttpError
-from bkspark_console.cluster_view import API
+from bkspark_console.cluster_view import API, SILENT
 from bkspark_console.parameters import bookie_id, whole_number, words
 from bkspark_console.render import render
 
@@ -54,6 +54,11 @@ async def audit(request: web.Request) -> web.Response:
         return [_row(bookie, each) for each in found.get("records", ())]
 
     answers = await asyncio.gather(*(records(*each) for each in origins.items() if only in ("", each[0])))
+    silent = [
+        f"bookie {bookie}: {facts.problem}"
+        for bookie, facts in (await view.all_http_facts()).items()
+        if facts.kind == SILENT and only in ("", bookie)
+    ]
     # What a bookie did is in its own list; here is what it refused.
     refused = [
         AuditRow(each.at_ms, each.bookie, f"console:{each.who}", each.change, each.outcome)
@@ -74,7 +79,7 @@ async def audit(request: web.Request) -> web.Response:
         count=len(rows),
         first=first,
         next_first=first + PAGE if first + PAGE < len(rows) else None,
-        problems=[answer for answer in answers if isinstance(answer, str)],
+        problems=[*silent, *(answer for answer in answers if isinstance(answer, str))],
         asked=len(origins),
         bookie=only,
         wanted=wanted,

@@ -37,6 +37,8 @@ from bookie_service.replication.options import AutoRecoveryOptions
 SPACE_TIMEOUT_S = 10.0
 BOOKIES_AT_ONCE = 64
 SANITY_ENTRIES = 10
+READ_PIECE_BYTES = 1 << 20
+"""How much `entries` reads at once, about: it runs in a bookie, and entries may have megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,15 +160,15 @@ class ClusterCommands:
         times, encryption = LedgerTimes.of(stored), EncryptionOptions(shows_sealed=True)
         reader = LedgerReader(context, ledger_id, metadata, password, found, times, encryption)
         end = reader.last_entry if last < 0 else min(last, reader.last_entry)
-        while first <= end and bytes_max > 0:
-            batch = await reader.read(first, min(end, first + 999))
+        if first > end:
+            return
+        async for batch in reader.batches(first, end + 1, batch_bytes=READ_PIECE_BYTES):
             for row in range(len(batch)):
                 entry = batch[row]
                 bytes_max -= len(entry)
                 if bytes_max <= 0:
                     return
-                yield first + row, entry
-            first += len(batch)
+                yield batch.first_entry + row, entry
 
     async def check_writing(self, bookie: str, seconds_max: float) -> None:
         """Write a few entries to a ledger on one bookie alone, read them back, and delete the ledger.

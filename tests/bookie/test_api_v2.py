@@ -91,7 +91,7 @@ class Api:
 
 
 def check_plans(api: Api, child: BookieChild) -> None:
-    """Begin and end plans for the bookie; a drain of it has no bookie to copy to."""
+    """Begin and end plans for the bookie."""
     at = f"/api/v2/cluster/bookies/{child.id}"
     assert api("GET", "/api/v2/plans") == {"plans": []}
     plan = api("PUT", f"{at}/plan", {"kind": "maintenance", "seconds": 600, "reason": "new disk"})
@@ -107,15 +107,20 @@ def check_plans(api: Api, child: BookieChild) -> None:
     api("DELETE", f"{at}/plan", status=404)
     preview = api("GET", f"{at}/drain")
     assert (preview["ledgers"], preview["without_spare"], preview["targets"]) == (2, 2, [])
-    draining = api("POST", f"{at}/drain", {"bytes_per_s": 1000}, status=202)
+    assert "no other bookie" in api("POST", f"{at}/drain", {}, status=400)["error"]["message"]
+    assert f"audit: http:127.0.0.1: maintenance of bookie {child.id}" in child.log_text()
+
+
+def check_drain(api: Api, child: BookieChild) -> None:
+    """Begin a drain to another bookie, slowly, and cancel it."""
+    at = f"/api/v2/cluster/bookies/{child.id}"
+    draining = api("POST", f"{at}/drain", {"bytes_per_s": 1}, status=202)
     api("POST", f"{at}/drain", {}, status=400)
     assert api("DELETE", f"{at}/plan")["ended"] is True
     operation = f"/api/v2/operations/{draining['id']}"
     wait_until(lambda: api("GET", operation)["state"] == "failed", "the drain to be cancelled")
     assert "was cancelled" in api("GET", operation)["error"]
-    log = child.log_text()
-    assert f"audit: http:127.0.0.1: maintenance of bookie {child.id}" in log
-    assert f"audit: http:127.0.0.1: drain bookie {child.id}" in log
+    assert f"audit: http:127.0.0.1: drain bookie {child.id}" in child.log_text()
 
 
 def check_bookie(api: Api, child: BookieChild) -> None:
@@ -230,6 +235,8 @@ def test_every_path_answers_as_the_description_says(uri: str, tmp_path: Path) ->
         check_cluster(api)
         check_audit(api)
         check_plans(api, child)
+        with BookieChild(tmp_path / "second", uri).running():
+            check_drain(api, child)
         check_refusals(api)
         assert api("POST", "/api/v2/bookie/restart") == {}
         described = {(method, path) for path, methods in api.document["paths"].items() for method in methods}

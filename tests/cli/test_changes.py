@@ -85,6 +85,14 @@ def test_commands_that_change_the_store_leave_who_when_and_what(
     assert "delete the cookie of bookie gone:1" in shown
 
 
+def test_request_for_an_audit_sets_no_delay_where_no_auditor_has_set_one(console: Console, cluster: Cluster) -> None:
+    """It wrote 0: lostBookieRecoveryDelay of the first auditor's configuration had no effect then."""
+    at = ("--uri", cluster.uri.replace("/ledgers", "/unaudited/ledgers"))
+    console.text("cluster", "init", *at)
+    console.text("cluster", "audit", *at)
+    assert console.json("cluster", "delay", *at)["lost_bookie_delay_s"] is None
+
+
 def test_reading_leaves_no_record(console: Console, cluster: Cluster) -> None:
     before = recorded(console)
     for command in (("cluster", "bookies"), ("cluster", "delay"), ("log", "list")):

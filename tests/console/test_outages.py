@@ -50,3 +50,18 @@ def test_dead_bookies_and_a_dead_metadata_store_are_shown_as_such(tmp_path: Path
     text = log.read_text()
     assert "Traceback" not in text
     assert len(text.splitlines()) < 60
+
+
+def test_audit_names_the_bookies_whose_changes_it_cannot_show(tmp_path: Path) -> None:
+    """One that refused the console was left out without a word: a list of changes that is not whole must say so."""
+    access = tmp_path / "access"
+    access.write_text("token read reader a-token-that-the-console-lacks\n")
+    access.chmod(0o600)
+    settings = {**HTTP, "httpServerAccessFile": str(access)}
+    with (
+        Cluster(tmp_path / "cluster", bookies=1, settings=settings) as cluster,
+        ConsoleProcess("--uri", cluster.uri) as console,
+    ):
+        words = console.visitor().get("/audit").words
+        why = f"bookie {cluster.bookies[0].id}: this needs the role read"
+        assert f"Changes of these bookies are not shown: {why}" in words

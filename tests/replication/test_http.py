@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
 
+from bkspark.blocking import Client
 from bkspark.cli.child_process import ChildProcess
 from bkspark.cli.ports import free_ports
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
-from tests.bookie.child import STOP_S, new_cluster
+from bkspark.entries import EntryBatch
+from bkspark.ledger.range_reader import RangeReader
+from bookie_service.replication.cluster_commands import ClusterCommands
+from bookie_service.replication.options import AutoRecoveryOptions
+from tests.bookie.child import STOP_S, BookieChild, new_cluster
+from tests.planting import around
 from tests.polling import wait_until
 
 
@@ -23,6 +31,36 @@ def ask(port: int, path: str) -> tuple[int, str]:
             return reply.status, reply.read().decode()
     except HTTPError as error:
         return error.code, error.read().decode()
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(("count", "size"), [(40, 1_000_000), (3_000, 10)])
+def test_entries_for_http_are_read_a_little_at_a_time(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, count: int, size: int
+) -> None:
+    """One GET of entries read a thousand at once: a gigabyte in the bookie, if each has a megabyte."""
+    uri, sizes = new_cluster(zookeeper.connect_string, f"entries-{tmp_path.name}"), []
+
+    async def read_some(old: Any, self: RangeReader, *arguments: Any) -> EntryBatch:
+        batch = await old(self, *arguments)
+        sizes.append(batch.payload_bytes)
+        return batch
+
+    async def asked(ledger_id: int) -> list[int]:
+        commands = ClusterCommands(uri, "a test", AutoRecoveryOptions())
+        try:
+            return [entry_id async for entry_id, _ in commands.entries(ledger_id, 0, -1, 16 << 20)]
+        finally:
+            await commands.close()
+
+    with BookieChild(tmp_path / "bookie", uri).running():
+        with Client(uri) as client, client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
+            writer.append_many([bytes(size)] * count)
+        with around(RangeReader, "read_some", read_some):
+            found = asyncio.run(asked(writer.ledger_id))
+    assert found == list(range(min(count, (16 << 20) // size)))
+    assert max(sizes) <= 8 * size + (1 << 20)
+    assert len(sizes) < 25
 
 
 @pytest.mark.cluster

@@ -221,7 +221,13 @@ class ClusterApi:
         return plain(f"Auditor: {auditor}")
 
     async def trigger_audit(self, request: HttpRequest) -> HttpResponse:
-        await self._cluster.set_recovery_delay_s(await self._cluster.recovery_delay_s() or 0)
+        if not await self._cluster.is_auto_recovery_enabled():
+            raise HttpError(HTTPStatus.NOT_FOUND, "Autorecovery is disabled")
+        delay_s = await self._cluster.recovery_delay_s()
+        if delay_s is None or await self._cluster.auditor() is None:
+            # To write a delay where there is none would take the place of the one that auditors are configured with.
+            raise HttpError(HTTPStatus.NOT_FOUND, "No auditor elected")
+        await self._cluster.set_recovery_delay_s(delay_s)
         audit(request.who, "trigger an audit")
         return plain("Success trigger audit.")
 
