@@ -36,6 +36,7 @@ UNSHOWN = (
     "interpreter",
     "secret_files",
     "changed_files",
+    "decimals",
 )
 """Modules of the lowest layer, which share a line of the page."""
 
