@@ -38,6 +38,7 @@ UNSHOWN = (
     "secret_files",
     "changed_files",
     "one_line",
+    "decimals",
 )
 """Modules of the lowest layer, which share a line of the page."""
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from bkspark.decimals import for_arrow
 from bkspark.errors import ConfigurationError
 from bkspark.pulsar.schemas import AVRO_READ_OFFSET, PRIMITIVES, Schema, arrow_of_avro, stored_type
 from bkspark.pulsar.slices import big_endian, binary_array, bounds_of, text_array
@@ -279,7 +280,7 @@ def _converter(avro: Any, named: dict[str, Converter | None], *, is_json: bool) 
         item = again(avro.get("values"))
         made = partial(_pairs, item)
     elif avro.get("logicalType") == "decimal":
-        made = _decimal if is_json else None
+        made = _decimal
     else:
         made = _OF_JSON.get(kind) if is_json else None
     if isinstance(avro.get("name"), str):
@@ -290,7 +291,7 @@ def _converter(avro: Any, named: dict[str, Converter | None], *, is_json: bool) 
 
 
 def _decimal(value: Any) -> Decimal:
-    return Decimal(str(value))
+    return for_arrow(value if isinstance(value, Decimal) else Decimal(str(value)))
 
 
 def _float(value: Any) -> float:

@@ -109,7 +109,13 @@ def _stored_seeds() -> Iterator[bytes]:
 _FIELDS = b'[{"name": "i", "type": "int"}, {"name": "s", "type": ["null", "string"]}]'
 _RECORD = b'{"type": "record", "name": "R", "fields": %b}' % _FIELDS
 _PLAIN = [Schema(0, kind) for kind in STORED_TYPES if kind not in ("AVRO", "JSON", "PROTOBUF_NATIVE", "KEY_VALUE")]
-_SCHEMAS = [*_PLAIN, Schema(0, "JSON", _RECORD), Schema(0, "AVRO", _RECORD)]
+_DECIMAL = b'{"type": "bytes", "logicalType": "decimal", "precision": 30, "scale": 4}'
+_RICH_FIELDS = b"""[{"name": "p", "type": %b}, {"name": "d", "type": ["null", "double"]},
+    {"name": "b", "type": "bytes"}, {"name": "m", "type": {"type": "map", "values": "float"}},
+    {"name": "u", "type": ["string", "long"]},
+    {"name": "t", "type": {"type": "long", "logicalType": "timestamp-millis"}}]"""
+_RICH = b'{"type": "record", "name": "R", "fields": %b}' % (_RICH_FIELDS % _DECIMAL)
+_SCHEMAS = [*_PLAIN, *(Schema(0, kind, record) for record in (_RECORD, _RICH) for kind in ("JSON", "AVRO"))]
 _KEY_VALUE = Schema(0, "KEY_VALUE", b"", {}, Schema(0, "STRING"), Schema(0, "INT32"))
 
 
@@ -120,6 +126,15 @@ def _value(data: bytes) -> pa.Array:
     if place == len(_SCHEMAS):
         return key_value_of(_KEY_VALUE, _KEY_VALUE, values, values)
     return decoder_of(_SCHEMAS[place])(values)
+
+
+def _value_seeds() -> Iterator[bytes]:
+    for place in range(len(_SCHEMAS) + 1):
+        yield bytes([place]) + bytes(8)
+    for place, schema in enumerate(_SCHEMAS):
+        if schema.kind == "JSON":
+            yield bytes([place]) + b'{"i": 1, "s": "x"}'
+            yield bytes([place]) + b'{"p": 1.25E-3, "d": "NaN", "b": "eA==", "m": {"a": 1.5}, "u": "x", "t": 1500}'
 
 
 def _value_fits(found: pa.Array) -> None:
@@ -156,7 +171,8 @@ TARGETS = (
         _value,
         (*MALFORMED, ConfigurationError),
         _value_fits,
-        lambda: [bytes([place]) + bytes(8) for place in range(len(_SCHEMAS) + 1)] + [b"\x12" + b'{"i": 1, "s": "x"}'],
+        _value_seeds,
+        (b"E-999999999", b'"NaN"'),
     ),
     Target(
         "pulsar-names",

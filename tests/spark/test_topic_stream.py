@@ -57,12 +57,15 @@ class Query:
         end = self.reader.latestOffset(self.offset, limit or self.reader.getDefaultReadLimit())
         if end == self.offset:
             return ""
-        found = [self._values(self.reader, end), self._values(TopicStreamReader(SCHEMA, self._options), end)]
+        found = [self.values(self.reader, end), self.values(self.new_reader(), end)]
         assert found[0] == found[1]
         self.offset = json.loads(json.dumps(end))
         return b" ".join(found[0]).decode()
 
-    def _values(self, reader: TopicStreamReader, end: dict) -> list[bytes]:
+    def new_reader(self) -> TopicStreamReader:
+        return TopicStreamReader(SCHEMA, self._options)
+
+    def values(self, reader: TopicStreamReader, end: dict) -> list[bytes]:
         parts = reader.partitions(self.offset, end)
         return [value for part in parts for rows in reader.read(part) for value in rows["value"].to_pylist()]
 
@@ -293,3 +296,23 @@ def lag_of(query: Query) -> int:
     reported = query.reader.reportLatestOffset()
     assert reported is not None
     return int(reported[ENTRIES_BEHIND])
+
+
+def test_partition_that_appears_is_read_whole_where_spark_does_not_say_from_where(
+    cluster: Cluster, client: Client, topic: StoredTopic
+) -> None:
+    """Before Spark 4.2 the end of a micro-batch is asked for without its beginning."""
+    first = StoredTopic(client, f"{topic.name}-z-partition-0")
+    first.partitioned(1)
+    first.ledger(numbered(0))
+    query = Query(cluster, topic, topics=f"{topic.name}-z", startingOffsets="earliest")
+    found = []
+    for number in (0, 1, 2):
+        end = query.reader.latestOffset()
+        found.append(query.values(query.reader, end))
+        assert found[-1] == query.values(query.new_reader(), end)
+        query.offset = end
+        if number == 0:
+            first.partitioned(2)
+            StoredTopic(client, f"{topic.name}-z-partition-1").ledger(numbered(1, 2))
+    assert found == [[b"0"], [b"1", b"2"], []]

@@ -36,6 +36,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from bkspark.decimals import for_arrow
 from bkspark.errors import ConfigurationError
 from bkspark.spark.formats.decoding import BeyondInferredError
 
@@ -117,7 +118,7 @@ def reader_of(kind: pa.DataType, *, is_json: bool, is_whole: bool = False) -> Co
     if kinds.is_nested(kind):
         return nested_reader(kind, lambda part: reader_of(part, is_json=is_json, is_whole=is_whole), is_whole=is_whole)
     if kinds.is_decimal(kind):
-        return decimal_of
+        return lambda value: for_arrow(decimal_of(value))
     if kinds.is_date(kind):
         return _date
     if kinds.is_time(kind):

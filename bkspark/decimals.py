@@ -1,0 +1,31 @@
+"""Decimal numbers as Arrow can take them. PURE."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+PLACES_MAX = 38
+"""Digits after the point of Arrow's decimals of 128 bits, of which Spark's are."""
+
+
+def for_arrow(number: Decimal) -> Decimal:
+    """Return the same number with at most PLACES_MAX digits after the point.
+
+    Arrow brings a number to its column's scale by a table of powers of ten, and does not check that the table has the
+    power: 1E-999999999 ended the process.
+
+    Raises:
+        ValueError: it is not finite, or has more digits there.
+    """
+    sign, digits, exponent = number.as_tuple()
+    if not isinstance(exponent, int):
+        raise ValueError(f"{number} is not a decimal number")
+    if exponent >= -PLACES_MAX:
+        return number
+    kept = len("".join(map(str, digits)).rstrip("0"))
+    exponent += len(digits) - kept
+    if not kept:
+        return Decimal(0)
+    if exponent < -PLACES_MAX:
+        raise ValueError(f"{str(number)[:50]} has more than {PLACES_MAX} digits after the point")
+    return Decimal((sign, digits[:kept], exponent))
