@@ -53,7 +53,7 @@ def test_dead_bookies_and_a_dead_metadata_store_are_shown_as_such(tmp_path: Path
 
 
 def test_audit_names_the_bookies_whose_changes_it_cannot_show(tmp_path: Path) -> None:
-    """One that refused the console was left out without a word: a list of changes that is not whole must say so."""
+    """One that refused the console was left out silently: a list of changes that is not whole must say so."""
     access = tmp_path / "access"
     access.write_text("token read reader a-token-that-the-console-lacks\n")
     access.chmod(0o600)
