@@ -29,7 +29,7 @@ from bkspark.net.v3_channel import BookieV3Channel
 
 Connect = Callable[[str], Coroutine[Any, Any, Channel]]
 
-REACH_S = 2.0
+DRAIN_S = 2.0
 """How long a closing writer waits for bookies that are not connected yet."""
 CONFIRM_PAUSE_S = 0.25
 """Pause before the metadata store is asked again whether the ledger is still ours."""
@@ -123,8 +123,8 @@ class Fanout:
                 slots.append(slot)
         return slots
 
-    async def reach(self, but: Collection[str] = ()) -> None:
-        """Return when nothing waits for a connection to a bookie that is not one of `but`, or REACH_S are over.
+    async def drain_backlogs(self, but: Collection[str] = ()) -> None:
+        """Return when nothing waits for a connection to a bookie that is not one of `but`, or DRAIN_S are over.
 
         A quorum may have acknowledged all of a short ledger before the last bookie was connected: if the ledger were
         closed now, it would lack that bookie's copies until a repair.
@@ -136,7 +136,7 @@ class Fanout:
             if self._core.slots.may_hold_back(slot)
         ]
         if waiting:
-            await asyncio.wait(waiting, timeout=REACH_S)
+            await asyncio.wait(waiting, timeout=DRAIN_S)
 
     def drop_if_silent(self, bookie: str) -> None:
         """Drop the connections to a bookie if they have received nothing for as long as an answer may take."""

@@ -221,7 +221,7 @@ class _RecoveryRun:
             return self._core.on_rewrite_failed(error)
         # The close names a bookie that replaced a lost one: if the ledger were closed before it is connected, its
         # copies would be missing until a repair.
-        await run.fanout.reach(self._core.metadata.last_fragment.bookies)
+        await run.fanout.drain_backlogs(self._core.metadata.last_fragment.bookies)
         self._core.on_ensemble_changed(self._writer.core.change.fragments)
         return self._core.on_rewritten()
 

@@ -81,7 +81,7 @@ class WriterRun:
         try:
             async with asyncio.timeout(self._options.close_timeout_s):
                 await drain()
-                await self.fanout.reach()
+                await self.fanout.drain_backlogs()
                 while (state := core.state) is not WriterState.CLOSED:
                     # An ensemble change may begin in the turn of the event loop in which another one ends, and another
                     # call may have begun to close.

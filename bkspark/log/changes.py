@@ -99,7 +99,7 @@ def timed(head: LogHead, added_ledgers: Sequence[SegmentFacts], now_ms: int) -> 
     return added(head.times, Mark(head.end_ordinal - grows, first.first_entry if grows else 0, now_ms))
 
 
-def settled(head: LogHead, closed: Iterable[tuple[int, SegmentFacts]]) -> LogHead:
+def note_closed(head: LogHead, closed: Iterable[tuple[int, SegmentFacts]]) -> LogHead:
     """Return the head with the ledgers at some ordinals recorded as closed, with their ends if they are in the tail."""
     tail, open_ordinals = list(head.tail), set(head.open_ordinals)
     for ordinal, facts in closed:

@@ -432,8 +432,8 @@ class LogStore:
         async def decide(head: LogHead) -> Change[int | None]:
             if not set(head.open_ordinals) <= {ordinal for ordinal, _ in closed}:
                 return Change(None, None)
-            settled, done = await self._settled(name, head, closed)
-            return await self._writer_ledger(name, head, replace(settled, writer=writer), ledger_id, done)
+            noted, done = await self._note_closed(name, head, closed)
+            return await self._writer_ledger(name, head, replace(noted, writer=writer), ledger_id, done)
 
         ordinal = await self._heads.change(name, decide)
         if ordinal is not None:
@@ -455,8 +455,8 @@ class LogStore:
         async def decide(head: LogHead) -> Change[int | None]:
             if head.writer != writer:
                 raise LedgerFenced(f"log {name} was opened for writing by another client: this writer has lost it")
-            settled, done = await self._settled(name, head, closed)
-            return await self._writer_ledger(name, head, settled, ledger_id, done)
+            noted, done = await self._note_closed(name, head, closed)
+            return await self._writer_ledger(name, head, noted, ledger_id, done)
 
         ordinal = await self._heads.change(name, decide)
         assert ordinal is not None
@@ -490,8 +490,8 @@ class LogStore:
         async def decide(head: LogHead) -> Change[None]:
             if head.writer != writer:
                 return Change(None, None)
-            settled, done = await self._settled(name, head, closed)
-            changed, nodes = await self._packed(name, replace(settled, writer=None) if is_end else settled, [])
+            noted, done = await self._note_closed(name, head, closed)
+            changed, nodes = await self._packed(name, replace(noted, writer=None) if is_end else noted, [])
             return self._changed(name, head, changed, None, nodes, done)
 
         await self._heads.change(name, decide)
@@ -531,17 +531,17 @@ class LogStore:
         more = [NewNode(f"{PAGES}/{page.ref.name}", times.encode_page(page.marks)) for page in pages]
         return replace(head, times=index), [*nodes, *more]
 
-    async def _settled(
+    async def _note_closed(
         self, name: str, head: LogHead, closed: Sequence[tuple[int, SegmentFacts]]
     ) -> tuple[LogHead, list[Delete]]:
         """Return the head with ledgers recorded as closed, and with the times that their writer noted; and the removal
         of those notes."""
         listed = _listed_of(head, closed)
-        head, done = changes.settled(head, listed), []
+        head, done = changes.note_closed(head, listed), []
         for ordinal, facts in listed:
             noted = await self._heads.open_times(name, facts.ledger_id, ordinal)
             if noted is not None:
-                head = replace(head, times=times.settled(head.times, noted.marks))
+                head = replace(head, times=times.with_marks(head.times, noted.marks))
                 # With its version: what the writer notes now is taken in by the next try.
                 done.append(Delete(times.open_path(log_path(name), facts.ledger_id), noted.version))
         return head, done

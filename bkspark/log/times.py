@@ -135,7 +135,7 @@ def added(index: TimeIndex, mark: Mark) -> TimeIndex:
     return index if ms == last.ms else TimeIndex(index.pages, (*index.marks, mark._replace(ms=ms)))
 
 
-def settled(index: TimeIndex, marks: Sequence[Mark]) -> TimeIndex:
+def with_marks(index: TimeIndex, marks: Sequence[Mark]) -> TimeIndex:
     """Return the index with the marks of a ledger that was written until now.
 
     Others may have published after that ledger: their times are raised to its last one. If marks of theirs have moved

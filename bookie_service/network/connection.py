@@ -392,15 +392,15 @@ class Connection:
             raise ProtocolError("it asks for TLS while earlier requests are unanswered")
         if not self.is_open:
             return
-        inbox, loop = self._receive_buffer, self._memory_budget.loop
+        buffer, loop = self._receive_buffer, self._memory_budget.loop
         self._secure_until = min(self._secure_until, loop.time() + self._tls.options.handshake_s)
         held = b"" if self._gate is None else self._gate.take_held()
-        rest = inbox.octets[end : inbox.end].tobytes()
+        rest = buffer.octets[end : buffer.end].tobytes()
         self._tls_socket = TlsSocket(self._socket, self._tls.context, held + rest, loop, self._on_secured)
         self._transport = self._tls_socket
         self._send_buffer = SendBuffer(self._tls_socket, self._memory_budget, self)
         del self._waiting[1:]
-        self._scanned, self._is_scanned = inbox.end, True
+        self._scanned, self._is_scanned = buffer.end, True
         self._tls.owing.add(self)
         self._receive_held_later(self._tls_socket)
 
@@ -534,8 +534,8 @@ class Connection:
             end_undecodable(self, error)
 
     def _runs(self, frames_max: int) -> list[RequestStream | GatedRequests]:
-        inbox = self._receive_buffer
-        table = scan_frames(inbox.octets.data, inbox.end, self._options.frame_bytes_max, self._scanned, frames_max)
+        buffer = self._receive_buffer
+        table = scan_frames(buffer.octets.data, buffer.end, self._options.frame_bytes_max, self._scanned, frames_max)
         count = len(table.starts)
         if count and not self._has_sent_request:
             self._has_sent_request, self._is_known = True, self._gate is None
@@ -545,21 +545,21 @@ class Connection:
         self._scanned = table.consumed
         self._is_scanned = count < frames_max
         if self._gate is not None:
-            if self._gate.refuses and not count and inbox.end - self._scanned > BYTES_MAX:
+            if self._gate.refuses and not count and buffer.end - self._scanned > BYTES_MAX:
                 raise ProtocolError(
                     f"it began a frame of more than {BYTES_MAX} bytes before it was {self._gate.missing}"
                 )
             return [GatedRequests(self, self._gate, table)] if count else []
         self._takes_singles = bool(count) or self._takes_singles
         start_tls = self.start_tls if self._tls is not None and self._tls_socket is None else None
-        v3_frames = 0 if self._is_v2 else count_leading(inbox.octets, table, v3.FIRST_BYTE)
+        v3_frames = 0 if self._is_v2 else count_leading(buffer.octets, table, v3.FIRST_BYTE)
         self._is_v2 = self._is_v2 or v3_frames < count
         runs: list[RequestStream | GatedRequests] = []
         if v3_frames:
             runs.append(V3RequestStream(self._bookie, self, table.take(slice(0, v3_frames)), start_tls, self._rights))
         if self._is_v2:
             rest = table.take(slice(v3_frames, None)) if v3_frames else table
-            runs.append(V2RequestStream(self._bookie, self, inbox.octets, rest, self._rights))
+            runs.append(V2RequestStream(self._bookie, self, buffer.octets, rest, self._rights))
         return runs
 
     def _peer(self) -> str:

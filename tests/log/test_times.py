@@ -102,7 +102,7 @@ def test_joined_marks_keep_first_places_and_last_times() -> None:
 def test_a_ledger_that_is_closed_brings_its_times() -> None:
     index = times.added(times.EMPTY, Mark(0, 0, 10))
     index = times.added(index, Mark(1, 0, 50))  # published by a job after the open ledger
-    index = times.settled(index, [Mark(0, 0, 12), Mark(0, 5, 60)])
+    index = times.with_marks(index, [Mark(0, 0, 12), Mark(0, 5, 60)])
     assert index.marks == (Mark(0, 0, 12), Mark(0, 5, 60))  # what the job published is read after it, and no earlier
     assert Timeline(index.marks).of_entries(0, 3, 8) == ((3, 12), (5, 60))
     assert Timeline(index.marks).of_entries(1, 0, 8) == ((0, 60),)

@@ -144,7 +144,7 @@ def taken_in_bookie_not_awaited() -> Plant:
         if not but:
             await old(self)
 
-    return around(Fanout, "reach", reach)
+    return around(Fanout, "drain_backlogs", reach)
 
 
 def length_of_no_answer() -> Plant:
@@ -214,7 +214,7 @@ def close_does_not_wait_for_connections() -> Plant:
     async def reach(self: Fanout, but: Any = ()) -> None:
         return None
 
-    return replaced(Fanout, "reach", reach)
+    return replaced(Fanout, "drain_backlogs", reach)
 
 
 def last_of_chosen_entries_not_sent() -> Plant:
