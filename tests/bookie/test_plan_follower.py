@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -223,5 +224,19 @@ def test_follower_that_stopped_follows_nothing_and_watches_nothing() -> None:
 def test_follower_that_was_not_started_can_be_stopped() -> None:
     async def test(bench: Bench) -> None:
         assert bench.seen == []
+
+    run(test)
+
+
+def test_time_of_a_plan_is_the_time_of_day() -> None:
+    async def test(bench: Bench) -> None:
+        now = int(time.time() * 1000)
+        seen: list[BookiePlan | None] = []
+        for until_ms, expected in ((now - 60_000, 0), (now + 3_600_000, 1)):
+            await bench.plans.set(replace(PLAN, until_ms=until_ms))
+            follower = PlanFollower(bench.plans, ID, seen.append)
+            await follower.start()
+            assert len(seen) == expected
+            await follower.stop()
 
     run(test)

@@ -113,6 +113,8 @@ def test_other_arguments(call, name):
         ({"metadata": b""}, "metadata"),
         ({"addresses": None}, "addresses"),
         ({"password": "text"}, "password"),
+        ({"net": {}}, "net"),
+        ({"encryption": b"key"}, "encryption"),
         ({"first_entry": -1}, "first_entry"),
         ({"end_entry": "9"}, "end_entry"),
         ({"batch_bytes": 0}, "batch_bytes"),
@@ -131,7 +133,7 @@ def test_snapshot_reader_refuses_bad_arguments(given, name):
         asyncio.run(read())
 
 
-_OF_SNAPSHOT = ("ledger_id", "metadata", "addresses", "password")
+_OF_SNAPSHOT = ("ledger_id", "metadata", "addresses", "password", "net", "encryption")
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "x" * 300])
