@@ -14,10 +14,11 @@ import time
 from pathlib import Path
 
 from bookie_service.storage.io.files import LocalFiles
-from bookie_service.storage.journal.flush_policy import FlushLimits
 from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.logs.log_appender import AppendOptions
 
+GROUP_BYTES = 1 << 20
+"""About what arrives at a loaded bookie during a sync. It divides what an entry log writes between two syncs."""
 _BEHIND_MAX = 64 << 20
 _RESERVE_BYTES = 16 << 20
 
@@ -92,8 +93,7 @@ class BareBookie:
 
 def bare_bytes_per_s(directory: Path, bookies: int, seconds: float, *, fresh: bool = True) -> float:
     """Return how many bytes of entries a second all bookies together write, each twice."""
-    group_bytes = FlushLimits().bytes_max
-    found = [BareBookie(directory, number, group_bytes, fresh=fresh) for number in range(bookies)]
+    found = [BareBookie(directory, number, GROUP_BYTES, fresh=fresh) for number in range(bookies)]
     if not fresh:
         for each in found:
             each.prepare(int(seconds * (1 << 30)))
@@ -101,7 +101,7 @@ def bare_bytes_per_s(directory: Path, bookies: int, seconds: float, *, fresh: bo
     for each in found:
         each.start()
     time.sleep(seconds)
-    written = sum(each.groups for each in found) * group_bytes
+    written = sum(each.groups for each in found) * GROUP_BYTES
     elapsed = time.monotonic() - began
     for each in found:
         each.stop()

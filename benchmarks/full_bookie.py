@@ -8,7 +8,7 @@ once. All else is real, too: the bookie's process, ZooKeeper with the ledgers' m
     start       three starts after clean stops, and one after a kill: seconds until it is registered and serves
     collection  a hundredth of the ledgers has no metadata: two scheduled passes prove and drop them. Meanwhile a client
                 reads one entry every millisecond; how long each read takes is compared with the same before the
-                first pass (`quiet`). `loop`: the longest turn of the bookie's event loop from that start to its stop
+                first pass (`quiet`). `loop`: the longest turn of the bookie's event loop while it serves
     memory      resident set after the start, after collection, and after entries of 16 KiB to many ledgers, which
                 fill the caches
 
@@ -201,7 +201,7 @@ def _fill(bookie: MeasuredBookie, ledgers: int) -> None:
 
 
 def _loop_figures(log: Path) -> dict[str, object]:
-    """Return the longest turn since the last start, from the line that the bookie logs when it stops."""
+    """Return the longest turn since the bookie serves, from the line that it logs when it stops."""
     pattern = r"longest turn of the event loop took ([\d.]+) ms, and ([\d.]+) ms of processor"
     found = re.findall(pattern, log.read_text())
     wall_ms, processor_ms = map(float, found[-1])

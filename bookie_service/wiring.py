@@ -230,6 +230,7 @@ async def _serve(parts: _Parts, ports: Ports, registration: Registration) -> Non
         loop.add_signal_handler(signal.SIGHUP, _reload, operator, parts.manager, set())
         loop.add_signal_handler(signal.SIGUSR1, _log_state, operator)
         event_loop.share_interpreter()
+        await event_loop.forget_start()
         _announce(parts.bound, ports, parts.start.as_json)
         parts.manager.ready(_SERVING)
         await _first_of(parts.stopping, service.full, service.failed, registration.lost)

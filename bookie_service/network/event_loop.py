@@ -2,7 +2,8 @@
 
 A turn is the loop's work between two polls of the sockets. `Turns` uses its length to postpone work that can wait. A
 `TurnRecorder`, for tests and for the analysis of stalls, keeps the longest turn and records what it was doing:
-`BKSPARK_SLOW_TURN_MS=50 bkspark bookie ...` logs each turn above 50 ms with the stack, and the longest one at the end.
+`BKSPARK_SLOW_TURN_MS=50 bkspark bookie ...` logs each turn above 50 ms with the stack, and at the end
+the longest one since it serves.
 """
 
 from __future__ import annotations
@@ -109,6 +110,15 @@ def spare_collections() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+async def forget_start() -> None:
+    """Have the recorder of the running loop, if any, forget the turns of the start, which hold up no client."""
+    loop = asyncio.get_running_loop()
+    # The present turn is one of them.
+    await asyncio.sleep(0)
+    if isinstance(loop, BookieLoop) and isinstance(loop.turns, TurnRecorder):
+        loop.turns.forget()
 
 
 def share_interpreter() -> None:

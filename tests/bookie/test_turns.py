@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from bookie_service.engine.turns import ENDLESS, Turn, TurnLimits, Turns
-from bookie_service.network.event_loop import spare_collections
+from bookie_service.network import event_loop
+from bookie_service.network.event_loop import TurnRecorder, forget_start, spare_collections
 
 
 class Loop:
@@ -290,3 +291,20 @@ def test_collections_pass_over_what_a_bookie_starts_with() -> None:
         assert len(gc.get_objects()) < 1000
     finally:
         gc.unfreeze()
+
+
+def test_recorder_forgets_the_turns_of_the_start() -> None:
+    recorder = TurnRecorder(60.0, lambda stack: None)
+
+    async def start() -> None:
+        recorder.longest_s = recorder.longest_processor_s = 3600.0
+        await forget_start()
+
+    event_loop.run(start(), recorder)
+    assert recorder.longest_s < 3600.0
+    assert recorder.longest_processor_s < 3600.0
+
+
+def test_loop_without_a_recorder_has_nothing_to_forget() -> None:
+    event_loop.run(forget_start())
+    asyncio.run(forget_start())
