@@ -260,7 +260,6 @@ VERBS: tuple[Verb, ...] = (
         "rebuild-db-ledger-locations-index",
         _on_files("bookie", "--rebuild-index", "all"),
         "bookie --rebuild-index all",
-        (_VERBOSE,),
     ),
     Verb(
         "rebuild-db-ledgers-index",

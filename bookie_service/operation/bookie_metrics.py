@@ -189,6 +189,8 @@ class BookieMetrics:
         )
         yield Family("bookie_add_entry", "summary", (Operation((times.adds, 0), None, {**labels, **_WRITE_POOL}),))
         if ahead is not None:
+            yield counter("bookie_write_cache_hits", view.reads - view.misses, labels)
+            yield counter("bookie_write_cache_misses", view.misses, labels)
             for row, name in enumerate(("count", "size")):
                 operation = Operation((ahead.sizes, row), None, labels, PLAIN)
                 yield Family(f"bookie_readahead_batch_{name}", "summary", (operation,))

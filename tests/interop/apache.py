@@ -142,8 +142,10 @@ class ApacheCluster:
         ours: int = 0,
         settings: Mapping[str, str] | None = None,
         jvm_options: Sequence[str] = JVM_OPTIONS,
+        our_settings: Mapping[str, str] | None = None,
     ) -> None:
-        """`settings` and `jvm_options`: of Apache's bookies, see `ApacheBookie`."""
+        """`settings` and `jvm_options`: of Apache's bookies, see `ApacheBookie`; `our_settings`: of ours."""
+        self._our_settings = {"zkTimeout": SESSION_TIMEOUT_MS, **(our_settings or {})}
         self._settings = settings
         self._jvm_options = jvm_options
         self._classpath = classpath
@@ -171,7 +173,7 @@ class ApacheCluster:
                 )
             for number, port in enumerate(self._our_ports, start=1):
                 directory = self._directory / f"ours-{port}"
-                process = BookieProcess(number, port, directory, self.uri, {"zkTimeout": SESSION_TIMEOUT_MS})
+                process = BookieProcess(number, port, directory, self.uri, self._our_settings)
                 self.ours.append(ClusterBookie(process))
                 process.launch()
             for bookie in self.bookies:

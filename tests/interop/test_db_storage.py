@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bkspark.blocking import Client
+from tests.bookie.prometheus import EXPRESSIONS, is_filled, needs_prometheus, published_panels, running_prometheus
 from tests.cli.console import Console
 from tests.cli.terminal import Terminal, needs_tmux
 from tests.interop.pair import Pair, different_metrics, running_pair, unlisted_metrics
@@ -24,6 +25,11 @@ SETTINGS = {
     "dbStorage_readAheadCacheMaxSizeMb": "16",
     "dbStorage_rocksDB_blockCacheSize": str(16 << 20),
 }
+LOADED = {
+    f'sum(rate(bookkeeper_server_{what}_ENTRY_count{{success="true"}}[10s])) / '
+    f"sum(rate(bookkeeper_server_{what}_ENTRY_count[10s])) * 100"
+    for what in ("ADD", "READ")
+}
 NAMES = [
     "bookie_ledgers_count",
     "bookie_entries_count",
@@ -36,6 +42,8 @@ NAMES = [
     "bookie_readahead_batch_size",
     "bookie_add_entry",
     "bookie_write_cache_max_size",
+    "bookie_write_cache_hits",
+    "bookie_write_cache_misses",
     "bookie_ledger_writable_dirs",
     "bookie_DELETED_LEDGER_TOTAL",
     "bookie_MAJOR_COMPACTION_TOTAL",
@@ -66,14 +74,17 @@ def test_metrics_of_apaches_that_are_not_here_are_listed(pair: Pair) -> None:
 
 @pytest.fixture
 def load(pair: Pair) -> Iterator[None]:
-    """Entries are added to both bookies all the time."""
+    """Entries are added to both bookies and read all the time."""
     stopping = threading.Event()
 
     def write() -> None:
         with Client(pair.uri) as client:
-            writer = client.create(ensemble=2, write_quorum=2, ack_quorum=2)
+            writer, closed = client.create(ensemble=2, write_quorum=2, ack_quorum=2), client.open(0)
             while not stopping.wait(0.01):
                 writer.append_many([b"x" * 1000] * 20)
+                closed.read(0, 199)
+                for entry in range(0, 200, 20):
+                    closed.read(entry, entry)
             writer.close()
 
     thread = threading.Thread(target=write)
@@ -83,6 +94,27 @@ def load(pair: Pair) -> Iterator[None]:
     finally:
         stopping.set()
         thread.join(60)
+
+
+@needs_prometheus
+def test_no_panel_that_apaches_bookie_fills_is_empty_with_ours(pair: Pair, load: None, tmp_path: Path) -> None:
+    expressions = [each for each in [*EXPRESSIONS, *published_panels()] if "bkspark" not in each]
+    with (
+        running_prometheus(tmp_path / "apache", pair.apache_port) as apache,
+        running_prometheus(tmp_path / "ours", pair.our_port) as ours,
+    ):
+        filled: dict[int, set[str]] = {apache: set(), ours: set()}
+
+        def all_filled() -> bool:
+            for port, found in filled.items():
+                found.update(each for each in expressions if each not in found and is_filled(port, each))
+            return LOADED <= filled[apache] <= filled[ours]
+
+        try:
+            wait_until(all_filled, "the panels of our bookie", 60)
+        except AssertionError:
+            pytest.fail(f"empty with ours: {filled[apache] - filled[ours]}")
+    print(f"{len(filled[apache])} of {len(expressions)} expressions have a value with Apache's bookie, and with ours")
 
 
 @needs_tmux

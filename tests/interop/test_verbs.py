@@ -16,10 +16,16 @@ from bookie_service.replication.autorecovery import RepairedCluster
 from tests.interop.apache import SESSION_TIMEOUT_MS, ApacheCluster
 from tests.interop.mixed import WAIT_S, Observer, our_auditor
 from tests.interop.peer import Peer
-from tests.interop.verb_steps import AUDITED, CHANGING, ENDED, FILES, LISTED, READING, RECOVERED, table
+from tests.interop.verb_steps import AUDITED, CHANGING, DB_FILES, ENDED, FILES, LISTED, READING, RECOVERED, table
 from tests.interop.verbs import Step, Twin, apaches_shell, configuration, differences, our_shell
 from tests.polling import wait_until
 
+DB_STORAGE = {
+    "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
+    "dbStorage_writeCacheMaxSizeMb": "16",
+    "dbStorage_readAheadCacheMaxSizeMb": "16",
+    "dbStorage_rocksDB_blockCacheSize": str(16 << 20),
+}
 ROOT = Path(__file__).parent.parent.parent
 
 pytestmark = [pytest.mark.interop, pytest.mark.cluster]
@@ -55,9 +61,20 @@ def twins(
     """Both clusters, each with its shell."""
     monkeypatch.delenv("BKSPARK_URI", raising=False)
     apache, ours = clusters
-    bookie = ours.ours[0]
-    settings = {
-        "metadataServiceUri": ours.uri,
+    return apaches_twin(apache, peer), our_twin(ours, monkeypatch, capfd)
+
+
+def apaches_twin(cluster: ApacheCluster, peer: Peer) -> Twin:
+    return Twin(cluster, cluster.apache[0].dir / "bookie.conf", apaches_shell(peer), is_ours=False)
+
+
+def our_twin(
+    cluster: ApacheCluster, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], **settings: str
+) -> Twin:
+    """Return a cluster of our bookies with our shell; `settings`: added to the usual keys."""
+    bookie = cluster.ours[0]
+    keys = {
+        "metadataServiceUri": cluster.uri,
         "bookiePort": bookie.id.rpartition(":")[2],
         "advertisedAddress": "127.0.0.1",
         "zkTimeout": SESSION_TIMEOUT_MS,
@@ -65,12 +82,10 @@ def twins(
         "ledgerDirectories": str(bookie.dir / "ledgers"),
         "diskUsageThreshold": "0.99",
         "diskUsageWarnThreshold": "0.98",
+        **settings,
     }
-    file = configuration(bookie.dir / "bookie.conf", settings)
-    return (
-        Twin(apache, apache.apache[0].dir / "bookie.conf", apaches_shell(peer), is_ours=False),
-        Twin(ours, file, our_shell(monkeypatch, capfd), is_ours=True),
-    )
+    file = configuration(bookie.dir / "bookie.conf", keys)
+    return Twin(cluster, file, our_shell(monkeypatch, capfd), is_ours=True)
 
 
 def assert_alike(twins: tuple[Twin, Twin], steps: Sequence[Step]) -> None:
@@ -110,9 +125,10 @@ async def forget_listed(cluster: RepairedCluster) -> None:
 
 
 def write_on(client: Client, bookie: str, ensemble: int) -> str:
-    """Return a closed ledger on a bookie and others."""
+    """Return a closed ledger on a bookie and others, two copies of it if there are two."""
+    copies = min(2, ensemble)
     while True:
-        with client.create(ensemble=ensemble, write_quorum=2, ack_quorum=2) as writer:
+        with client.create(ensemble=ensemble, write_quorum=copies, ack_quorum=copies) as writer:
             writer.append_many([b"entry %d" % number for number in range(5)])
         if bookie in writer.metadata.last_fragment.bookies:
             return str(writer.ledger_id)
@@ -156,7 +172,26 @@ def test_verbs_about_a_lost_bookie_then_about_files_then_about_a_cluster_without
     assert not found, "\n".join(found)
 
 
+def test_verbs_about_the_files_of_db_storage(
+    classpath: str, peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("BKSPARK_URI", raising=False)
+    with (
+        ApacheCluster(classpath, tmp_path / "apache", peer, apache=1, settings=DB_STORAGE) as apache,
+        ApacheCluster(classpath, tmp_path / "ours", peer, apache=0, ours=1, our_settings=DB_STORAGE) as ours,
+    ):
+        twins = apaches_twin(apache, peer), our_twin(ours, monkeypatch, capfd, **DB_STORAGE)
+        for twin in twins:
+            with Client(twin.cluster.uri) as client:
+                write_on(client, twin.names["b1"], 1)
+            stop_bookies(twin)
+        assert_alike(twins, DB_FILES)
+
+
 def test_page_has_the_table_of_differences_and_every_verb_is_run() -> None:
     assert table() in (ROOT / "docs" / "shell.md").read_text()
-    run = {step.words.split()[0] for step in (*READING, *CHANGING, *LISTED, *AUDITED, *RECOVERED, *FILES, *ENDED)}
+    run = {
+        step.words.split()[0]
+        for step in (*READING, *CHANGING, *LISTED, *AUDITED, *RECOVERED, *FILES, *DB_FILES, *ENDED)
+    }
     assert {verb.name for verb in VERBS} <= run

@@ -40,6 +40,7 @@ class DbLedgerStorage(BaseLedgerStorage):
         self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int, source: ByteSource
     ) -> FramedEntries | None:
         if count_max >= self._ahead_entries:
+            self._read_ahead.pass_by()
             return super()._read_stored(ledger, first_entry, count_max, bytes_max, source)
         found = self._read_ahead.find(ledger.ledger_id, first_entry, count_max, bytes_max)
         if found is not None:

@@ -55,6 +55,11 @@ class ReadAheadCache:
             self.hits += 1
         return part_of(run, first_entry, count_max, bytes_max)
 
+    def pass_by(self) -> None:
+        """Count a read that is too long to be looked for here as one that was not found."""
+        with self._lock:
+            self.lookups += 1
+
     def keep(self, ledger_id: int, run: FramedEntries, epoch: int) -> None:
         """Keep a run that was read when `epoch` was."""
         cost = _cost(run)
