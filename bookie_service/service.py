@@ -266,8 +266,13 @@ class BookieService:
             lambda: self._disks.room,
             self._look_at_disks,
             copies_at_once=len(self._options.ledger_directories),
+            on_dropped=self._forget_facts,
         )
         self._collector.start()
+
+    def _forget_facts(self, ledger_id: int) -> None:
+        if self._authorization is not None:
+            self._authorization.forget_ledger(ledger_id)
 
     def start_local_reads(self, bookie_id: str) -> None:
         """Serve clients on this host that read entry logs themselves, if this is enabled and possible here."""

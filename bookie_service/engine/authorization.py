@@ -180,6 +180,12 @@ class Authorization:
         """Return what is known of a ledger."""
         return self._facts.get(ledger_id)
 
+    def forget_ledger(self, ledger_id: int) -> None:
+        """Look a ledger up again when it is next used: it was deleted, and its id may be created again."""
+        self._facts.pop(ledger_id, None)
+        for rights in self._connections.values():
+            rights.forget(ledger_id)
+
     def remember(self, facts: LedgerFacts) -> None:
         """Remember a ledger; forget the oldest ones beyond `limits.ledgers_max`."""
         if len(self._facts) >= self.limits.ledgers_max:
@@ -267,6 +273,11 @@ class ConnectionRights:
     def facts(self, ledger_id: int) -> LedgerFacts | None:
         """Return what is known of a ledger."""
         return self._facts.get(ledger_id) or self._authorization.facts(ledger_id)
+
+    def forget(self, ledger_id: int) -> None:
+        """Forget what is known of a ledger."""
+        self._facts.pop(ledger_id, None)
+        self._rights.pop(ledger_id, None)
 
     def _refresh(self) -> None:
         rules, principal = self._authorization.rules, self._client.principal

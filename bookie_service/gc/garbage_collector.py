@@ -146,12 +146,14 @@ class GarbageCollector:
         on_no_space: Callable[[], None] = lambda: None,
         clock_s: Callable[[], float] = time.monotonic,
         copies_at_once: int = 1,
+        on_dropped: Callable[[int], None] = lambda ledger_id: None,
     ) -> None:
         """`flush()` returns when everything added before is in entry logs and index; `on_failure(error)`: the index or
         the list of logs may be half changed, and the process must end. `room()`: room of the ledger directories.
         `on_no_space()`: a compaction found a disk full. `clock_s()`: measures the time between passes, and between
         compactions.
         `copies_at_once`: how many logs, of different ledger directories, compaction copies at the same time.
+        `on_dropped(id)`: a ledger has been dropped.
         """
         self._store = store
         self._compactor = compactor
@@ -161,6 +163,7 @@ class GarbageCollector:
         self._on_failure = on_failure
         self._room = room
         self._on_no_space = on_no_space
+        self._on_dropped = on_dropped
         self._thread = ThreadPoolExecutor(1, "collector")
         self._copiers = ThreadPoolExecutor(copies_at_once, "compaction") if copies_at_once > 1 else None
         self._stopping = threading.Event()
@@ -337,7 +340,9 @@ class GarbageCollector:
             await self._apart(self._store.prepare_drop, ledger_ids, (), _now_s())
         dropped = []
         async for ledger_id in _in_turns(ledger_ids):
-            dropped += self._store.drop([ledger_id])
+            for each in self._store.drop([ledger_id]):
+                dropped.append(each)
+                self._on_dropped(each)
         report.dropped_ledgers += len(dropped)
         await self._apart(self._store.sync_dropped, dropped)
         await self._apart(self._store.limbo.end, dropped)

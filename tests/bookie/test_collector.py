@@ -29,6 +29,7 @@ class Task:
         self.failures: list[BaseException] = []
         self.room = DiskRoom.ENOUGH
         self.flushes = 0
+        self.dropped: list[int] = []
         self.collector = GarbageCollector(
             bench.store,
             bench.compactor,
@@ -37,6 +38,7 @@ class Task:
             self._flush,
             self.failures.append,
             lambda: self.room,
+            on_dropped=self.dropped.append,
         )
 
     async def _flush(self) -> None:
@@ -78,6 +80,7 @@ def test_pass_that_is_asked_for_is_a_forced_one_and_its_report_goes_to_all_who_a
             reports = await asyncio.gather(*(task.collector.collect() for _ in range(3)))
             assert {(it.dropped_ledgers, it.removed_logs) for it in reports} == {(1, 1)}
             assert task.flushes == 1
+            assert task.dropped == [1]
             assert caplog.text.count("garbage collection: ") == 1
             assert (await task.collector.collect()) == PassReport()
         assert caplog.text.count("garbage collection: ") == 2, "the caller learns that nothing was to be done"

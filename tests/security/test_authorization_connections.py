@@ -58,6 +58,19 @@ def test_ledger_is_looked_up_at_first_contact_and_never_again() -> None:
     assert bookie.metadata.asked == [1]
 
 
+def test_ledger_that_was_dropped_is_looked_up_again() -> None:
+    """Its id may be created again, by another client: the earlier metadata must not give it to the earlier owner."""
+    bookie = bookie_with(1, 2)
+    peer = bookie.connect(USER)
+    assert statuses(bookie.ask(peer, adds(1, 0, [b"x"]))) == [Status.EOK]
+    bookie.metadata.ledgers[1] = facts(1, "theirs")
+    assert statuses(bookie.ask(peer, reads(1))) == [Status.EOK], "it is still the one that was looked up"
+    for dropped in (1, 7):
+        bookie.authorization.forget_ledger(dropped)
+    assert statuses(bookie.ask(peer, reads(1, 2))) == [Status.EUA, Status.ENOLEDGER]
+    assert bookie.metadata.asked == [1, 1, 2]
+
+
 @pytest.mark.parametrize("principal", [ROOT, USER], ids=str)
 def test_id_of_a_ledger_that_does_not_exist_cannot_be_taken(principal: Principal) -> None:
     """An attacker that adds to, or fences, the next ids with keys of its own would own them on this bookie."""
