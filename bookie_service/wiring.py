@@ -62,7 +62,7 @@ from bookie_service.operation.stored_counts import StoredCounts
 from bookie_service.service import BookieService, Repeating
 from bookie_service.settings import address
 from bookie_service.settings.address import BoundAddress
-from bookie_service.settings.configuration import Configuration, is_secret
+from bookie_service.settings.configuration import Configuration
 from bookie_service.settings.file_limit import allowed_open_files
 from bookie_service.settings.rules_file import RulesFile
 from bookie_service.settings.service_options import ServiceOptions
@@ -157,7 +157,7 @@ async def _parts(start: Start, bound: BoundAddress, held: contextlib.AsyncExitSt
         held.callback(trace_output.start(bookie_id))
     keys = LiveKeys(configuration, start.file, start.settings)
     keys.parts.append(partial(_apply, service))
-    _log_start(bound, configuration)
+    log_output.log_start(f"bookie {bound.bookie_id}", configuration, bookie=bound.bookie_id)
     operator = BookieOperator(bookie_id, service, keys, files)
     if rules is not None:
         operator.reload_rules = rules.reload
@@ -431,19 +431,6 @@ async def _reload_rules(operator: BookieOperator, manager: ServiceManager) -> No
         log_kept(error)
     finally:
         manager.ready(_SERVING)
-
-
-def _log_start(bound: BoundAddress, configuration: Configuration) -> None:
-    values = {key: "***" if is_secret(key) else value for key, value in sorted(configuration.values.items())}
-    attributes = {"version": VERSION, "bookie": bound.bookie_id, "pid": os.getpid(), "keys": values}
-    logger.info(
-        "bookie %s starts: bkspark %s, pid %d; keys that are set: %s",
-        bound.bookie_id,
-        VERSION,
-        os.getpid(),
-        ", ".join(f"{key}={value}" for key, value in values.items()) or "none",
-        extra={"event": "start", "attributes": attributes},
-    )
 
 
 def _log_replay(service: BookieService, seconds: float) -> None:

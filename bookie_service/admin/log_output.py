@@ -22,8 +22,12 @@ import traceback
 from typing import Any
 
 from bkspark.one_line import one_line
+from bkspark.version import VERSION
 from bookie_service.network.log_limit import DETAILS, LogLimiter
 from bookie_service.operation.audit import AUDIT, AUDIT_LOGGER
+from bookie_service.settings.configuration import Configuration, is_secret
+
+logger = logging.getLogger(__name__)
 
 TEXT = "%(asctime)s %(levelname)s %(message)s"
 INSTANCE_VARIABLE = "BKSPARK_INSTANCE"
@@ -101,6 +105,22 @@ def log_to_stderr() -> LogLimiter:
     # kazoo logs every attempt to connect; our errors report the outcome.
     logging.getLogger("bkspark.kazoo").setLevel(logging.ERROR)
     return limiter
+
+
+def log_start(what: str, configuration: Configuration, **attributes: object) -> None:
+    """Log that a server starts, with its version and the keys that are set."""
+    keys = {key: "***" if is_secret(key) else value for key, value in sorted(configuration.values.items())}
+    logger.info(
+        "%s starts: bkspark %s, pid %d; keys that are set: %s",
+        what,
+        VERSION,
+        os.getpid(),
+        ", ".join(f"{key}={value}" for key, value in keys.items()) or "none",
+        extra={
+            "event": "start",
+            "attributes": {"version": VERSION, "pid": os.getpid(), "keys": keys, **attributes},
+        },
+    )
 
 
 def use(level: str, form: str) -> None:

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import logging
 import os
 import socket
 import sys
@@ -54,6 +55,8 @@ from bookie_service.settings.arguments import (
     settings,
 )
 from bookie_service.settings.configuration import Configuration, load
+
+logger = logging.getLogger(__name__)
 
 PROGRAM = "bkspark cluster"
 
@@ -101,6 +104,7 @@ async def _autorecovery(arguments: argparse.Namespace, configuration: Configurat
     _take_signals(signals)
     stopping, held, manager = asyncio.Event(), contextlib.AsyncExitStack(), ServiceManager()
     uri, who = str(configuration.metadata_uri), this_process()
+    log_output.log_start("autorecovery", configuration, worker=who)
     recovery = AutoRecovery.of_cluster(uri, who, configuration.auto_recovery)
     commands = ClusterCommands(uri, who, configuration.auto_recovery)
     operations, registry = LongOperations(), Registry()
@@ -122,7 +126,9 @@ async def _autorecovery(arguments: argparse.Namespace, configuration: Configurat
         _tell(arguments, facts, f"autorecovery of {configuration.metadata_uri} runs (pid {os.getpid()})")
         manager.ready("repairing")
         await stopping.wait()
-        manager.stopping("a signal asked for it")
+        why = "a signal asked for it"
+        manager.stopping(why)
+        logger.info("autorecovery stops: %s", why, extra={"event": "stop", "attributes": {"reason": why}})
     finally:
         await held.aclose()
         await operations.close()

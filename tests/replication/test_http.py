@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import time
 from pathlib import Path
@@ -95,3 +96,6 @@ def test_autorecovery_serves_its_metrics_and_the_clusters_paths(zookeeper: ZooKe
     finally:
         process.stop(STOP_S)
     assert process.exit_code == 0
+    first, *_, last = (tmp_path / "log").read_text().splitlines()
+    assert re.search(rf"INFO autorecovery starts: bkspark \S+, pid {process.pid}; .*metadataServiceUri={uri}", first)
+    assert last.endswith("INFO autorecovery stops: a signal asked for it")
