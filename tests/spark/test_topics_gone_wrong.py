@@ -80,6 +80,23 @@ def test_open_ledger_that_is_listed_and_gone_is_data_lost_of_the_topic(
     assert values(read(VALUE, failOnDataLoss=False)) == [b"0"]
 
 
+def test_warning_of_entries_that_are_not_confirmed_names_what_brokers_must_set(
+    topic: StoredTopic, read: Callable, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic.ledger(numbered(0), is_open=True)
+    assert topic.writer is not None
+    topic.writer.append(numbered(1)[0])
+    assert values(read(VALUE)) == [b"0"]
+    (warning,) = [record.message for record in caplog.records if "not confirmed" in record.message]
+    assert str(topic.name) in warning
+    assert "the last 1 entries" in warning
+    assert "bookkeeperExplicitLacIntervalInMills=100" in warning
+    topic.writer.close()
+    caplog.clear()
+    assert values(read(VALUE)) == [b"0", b"1"]
+    assert not [record.message for record in caplog.records if "not confirmed" in record.message]
+
+
 @pytest.mark.parametrize("is_open", [False, True])
 def test_wrong_password_names_the_option_and_the_brokers_setting(
     topic: StoredTopic, read: Callable, is_open: bool
