@@ -344,9 +344,9 @@ def test_many_reads_after_one_fence_are_all_answered_over_several_turns() -> Non
     peers[0].sent.clear()
     for peer in peers:
         peer.received += v2.encode_reads(5, np.array([0, 1, 2, v2.LAST_ENTRY]), v2.DO_FENCING, KEY)
-    for _ in range(40):
-        served.turn()
     expected = [entry(5, entry_id) for entry_id in (0, 1, 2, 2)]
+    answer_bytes = sum(28 + len(each) for each in expected)
+    served.turns_until(lambda: all(len(peer.sent) >= answer_bytes for peer in peers))
     for peer in peers:
         found, at = [], 0
         while at < len(peer.sent):

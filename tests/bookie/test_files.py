@@ -368,7 +368,7 @@ def test_group_that_the_user_is_not_in_is_an_error_that_names_its_key(
         raise PermissionError(errno.EPERM, "not permitted")
 
     monkeypatch.setattr(os, "chown", refuse)
-    with pytest.raises(OSError, match="group 4711 of permittedFileGroup is none of this user's"):
+    with pytest.raises(OSError, match="this user is not in group 4711 of permittedFileGroup"):
         LocalFiles(4711).create_directory(str(tmp_path / "new"))
 
 

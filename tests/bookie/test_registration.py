@@ -243,7 +243,7 @@ def test_leave_reports_a_store_that_fails_and_does_not_raise(caplog: pytest.LogC
         registration = await bench.registered()
         bench.fail_writes(1)
         await registration.leave()
-        assert "left without taking the registration back" in caplog.text
+        assert "left without removing the registration" in caplog.text
         assert bench.owners() == (bench.tree.session_id, None)
 
     run(test)

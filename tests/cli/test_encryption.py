@@ -35,7 +35,7 @@ def test_a_ledger_is_written_and_read_with_keys_and_shown_without(
     assert console.text("ledger", "read", ledger, "--encryption-key-file", keys) == CLEAR
     shown = f"(encrypted with key '2026-11', {len('one in clear') + TAG_BYTES} bytes)\n"
     assert console.text("ledger", "read", ledger) == shown * 2
-    assert console.text("shell", "readledger", "-l", ledger) == shown * 2
+    assert console.text("shell", "readledger", "-l", ledger, "-m") == shown * 2
     records = console.records("ledger", "read", ledger)
     assert [(record["entry"], record["encryptedWith"]) for record in records] == [(0, "2026-11"), (1, "2026-11")]
     bookie = console.json("ledger", "show", ledger)["fragments"][0]["bookies"][0]
