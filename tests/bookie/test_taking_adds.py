@@ -199,6 +199,16 @@ def test_run_that_fits_exactly_is_taken_whole_and_one_add_more_waits() -> None:
         assert twin.read(5, count)[0] == (Status.ENOENTRY if excess else Status.EOK)
 
 
+def test_run_of_one_add_that_lacks_a_byte_of_room_waits() -> None:
+    for excess in (0, 1):
+        twin, client = new_twin(), Client()
+        add(twin, (5, 0))
+        payload = twin.store.active.room - LENGTH_BYTES - INDEX_BYTES_PER_ENTRY - 24 + excess
+        content = np.array([5, 1, -1], ">i8").tobytes() + bytes(payload)
+        octets, _ = twin._runs(client, add_frame(KEY, content))
+        assert twin.bookie._count_with_room(_batch(octets)) == 1 - excess
+
+
 def _batch(octets: np.ndarray) -> Any:
     """Return the adds of a receive buffer as a run."""
     table = scan_frames(octets.data, len(octets))
@@ -323,25 +333,55 @@ def test_bytes_of_entries_are_counted_whether_they_come_alone_or_in_a_run() -> N
     assert twin.bookie.added_bytes == 16 * size, "refused ones do not count"
 
 
-@pytest.mark.parametrize("comes_alone", [False, True])
+@pytest.mark.parametrize("at_once", [1, 6])
 def test_disks_are_looked_at_after_more_bytes_than_they_had_room_for(
-    monkeypatch: pytest.MonkeyPatch, comes_alone: bool
+    monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     twin, client, looks = new_twin(), Client(), []
     add(twin, (5, 0))
     item = LENGTH_BYTES + len(entry(5, 0))
-    twin.disks.verdict = dataclasses.replace(twin.disks.verdict, room_bytes=8 * item)
+    twin.disks.verdict = dataclasses.replace(twin.disks.verdict, room_bytes=2 * at_once * item)
     monkeypatch.setattr(twin.disks, "look", looks.append)
     twin.bookie.look_at_disks()
     assert looks == [twin.store.waiting_bytes]
-    for entry_id in range(1, 19):
-        if comes_alone:
-            assert alone(twin, client, 5, entry_id, size=len(entry(5, 0)) - 24)
+    for number in range(1, 10):
+        if at_once == 1:
+            assert alone(twin, client, 5, number, size=len(entry(5, 0)) - 24)
         else:
-            assert offer(twin, client, run_of(5, [entry_id]))
-            twin.bookie._last_adder = None
-        assert len(looks) == 1 + entry_id // 9
+            assert offer(twin, client, run_of(5, range(at_once * number, at_once * (number + 1))))
+        assert len(looks) == 1 + number // 3
         twin.settle()
+
+
+def test_times_of_adds_are_counted_once_for_each_however_they_come() -> None:
+    now = iter(range(1000, 1 << 40, 1000))
+    twin, client = new_twin(BookieOptions(serial_writer_after=2), RequestTimes(lambda: next(now))), Client()
+    times, (journal,) = twin.bookie.times, twin.bookie.times.journals
+    assert offer(twin, client, run_of(5, range(6)))
+    for entry_id in range(6, 16):
+        assert alone(twin, client, 5, entry_id)
+        settle_journals(twin)
+    assert len(journal.singles) == 8 * 8, "the last eight were committed at once"
+    times.fold()
+    histograms, row = times.whole_add
+    assert histograms.count(row) == 16
+    assert times.journal_adds[0].count(0) == 16
+    assert (
+        journal.written_bytes
+        == sum(len(each) + LENGTH_BYTES for each in (*[entry(5, 0)] * 6, *[bytes(24 + 7)] * 10)) + len(KEY) + 8
+    )
+
+
+def test_lone_adds_are_folded_into_the_histograms_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bookie_service.engine.bookie.SINGLES_MAX", 24)
+    now = iter(range(1000, 1 << 40, 1000))
+    twin, client = new_twin(BookieOptions(serial_writer_after=0), RequestTimes(lambda: next(now))), Client()
+    twin.store.create_ledger(5, KEY)
+    noted = []
+    for entry_id in range(7):
+        assert alone(twin, client, 5, entry_id)
+        noted.append(len(twin.bookie.times.journals[0].singles))
+    assert noted == [8, 16, 0, 8, 16, 0, 8]
 
 
 # ---- what is refused ----
@@ -371,6 +411,26 @@ def test_each_add_of_a_run_gets_its_own_answer_and_only_accepted_ones_are_stored
         held = [(5, 1), (5, 3), (6, 2), (7, 0)]
         assert [reopened.read(*each)[2] for each in held] == [entry(*each) for each in held]
         assert [reopened.read(*each)[0] for each in ((6, 1), (5, 2), (7, 1))] == [Status.ENOENTRY] * 3
+
+
+def test_ledger_in_limbo_takes_recovery_adds_alone() -> None:
+    twin = new_twin()
+    add(twin, (5, 0))
+    twin.store.limbo.begin([5, 6])
+    assert add(twin, (5, 1)) == [Status.EUA]
+    assert add(twin, (6, 0)) == [Status.EUA]
+    assert add(twin, (5, 1), (6, 0), flags=v2.RECOVERY_ADD) == [Status.EOK] * 2
+    assert add(twin, (7, 0)) == [Status.EOK]
+
+
+def test_read_only_bookie_takes_adds_of_a_recovery_while_there_is_a_reserve() -> None:
+    twin = new_twin()
+    twin.disks.set_read_only("an operator")
+    twin.bookie.look_at_disks()
+    flags = v2.RECOVERY_ADD | v2.HIGH_PRIORITY
+    assert add(twin, (5, 0), (5, 1), flags=flags) == [Status.EOK] * 2
+    twin.disks.verdict = dataclasses.replace(twin.disks.verdict, takes_recovery_adds=False)
+    assert add(twin, (5, 2), (5, 3), flags=flags) == [Status.EREADONLY] * 2
 
 
 def test_run_of_refused_adds_is_answered_at_once_and_begins_no_ledger() -> None:
@@ -482,7 +542,8 @@ def test_unknown_ledgers_begin_up_to_the_last_byte_of_the_write_cache_and_then_w
     twin, fencing = new_twin(), Client()
     next_entry = leave_room(twin, 0)
     assert offer_fence(twin, fencing, 6)
-    assert not twin.checkpoints.is_idle, "a flush makes room for the ledger"
+    (begun,) = twin.checkpoints._queue
+    assert not begun.flush.advances_checkpoint, "a flush makes room for the ledger, and moves no mark"
     leave_room(twin, 1, next_entry)
     assert offer_fence(twin, fencing, 7)
     assert twin.store.active.room <= 0

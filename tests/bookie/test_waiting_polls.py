@@ -223,7 +223,9 @@ def test_other_rules_refuse_the_polls_that_wait_for_ledgers_they_do_not_allow() 
     bench.polls.review()
     assert refused[0].events == []
     bench.polls.forget(gone.client)
-    turns = 0
+    bench.turn()
+    assert [bool(poll.events) for poll in refused] == [True, True, False], "those that wait longest come first"
+    turns = 1
     while bench.queue:
         bench.turn()
         turns += 1
