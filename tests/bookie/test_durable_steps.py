@@ -5,20 +5,25 @@ A killed process leaves files and names that are there, but not durable: `copied
 
 from __future__ import annotations
 
+import errno
 import struct
+from collections.abc import Callable
 from random import Random
 
 import numpy as np
 import pytest
 
+from bkspark.wire.flags import RECOVERY_ADD
 from bkspark.wire.status import Status
 from bookie_service.formats import compaction as intent_format
 from bookie_service.formats import entry_log as log_format
+from bookie_service.formats import index as index_format
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats.compaction import Intent
 from bookie_service.formats.journal import RecordKind
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage.index.manifest import IndexManifestWriter
+from bookie_service.storage.index.per_ledger import PageOptions, PerLedgerIndex
 from bookie_service.storage.journal.checkpoint import Marks
 from bookie_service.storage.journal.journal import Journal, JournalOptions, Record
 from bookie_service.storage.journal.replay import replay_journal
@@ -353,3 +358,154 @@ def test_intent_of_a_compaction_is_durable_before_the_index_moves_and_forgotten_
     assert log_format.file_name(log_id) not in cut(twin.disk).names(directories[0])
     compactor.forget_intent()
     assert not cut(twin.disk).exists(path)
+
+
+# ---- many files, and disks that fail ----
+
+
+@pytest.mark.parametrize("singly_max", [0, 3, 20])
+def test_index_files_are_durable_however_many_are_synced_one_by_one_and_stay_open_no_longer(singly_max: int) -> None:
+    pages = PageOptions(files_synced_singly_max=singly_max)
+    store = StoreOptions(cache_half_bytes=6144, append=AppendOptions(2600), open_files_max=4, pages=pages)
+    setup = Setup(store=store)
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    held = [(ledger_id, entry_id) for entry_id in range(2) for ledger_id in range(4, 16)]
+    for number, each in enumerate(held):
+        assert add(twin, each) == [Status.EOK]
+        if number == 11:
+            twin.checkpoint()
+    twin.checkpoint()
+    index = twin.store.index
+    assert isinstance(index, PerLedgerIndex)
+    assert not index._writer._written, "no file stays open after its sync"
+    reopened = restarted(twin)
+    assert [reopened.read(*each)[2] for each in held] == [entry(*each) for each in held]
+    assert not reopened.store.any_in_doubt()
+
+
+@pytest.mark.parametrize(
+    ("singly_max", "operation", "what"),
+    [
+        (20, "sync_data", ".idx"),
+        (20, "sync_directory", "/0/4"),
+        (0, "sync_file_system", "/ledgers0"),
+        (0, "write", ".idx"),
+        (20, "write", "indexFiles"),
+        (20, "sync_data", "indexFiles"),
+        (20, "sync_data", ".log"),
+        (20, "rename", "lastMark"),
+    ],
+)
+def test_flush_of_which_one_step_fails_moves_no_mark_and_the_journal_keeps_everything(
+    singly_max: int, operation: str, what: str
+) -> None:
+    pages = PageOptions(files_synced_singly_max=singly_max)
+    store = StoreOptions(cache_half_bytes=6144, append=AppendOptions(2600), open_files_max=4, pages=pages)
+    setup = Setup(store=store)
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    add(twin, (5, 0), (5, 1))
+    twin.checkpoint()
+    before = Marks(SimulatedFiles(twin.disk), ["/ledgers0/current"]).read(0)
+    held = [(ledger_id, entry_id) for ledger_id in (4, 5, 6) for entry_id in range(2, 5)]
+    assert add(twin, *held) == [Status.EOK] * len(held)
+    failed: list[str] = []
+
+    def fault(asked: str, path: str) -> OSError | None:
+        if asked != operation or what not in path:
+            return None
+        failed.append(path)
+        return OSError(errno.EIO, "Input/output error", path)
+
+    twin.disk.fault = fault
+    with pytest.raises(OSError, match="Input/output error"):
+        twin.checkpoint()
+    assert failed
+    twin.disk.fault = None
+    assert Marks(cut(twin.disk), ["/ledgers0/current"]).read(0) == before
+    reopened = restarted(twin)
+    assert [reopened.read(*each)[2] for each in held] == [entry(*each) for each in held]
+
+
+# ---- what a flush writes, and in which order ----
+
+
+def operations_of(twin: BookieTwin, act: Callable[[], object]) -> list[tuple[str, str]]:
+    """Return what was done with files while something was done: (operation, name of the file or directory)."""
+    found: list[tuple[str, str]] = []
+    twin.disk.before_operation = lambda operation, path: found.append((operation, path.rpartition("/")[2]))
+    act()
+    twin.disk.before_operation = None
+    return found
+
+
+def test_flush_touches_the_index_files_of_changed_ledgers_alone() -> None:
+    twin = twin_of()
+    for ledger_id in (4, 5):
+        add(twin, (ledger_id, 0))
+    fence(twin, 4)
+    twin.checkpoint()
+    add(twin, (5, 1))
+    touched = operations_of(twin, twin.checkpoint)
+    assert not [each for each in touched if each[1] in ("4.idx", "4")]
+    assert [operation for operation, name in touched if name == "5.idx"] == ["write", "sync_data"]
+    assert not [each for each in touched if each[0] == "sync_directory" and each[1] != "current"]
+    fence(twin, 5)
+    twin.checkpoint()
+    add(twin, (4, 1), flags=RECOVERY_ADD)
+    touched = operations_of(twin, twin.checkpoint)
+    assert not [each for each in touched if each[1] == "5.idx"]
+
+
+def test_changed_header_is_durable_in_one_slot_before_the_other_is_written() -> None:
+    twin = twin_of()
+    add(twin, (5, 0))
+    twin.checkpoint()
+    fence(twin, 5)
+    touched = operations_of(twin, twin.checkpoint)
+    assert [operation for operation, name in touched if name == "5.idx"] == ["write", "sync_data"] * 2
+    data = cut(twin.disk).read_all("/ledgers0/current/0/5/5.idx")
+    for lost in index_format.LAYOUT.slots_at:
+        damaged = bytearray(data)
+        damaged[lost : lost + index_format.SLOT_BYTES] = bytes(index_format.SLOT_BYTES)
+        header = index_format.decode_header(bytes(damaged), 5)
+        assert header is not None
+        assert header.fenced
+
+
+class Killed(BaseException):
+    """Ends the process between two operations."""
+
+
+@pytest.mark.parametrize("directories", [1, 2])
+def test_kill_at_any_step_of_a_flush_and_a_power_cut_after_the_next_start_lose_nothing(directories: int) -> None:
+    held = [(ledger_id, entry_id) for entry_id in range(3) for ledger_id in (4, 5, 6)]
+    step = 0
+    is_killed = True
+    while is_killed:
+        twin = twin_of(directories=directories)
+        assert add(twin, *held[:3]) == [Status.EOK] * 3
+        twin.checkpoint()
+        assert add(twin, *held[3:], (300, 0)) == [Status.EOK] * 7
+        fence(twin, 5)
+        left = step
+
+        def kill(_: str, __: str) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Killed
+
+        twin.disk.before_operation = kill
+        try:
+            twin.checkpoint()
+            is_killed = False
+        except Killed:
+            pass
+        left_over = crash_image(twin.disk, Loss.KEPT, Random(1))
+        started = BookieTwin(left_over, twin.setup, twin.history.after_crash())
+        again = restarted(started)
+        assert [again.read(*each)[2] for each in (*held, (300, 0))] == [entry(*each) for each in (*held, (300, 0))]
+        assert again.header(5).fenced
+        assert not again.store.any_in_doubt()
+        step += 2
+    assert step > 20
