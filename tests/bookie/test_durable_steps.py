@@ -225,6 +225,51 @@ def test_marker_of_a_run_is_durable_from_its_beginning_to_its_end() -> None:
         assert cut(disk).names(path) == []
 
 
+def test_replaced_file_has_its_old_or_its_new_content_whenever_the_power_fails() -> None:
+    old, new = b"old" * 300, b"new" * 500
+    disk = new_disk("/a")
+    files = SimulatedFiles(disk)
+    files.replace("/a/list", old)
+    assert cut(disk).read_all("/a/list") == old
+    images: list[SimulatedDisk] = []
+    disk.before_operation = lambda *_: images.extend(
+        crash_image(disk, loss, Random(seed)) for loss in Loss for seed in range(5)
+    )
+    files.create("/a/list.new").close()
+    files.replace("/a/list", new)
+    disk.before_operation = None
+    assert {SimulatedFiles(image).read_all("/a/list") for image in images} == {old, new}
+    assert cut(disk).read_all("/a/list") == new
+    assert files.names("/a") == ["list"]
+
+
+@pytest.mark.parametrize("operation", ["create", "write", "sync_data", "rename"])
+def test_list_that_cannot_be_written_is_as_before_and_is_written_later(operation: str) -> None:
+    disk = new_disk("/a")
+    files = SimulatedFiles(disk)
+    limbo, tombstones, manifest = Limbo(files, ["/a"]), Tombstones(files, ["/a"]), IndexManifestWriter(files, ["/a"])
+    limbo.begin([3])
+    tombstones.remember([7], 1000)
+    disk.fault = lambda asked, path: OSError(errno.ENOSPC, "No space", path) if asked == operation else None
+    for change in (
+        lambda: limbo.begin([5]),
+        lambda: limbo.end([3]),
+        lambda: tombstones.remember([8], 1000),
+        lambda: manifest.note({1: 1024}),
+    ):
+        with pytest.raises(OSError, match="No space"):
+            change()
+    disk.fault = None
+    assert (limbo.ledger_ids.tolist(), 7 in tombstones, 8 in tombstones) == ([3], True, False)
+    assert Limbo(cut(disk), ["/a"]).ledger_ids.tolist() == [3]
+    limbo.begin([5])
+    tombstones.remember([8], 1000)
+    manifest.note({})
+    assert Limbo(cut(disk), ["/a"]).ledger_ids.tolist() == [3, 5]
+    assert all(each in Tombstones(cut(disk), ["/a"]) for each in (7, 8))
+    assert IndexManifestWriter(cut(disk), ["/a"]).least_bytes(1) == 1024, "what was refused is written with the next"
+
+
 # ---- entry logs ----
 
 
