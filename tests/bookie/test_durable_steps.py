@@ -408,8 +408,13 @@ def test_intent_of_a_compaction_is_durable_before_the_index_moves_and_forgotten_
 # ---- many files, and disks that fail ----
 
 
+@pytest.mark.parametrize("syncs_file_systems", [True, False])
 @pytest.mark.parametrize("singly_max", [0, 3, 20])
-def test_index_files_are_durable_however_many_are_synced_one_by_one_and_stay_open_no_longer(singly_max: int) -> None:
+def test_index_files_are_durable_however_many_are_synced_one_by_one_and_stay_open_no_longer(
+    monkeypatch: pytest.MonkeyPatch, singly_max: int, syncs_file_systems: bool
+) -> None:
+    if not syncs_file_systems:
+        monkeypatch.setattr(SimulatedFiles, "open_file_system", lambda files, path: None)
     pages = PageOptions(files_synced_singly_max=singly_max)
     store = StoreOptions(cache_half_bytes=6144, append=AppendOptions(2600), open_files_max=4, pages=pages)
     setup = Setup(store=store)
