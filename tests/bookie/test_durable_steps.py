@@ -110,6 +110,7 @@ def test_durability_marker_is_itself_durable_and_is_written_once() -> None:
     disk = new_disk("/a")
     journal = Journal(SimulatedFiles(disk), "/a", SMALL, JournalPosition(0, 0))
     journal.append([record(0)])
+    journal.append([record(1)], deferred=True)
     end = journal.end
     journal.write_durability_marker()
     marked = journal.end
@@ -136,6 +137,26 @@ def test_next_file_of_a_journal_is_durable_with_its_name_before_it_takes_a_recor
     journal.append([record(6)], deferred=True)
     journal._go_on()
     assert replayed(cut(disk)) == bodies(*range(7)), "the next file says that all of the one before it is durable"
+
+
+def test_journal_whose_file_is_followed_by_another_starts_whenever_the_power_fails() -> None:
+    disk = new_disk("/a")
+    journal = Journal(SimulatedFiles(disk), "/a", SMALL, JournalPosition(0, 0))
+    journal.append([record(0)])
+    journal.append([record(1)], deferred=True)
+    end = journal.end.offset
+    images: list[SimulatedDisk] = []
+    disk.before_operation = lambda *_: images.extend(crash_image(disk, loss, Random(1)) for loss in Loss)
+    journal._go_on()
+    disk.before_operation = None
+    for image in images:
+        assert replayed(SimulatedFiles(image)) in (bodies(0), bodies(0, 1))
+    path = f"/a/{journal_format.file_name(1)}"
+    data = cut(disk).read_all(path)
+    header = journal_format.decode_record_header(data, end, file_id=1, offset=end)
+    assert header is not None
+    assert header.kind == RecordKind.FOLLOWED
+    assert len(data) == end + journal_format.RECORD_HEADER_BYTES, "space that was reserved after it is free again"
 
 
 def test_closed_journal_has_no_reserved_space_after_its_last_record() -> None:
@@ -520,6 +541,16 @@ def test_changed_header_is_durable_in_one_slot_before_the_other_is_written() -> 
         header = index_format.decode_header(bytes(damaged), 5)
         assert header is not None
         assert header.fenced
+
+
+def test_directories_that_a_killed_process_made_are_durable_before_the_first_add_is_answered() -> None:
+    setup = Setup()
+    disk = setup.new_disk()
+    for path in (*setup.journal_paths, *setup.ledger_paths):
+        SimulatedFiles(disk).create_directory(f"{path}/current")
+    twin = BookieTwin(disk, setup, History())
+    assert add(twin, (5, 0)) == [Status.EOK]
+    assert restarted(twin).read(5, 0)[2] == entry(5, 0)
 
 
 class Killed(BaseException):
