@@ -25,13 +25,14 @@ from bookie_service.gc import gc_policy
 from bookie_service.gc.gc_policy import OFF, CompactionLevel, LogUsage
 from bookie_service.storage.disks import DiskRoom
 from bookie_service.storage.io.files import File, LocalFiles
-from bookie_service.storage.ledgers.tombstones import KEPT_S, Tombstones
+from bookie_service.storage.ledgers.tombstones import Tombstones
 from tests.bookie.collecting import UNLIMITED, Bench, item, without_limits
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.test_extents import ReadCountingFiles
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 
 MINOR, MAJOR = CompactionLevel(0.2, 10), CompactionLevel(0.8, 100)
+SEVEN_DAYS_S = 604_800
 
 # ---- rules ----
 
@@ -140,9 +141,9 @@ def test_intent_and_tombstones_survive_encoding_and_no_damage() -> None:
 def test_tombstones_are_kept_for_seven_days(tmp_path: Path) -> None:
     tombstones = Tombstones(LocalFiles(), [str(tmp_path)])
     tombstones.remember([5], 1000)
-    tombstones.remember([6], 1000 + KEPT_S - 1)
+    tombstones.remember([6], 1000 + SEVEN_DAYS_S - 1)
     assert 5 in Tombstones(LocalFiles(), [str(tmp_path)])
-    tombstones.remember([], 1000 + KEPT_S)
+    tombstones.remember([], 1000 + SEVEN_DAYS_S)
     again = Tombstones(LocalFiles(), [str(tmp_path)])
     assert (5 in again, 6 in again, again.notice) == (False, True, None)
     (tmp_path / tombstone_format.FILE_NAME).write_bytes(b"garbage")

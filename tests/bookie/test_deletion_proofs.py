@@ -23,7 +23,7 @@ from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
 from bookie_service.gc import gc_policy
 from bookie_service.gc.deletion_proofs import DeletionProofs
 from bookie_service.gc.garbage_collector import CollectionOptions
-from bookie_service.gc.gc_policy import BRAKE_PASSES, MissingLedgers
+from bookie_service.gc.gc_policy import MissingLedgers
 from bookie_service.storage.ledgers.base import StoreOptions
 from tests.bookie.collecting import OF_OTHERS, UNLIMITED, Bench, FakeCluster
 from tests.crash.history import History
@@ -32,6 +32,8 @@ from tests.crash.twins import BookieTwin, Sent, Setup
 
 URI = MetadataUri.parse("zk://h/ledgers")
 US = "us:1"
+PASSES = 12
+"""As the documentation says: a ledger that the brake holds is dropped when it was missing in so many passes."""
 
 # ---- rules ----
 
@@ -287,11 +289,11 @@ def test_z10_ledgers_that_the_brake_holds_go_when_they_are_missing_in_many_passe
     the brake."""
     bench = with_ledgers(tmp_path, 60)
     bench.delete(*range(50))
-    held = bench.collect_in_passes(BRAKE_PASSES)
+    held = bench.collect_in_passes(PASSES)
     assert held.dropped_ledgers == 0
     assert "50 of 60 ledgers of this bookie with entries are not in the metadata store" in held.kept_because
     assert bench.collect().dropped_ledgers == 0, "the brake holds for a pass that is asked for, too"
-    assert bench.collect_in_passes(BRAKE_PASSES + 1).dropped_ledgers == 50
+    assert bench.collect_in_passes(PASSES + 1).dropped_ledgers == 50
     assert bench.store.index.ledger_ids().tolist() == list(range(50, 60))
     bench.store.close()
 
@@ -301,16 +303,16 @@ def test_z10_restart_gives_the_operator_the_whole_time_again(tmp_path: Path) -> 
     bench = with_ledgers(tmp_path, 60)
     bench.delete(*range(50))
     for _ in range(2):
-        assert bench.collect_in_passes(BRAKE_PASSES).dropped_ledgers == 0
+        assert bench.collect_in_passes(PASSES).dropped_ledgers == 0
         bench.reopen(cleanly=True)
-    assert bench.collect_in_passes(BRAKE_PASSES + 1).dropped_ledgers == 50
+    assert bench.collect_in_passes(PASSES + 1).dropped_ledgers == 50
     bench.store.close()
 
 
 def test_z10_nothing_is_ever_dropped_while_the_metadata_store_lists_no_ledger(tmp_path: Path) -> None:
     bench = with_ledgers(tmp_path, 3)
     bench.cluster.existing = set()
-    report = bench.collect_in_passes(3 * BRAKE_PASSES)
+    report = bench.collect_in_passes(3 * PASSES)
     assert report.dropped_ledgers == 0
     assert "the metadata store lists no ledger at all, and this bookie has 3 with entries" in report.kept_because
     assert bench.cluster.direct_reads == []
@@ -323,7 +325,7 @@ def test_one_restored_backup_drops_nothing_at_once(tmp_path: Path) -> None:
     bench = with_ledgers(tmp_path, 100)
     newer = set(range(70, 100))
     bench.cluster.existing -= newer
-    assert bench.collect_in_passes(BRAKE_PASSES).dropped_ledgers == 0
+    assert bench.collect_in_passes(PASSES).dropped_ledgers == 0
     bench.cluster.existing |= newer
     assert bench.collect_in_passes(3).dropped_ledgers == 0
     assert len(bench.store.index.ledger_ids()) == 100

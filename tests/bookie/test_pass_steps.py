@@ -1,0 +1,267 @@
+"""The steps of one pass of garbage collection, in their order, and which compaction is due at which time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bkspark.errors import BookKeeperError
+from bookie_service.formats import tombstones as tombstone_format
+from bookie_service.gc.garbage_collector import SUSPENDED, CollectionOptions, GarbageCollector
+from bookie_service.gc.gc_policy import OFF, CompactionLevel
+from bookie_service.storage.disks import DiskRoom
+from tests.bookie.collecting import UNLIMITED, Bench
+from tests.bookie.faulty_files import FaultyFiles
+
+MINOR, MAJOR = CompactionLevel(0.2, 10.0), CompactionLevel(0.8, 100.0)
+OFTEN = replace(UNLIMITED, interval_s=5.0, minor=MINOR, major=MAJOR)
+
+
+class Clocked:
+    """A collector over a bench, whose clock and disks are what a test says."""
+
+    def __init__(self, bench: Bench, options: CollectionOptions) -> None:
+        self.now_s = 0.0
+        self.room = DiskRoom.ENOUGH
+        self.dropped: list[int] = []
+        self.collector = GarbageCollector(
+            bench.store,
+            bench.compactor,
+            bench.cluster,
+            options,
+            bench.flush_all,
+            lambda error: None,
+            lambda: self.room,
+            clock_s=lambda: self.now_s,
+            on_dropped=self.dropped.append,
+        )
+
+
+def with_collector(bench: Bench, options: CollectionOptions, test: Callable[[Clocked], Awaitable[None]]) -> None:
+    async def run() -> None:
+        clocked = Clocked(bench, options)
+        try:
+            await test(clocked)
+        finally:
+            await clocked.collector.stop()
+
+    asyncio.run(run())
+    bench.store.close()
+
+
+# ---- which compaction ----
+
+
+def test_compactions_come_at_their_intervals_and_a_major_one_counts_as_a_minor_one(tmp_path: Path) -> None:
+    async def test(clocked: Clocked) -> None:
+        found = []
+        for now_s in (9.9, 10, 15, 19.9, 20, 99, 100, 109.9, 110, 199.9, 200):
+            clocked.now_s = now_s
+            found.append((now_s, clocked.collector._level(False, True, True)))
+        assert found == [
+            (9.9, OFF),
+            (10, MINOR),
+            (15, OFF),
+            (19.9, OFF),
+            (20, MINOR),
+            (99, MINOR),
+            (100, MAJOR),
+            (109.9, OFF),
+            (110, MINOR),
+            (199.9, MINOR),
+            (200, MAJOR),
+        ]
+
+    with_collector(Bench(tmp_path), OFTEN, test)
+
+
+@pytest.mark.parametrize(
+    ("may_major", "may_minor", "level"),
+    [(True, True, MAJOR), (True, False, MAJOR), (False, True, MINOR), (False, False, OFF)],
+)
+def test_requested_compaction_is_the_one_that_was_asked_for_and_is_not_suspended(
+    tmp_path: Path, may_major: bool, may_minor: bool, level: CompactionLevel
+) -> None:
+    async def test(clocked: Clocked) -> None:
+        collector = clocked.collector
+        assert collector._level(True, may_major, may_minor) == level
+        collector.status.is_minor_suspended, collector.status.is_major_suspended = not may_minor, not may_major
+        assert collector._level(True, True, True) == level
+        clocked.now_s = 1000
+        assert collector._level(False, True, True) == level
+
+    with_collector(Bench(tmp_path), OFTEN, test)
+
+
+def test_full_disks_delay_compaction_and_it_comes_when_there_is_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(clocked: Clocked) -> None:
+        clocked.now_s = 100
+        clocked.room = DiskRoom.FULL
+        assert [clocked.collector._level(False, True, True) for _ in range(3)] == [OFF] * 3
+        clocked.room = DiskRoom.SCARCE
+        assert clocked.collector._level(False, True, True) == MINOR
+        clocked.room = DiskRoom.ENOUGH
+        assert clocked.collector._level(False, True, True) == MAJOR, "the minor one did not count as a major one"
+
+    with_collector(Bench(tmp_path), OFTEN, test)
+    assert caplog.text.count("compaction waits until there is more room on the disks") == 1
+
+
+def test_full_disks_are_compacted_at_each_pass_where_that_is_configured(tmp_path: Path) -> None:
+    async def test(clocked: Clocked) -> None:
+        assert clocked.collector._level(False, True, True) == OFF
+        clocked.room = DiskRoom.FULL
+        assert [clocked.collector._level(False, True, True) for _ in range(2)] == [MAJOR] * 2
+
+    with_collector(Bench(tmp_path), replace(OFTEN, compact_when_full=True), test)
+
+
+def test_other_options_keep_the_interval_of_passes_and_the_brake(tmp_path: Path) -> None:
+    async def test(clocked: Clocked) -> None:
+        wanted = replace(OFTEN, interval_s=7.0, deleted_share_max=0.9, minor=CompactionLevel(0.3, 10.0))
+        clocked.collector.set_options(wanted)
+        assert clocked.collector.options == replace(wanted, interval_s=5.0, deleted_share_max=0.2)
+        clocked.now_s = 10
+        assert clocked.collector._level(False, True, True) == CompactionLevel(0.3, 10.0)
+        clocked.collector.status.is_suspended = True
+        with pytest.raises(BookKeeperError, match=SUSPENDED):
+            await clocked.collector.collect()
+
+    with_collector(Bench(tmp_path), OFTEN, test)
+
+
+# ---- the pass ----
+
+
+def test_ledgers_of_other_bookies_are_looked_for_at_exactly_their_interval(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+
+    async def test(clocked: Clocked) -> None:
+        for ledger_id, now_s, is_dropped in ((1, 99.9, False), (1, 100.0, True), (2, 199.9, False), (2, 200.0, True)):
+            bench.put(ledger_id, range(1))
+            bench.flush()
+            bench.cluster.on_other_bookies = {ledger_id}
+            clocked.now_s = now_s
+            report = await clocked.collector.run_pass(is_forced=False)
+            assert (now_s, report.dropped_ledgers) == (now_s, int(is_dropped))
+        assert clocked.dropped == [1, 2]
+
+    with_collector(bench, replace(OFTEN, overreplicated_interval_s=100.0), test)
+
+
+def test_log_that_is_completed_while_a_pass_counts_is_kept(tmp_path: Path) -> None:
+    """Logs are listed first: a ledger of a log that is listed is then in the list of ledgers."""
+    bench = Bench(tmp_path)
+    bench.put(1, range(3))
+    bench.flush()
+    rotated = bench.store.logs.rotated
+
+    def complete_and_list() -> list[int]:
+        bench.store.logs.rotated = rotated  # type: ignore[method-assign]
+        bench.put(2, range(3))
+        bench.flush()
+        bench.store.seal_logs()
+        return rotated()
+
+    async def test(clocked: Clocked) -> None:
+        bench.store.logs.rotated = complete_and_list  # type: ignore[method-assign]
+        report = await clocked.collector.run_pass(is_forced=False)
+        assert (report.removed_logs, bench.holds(1, range(3)), bench.holds(2, range(3))) == (0, True, True)
+        assert clocked.collector.status.ledgers == 2
+
+    with_collector(bench, OFTEN, test)
+
+
+def test_fences_are_noted_durably_before_anything_of_their_ledgers_is_removed(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    bench = Bench(tmp_path, files)
+    for ledger_id in (1, 2, 3):
+        bench.put(ledger_id, range(3))
+    ledger = bench.store.ledger(2)
+    assert ledger is not None
+    bench.store.fence(ledger)
+    bench.flush()
+    bench.delete(1, 2)
+    files.operations.clear()
+
+    async def test(clocked: Clocked) -> None:
+        report = await clocked.collector.run_pass(is_forced=True)
+        assert (report.dropped_ledgers, sorted(clocked.dropped)) == (2, [1, 2])
+        done = [(operation, path.rpartition("/")[2]) for operation, path in files.operations]
+        noted = done.index(("rename", tombstone_format.FILE_NAME))
+        assert all(noted < done.index(("remove", f"{ledger_id}.idx")) for ledger_id in (1, 2))
+        assert [each in bench.store.tombstones for each in (1, 2, 3)] == [False, True, False]
+
+    with_collector(bench, UNLIMITED, test)
+
+
+def test_pass_counts_logs_ledgers_and_bytes_as_it_found_them(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    for ledger_id, count in ((1, 10), (2, 30)):
+        bench.put(ledger_id, range(count))
+    bench.flush()
+    bench.store.seal_logs()
+    bench.put(3, range(20))
+    bench.flush()
+    bench.store.seal_logs()
+    bench.put(4, range(20))
+    bench.flush()
+    bench.store.seal_logs()
+    bench.drop(2, 4)
+    item_bytes = 4 + 16 + 100
+
+    async def test(clocked: Clocked) -> None:
+        status = clocked.collector.status
+        await clocked.collector.run_pass(is_forced=False)
+        assert (status.logs, status.ledgers) == (3, 2)
+        assert status.live_bytes == 30 * item_bytes
+        assert status.deleted_bytes == 20 * item_bytes
+        # Shares of live bytes: 0.25, 1 and 0.
+        assert status.usage_counts[0] == 1
+        assert status.usage_counts[2] == 2
+        assert status.usage_counts[9] == 3
+        assert len(bench.log_paths) == 2
+        log_bytes = status.log_bytes
+        await clocked.collector.run_pass(is_forced=False)
+        assert (status.logs, status.live_bytes) == (2, 30 * item_bytes)
+        assert status.log_bytes == log_bytes - status.deleted_bytes
+
+    with_collector(bench, OFTEN, test)
+
+
+def test_rewritten_logs_are_counted_with_the_bytes_that_they_free(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    for ledger_id, count in ((1, 10), (2, 30)):
+        bench.put(ledger_id, range(count))
+    bench.flush()
+    bench.store.seal_logs()
+    bench.drop(2)
+
+    async def test(clocked: Clocked) -> None:
+        status = clocked.collector.status
+        seen: list[str] = []
+        rewrite = bench.compactor.rewrite
+
+        def watched(*arguments: object) -> int | None:
+            seen.append(status.compacting)
+            return rewrite(*arguments)  # type: ignore[arg-type]
+
+        bench.compactor.rewrite = watched  # type: ignore[method-assign]
+        clocked.now_s = 10
+        assert (await clocked.collector.run_pass(is_forced=False)).compacted_logs == 0
+        assert (status.minor_count, status.major_count, seen) == (1, 0, [])
+        clocked.now_s = 100
+        report = await clocked.collector.run_pass(is_forced=False)
+        assert (status.minor_count, status.major_count, seen, status.compacting) == (1, 1, ["major"], "")
+        assert report.compacted_logs == 1
+        assert report.freed_bytes == status.compacted_bytes == 30 * (4 + 16 + 100)
+        assert status.major_at_ms > status.minor_at_ms - 1 > 0
+        assert bench.holds(1, range(10))
+
+    with_collector(bench, OFTEN, test)
