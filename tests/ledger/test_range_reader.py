@@ -120,7 +120,7 @@ def test_bookie_that_answers_takes_the_place_of_the_preferred_one_that_does_not(
     play([fails, holds(9), holds(9)], test)
 
 
-def test_reader_without_a_preference_gets_none_from_the_bookies_that_answer() -> None:
+def test_reader_without_a_preference_keeps_the_order_of_the_ensemble() -> None:
     async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
         reader = reader_of(pool, bookies, preferred=None)
         for _ in range(3):

@@ -160,7 +160,7 @@ def test_bookies_that_refuse_load_are_asked_again_and_lose_no_entry() -> None:
 
 
 def test_close_names_the_bookie_that_got_the_entries_when_another_one_failed() -> None:
-    """Of 25 entries in three windows; the failed bookie refuses the adds of the first one, and is replaced once."""
+    """25 entries, in three windows: the failed bookie refuses the adds of the first one, and is replaced once."""
 
     def refuse(asked: Asked) -> int | None:
         return Status.EIO if asked.opcode == v2.ADD else None
