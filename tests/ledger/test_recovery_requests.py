@@ -138,6 +138,49 @@ def test_wrong_password_at_one_entry_is_decisive_whatever_failed_before_it() -> 
     with_bookies(Holder(range(3), refuse=refuse), Holder(range(3)))(test)
 
 
+def test_wrong_password_at_the_fence_of_one_bookie_is_decisive() -> None:
+    async def test(world: World, one: HostileBookie, other: HostileBookie) -> None:
+        ledger_id = await world.ledger(one, other, quorums=(2, 2, 1))
+        with pytest.raises(UnauthorizedAccess, match=f"bookie {other.id} refuses to fence ledger {ledger_id}"):
+            await world.client(net=PATIENT).recover(ledger_id)
+
+    with_bookies(Holder(range(3)), Holder(range(3), fence=Status.EUA))(test)
+
+
+def test_recovery_that_cannot_fence_names_the_first_bookie_that_failed_and_why() -> None:
+    async def test(world: World, one: HostileBookie, other: HostileBookie) -> None:
+        ledger_id = await world.ledger(one, other, quorums=(2, 2, 1))
+        with pytest.raises(LedgerRecoveryFailed, match=f"{other.id}: answered with status {int(Status.EIO)}") as raised:
+            await world.client(net=PATIENT).recover(ledger_id)
+        assert raised.value.bookie == other.id
+        gone = one.id
+        await one.__aexit__()
+        ledger_id = await world.ledger(other, metadata=LedgerMetadata(1, 1, 1, (Fragment(0, (gone,)),)))
+        with pytest.raises(LedgerRecoveryFailed, match=gone) as raised:
+            await world.client(net=PATIENT).recover(ledger_id)
+        assert raised.value.bookie == gone
+
+    with_bookies(Holder(range(3)), Holder(range(3), fence=Status.EIO))(test)
+
+
+def test_recovery_that_is_cancelled_ends_all_its_work() -> None:
+    """Its only bookie refuses load, so that it would ask for ever."""
+
+    async def test(world: World, bookie: HostileBookie) -> None:
+        ledger_id = await world.ledger(bookie)
+        before = asyncio.all_tasks()
+        recovering = asyncio.ensure_future(world.client(net=PATIENT).recover(ledger_id))
+        while len(bookie.asked) < 3:
+            await asyncio.sleep(0.005)
+        recovering.cancel()
+        await asyncio.gather(recovering, return_exceptions=True)
+        async with asyncio.timeout(10):
+            while any("Driver._run" in str(task.get_coro()) for task in asyncio.all_tasks() - before):
+                await asyncio.sleep(0.005)
+
+    with_bookies(Holder(range(3), refuse=lambda asked: Status.ETOOMANYREQUESTS))(test)
+
+
 def test_bookies_that_refuse_load_are_asked_again_and_lose_no_entry() -> None:
     """Each refuses the first fence and the first read of each entry."""
 
