@@ -135,7 +135,7 @@ def test_wrong_password_at_one_entry_is_decisive_whatever_failed_before_it() -> 
             await world.client(net=PATIENT).recover(ledger_id)
         assert (await world.client().metadata(ledger_id)).state is LedgerState.IN_RECOVERY
 
-    with_bookies(Holder(range(3), refuse=refuse), Holder(range(3)))(test)
+    with_bookies(*(Holder(range(3), fence=Status.ENOENTRY, refuse=each) for each in (refuse, lambda asked: None)))(test)
 
 
 def test_wrong_password_at_the_fence_of_one_bookie_is_decisive() -> None:
@@ -321,8 +321,8 @@ def closed_with_empty_fragment(*first: Callable[[Asked], bytes | None]) -> tuple
     return found[0]
 
 
-def failing(asked: Asked) -> bytes:
-    return reply(asked, status=Status.EIO)
+def answering(status: int) -> Callable[[Asked], bytes]:
+    return lambda asked: reply(asked, status=status)
 
 
 def silent(asked: Asked) -> None:
@@ -333,15 +333,34 @@ def closes(asked: Asked) -> bytes:
     raise ConnectionError
 
 
-@pytest.mark.parametrize("other", [failing, silent, closes, Holder(), Holder(range(4))])
+@pytest.mark.parametrize("other", [answering(Status.EIO), silent, closes, Holder(), Holder(range(4))])
 def test_length_is_read_from_any_bookie_that_has_the_last_entry(other: Callable[[Asked], bytes | None]) -> None:
     assert closed_with_empty_fragment(other, Holder(range(4))) == (3, 40)
     assert closed_with_empty_fragment(Holder(range(4)), other) == (3, 40)
 
 
-def test_recovery_fails_while_a_bookie_that_may_have_the_last_entry_is_not_heard() -> None:
-    assert closed_with_empty_fragment(closes, Holder()) is None
-    assert closed_with_empty_fragment(Holder(), closes) is None
+@pytest.mark.parametrize(
+    "unheard", [closes, *(answering(status) for status in (Status.EIO, Status.EUNKNOWNLEDGERSTATE, Status.EUA, 77))]
+)
+def test_recovery_fails_while_a_bookie_that_may_have_the_last_entry_is_not_heard(
+    unheard: Callable[[Asked], bytes],
+) -> None:
+    """An error was taken for the answer that the bookie does not have it: the ledger was closed without a length."""
+    assert closed_with_empty_fragment(unheard, Holder()) is None
+    assert closed_with_empty_fragment(Holder(), unheard) is None
+
+
+def test_bookie_that_refuses_load_is_asked_again_for_the_length() -> None:
+    refused: list[Asked] = []
+
+    def refuse(asked: Asked) -> int | None:
+        if len(refused) == 3:
+            return None
+        refused.append(asked)
+        return Status.ETOOMANYREQUESTS
+
+    assert closed_with_empty_fragment(Holder(), Holder(range(4), refuse=refuse)) == (3, 40)
+    assert len(refused) == 3
 
 
 def test_ledger_whose_last_entry_no_bookie_has_is_closed_without_a_length() -> None:
