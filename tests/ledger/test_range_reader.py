@@ -10,7 +10,7 @@ import pytest
 
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.reader import EntrySpan
-from bkspark.core.speeds import KNOWN_ANSWERS_MIN
+from bkspark.core.speeds import FURTHER_MAX, KNOWN_ANSWERS_MIN
 from bkspark.errors import NoSuchEntry, ReadFailed
 from bkspark.ledger.range_reader import (
     READ_AHEAD_SPANS,
@@ -277,6 +277,22 @@ def test_further_bookie_is_asked_when_an_answer_takes_longer_than_usual() -> Non
     play([silent, holds(9)], test)
 
 
+def test_requests_that_needed_no_further_bookie_do_not_count_as_such() -> None:
+    """Otherwise none would be asked when one is slow: their number is limited."""
+
+    async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
+        reader = reader_of(pool, bookies)
+        know(pool, bookies[0], 1000.0)
+        know(pool, bookies[1], 1000.0)
+        for _ in range(int(2 * FURTHER_MAX)):
+            assert await read(reader, 0, 9) == entries(0, 9)
+        now_s = asyncio.get_running_loop().time()
+        assert pool.speeds.patience_s([bookies[0].id], 90, now_s) is not None
+        assert len(bookies[0].asked) == int(2 * FURTHER_MAX)
+
+    play([holds(9), holds(9)], test)
+
+
 # ---- in what pieces ----
 
 
@@ -341,7 +357,8 @@ def test_groups_of_a_striped_span_give_the_entries_up_to_the_first_that_one_lack
 
 
 @pytest.mark.parametrize(
-    ("last_entry", "length", "mean"), [(-1, 0, 0), (5, 0, 0), (0, 5, 5), (9, 100, 10), (9, 119, 11), (9, 5, 1)]
+    ("last_entry", "length", "mean"),
+    [(-1, 0, 0), (-1, 5, 0), (5, 0, 0), (0, 5, 5), (9, 100, 10), (9, 119, 11), (9, 5, 1)],
 )
 def test_mean_size_of_entries_is_what_the_metadata_say_of_a_closed_ledger(
     last_entry: int, length: int, mean: int
