@@ -16,6 +16,7 @@ from bkspark.ledger.tail import TailWatch
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri
 from bkspark.net.v3_channel import BookieV3Channel, PollResponse
+from bkspark.wire.status import Status
 from tests.crash.images import Loss
 from tests.planting import changed
 from tests.simulation.full_cluster import URI, Cluster, DelayedTree
@@ -295,5 +296,32 @@ def test_entry_that_came_with_a_poll_is_given_once_it_is_proven(is_confirmed: bo
                 assert watch.take_entry(0) is None
                 waiting.cancel()
         await writer.close()
+
+    play(test)
+
+
+def test_patience_of_a_follower_begins_again_with_every_entry() -> None:
+    """Two outages of 40 s, with a few entries between them, are borne by a follower that waits for 60 s."""
+
+    async def test(world: World) -> None:
+        loop = asyncio.get_running_loop()
+        writer = await world.writing.create(ensemble=3, write_quorum=3, ack_quorum=2)
+        payloads = [b"%d" % number for number in range(40)]
+        await writer.append_many(payloads)
+        await writer.close()
+
+        def let_reads(status: Status | None) -> None:
+            for bookie in world.cluster.bookies:
+                bookie.read_error = status
+
+        outages = 0
+        reader = await world.reading.open(writer.ledger_id)
+        async for batch in reader.follow(batch_bytes=1, patience_s=60.0):
+            world.got += batch
+            if outages < 2:
+                outages += 1
+                let_reads(Status.EIO)
+                loop.call_later(40.0, let_reads, None)
+        assert world.got == payloads
 
     play(test)

@@ -277,6 +277,16 @@ def test_further_bookie_is_asked_when_an_answer_takes_longer_than_usual() -> Non
     play([silent, holds(9)], test)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_speed_of_a_bookie_is_learned_where_there_is_another_one_to_ask(count: int) -> None:
+    async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
+        assert await read(reader_of(pool, bookies), 0, 9) == entries(0, 9)
+        is_known = pool.speeds.patience_s([bookies[0].id], 90, asyncio.get_running_loop().time()) is not None
+        assert is_known == (count > 1)
+
+    play([holds(9)] * count, test)
+
+
 def test_requests_that_needed_no_further_bookie_do_not_count_as_such() -> None:
     """Otherwise none would be asked when one is slow: their number is limited."""
 
