@@ -314,14 +314,14 @@ def test_patience_of_a_follower_begins_again_with_every_entry() -> None:
             for bookie in world.cluster.bookies:
                 bookie.read_error = status
 
-        outages = 0
+        ends: list[float] = []
         reader = await world.reading.open(writer.ledger_id)
         async for batch in reader.follow(batch_bytes=1, patience_s=60.0):
             world.got += batch
-            if outages < 2:
-                outages += 1
+            if len(ends) < 2 and (not ends or loop.time() > ends[-1]):
                 let_reads(Status.EIO)
                 loop.call_later(40.0, let_reads, None)
-        assert world.got == payloads
+                ends.append(loop.time() + 40.0)
+        assert (world.got, len(ends)) == (payloads, 2)
 
     play(test)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from bkspark.core.metadata import Fragment, LedgerMetadata
-from bkspark.errors import NoSuchEntry, ReadFailed
+from bkspark.errors import ConfigurationError, NoSuchEntry, ReadFailed
 from bkspark.ledger.reader import LedgerReader, LedgerTimes
 from bkspark.metadata.ledgers import Versioned
 from bkspark.net.pool import NetOptions
@@ -217,6 +217,13 @@ def test_length_of_an_open_ledger_is_in_proportion_to_its_confirmed_entries(
     opened((Held(last, lac=lac), no_entry_v3))(test)
 
 
+def test_length_of_an_open_ledger_of_one_confirmed_entry_is_that_of_the_entry() -> None:
+    async def test(reader: LedgerReader, world: World, *_: HostileBookie) -> None:
+        assert (reader.last_entry, reader.last_unconfirmed, reader.length) == (0, 0, 10)
+
+    opened((Held(0), explicit(0, 0)))(test)
+
+
 def test_times_of_a_ledger_are_those_of_its_metadata_or_of_its_node() -> None:
     metadata = LedgerMetadata(1, 1, 1, (Fragment(0, ("b:1",)),))
     opened_ledger = Versioned(replace(metadata, ctime=5), 0, ctime_ms=7, mtime_ms=9)
@@ -251,6 +258,21 @@ def test_range_to_read_must_lie_in_what_is_confirmed_or_held() -> None:
             with pytest.raises(ValueError, match="cannot be read"):
                 await entries(batches)
         assert await entries(reader.acknowledged_batches(0, 5)) == [0, 1, 2, 3, 4]
+
+    opened((Held(4), no_entry_v3))(test)
+
+
+def test_batches_have_room_for_one_byte_at_least() -> None:
+    async def test(reader: LedgerReader, world: World, *_: HostileBookie) -> None:
+        assert await entries(reader.batches(batch_bytes=1)) == [0, 1, 2, 3]
+        assert await entries(reader.acknowledged_batches(0, 5, batch_bytes=1)) == [0, 1, 2, 3, 4]
+        for batches in (
+            reader.batches(batch_bytes=0),
+            reader.acknowledged_batches(0, 5, batch_bytes=0),
+            reader.follow(batch_bytes=0),
+        ):
+            with pytest.raises(ConfigurationError, match="batch_bytes must be from 1"):
+                await entries(batches)
 
     opened((Held(4), no_entry_v3))(test)
 
