@@ -12,9 +12,9 @@ from bkspark.log.formats import Publisher, SegmentFacts
 from bkspark.log.positions import Position
 from bkspark.log.retention import Retention
 from bkspark.log.store import AppendOutcome, LogStore
-from bkspark.log.times import Mark, OpenTimes
+from bkspark.log.times import RECENT_MAX, Mark, OpenTimes
 from bkspark.metadata.memory import MemoryStore, MemoryTree
-from bkspark.metadata.tree import Operation
+from bkspark.metadata.tree import Operation, Stat
 from tests.log.world import World, closed, in_world
 
 WRITER = "a" * 16
@@ -194,3 +194,75 @@ async def test_notes_are_recorded_up_to_what_was_written(world: World) -> None:
     assert times.is_recorded
     times.note(10, 20, 200)
     assert not times.is_recorded
+
+
+def test_notes_that_come_while_others_are_written_are_not_recorded_yet() -> None:
+    times = noted((0, 100))
+
+    class NotingTree(MemoryTree):
+        async def set(self, path: str, data: bytes, version: int) -> Stat:
+            times.note(10, 20, 200)
+            return await super().set(path, data, version)
+
+    async def test() -> None:
+        world = World()
+        await world.store.create("x")
+        await opened(world, 4)
+        await LogStore(NotingTree(world.server, 1_004, 10.0), "/ledgers").note_times("x", 4, times)
+        assert (times.until, times.is_recorded) == (20, False)
+
+    asyncio.run(test())
+
+
+@in_world
+async def test_pages_that_a_truncated_log_still_needs_stay(world: World) -> None:
+    await world.publish(*range(900))
+    await world.publish(*range(900, 1200))
+    pages = set((await world.store.snapshot("x")).head.page_names)
+    assert pages
+    assert await world.store.truncate("x", Position(3, 3, 0), at_ledger_end=False, closed=[]) == 3
+    head = (await world.store.snapshot("x")).head
+    assert set(head.page_names) == pages
+    assert await world.ids() == list(range(3, 1200))
+    await world.store.truncate("x", Position(1199, 1199, 10), at_ledger_end=True, closed=[])
+    assert (await world.ids(), await world.nodes("pages")) == ([], [])
+
+
+@in_world
+async def test_times_of_many_changes_move_to_pages_and_are_found_there(world: World) -> None:
+    for number in range(RECENT_MAX + 20):
+        world.store.clock_ms = lambda at=1000 + 10 * number: at
+        await world.publish(number)
+    snapshot = await world.store.snapshot("x")
+    assert len(snapshot.head.times.marks) <= RECENT_MAX
+    assert [await snapshot.first_at(1000 + 10 * number) for number in range(RECENT_MAX + 20)] == [
+        (number, 0) for number in range(RECENT_MAX + 20)
+    ]
+    assert await snapshot.first_at(1000 + 10 * (RECENT_MAX + 20)) is None
+
+
+@in_world
+async def test_open_ledger_of_which_no_times_are_noted_is_cut_off_too(world: World) -> None:
+    """An older bkspark wrote it."""
+    ordinal = await opened(world, 4)
+    await world.publish(5)
+    await world.server.session().delete("/bkspark/logs/x/times/4", -1)
+    assert await world.store.truncate("x", Position(1, 5, 0), at_ledger_end=False, closed=[ordinal]) == 1
+    assert await world.ids() == [5]
+
+
+@in_world
+async def test_log_that_got_slices_once_keeps_saying_so(world: World) -> None:
+    await world.stage(5, 6, 7)
+    await world.store.append_ledgers("x", [slice_of(5, 0, 9)], shared=[5])
+    await world.store.append_ledgers("x", closed(6))
+    assert (await world.store.snapshot("x")).head.has_slices
+    await world.store.replace_ledgers("x", closed(7), closed=[])
+    assert (await world.store.snapshot("x")).head.has_slices
+
+
+@in_world
+async def test_log_that_is_replaced_by_a_slice_says_so(world: World) -> None:
+    await world.stage(5)
+    await world.store.replace_ledgers("x", [slice_of(5, 3, 9)], closed=[])
+    assert (await world.store.snapshot("x")).head.has_slices
