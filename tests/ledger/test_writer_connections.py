@@ -8,7 +8,7 @@ import pytest
 
 from bkspark.core.metadata import Fragment, LedgerState
 from bkspark.core.writer_options import WriterOptions
-from bkspark.errors import BookKeeperError, LedgerFenced
+from bkspark.errors import BookKeeperError, LedgerFenced, NotEnoughBookies
 from bkspark.ledger.writer import LedgerWriter
 from bkspark.wire import v2
 from bkspark.wire.status import Status
@@ -128,6 +128,33 @@ def test_bookie_that_answers_an_add_with_an_error_is_replaced(status: Status) ->
         assert entries_at(spare) == [0, 1]
 
     with_bookies(Holder(), Holder(refuse=refuse), Holder())(test)
+
+
+def test_bookie_that_cannot_be_connected_to_is_replaced_at_once() -> None:
+    """Not after the time that an add may take, which is for ever here."""
+
+    async def test(world: World, one: HostileBookie, two: HostileBookie, spare: HostileBookie) -> None:
+        _, writer = await created(world, one, two, quorums=(2, 2, 2))
+        await two.__aexit__()
+        await register(world, spare)
+        assert await writer.append_many([b"0", b"1"]) == 1
+        assert set((await writer.close()).last_fragment.bookies) == {one.id, spare.id}
+        assert entries_at(spare) == [0, 1]
+
+    with_bookies(Holder(), Holder(), Holder())(test)
+
+
+def test_writer_that_can_connect_to_no_bookie_ends_and_names_them() -> None:
+    async def test(world: World, one: HostileBookie, two: HostileBookie) -> None:
+        _, writer = await created(world, one, two, quorums=(2, 2, 2))
+        names = [one.id, two.id]
+        for bookie in (one, two):
+            await bookie.__aexit__()
+        with pytest.raises(NotEnoughBookies) as raised:
+            await writer.append(b"0")
+        assert any(name in str(raised.value) for name in names)
+
+    with_bookies(Holder(), Holder())(test)
 
 
 def test_writer_goes_on_without_a_bookie_that_fails_while_none_is_spare() -> None:
