@@ -11,11 +11,11 @@ import numpy as np
 from bkspark.core import effects
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.reader import next_span
-from bkspark.core.recovery import RecoveryCore
+from bkspark.core.recovery import REST_NS_MAX, REST_NS_MIN, RecoveryCore
 from bkspark.core.recovery_window import Response
 from bkspark.core.writer import WriterCore
 from bkspark.core.writer_options import WriterOptions
-from bkspark.errors import BookKeeperError, ClientClosed, UnauthorizedAccess
+from bkspark.errors import BookKeeperError, ClientClosed, TooManyRequests, UnauthorizedAccess
 from bkspark.ledger.context import ClientContext
 from bkspark.ledger.driver import Driver
 from bkspark.ledger.metadata_steps import write_metadata
@@ -226,12 +226,11 @@ class _RecoveryRun:
         return self._core.on_rewritten()
 
     async def _read_length(self, entry_id: int) -> list[effects.RecoveryEffect]:
-        replicas = self._replicas(0)
         span = next_span(self._core.metadata, entry_id, entry_id + 1, 1)
         length: int | None = None
         unheard: BookKeeperError | None = None
         # All concurrently: a silent bookie must not cost another time-out.
-        asked = [asyncio.ensure_future(replicas.length_at(bookie, entry_id)) for bookie in span.bookies]
+        asked = [asyncio.ensure_future(self._length_at(bookie, entry_id)) for bookie in span.bookies]
         try:
             for answered in asyncio.as_completed(asked):
                 try:
@@ -246,6 +245,16 @@ class _RecoveryRun:
                 task.cancel()
                 task.add_done_callback(forget_failure)
         return self._core.on_length(length, unheard)
+
+    async def _length_at(self, bookie: str, entry_id: int) -> int | None:
+        """As `ReplicaReads.length_at`; a bookie that refuses load is asked again, as in the rest of a recovery."""
+        replicas, pause_ns = self._replicas(0), REST_NS_MIN
+        while True:
+            try:
+                return await replicas.length_at(bookie, entry_id)
+            except TooManyRequests:
+                await asyncio.sleep(pause_ns / 1e9)
+                pause_ns = min(2 * pause_ns, REST_NS_MAX)
 
 
 def _answers_of(statuses: np.ndarray) -> np.ndarray:

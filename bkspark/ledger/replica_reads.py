@@ -144,9 +144,19 @@ class ReplicaReads:
         return await channel.read_entries(self._ledger_id, entry_ids, self._digest, flags, master_key)
 
     async def length_at(self, bookie: str, entry_id: int) -> int | None:
-        """Return the cumulative length in an entry; None if the bookie does not return the entry."""
+        """Return the cumulative length in an entry; None if the bookie does not have the entry, or has it damaged.
+
+        Raises:
+            ReadFailed, TooManyRequests: it may have the entry: it answered with an error.
+        """
         responses = await self.each(bookie, np.array([entry_id]))
-        return int(responses.lengths[0]) if responses.payloads[0] is not None else None
+        if responses.payloads[0] is not None:
+            return int(responses.lengths[0])
+        error = read_error(int(responses.statuses[0]), self._ledger_id, entry_id, bookie)
+        report_damage(error)
+        if isinstance(error, (NoSuchEntry, DigestMismatch)):
+            return None
+        raise error
 
 
 async def read_ahead(

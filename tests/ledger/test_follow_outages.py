@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from random import Random
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 
 from bkspark.client import Client
 from bkspark.errors import BookKeeperError, DataLoss, MetadataError, NoSuchLedger, ReadFailed
+from bkspark.ledger.tail import TailWatch
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri
 from bkspark.net.v3_channel import BookieV3Channel, PollResponse
+from bkspark.wire.status import Status
 from tests.crash.images import Loss
 from tests.planting import changed
 from tests.simulation.full_cluster import URI, Cluster, DelayedTree
@@ -196,5 +199,129 @@ def test_lac_that_a_long_poll_tells_is_a_hint_until_a_digest_proves_it(hint: int
             await writer.close()
             await asyncio.wait_for(following, 60)
         assert world.got == [b"%d" % number for number in range(8)]
+
+    play(test)
+
+
+def test_follower_gets_entries_by_long_polls_while_the_metadata_store_is_away() -> None:
+    """Each long before the next look at all bookies: the LAC that the next add carries ends a poll."""
+
+    async def test(world: World) -> None:
+        loop = asyncio.get_running_loop()
+        writer = await world.writing.create(ensemble=3, write_quorum=3, ack_quorum=2)
+        await writer.append(b"0")
+        following = world.follow((await world.reading.open(writer.ledger_id)).follow())
+        await asyncio.sleep(1)
+        world.tree.is_away = True
+        for number in range(1, 30):
+            await writer.append(b"%d" % number)
+            before = loop.time()
+            while len(world.got) < number:  # all but the last one
+                await asyncio.sleep(0.001)
+            assert loop.time() - before < 0.5
+            await asyncio.sleep(0.3)
+        assert world.got == [b"%d" % number for number in range(29)]
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await writer.close()
+
+    play(test)
+
+
+def test_follower_learns_of_the_close_at_once_and_leaves_no_watch() -> None:
+    async def test(world: World) -> None:
+        loop = asyncio.get_running_loop()
+        writer = await world.writing.create(ensemble=3, write_quorum=3, ack_quorum=2)
+        await writer.append(b"0")
+        await writer.append(b"1")
+        reader = await world.reading.open(writer.ledger_id)
+        watches = len(world.cluster.store._watches)
+        following = world.follow(reader.follow())
+        await asyncio.sleep(7)
+        assert world.got == [b"0"]
+        assert len(world.cluster.store._watches) == watches + 1
+        await writer.close()
+        closed = loop.time()
+        await following
+        # Long before the next look, which comes every five seconds.
+        assert loop.time() - closed < 0.5
+        assert world.got == [b"0", b"1"]
+        assert len(world.cluster.store._watches) == watches
+
+    play(test)
+
+
+def test_follower_that_is_left_ends_all_its_work() -> None:
+    async def test(world: World) -> None:
+        writer = await world.writing.create(ensemble=3, write_quorum=3, ack_quorum=2)
+        await writer.append_many([b"0", b"1"])
+        reader = await world.reading.open(writer.ledger_id)
+        before = asyncio.all_tasks()
+        following = world.follow(reader.follow())
+        await asyncio.sleep(2)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        assert not [task for task in asyncio.all_tasks() - before if "Driver._run" in str(task.get_coro())]
+        asked = reader.last_entry
+        await writer.append(b"2")
+        await asyncio.sleep(20)
+        assert reader.last_entry == asked
+        await writer.close()
+
+    play(test)
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_entry_that_came_with_a_poll_is_given_once_it_is_proven(is_confirmed: bool) -> None:
+    """The poll's LAC is a hint: a bookie that says too much sends the entry along, too."""
+
+    async def test(world: World) -> None:
+        writer = await world.writing.create(ensemble=3, write_quorum=3, ack_quorum=2)
+        await writer.append_many([b"0", b"1"])
+        reader = await world.reading.open(writer.ledger_id)
+        assert reader.last_entry == -1
+        watch = TailWatch(await world.reading.context(), reader)
+        async with aclosing(watch):
+            waiting = asyncio.ensure_future(watch.wait_beyond(-1))
+            await asyncio.sleep(1)
+            if is_confirmed:
+                await writer.append(b"2")  # carries LAC 1
+                await waiting
+                assert reader.last_entry == 1
+                entries = [watch.take_entry(entry_id) for entry_id in (1, 0)]
+                assert entries == [None, None]  # whatever came along is given for the first entry asked for, or dropped
+            else:
+                await asyncio.sleep(10)
+                assert (waiting.done(), reader.last_entry) == (False, -1)
+                assert watch.take_entry(0) is None
+                waiting.cancel()
+        await writer.close()
+
+    play(test)
+
+
+def test_patience_of_a_follower_begins_again_with_every_entry() -> None:
+    """Two outages of 40 s, with a few entries between them, are borne by a follower that waits for 60 s."""
+
+    async def test(world: World) -> None:
+        loop = asyncio.get_running_loop()
+        writer = await world.writing.create(ensemble=3, write_quorum=3, ack_quorum=2)
+        payloads = [b"%d" % number for number in range(40)]
+        await writer.append_many(payloads)
+        await writer.close()
+
+        def let_reads(status: Status | None) -> None:
+            for bookie in world.cluster.bookies:
+                bookie.read_error = status
+
+        ends: list[float] = []
+        reader = await world.reading.open(writer.ledger_id)
+        async for batch in reader.follow(batch_bytes=1, patience_s=60.0):
+            world.got += batch
+            if len(ends) < 2 and (not ends or loop.time() > ends[-1]):
+                let_reads(Status.EIO)
+                loop.call_later(40.0, let_reads, None)
+                ends.append(loop.time() + 40.0)
+        assert (world.got, len(ends)) == (payloads, 2)
 
     play(test)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -231,16 +232,19 @@ class Recoverer(Client):
         def ask() -> list[effects.RecoveryEffect]:
             if not bookies:
                 return core.on_length(None, unheard[0] if unheard else None)
-            self._ask(bookies.pop(0), clients.plain_reads, ([effect.entry_id],), answered, go_on)
+            bookie = bookies.pop(0)
+            self._ask(bookie, clients.plain_reads, ([effect.entry_id],), partial(answered, bookie), go_on)
             return []
 
         def go_on(error: BookKeeperError) -> list[effects.RecoveryEffect]:
             unheard.append(error)
             return ask()
 
-        def answered(answers: list[tuple[Status, Stored | None]]) -> list[effects.RecoveryEffect]:
-            stored = answers[0][1]
-            return ask() if stored is None else core.on_length(stored.length)
+        def answered(bookie: str, answers: list[tuple[Status, Stored | None]]) -> list[effects.RecoveryEffect]:
+            status, stored = answers[0]
+            if stored is not None:
+                return core.on_length(stored.length)
+            return ask() if status in NEGATIVE else go_on(_refused(status, bookie))
 
         self._perform(ask())
 

@@ -1,0 +1,342 @@
+"""How far a ledger goes, and which of its entries a reader gives, on real sockets: docs/protocol.md §2.8, §5.8."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+
+import pytest
+
+from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.errors import ConfigurationError, NoSuchEntry, ReadFailed
+from bkspark.ledger.reader import LedgerReader, LedgerTimes
+from bkspark.metadata.ledgers import Versioned
+from bkspark.net.pool import NetOptions
+from bkspark.wire import bookkeeper_protocol_pb2 as protocol
+from bkspark.wire import v2, v3
+from bkspark.wire.status import Status
+from tests.ledger.hostile import DIGEST, PAYLOAD, Asked, HostileBookie, World, items, no_entry_v3, play, reply, sealed
+
+PATIENT = NetOptions(read_timeout_s=3600.0, speculative_read_s=3600.0)
+"""No test waits that long for a bookie."""
+V3Answer = Callable[[protocol.Request], Iterable[protocol.Response]]
+
+
+def explicit(lac: int | None, last_entry: int | None, status: int = protocol.EOK) -> V3Answer:
+    """Answer the read of a LAC with an explicit LAC, and the last entry."""
+
+    def answer(request: protocol.Request) -> Iterable[protocol.Response]:
+        ledger_id = request.readLacRequest.ledgerId
+        inner = protocol.ReadLacResponse(status=status, ledgerId=ledger_id)
+        if lac is not None:
+            inner.lacBody = DIGEST.seal_lac(ledger_id, lac)
+        if last_entry is not None:
+            inner.lastEntryBody = sealed(ledger_id, last_entry, length=10 * (last_entry + 1))
+        head = v3.header(request.header.operation, request.header.txnId)
+        return [protocol.Response(header=head, status=status, readLacResponse=inner)]
+
+    return answer
+
+
+def unanswered(request: protocol.Request) -> Iterable[protocol.Response]:
+    return []
+
+
+class Held:
+    """A bookie's answers to V2 requests: it holds entries 0 to `last`, which a test may change."""
+
+    def __init__(self, last: int, otherwise: int = Status.ENOENTRY, *, lac: int | None = None) -> None:
+        self.last = last
+        self.otherwise = otherwise
+        self._lac = lac
+
+    def __call__(self, asked: Asked) -> bytes:
+        is_last = asked.opcode == v2.READ and asked.entry_id == v2.LAST_ENTRY
+        entry_id = self.last if is_last else asked.entry_id
+        if not 0 <= entry_id <= self.last:
+            return reply(asked, status=self.otherwise)
+        if asked.opcode == v2.BATCH_READ:
+            count = min(asked.entries_max, self.last + 1 - entry_id)
+            return reply(asked, body=items(asked.ledger_id, entry_id, count))
+        lac = self._lac if is_last else None
+        return reply(asked, body=sealed(asked.ledger_id, entry_id, lac=lac, length=10 * (entry_id + 1)))
+
+
+Reading = Callable[..., Awaitable[None]]
+
+
+def opened(*bookies: tuple[Callable[[Asked], bytes], V3Answer], quorums: tuple[int, int, int] | None = None):
+    """Return what runs a test with an open reader of a ledger of these bookies, the world and the bookies."""
+
+    def run(test: Reading) -> None:
+        async def call(world: World) -> None:
+            serving = [HostileBookie(answer, answer_v3) for answer, answer_v3 in bookies]
+            for bookie in serving:
+                await bookie.__aenter__()
+            try:
+                size = len(serving)
+                ledger_id = await world.ledger(*serving, quorums=quorums or (size, size, 1))
+                await test(await world.client(net=PATIENT).open(ledger_id), world, *serving)
+            finally:
+                for bookie in serving:
+                    await bookie.__aexit__()
+
+        play(call, 20)
+
+    return run
+
+
+async def close(world: World, reader: LedgerReader, last_entry: int) -> None:
+    stored = await world.ledgers.read(reader.ledger_id)
+    await world.ledgers.write(reader.ledger_id, stored.metadata.closed(last_entry, 1000), stored.version)
+
+
+async def entries(batches: object) -> list[int]:
+    """Return the ids of the entries that are yielded; each has the payload that bookies here hold."""
+    found: list[int] = []
+    async for batch in batches:  # type: ignore[attr-defined]
+        assert list(batch) == [PAYLOAD] * len(batch)
+        found += range(batch.first_entry, batch.end_entry)
+    return found
+
+
+# ---- how far it goes ----
+
+
+@pytest.mark.parametrize(
+    ("lac", "last", "confirmed", "held"),
+    [(None, 4, 3, 4), (4, 4, 4, 4), (3, 4, 3, 4), (2, 4, 3, 4), (6, 4, 6, 6), (6, None, 6, 6), (-1, None, -1, -1)],
+)
+def test_explicit_lac_of_a_bookie_counts_beside_its_last_entry(
+    lac: int | None, last: int | None, confirmed: int, held: int
+) -> None:
+    async def test(reader: LedgerReader, world: World, *_: HostileBookie) -> None:
+        assert (reader.last_entry, reader.last_unconfirmed) == (confirmed, held)
+
+    opened((Held(-1), explicit(lac, last)))(test)
+
+
+def test_explicit_lac_counts_though_its_bookie_answers_with_an_error_for_the_entry() -> None:
+    """As Apache's bookies do while they hold no entry."""
+
+    async def test(reader: LedgerReader, world: World, *_: HostileBookie) -> None:
+        assert reader.last_entry == 6
+
+    opened((Held(-1, Status.EIO), explicit(6, None, protocol.EIO)))(test)
+
+
+def test_bookie_that_is_silent_delays_nothing_while_the_others_cover_every_write_set() -> None:
+    async def test(reader: LedgerReader, world: World, *_: HostileBookie) -> None:
+        assert reader.last_entry == 3
+        assert await reader.refresh() == 3
+
+    opened((Held(4), unanswered), (Held(4), no_entry_v3), (Held(2), no_entry_v3), quorums=(3, 3, 2))(test)
+
+
+@pytest.mark.parametrize("nothing", [Status.ENOENTRY, Status.ENOLEDGER])
+def test_bookie_that_has_nothing_is_a_certain_answer(nothing: Status) -> None:
+    async def test(reader: LedgerReader, world: World, *_: HostileBookie) -> None:
+        assert (reader.last_entry, reader.last_unconfirmed) == (3, 4)
+
+    opened((Held(4), no_entry_v3), (Held(-1, nothing), no_entry_v3))(test)
+
+    async def empty(reader: LedgerReader, world: World, *_: HostileBookie) -> None:
+        assert (reader.last_entry, reader.last_unconfirmed, reader.length) == (-1, -1, 0)
+        assert await entries(reader.batches()) == []
+
+    opened((Held(-1, nothing), no_entry_v3), (Held(-1, nothing), no_entry_v3))(empty)
+
+
+@pytest.mark.parametrize("status", [Status.EIO, Status.EUNKNOWNLEDGERSTATE, 77])
+def test_error_of_a_bookie_leaves_the_end_unknown_and_is_reported(status: int) -> None:
+    async def test(world: World) -> None:
+        async with HostileBookie(Held(4)) as one, HostileBookie(Held(-1, status)) as other:
+            ledger_id = await world.ledger(one, other)
+            with pytest.raises(ReadFailed, match=f"bookie {other.id}: answered with status {int(status)}") as raised:
+                await world.client(net=PATIENT).open(ledger_id)
+            assert raised.value.bookie == other.id
+
+    play(test, 20)
+
+
+def test_bookie_that_cannot_be_reached_leaves_the_end_unknown_and_is_reported() -> None:
+    async def test(world: World) -> None:
+        async with HostileBookie(Held(4)) as one, HostileBookie(Held(4)) as other:
+            ledger_id, gone = await world.ledger(one, other), other.id
+            await other.__aexit__()
+            with pytest.raises(ReadFailed, match=gone) as raised:
+                await world.client(net=PATIENT).open(ledger_id)
+            assert raised.value.bookie == gone
+
+    play(test, 20)
+
+
+def test_last_entry_never_decreases() -> None:
+    held = Held(4)
+
+    async def test(reader: LedgerReader, world: World, *_: HostileBookie) -> None:
+        for last, expected in ((2, 3), (6, 5), (-1, 5)):
+            held.last = last
+            assert await reader.refresh() == expected
+            assert reader.last_entry == expected
+        assert reader.last_unconfirmed == 6
+        reader.learn_lac(5)
+        reader.learn_lac(2)
+        assert (reader.last_entry, reader.last_unconfirmed) == (5, 6)
+        reader.learn_lac(8)
+        assert (reader.last_entry, reader.last_unconfirmed) == (8, 8)
+        assert await reader.refresh() == 8
+
+    opened((held, no_entry_v3))(test)
+
+
+def test_end_of_a_closed_ledger_is_that_of_its_metadata() -> None:
+    """Whatever its bookies hold, or a bookie said before."""
+
+    async def test(reader: LedgerReader, world: World, bookie: HostileBookie) -> None:
+        assert not reader.is_closed
+        await close(world, reader, 2)
+        assert await reader.refresh() == 2
+        assert (reader.is_closed, reader.last_unconfirmed, reader.length) == (True, 2, 1000)
+        reader.learn_lac(7)
+        asked = len(bookie.asked)
+        assert await reader.refresh() == 2
+        assert (reader.last_entry, len(bookie.asked)) == (2, asked)
+
+    opened((Held(9), no_entry_v3))(test)
+
+
+@pytest.mark.parametrize(("last", "lac", "length"), [(9, 4, 50), (9, 8, 90), (9, -1, 0), (0, -1, 0), (-1, None, 0)])
+def test_length_of_an_open_ledger_is_in_proportion_to_its_confirmed_entries(
+    last: int, lac: int | None, length: int
+) -> None:
+    async def test(reader: LedgerReader, world: World, *_: HostileBookie) -> None:
+        assert reader.length == length
+
+    opened((Held(last, lac=lac), no_entry_v3))(test)
+
+
+def test_length_of_an_open_ledger_of_one_confirmed_entry_is_that_of_the_entry() -> None:
+    async def test(reader: LedgerReader, world: World, *_: HostileBookie) -> None:
+        assert (reader.last_entry, reader.last_unconfirmed, reader.length) == (0, 0, 10)
+
+    opened((Held(0), explicit(0, 0)))(test)
+
+
+def test_times_of_a_ledger_are_those_of_its_metadata_or_of_its_node() -> None:
+    metadata = LedgerMetadata(1, 1, 1, (Fragment(0, ("b:1",)),))
+    opened_ledger = Versioned(replace(metadata, ctime=5), 0, ctime_ms=7, mtime_ms=9)
+    assert LedgerTimes.of(opened_ledger) == LedgerTimes(5, None)
+    closed = Versioned(replace(metadata, ctime=None).closed(0, 1), 1, ctime_ms=7, mtime_ms=9)
+    assert LedgerTimes.of(closed) == LedgerTimes(7, 9)
+    assert [LedgerTimes(7, 9).is_closed_before(moment) for moment in (8, 9, 10)] == [False, False, True]
+    assert not LedgerTimes(5, None).is_closed_before(1 << 60)
+
+
+# ---- which entries it gives ----
+
+
+def test_range_to_read_must_lie_in_what_is_confirmed_or_held() -> None:
+    async def test(reader: LedgerReader, world: World, *_: HostileBookie) -> None:
+        assert (reader.last_entry, reader.last_unconfirmed) == (3, 4)
+        for first, last in ((2, 1), (0, 4), (4, 4)):
+            with pytest.raises(ValueError, match="in 0 to 3, the last confirmed entry"):
+                await reader.read(first, last)
+        with pytest.raises(ValueError, match="in 0 to 4, the last held entry"):
+            await reader.read(5, 5, unconfirmed=True)
+        for first, last in ((0, 0), (0, 3), (3, 3)):
+            batch = await reader.read(first, last)
+            assert (batch.first_entry, batch.end_entry) == (first, last + 1)
+        assert (await reader.read(4, 4, unconfirmed=True)).first_entry == 4
+        assert await entries(reader.batches()) == [0, 1, 2, 3]
+        assert await entries(reader.batches(1, 4)) == [1, 2, 3]
+        assert await entries(reader.batches(unconfirmed=True)) == [0, 1, 2, 3, 4]
+        assert await entries(reader.batches(2, 2)) == []
+        assert await entries(reader.batches(9)) == []
+        for batches in (reader.batches(0, 5), reader.batches(0, 6, unconfirmed=True)):
+            with pytest.raises(ValueError, match="cannot be read"):
+                await entries(batches)
+        assert await entries(reader.acknowledged_batches(0, 5)) == [0, 1, 2, 3, 4]
+
+    opened((Held(4), no_entry_v3))(test)
+
+
+def test_batches_have_room_for_one_byte_at_least() -> None:
+    async def test(reader: LedgerReader, world: World, *_: HostileBookie) -> None:
+        assert await entries(reader.batches(batch_bytes=1)) == [0, 1, 2, 3]
+        assert await entries(reader.acknowledged_batches(0, 5, batch_bytes=1)) == [0, 1, 2, 3, 4]
+        for batches in (
+            reader.batches(batch_bytes=0),
+            reader.acknowledged_batches(0, 5, batch_bytes=0),
+            reader.follow(batch_bytes=0),
+        ):
+            with pytest.raises(ConfigurationError, match="batch_bytes must be from 1"):
+                await entries(batches)
+
+    opened((Held(4), no_entry_v3))(test)
+
+
+def test_entries_beyond_the_close_are_not_given_though_bookies_hold_them() -> None:
+    async def test(reader: LedgerReader, world: World, *_: HostileBookie) -> None:
+        await close(world, reader, 2)
+        await reader.refresh()
+        assert await entries(reader.acknowledged_batches(0, 3)) == [0, 1, 2]
+        with pytest.raises(NoSuchEntry, match="entry 3: the ledger is closed at entry 2") as raised:
+            await entries(reader.acknowledged_batches(1, 5))
+        assert raised.value.entry_id == 3
+
+    opened((Held(9), no_entry_v3))(test)
+
+
+def test_ledger_that_was_closed_meanwhile_before_an_entry_does_not_have_it() -> None:
+    held = Held(9)
+
+    async def test(reader: LedgerReader, world: World, *_: HostileBookie) -> None:
+        await close(world, reader, 2)
+        held.last = 2
+        with pytest.raises(NoSuchEntry, match="entry 3: the ledger is closed at entry 2"):
+            await entries(reader.acknowledged_batches(0, 5))
+        assert reader.is_closed
+
+    opened((held, no_entry_v3))(test)
+
+
+def test_entries_that_moved_to_another_bookie_are_found_there() -> None:
+    """Their old bookie says that it does not have them."""
+    held = Held(9)
+
+    async def test(reader: LedgerReader, world: World, *_: HostileBookie) -> None:
+        held.last = 3
+        async with HostileBookie(Held(9)) as other:
+            stored = await world.ledgers.read(reader.ledger_id)
+            moved = replace(stored.metadata, fragments=(Fragment(0, (other.id,)),))
+            await world.ledgers.write(reader.ledger_id, moved, stored.version)
+            assert await entries(reader.batches()) == list(range(9))
+            assert reader.metadata.fragments == moved.fragments
+
+    opened((held, no_entry_v3))(test)
+
+
+@pytest.mark.parametrize(("status", "error"), [(Status.ENOENTRY, NoSuchEntry), (Status.EIO, ReadFailed)])
+def test_entry_that_is_lost_or_cannot_be_read_is_an_error(status: Status, error: type[Exception]) -> None:
+    held = Held(9)
+
+    async def test(reader: LedgerReader, world: World, *_: HostileBookie) -> None:
+        held.last, held.otherwise = 3, status
+        with pytest.raises(error):
+            await entries(reader.batches())
+
+    opened((held, no_entry_v3))(test)
+
+
+def test_follower_of_a_closed_ledger_ends_after_its_last_entry() -> None:
+    async def test(reader: LedgerReader, world: World, *_: HostileBookie) -> None:
+        await close(world, reader, 3)
+        async with asyncio.timeout(10):
+            assert await entries(reader.follow()) == [0, 1, 2, 3]
+        await reader.refresh()
+        for first, expected in ((0, [0, 1, 2, 3]), (3, [3]), (4, [])):
+            assert await entries(reader.follow(first)) == expected
+
+    opened((Held(3), no_entry_v3))(test)
