@@ -218,7 +218,11 @@ def _with_nulls(value: Any) -> Any:
         return [_with_nulls(item) for item in value]
     if not isinstance(value, dict):
         return value
-    return {key: True if key in _NULL_KEYS else _with_nulls(item) for key, item in value.items()}
+    # The metadata of a column are the user's, whatever their keys are.
+    return {
+        key: True if key in _NULL_KEYS else item if key == "metadata" else _with_nulls(item)
+        for key, item in value.items()
+    }
 
 
 def row_assembler(schema: StructType, options: SourceOptions) -> RowAssembler:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from pyspark.sql.types import (
     ArrayType,
@@ -40,9 +41,10 @@ from pyspark.sql.types import (
     StructField,
     StructType,
     TimestampNTZType,
+    UserDefinedType,
 )
 
-from bkspark.errors import MetadataFormat, SchemaMismatch
+from bkspark.errors import ConfigurationError, MetadataFormat, SchemaMismatch
 
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _DIGITS = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 20}
@@ -53,10 +55,26 @@ PRECISION_MAX = 38
 SHOWN_COLUMNS_MAX = 20
 SCHEMAS_CACHED_MAX = 64
 """Schemas that a process keeps parsed: each epoch of a stream needs its log's."""
+_REMEMBERED_TYPES = tuple(
+    (f"pyspark.ml.linalg.{name}", f"org.apache.spark.ml.linalg.{name}") for name in ("VectorUDT", "MatrixUDT")
+)
+"""User defined types that a log can remember, Spark's own: their classes in Python and in the JVM. A reader of the text
+imports what it names, so with other classes its writer could choose what code a reader runs."""
 
 
 def schema_text(schema: StructType) -> str:
-    """Return a schema as one text: the same for equal schemas."""
+    """Return a schema as one text: the same for equal schemas.
+
+    Raises:
+        ConfigurationError: a column has a user defined type that is not Spark's own.
+    """
+    for column in schema:
+        if (foreign := _foreign_type(column.dataType)) is not None:
+            raise ConfigurationError(
+                f"column '{column.name}' has a user defined type ({type(foreign).__name__}), and a log remembers those "
+                "of Spark itself only (vectors and matrices of pyspark.ml): cast it to "
+                f"{foreign.sqlType().simpleString()[:200]}"
+            )
     return json.dumps(schema.jsonValue(), sort_keys=True, separators=(",", ":"))
 
 
@@ -72,7 +90,40 @@ def schema_of_text(text: str, log: str) -> StructType:
 
 @functools.lru_cache(SCHEMAS_CACHED_MAX)
 def _schema_of(text: str) -> StructType:
-    return StructType.fromJson(json.loads(text))
+    tree = json.loads(text)
+    _refuse_foreign_types(tree)
+    return StructType.fromJson(tree)
+
+
+def _refuse_foreign_types(tree: Any) -> None:
+    """Raise ValueError if the JSON of a schema names a class that is not Spark's own: reading it would import that."""
+    if isinstance(tree, list):
+        for each in tree:
+            _refuse_foreign_types(each)
+    if not isinstance(tree, dict):
+        return
+    if tree.get("type") == "udt":
+        name = tree.get("pyClass")
+        if (name, tree.get("class")) not in _REMEMBERED_TYPES:
+            raise ValueError(f"it has the user defined type {name!r}, which is not Spark's own")
+        return
+    for key, value in tree.items():
+        if key != "metadata":
+            _refuse_foreign_types(value)
+
+
+def _foreign_type(kind: DataType) -> UserDefinedType | None:
+    if isinstance(kind, UserDefinedType):
+        name = f"{kind.module()}.{type(kind).__name__}"
+        return None if (name, kind.scalaUDT()) in _REMEMBERED_TYPES else kind
+    parts: list[DataType] = []
+    if isinstance(kind, StructType):
+        parts = [member.dataType for member in kind]
+    elif isinstance(kind, ArrayType):
+        parts = [kind.elementType]
+    elif isinstance(kind, MapType):
+        parts = [kind.keyType, kind.valueType]
+    return next((found for part in parts if (found := _foreign_type(part)) is not None), None)
 
 
 def columns_text(columns: StructType) -> str:
