@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from pyspark.sql.types import (
@@ -133,11 +133,19 @@ def columns_text(columns: StructType) -> str:
     )
 
 
-def find(columns: StructType, name: str) -> StructField | None:
-    """Return the column of a name: the exact one, else the only one that differs in case alone."""
-    exact = [column for column in columns if column.name == name]
-    alike = exact or [column for column in columns if column.name.lower() == name.lower()]
-    return alike[0] if len(alike) == 1 else None
+class Finder:
+    """Finds columns by name: the exact one, else the only one that differs in case alone."""
+
+    def __init__(self, columns: StructType) -> None:
+        self._exact = {column.name: column for column in columns}
+        self._alike = _by_lower(self._exact)
+
+    def find(self, name: str) -> StructField | None:
+        exact = self._exact.get(name)
+        if exact is not None:
+            return exact
+        alike = self._alike.get(name.lower(), ())
+        return self._exact[alike[0]] if len(alike) == 1 else None
 
 
 def widened(one: DataType, other: DataType) -> DataType | None:
@@ -242,8 +250,10 @@ def merged(schemas: Sequence[StructType], names: Sequence[str]) -> StructType:
     """
     columns: dict[str, StructField] = {column.name: column for column in schemas[0]}
     for index, schema in enumerate(schemas[1:], 1):
+        names_here = _names_among(schema.names, columns)
         for column in schema:
-            before = columns.get(column.name) or find(StructType(list(columns.values())), column.name)
+            name = names_here[column.name]
+            before = columns.get(name)
             kind = column.dataType if before is None else widened(before.dataType, column.dataType)
             if kind is None:
                 assert before is not None
@@ -253,11 +263,31 @@ def merged(schemas: Sequence[StructType], names: Sequence[str]) -> StructType:
                     "name the columns by .schema()"
                 )
             nullable = True if before is None else before.nullable or column.nullable
-            name = (before or column).name
             columns[name] = StructField(name, kind, nullable, (before or column).metadata)
-        for name in [name for name in columns if find(schema, name) is None]:
+        for name in columns.keys() - set(names_here.values()):
             columns[name] = StructField(name, columns[name].dataType, True, columns[name].metadata)
     return StructType(list(columns.values()))
+
+
+def _names_among(names: Sequence[str], present: Collection[str]) -> dict[str, str]:
+    """Return what each of `names` is called in `present`: the same, else the only one that differs in case alone.
+
+    Names that are in both stay apart from others: data whose columns differ in case only keep them. What is not in
+    `present` keeps its name.
+    """
+    found = {name: name for name in names}
+    ours = _by_lower(name for name in present if name not in found)
+    for lower, alike in _by_lower(name for name in names if name not in present).items():
+        if len(alike) == len(ours.get(lower, ())) == 1:
+            found[alike[0]] = ours[lower][0]
+    return found
+
+
+def _by_lower(names: Iterable[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(name.lower(), []).append(name)
+    return found
 
 
 class Append:
@@ -284,16 +314,19 @@ class Append:
         columns = {column.name: column for column in present}
         entries: list[StructField] = []
         unknown: list[StructField] = []
+        matched: set[str] = set()
+        finder = Finder(present)
         for column in added:
-            match = find(present, column.name)
+            match = finder.find(column.name)
             if match is None:
                 entries.append(column)
                 unknown.append(column)
                 continue
-            if match.name in {entry.name for entry in entries}:
+            if match.name in matched:
                 raise SchemaMismatch(
                     f"columns of the data are the same in log {log}, where '{match.name}' is one column: rename one"
                 )
+            matched.add(match.name)
             columns[match.name] = self._matched(match, column)
             kind = _required(column.dataType, match.dataType)
             entries.append(StructField(match.name, kind, column.nullable and match.nullable))

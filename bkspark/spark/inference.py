@@ -18,7 +18,7 @@ from bkspark.log.positions import LATEST
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.spark.columns import RAW_NAMES, all_nullable, inferred_columns, raw_schema, schema_of_columns
 from bkspark.spark.connection import connect
-from bkspark.spark.evolution import find, merged
+from bkspark.spark.evolution import Finder, merged
 from bkspark.spark.formats.decoding import MalformedMode
 from bkspark.spark.formats.raw import VALUE
 from bkspark.spark.formats.registry import columns_of
@@ -71,7 +71,8 @@ def with_found_format(columns: StructType, options: SourceOptions) -> SourceOpti
     found = run(lambda: _remembered(ReadPlanner(client, options), options))
     if found is None:
         return options
-    lacking = frozenset(name.lower() for name in columns.names if find(found.columns, name) is None)
+    finder = Finder(found.columns)
+    lacking = frozenset(name.lower() for name in columns.names if finder.find(name) is None)
     if len(columns) and len(lacking) == len(columns) and lacking <= RAW_NAMES:
         return replace(options, payload_format=RAW, given=options.given | {"payloadformat"})
     return replace(options, payload_format=found.payload_format, format_found=True, metadata_found=lacking)

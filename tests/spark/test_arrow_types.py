@@ -119,6 +119,18 @@ def test_two_columns_of_one_name_give_no_columns() -> None:
         columns_of("arrow", [entry(pa.array([1]), pa.array([2]))])
 
 
+def test_a_column_that_differs_in_case_from_one_that_is_read_is_not_lost_silently() -> None:
+    both = pa.table({"c": [1], "C": [2]})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, both.schema) as stream:
+        stream.write_table(both)
+    entries = EntryBatch.of([sink.getvalue().to_pybytes()])
+    with pytest.raises(MalformedPayload, match="it has a column 'C'"):
+        list(decoder_of("arrow", pa.schema([("c", pa.int64())]), is_whole=True).decode(entries))
+    (rows,) = decoder_of("arrow", pa.schema([("C", pa.int64()), ("c", pa.int64())]), is_whole=True).decode(entries)
+    assert [column.to_pylist() for column in rows.columns] == [[2], [1]]
+
+
 def test_types_that_spark_has_stay() -> None:
     for kind in (
         pa.int64(),

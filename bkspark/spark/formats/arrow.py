@@ -83,14 +83,21 @@ class ArrowDecoder(Decoder):
         # Offsets inside the payload come from the writer; unchecked, they may lead out of the buffer.
         table.validate(full=True)
         if is_whole:
-            known = {name.lower() for name in self.schema.names}
-            for name in table.schema.names:
-                if name.lower() not in known:
-                    raise BeyondInferredError(name)
+            self._check_names(table.schema.names)
         if not len(self.schema):
             return _rows_without_columns(table.num_rows)
         columns = [_column(table, self.schema, field, is_whole=is_whole) for field in self.schema]
         return pa.Table.from_arrays(columns, schema=self.schema)
+
+    def _check_names(self, found: list[str]) -> None:
+        """Raise BeyondInferredError for a column that no column of the read takes, by its name or in another case."""
+        if found == self.schema.names:
+            return
+        exact = set(self.schema.names)
+        in_any_case = {name.lower() for name in exact.difference(found)}
+        for name in found:
+            if name not in exact and name.lower() not in in_any_case:
+                raise BeyondInferredError(name)
 
     def _stand_in(self, count: int, payload: bytes | None) -> pa.Table:
         if not len(self.schema):
