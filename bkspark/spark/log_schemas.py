@@ -142,10 +142,15 @@ class ColumnCheck:
         for column in self._columns:
             match = entries.find(column.name)
             if match is not None and not self._is_readable(match.dataType, column):
+                stored_type = match.dataType.simpleString()
+                remedy = (
+                    "load again, which finds the columns (a stream: start the query again), or name them by .schema()"
+                    if options.columns_inferred
+                    else f"name it {stored_type} in .schema(), or leave that out, which finds the columns"
+                )
                 raise SchemaMismatch(
-                    f"column '{column.name}' is {match.dataType.simpleString()} in log {log} from {position} on, and "
-                    f"this read has it as {column.dataType.simpleString()}: load again, which finds the columns (a "
-                    "stream: start the query again), or name them by .schema()"
+                    f"column '{column.name}' is {stored_type} in log {log} from {position} on, and this read has it as "
+                    f"{column.dataType.simpleString()}: {remedy}"
                 )
         if not options.columns_inferred:
             return False
