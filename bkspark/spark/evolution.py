@@ -371,8 +371,8 @@ class Append:
         if unknown and not self._merge:
             raise SchemaMismatch(
                 f"{shown_columns(unknown)} not in log {self._log}, which has "
-                f"{', '.join(self._present.names[:SHOWN_COLUMNS_MAX])}: set mergeSchema=true to add what is new, or "
-                "leave it out"
+                f"{', '.join(self._present.names[:SHOWN_COLUMNS_MAX])}: set mergeSchema=true to add what is new, "
+                "leave it out, or replace the log (mode overwrite with overwriteSchema=true)"
             )
 
     def _check_missing(self, present: StructType, written: set[str]) -> None:

@@ -7,6 +7,7 @@ are looked at. An entry between them that has other columns is found when it is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from pyspark.sql.types import BinaryType, StructField, StructType
@@ -47,7 +48,10 @@ def schema_for(options: SourceOptions) -> tuple[StructType, SourceOptions]:
     if options.payload_format == RAW:
         return raw_schema(options), inferred
     client = connect(options).asynchronous
-    found = run(lambda: _remembered(ReadPlanner(client, options), options)) if options.reads_logs else None
+    found = None
+    if options.reads_logs:
+        with suppress(NoSuchLog):  # the reader raises it; a table may be created before its log
+            found = run(lambda: _remembered(ReadPlanner(client, options), options))
     if found is not None:
         is_named = options.payload_format is not None
         inferred = replace(inferred, payload_format=found.payload_format, format_found=not is_named)
@@ -63,12 +67,18 @@ def with_found_format(columns: StructType, options: SourceOptions) -> SourceOpti
     Columns that only raw entries have, such as `ledger_id bigint, value binary`, mean the entries themselves.
 
     Raises:
+        NoSuchLog: there is no such log, whose entries could have the columns.
         SchemaMismatch: several logs have several formats.
     """
     if options.payload_format is not None or options.columns_inferred or not options.reads_logs:
         return options
     client = connect(options).asynchronous
-    found = run(lambda: _remembered(ReadPlanner(client, options), options))
+    try:
+        found = run(lambda: _remembered(ReadPlanner(client, options), options))
+    except NoSuchLog:
+        if {name.lower() for name in columns.names} <= RAW_NAMES:
+            return options  # the reader raises it when it plans
+        raise
     if found is None:
         return options
     finder = Finder(found.columns)
@@ -79,10 +89,7 @@ def with_found_format(columns: StructType, options: SourceOptions) -> SourceOpti
 
 
 async def _remembered(planner: ReadPlanner, options: SourceOptions) -> Remembered | None:
-    try:
-        snapshots = await planner.snapshots()
-    except NoSuchLog:
-        return None  # the reader raises it; a table may be created before its log
+    snapshots = await planner.snapshots()
     ends: dict[str, int] = {}
     if options.ending_offsets != LATEST or options.ending_timestamp is not None:
         for snapshot in snapshots:
