@@ -139,7 +139,12 @@ def _to_arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def check_columns(schema: StructType) -> None:
-    """Raise ConfigurationError if no column is requested, and this version of Spark would return no rows then."""
+    """Raise ConfigurationError if two columns have one name, as Spark fails in the middle of such rows; or if no column
+    is requested, and this version of Spark would return no rows then."""
+    names = schema.names
+    if len(set(names)) < len(names):
+        repeated = next(name for i, name in enumerate(names) if name in names[:i])
+        raise ConfigurationError(f"the schema has several columns '{repeated}': name it once, and select it twice")
     if not len(schema) and not COUNTS_WITHOUT_COLUMNS:
         raise ConfigurationError(
             f"the schema has no column, and Spark {SPARK_VERSION} makes no such rows: name one, or install pyspark 4.3"
@@ -218,7 +223,11 @@ def _with_nulls(value: Any) -> Any:
         return [_with_nulls(item) for item in value]
     if not isinstance(value, dict):
         return value
-    return {key: True if key in _NULL_KEYS else _with_nulls(item) for key, item in value.items()}
+    # The metadata of a column are the user's, whatever their keys are.
+    return {
+        key: True if key in _NULL_KEYS else item if key == "metadata" else _with_nulls(item)
+        for key, item in value.items()
+    }
 
 
 def row_assembler(schema: StructType, options: SourceOptions) -> RowAssembler:

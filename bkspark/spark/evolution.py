@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from pyspark.sql.types import (
     ArrayType,
@@ -40,9 +41,10 @@ from pyspark.sql.types import (
     StructField,
     StructType,
     TimestampNTZType,
+    UserDefinedType,
 )
 
-from bkspark.errors import MetadataFormat, SchemaMismatch
+from bkspark.errors import ConfigurationError, MetadataFormat, SchemaMismatch
 
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _DIGITS = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 20}
@@ -53,10 +55,26 @@ PRECISION_MAX = 38
 SHOWN_COLUMNS_MAX = 20
 SCHEMAS_CACHED_MAX = 64
 """Schemas that a process keeps parsed: each epoch of a stream needs its log's."""
+_REMEMBERED_TYPES = tuple(
+    (f"pyspark.ml.linalg.{name}", f"org.apache.spark.ml.linalg.{name}") for name in ("VectorUDT", "MatrixUDT")
+)
+"""User defined types that a log can remember, Spark's own: their classes in Python and in the JVM. A reader of the text
+imports what it names, so with other classes its writer could choose what code a reader runs."""
 
 
 def schema_text(schema: StructType) -> str:
-    """Return a schema as one text: the same for equal schemas."""
+    """Return a schema as one text: the same for equal schemas.
+
+    Raises:
+        ConfigurationError: a column has a user defined type that is not Spark's own.
+    """
+    for column in schema:
+        if (foreign := _foreign_type(column.dataType)) is not None:
+            raise ConfigurationError(
+                f"column '{column.name}' has a user defined type ({type(foreign).__name__}), and a log remembers those "
+                "of Spark itself only (vectors and matrices of pyspark.ml): cast it to "
+                f"{foreign.sqlType().simpleString()[:200]}"
+            )
     return json.dumps(schema.jsonValue(), sort_keys=True, separators=(",", ":"))
 
 
@@ -72,7 +90,40 @@ def schema_of_text(text: str, log: str) -> StructType:
 
 @functools.lru_cache(SCHEMAS_CACHED_MAX)
 def _schema_of(text: str) -> StructType:
-    return StructType.fromJson(json.loads(text))
+    tree = json.loads(text)
+    _refuse_foreign_types(tree)
+    return StructType.fromJson(tree)
+
+
+def _refuse_foreign_types(tree: Any) -> None:
+    """Raise ValueError if the JSON of a schema names a class that is not Spark's own: reading it would import that."""
+    if isinstance(tree, list):
+        for each in tree:
+            _refuse_foreign_types(each)
+    if not isinstance(tree, dict):
+        return
+    if tree.get("type") == "udt":
+        name = tree.get("pyClass")
+        if (name, tree.get("class")) not in _REMEMBERED_TYPES:
+            raise ValueError(f"it has the user defined type {name!r}, which is not Spark's own")
+        return
+    for key, value in tree.items():
+        if key != "metadata":
+            _refuse_foreign_types(value)
+
+
+def _foreign_type(kind: DataType) -> UserDefinedType | None:
+    if isinstance(kind, UserDefinedType):
+        name = f"{kind.module()}.{type(kind).__name__}"
+        return None if (name, kind.scalaUDT()) in _REMEMBERED_TYPES else kind
+    parts: list[DataType] = []
+    if isinstance(kind, StructType):
+        parts = [member.dataType for member in kind]
+    elif isinstance(kind, ArrayType):
+        parts = [kind.elementType]
+    elif isinstance(kind, MapType):
+        parts = [kind.keyType, kind.valueType]
+    return next((found for part in parts if (found := _foreign_type(part)) is not None), None)
 
 
 def columns_text(columns: StructType) -> str:
@@ -82,11 +133,19 @@ def columns_text(columns: StructType) -> str:
     )
 
 
-def find(columns: StructType, name: str) -> StructField | None:
-    """Return the column of a name: the exact one, else the only one that differs in case alone."""
-    exact = [column for column in columns if column.name == name]
-    alike = exact or [column for column in columns if column.name.lower() == name.lower()]
-    return alike[0] if len(alike) == 1 else None
+class Finder:
+    """Finds columns by name: the exact one, else the only one that differs in case alone."""
+
+    def __init__(self, columns: StructType) -> None:
+        self._exact = {column.name: column for column in columns}
+        self._alike = _by_lower(self._exact)
+
+    def find(self, name: str) -> StructField | None:
+        exact = self._exact.get(name)
+        if exact is not None:
+            return exact
+        alike = self._alike.get(name.lower(), ())
+        return self._exact[alike[0]] if len(alike) == 1 else None
 
 
 def widened(one: DataType, other: DataType) -> DataType | None:
@@ -191,8 +250,10 @@ def merged(schemas: Sequence[StructType], names: Sequence[str]) -> StructType:
     """
     columns: dict[str, StructField] = {column.name: column for column in schemas[0]}
     for index, schema in enumerate(schemas[1:], 1):
+        names_here = _names_among(schema.names, columns)
         for column in schema:
-            before = columns.get(column.name) or find(StructType(list(columns.values())), column.name)
+            name = names_here[column.name]
+            before = columns.get(name)
             kind = column.dataType if before is None else widened(before.dataType, column.dataType)
             if kind is None:
                 assert before is not None
@@ -202,11 +263,31 @@ def merged(schemas: Sequence[StructType], names: Sequence[str]) -> StructType:
                     "name the columns by .schema()"
                 )
             nullable = True if before is None else before.nullable or column.nullable
-            name = (before or column).name
             columns[name] = StructField(name, kind, nullable, (before or column).metadata)
-        for name in [name for name in columns if find(schema, name) is None]:
+        for name in columns.keys() - set(names_here.values()):
             columns[name] = StructField(name, columns[name].dataType, True, columns[name].metadata)
     return StructType(list(columns.values()))
+
+
+def _names_among(names: Sequence[str], present: Collection[str]) -> dict[str, str]:
+    """Return what each of `names` is called in `present`: the same, else the only one that differs in case alone.
+
+    Names that are in both stay apart from others: data whose columns differ in case only keep them. What is not in
+    `present` keeps its name.
+    """
+    found = {name: name for name in names}
+    ours = _by_lower(name for name in present if name not in found)
+    for lower, alike in _by_lower(name for name in names if name not in present).items():
+        if len(alike) == len(ours.get(lower, ())) == 1:
+            found[alike[0]] = ours[lower][0]
+    return found
+
+
+def _by_lower(names: Iterable[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(name.lower(), []).append(name)
+    return found
 
 
 class Append:
@@ -233,16 +314,19 @@ class Append:
         columns = {column.name: column for column in present}
         entries: list[StructField] = []
         unknown: list[StructField] = []
+        matched: set[str] = set()
+        finder = Finder(present)
         for column in added:
-            match = find(present, column.name)
+            match = finder.find(column.name)
             if match is None:
                 entries.append(column)
                 unknown.append(column)
                 continue
-            if match.name in {entry.name for entry in entries}:
+            if match.name in matched:
                 raise SchemaMismatch(
                     f"columns of the data are the same in log {log}, where '{match.name}' is one column: rename one"
                 )
+            matched.add(match.name)
             columns[match.name] = self._matched(match, column)
             kind = _required(column.dataType, match.dataType)
             entries.append(StructField(match.name, kind, column.nullable and match.nullable))
@@ -287,8 +371,8 @@ class Append:
         if unknown and not self._merge:
             raise SchemaMismatch(
                 f"{shown_columns(unknown)} not in log {self._log}, which has "
-                f"{', '.join(self._present.names[:SHOWN_COLUMNS_MAX])}: set mergeSchema=true to add what is new, or "
-                "leave it out"
+                f"{', '.join(self._present.names[:SHOWN_COLUMNS_MAX])}: set mergeSchema=true to add what is new, "
+                "leave it out, or replace the log (mode overwrite with overwriteSchema=true)"
             )
 
     def _check_missing(self, present: StructType, written: set[str]) -> None:

@@ -36,6 +36,30 @@ _KAFKA_FAMILIES = {
 """Options of Kafka's clients by what their names begin with, and the options that take their place."""
 _KAFKA_PREFIXES = ("kafka.", "kafkaconsumer.", "fetchoffset.", "startingoffsetsbytimestampstrategy")
 _OF_KAFKA = {theirs.lower(): ours for theirs, ours in _KAFKA_NAMES.items()}
+_DELTA_NAMES = {
+    "versionAsOf": "endingOffsets",
+    "timestampAsOf": "endingTimestamp",
+    "startingVersion": "startingOffsets",
+    "endingVersion": "endingOffsets",
+    "maxFilesPerTrigger": "maxEntriesPerTrigger",
+    "ignoreDeletes": "failOnDataLoss",
+    "ignoreChanges": "failOnDataLoss",
+    "skipChangeCommits": "failOnDataLoss",
+    "userMetadata": "ledgerMetadata.KEY",
+}
+"""Options of Delta that have an equivalent here under another name."""
+_OF_DELTA = {theirs.lower(): ours for theirs, ours in _DELTA_NAMES.items()}
+_DELTA_PARTS = ("replacewhere", "partitionoverwritemode")
+_DELTA_ONLY = (
+    "readchangefeed",
+    "readchangedata",
+    "optimizewrite",
+    "maxrecordsperfile",
+    "datachange",
+    "schematrackinglocation",
+    "schemalocation",
+    "excluderegex",
+)
 _OF_PULSAR_SPARK = {
     "service.url": "no broker is asked: 'uri' names BookKeeper's metadata, 'pulsarUri' Pulsar's",
     "admin.url": "no broker is asked: 'uri' names BookKeeper's metadata, 'pulsarUri' Pulsar's",
@@ -52,8 +76,8 @@ _PULSAR_PREFIXES = ("pulsar.client.", "pulsar.admin.", "pulsar.reader.", "pulsar
 
 
 def remedy_of_others(key: str) -> str | None:
-    """Return what to do instead of an option, lower-cased, of Kafka's connector or of pulsar-spark; None if it is not
-    one."""
+    """Return what to do instead of an option, lower-cased, of Kafka's connector, Delta or pulsar-spark; None if it is
+    not one."""
     if key.startswith(_PULSAR_PREFIXES):
         return "it is one of a client of Pulsar's brokers, and no broker is asked here: remove it"
     if key in _OF_PULSAR_SPARK:
@@ -65,6 +89,16 @@ def remedy_of_others(key: str) -> str | None:
             return f"what it is to Kafka's connector are options '{ours}' here: see docs/security.md"
     if key.startswith(_KAFKA_PREFIXES):
         return "it is one of Kafka's connector, and nothing takes its place here: remove it"
+    return _remedy_of_delta(key)
+
+
+def _remedy_of_delta(key: str) -> str | None:
+    if key in _OF_DELTA:
+        return f"what it is to Delta is option '{_OF_DELTA[key]}' here"
+    if key in _DELTA_PARTS:
+        return "it is one of Delta; mode overwrite without option 'log' replaces the logs that the column 'log' names"
+    if key in _DELTA_ONLY or key.startswith("delta."):
+        return "it is one of Delta, and nothing takes its place here: remove it"
     return None
 
 

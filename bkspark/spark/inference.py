@@ -7,6 +7,7 @@ are looked at. An entry between them that has other columns is found when it is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from pyspark.sql.types import BinaryType, StructField, StructType
@@ -18,7 +19,7 @@ from bkspark.log.positions import LATEST
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.spark.columns import RAW_NAMES, all_nullable, inferred_columns, raw_schema, schema_of_columns
 from bkspark.spark.connection import connect
-from bkspark.spark.evolution import find, merged
+from bkspark.spark.evolution import Finder, merged
 from bkspark.spark.formats.decoding import MalformedMode
 from bkspark.spark.formats.raw import VALUE
 from bkspark.spark.formats.registry import columns_of
@@ -47,7 +48,10 @@ def schema_for(options: SourceOptions) -> tuple[StructType, SourceOptions]:
     if options.payload_format == RAW:
         return raw_schema(options), inferred
     client = connect(options).asynchronous
-    found = run(lambda: _remembered(ReadPlanner(client, options), options)) if options.reads_logs else None
+    found = None
+    if options.reads_logs:
+        with suppress(NoSuchLog):  # the reader raises it; a table may be created before its log
+            found = run(lambda: _remembered(ReadPlanner(client, options), options))
     if found is not None:
         is_named = options.payload_format is not None
         inferred = replace(inferred, payload_format=found.payload_format, format_found=not is_named)
@@ -63,25 +67,29 @@ def with_found_format(columns: StructType, options: SourceOptions) -> SourceOpti
     Columns that only raw entries have, such as `ledger_id bigint, value binary`, mean the entries themselves.
 
     Raises:
+        NoSuchLog: there is no such log, whose entries could have the columns.
         SchemaMismatch: several logs have several formats.
     """
     if options.payload_format is not None or options.columns_inferred or not options.reads_logs:
         return options
     client = connect(options).asynchronous
-    found = run(lambda: _remembered(ReadPlanner(client, options), options))
+    try:
+        found = run(lambda: _remembered(ReadPlanner(client, options), options))
+    except NoSuchLog:
+        if {name.lower() for name in columns.names} <= RAW_NAMES:
+            return options  # the reader raises it when it plans
+        raise
     if found is None:
         return options
-    lacking = frozenset(name.lower() for name in columns.names if find(found.columns, name) is None)
+    finder = Finder(found.columns)
+    lacking = frozenset(name.lower() for name in columns.names if finder.find(name) is None)
     if len(columns) and len(lacking) == len(columns) and lacking <= RAW_NAMES:
         return replace(options, payload_format=RAW, given=options.given | {"payloadformat"})
     return replace(options, payload_format=found.payload_format, format_found=True, metadata_found=lacking)
 
 
 async def _remembered(planner: ReadPlanner, options: SourceOptions) -> Remembered | None:
-    try:
-        snapshots = await planner.snapshots()
-    except NoSuchLog:
-        return None  # the reader raises it; a table may be created before its log
+    snapshots = await planner.snapshots()
     ends: dict[str, int] = {}
     if options.ending_offsets != LATEST or options.ending_timestamp is not None:
         for snapshot in snapshots:

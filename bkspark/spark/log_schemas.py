@@ -19,7 +19,7 @@ from bkspark.log.snapshot import LogSnapshot
 from bkspark.spark.columns import all_nullable, arrow_schema
 from bkspark.spark.evolution import (
     Append,
-    find,
+    Finder,
     is_beyond,
     merged,
     reads_as,
@@ -138,17 +138,24 @@ class ColumnCheck:
             )
         if stored.payload_format == RAW:
             return False
+        entries = Finder(stored.columns)
         for column in self._columns:
-            match = find(stored.columns, column.name)
+            match = entries.find(column.name)
             if match is not None and not self._is_readable(match.dataType, column):
+                stored_type = match.dataType.simpleString()
+                remedy = (
+                    "load again, which finds the columns (a stream: start the query again), or name them by .schema()"
+                    if options.columns_inferred
+                    else f"name it {stored_type} in .schema(), or leave that out, which finds the columns"
+                )
                 raise SchemaMismatch(
-                    f"column '{column.name}' is {match.dataType.simpleString()} in log {log} from {position} on, and "
-                    f"this read has it as {column.dataType.simpleString()}: load again, which finds the columns (a "
-                    "stream: start the query again), or name them by .schema()"
+                    f"column '{column.name}' is {stored_type} in log {log} from {position} on, and this read has it as "
+                    f"{column.dataType.simpleString()}: {remedy}"
                 )
         if not options.columns_inferred:
             return False
-        more = [column for column in stored.columns if is_beyond(column, find(self._columns, column.name))]
+        read = Finder(self._columns)
+        more = [column for column in stored.columns if is_beyond(column, read.find(column.name))]
         if more:
             _log.warning(
                 "log %s: %s new from %s on: this read has the columns with which it began; load again (a stream: start "

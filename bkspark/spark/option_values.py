@@ -32,7 +32,7 @@ Offset = str | int | dict[str, Any]
 `logsPattern` such an offset for each named log."""
 
 # Python refuses to read numbers of thousands of digits, in words of its own.
-_DIGITS = r"\d{1,30}"
+_DIGITS = r"[0-9]{1,30}"
 _NUMBER = re.compile(_DIGITS)
 _BEHIND = re.compile(f"-{_DIGITS}")
 _SIZE = re.compile(rf"({_DIGITS})\s*(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE)

@@ -8,8 +8,10 @@ import pyarrow as pa
 import pytest
 
 from bkspark.entries import EntryBatch
+from bkspark.errors import MalformedPayload
 from bkspark.spark.columns import arrow_schema, inferred_columns
 from bkspark.spark.formats.arrow_types import in_microseconds, of_spark
+from bkspark.spark.formats.decoding import MalformedMode
 from bkspark.spark.formats.registry import columns_of, decoder_of
 from bkspark.spark.versions import SPARK_VERSION
 
@@ -17,8 +19,8 @@ HAS_TIME = not SPARK_VERSION.startswith("4.0.")
 MOMENT_NS = 1_700_000_000_123_456_789
 
 
-def entry(column: pa.Array) -> bytes:
-    table = pa.table({"c": column})
+def entry(*columns: pa.Array) -> bytes:
+    table = pa.table(list(columns), names=["c"] * len(columns))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
@@ -84,6 +86,49 @@ def test_days_in_milliseconds_are_dates() -> None:
 @pytest.mark.skipif(not HAS_TIME, reason="Spark 4.0 has no type for the time of a day")
 def test_times_of_a_day_in_seconds_are_read() -> None:
     assert read(pa.array([3600], pa.time32("s")))[1].to_pylist() == [pa.scalar(3600, pa.time32("s")).as_py()]
+
+
+def rows_of(payload: bytes, mode: MalformedMode) -> list[Any]:
+    decoder = decoder_of("arrow", pa.schema([("c", pa.int64())]), mode)
+    (rows,) = decoder.decode(EntryBatch.of([payload, entry(pa.array([7]))]))
+    return rows.columns[0].to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (entry(pa.array([1]), pa.array([2])), "several columns are called 'c'"),
+        (entry(pa.array([1])) + entry(pa.array([2])), "bytes follow its Arrow stream"),
+        (entry(pa.array([1])) + b"\0", "1 bytes follow its Arrow stream"),
+    ],
+    ids=["two columns of one name", "two streams", "a byte after the stream"],
+)
+def test_an_entry_of_which_a_part_would_be_lost_is_malformed(payload: bytes, reason: str) -> None:
+    with pytest.raises(MalformedPayload, match=reason):
+        rows_of(payload, MalformedMode.FAILFAST)
+    assert rows_of(payload, MalformedMode.DROPMALFORMED) == [7]
+    assert rows_of(payload, MalformedMode.PERMISSIVE) == [None, 7]
+
+
+def test_an_entry_without_the_mark_of_the_end_is_read() -> None:
+    assert rows_of(entry(pa.array([1]))[:-8], MalformedMode.FAILFAST) == [1, 7]
+
+
+def test_two_columns_of_one_name_give_no_columns() -> None:
+    with pytest.raises(ValueError, match="several columns are called 'c'"):
+        columns_of("arrow", [entry(pa.array([1]), pa.array([2]))])
+
+
+def test_a_column_that_differs_in_case_from_one_that_is_read_is_not_lost_silently() -> None:
+    both = pa.table({"c": [1], "C": [2]})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, both.schema) as stream:
+        stream.write_table(both)
+    entries = EntryBatch.of([sink.getvalue().to_pybytes()])
+    with pytest.raises(MalformedPayload, match="it has a column 'C'"):
+        list(decoder_of("arrow", pa.schema([("c", pa.int64())]), is_whole=True).decode(entries))
+    (rows,) = decoder_of("arrow", pa.schema([("C", pa.int64()), ("c", pa.int64())]), is_whole=True).decode(entries)
+    assert [column.to_pylist() for column in rows.columns] == [[2], [1]]
 
 
 def test_types_that_spark_has_stay() -> None:

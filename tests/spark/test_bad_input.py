@@ -368,6 +368,37 @@ def test_options_of_kafkas_security_lead_to_ours(theirs, ours):
     assert f"options '{ours}' here" in error_of(ConfigurationError, lambda: parse(log="a", **{theirs: "1"}))
 
 
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("versionAsOf", "endingOffsets"),
+        ("timestampAsOf", "endingTimestamp"),
+        ("startingVersion", "startingOffsets"),
+        ("endingVersion", "endingOffsets"),
+        ("maxFilesPerTrigger", "maxEntriesPerTrigger"),
+        ("ignoreDeletes", "failOnDataLoss"),
+        ("ignoreChanges", "failOnDataLoss"),
+        ("skipChangeCommits", "failOnDataLoss"),
+        ("userMetadata", "ledgerMetadata.KEY"),
+    ],
+)
+def test_option_of_delta_is_answered_with_ours(theirs, ours):
+    message = error_of(ConfigurationError, lambda: parse(log="a", **{theirs: "1"}))
+    assert f"unknown option '{theirs}': what it is to Delta is option '{ours}' here" in message
+
+
+@pytest.mark.parametrize(
+    "theirs", ["readChangeFeed", "optimizeWrite", "schemaTrackingLocation", "delta.enableChangeDataFeed"]
+)
+def test_option_of_delta_without_a_like_is_to_be_removed(theirs):
+    assert error_of(ConfigurationError, lambda: parse(log="a", **{theirs: "1"})).endswith("here: remove it")
+
+
+@pytest.mark.parametrize("theirs", ["replaceWhere", "partitionOverwriteMode"])
+def test_delta_users_who_replace_a_part_are_led_to_the_column_log(theirs):
+    assert "column 'log'" in error_of(ConfigurationError, lambda: parse(log="a", **{theirs: "1"}))
+
+
 # ---- on a cluster ----
 
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from bkspark.blocking import run
-from bkspark.errors import SchemaMismatch
+from bkspark.errors import ConfigurationError, NoSuchLog, SchemaMismatch
 from bkspark.log.log import Log
 from bkspark.log.schemas import SchemaChange, StoredSchema
 from bkspark.spark.connection import connect
@@ -87,3 +87,31 @@ def test_a_type_that_changed_ends_the_stream_with_the_position_and_the_remedy(cl
         reader.partitions(start, end)
     again = BookKeeperDataSource({**log.options, "startingOffsets": "earliest"})
     assert again.schema() == StructType().add("id", "long")
+
+
+def test_a_named_column_of_another_type_is_refused_with_the_type_to_name(cluster: Cluster, client: Client) -> None:
+    log = WrittenLog(cluster, client)
+    log.write(ID, entry(id=1))
+    source = BookKeeperDataSource({**log.options, "startingOffsets": "earliest"})
+    with pytest.raises(SchemaMismatch, match=r"name it int in \.schema\(\), or leave that out, which finds"):
+        source.reader(StructType().add("id", "string")).partitions()
+
+
+def test_a_column_that_is_named_twice_is_refused_when_the_read_is_planned(cluster: Cluster, client: Client) -> None:
+    log = WrittenLog(cluster, client)
+    log.write(ID, entry(id=1))
+    twice = StructType().add("id", "integer").add("more", "string").add("id", "long")
+    for make in (BookKeeperDataSource(log.options).reader, BookKeeperDataSource(log.options).streamReader):
+        with pytest.raises(ConfigurationError, match="several columns 'id': name it once, and select it twice"):
+            make(twice)
+
+
+def test_a_missing_log_is_named_as_missing_whatever_columns_are_named(cluster: Cluster) -> None:
+    source = BookKeeperDataSource({"uri": cluster.uri, "log": f"log-{uuid.uuid4().hex[:12]}"})
+    for columns in (StructType().add("a", "integer"), StructType().add("value", "string")):
+        for read in (
+            lambda columns=columns: source.reader(columns).partitions(),
+            lambda columns=columns: source.streamReader(columns).initialOffset(),
+        ):
+            with pytest.raises(NoSuchLog, match=source.options["log"]):
+                read()

@@ -321,7 +321,7 @@ def test_times_are_milliseconds_iso_text_or_ago(text, milliseconds):
     assert parse(log="a", startingTimestamp=text).starting_timestamp == milliseconds
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "-5", "-10x", "1.5", "99999999999999999999"])
+@pytest.mark.parametrize("text", ["", "yesterday", "-5", "-10x", "1.5", "\u0663", "99999999999999999999"])
 def test_other_times_are_refused(text):
     with pytest.raises(ConfigurationError, match="'startingTimestamp'"):
         parse(log="a", startingTimestamp=text)

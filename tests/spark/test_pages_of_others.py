@@ -61,6 +61,11 @@ def test_the_page_agrees_with_the_errors_that_such_options_end_in() -> None:
         assert any(theirs in names and f"`{ours}`" in here for names, here in rows("from-kafka.md")), theirs
 
 
+def test_deltas_page_agrees_with_the_errors_that_its_options_end_in() -> None:
+    for theirs, ours in foreign_options._DELTA_NAMES.items():
+        assert any(theirs in names and f"`{ours}" in here for names, here in rows("from-delta.md")), theirs
+
+
 @pytest.mark.parametrize("page", ["from-kafka.md", "from-delta.md", "from-pulsar.md"])
 def test_what_takes_their_place_exists(page: str) -> None:
     known = {option.name for option in OPTIONS} | {f"{PREFIX}{name}" for name in SETTINGS}

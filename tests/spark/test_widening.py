@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import types as t
 
 from bkspark.spark.columns import arrow_schema
-from bkspark.spark.evolution import widened
+from bkspark.spark.evolution import merged, widened
 from bkspark.spark.formats.decoding import MalformedMode
 from bkspark.spark.formats.registry import decoder_of, encoder_of
 
@@ -124,3 +124,11 @@ def test_types_widen_where_no_value_changes(one: str, other: str, wide: str | No
     for pair in ((one, other), (other, one)):
         found = widened(*(kinds[each] for each in pair))
         assert (None if found is None else found.simpleString()) == wide
+
+
+def test_columns_of_logs_that_differ_in_case_stay_apart_where_one_log_has_both() -> None:
+    one = t.StructType([t.StructField("a", t.IntegerType(), False)])
+    both = t.StructType([t.StructField("a", t.LongType(), False), t.StructField("A", t.IntegerType(), False)])
+    wide = t.StructType([t.StructField("a", t.LongType(), False), t.StructField("A", t.IntegerType(), True)])
+    assert merged([one, both], ["log x", "log y"]) == wide
+    assert merged([both, one], ["log y", "log x"]) == wide

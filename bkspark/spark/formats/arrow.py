@@ -5,7 +5,7 @@
 The buffers of the batch are compressed (LZ4 frame, Zstandard) or not; the record batch message says which, so entries
 of one log may differ. An entry is self-describing: any Arrow library reads it with `ipc.open_stream`. A reader accepts
 more than the writer writes: several batches in the stream, dictionaries, columns in any order and of any type that
-converts without loss.
+converts without loss. An entry with bytes after the end of its stream, or with two columns of one name, is malformed.
 """
 
 from __future__ import annotations
@@ -75,19 +75,29 @@ class ArrowDecoder(Decoder):
             return self._stand_in(1, entries[index])
 
     def _table(self, payload: pa.Buffer, *, is_whole: bool) -> pa.Table:
-        with pa.ipc.open_stream(payload, options=_READ_OPTIONS) as stream:
+        source = pa.BufferReader(payload)
+        with pa.ipc.open_stream(source, options=_READ_OPTIONS) as stream:
             table = stream.read_all()
+        if (rest := payload.size - source.tell()) > 0:
+            raise ValueError(f"{rest} bytes follow its Arrow stream, and an entry is one stream")
         # Offsets inside the payload come from the writer; unchecked, they may lead out of the buffer.
         table.validate(full=True)
         if is_whole:
-            known = {name.lower() for name in self.schema.names}
-            for name in table.schema.names:
-                if name.lower() not in known:
-                    raise BeyondInferredError(name)
+            self._check_names(table.schema.names)
         if not len(self.schema):
             return _rows_without_columns(table.num_rows)
         columns = [_column(table, self.schema, field, is_whole=is_whole) for field in self.schema]
         return pa.Table.from_arrays(columns, schema=self.schema)
+
+    def _check_names(self, found: list[str]) -> None:
+        """Raise BeyondInferredError for a column that no column of the read takes, by its name or in another case."""
+        if found == self.schema.names:
+            return
+        exact = set(self.schema.names)
+        in_any_case = {name.lower() for name in exact.difference(found)}
+        for name in found:
+            if name not in exact and name.lower() not in in_any_case:
+                raise BeyondInferredError(name)
 
     def _stand_in(self, count: int, payload: bytes | None) -> pa.Table:
         if not len(self.schema):
@@ -111,7 +121,11 @@ def _column(table: pa.Table, schema: pa.Schema, field: pa.Field, *, is_whole: bo
     index = table.schema.get_field_index(field.name)
     if index < 0:
         wanted = field.name.lower()
-        same = [i for i, name in enumerate(table.schema.names) if name.lower() == wanted and name not in schema.names]
+        same = [
+            i
+            for i, name in enumerate(table.schema.names)
+            if name.lower() == wanted and (name == field.name or name not in schema.names)
+        ]
         if len(same) > 1:
             raise ValueError(f"several columns are called '{field.name}'")
         if not same:
@@ -233,13 +247,18 @@ def schema_of(payload: bytes) -> pa.Schema:
     """Return the schema that an entry carries.
 
     Raises:
-        ValueError: the payload is not an Arrow IPC stream.
+        ValueError: the payload is not an Arrow IPC stream, or two of its columns have one name.
     """
     try:
         with pa.ipc.open_stream(payload) as stream:
-            return stream.schema
+            schema = stream.schema
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"it is not an Arrow IPC stream ({error})") from None
+    names = schema.names
+    if len(set(names)) < len(names):
+        repeated = next(name for i, name in enumerate(names) if name in names[:i])
+        raise ValueError(f"several columns are called '{repeated}'")
+    return schema
 
 
 def schema_of_first(payloads: Sequence[bytes], *, is_lenient: bool) -> pa.Schema:
