@@ -24,6 +24,7 @@ from bkspark.security.web import is_loopback
 from bkspark.tls.contexts import TlsContext
 from bkspark.tls.gate import TlsGate
 from bkspark.tls.options import TlsOptions
+from bkspark_console.guard import PeersErrors
 from bkspark_console.server import ConsoleOptions, application
 
 HANDSHAKE_S, HANDSHAKES_MAX = 10.0, 32
@@ -46,6 +47,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     # kazoo says each attempt to connect, and aiohttp each request.
     logging.getLogger("kazoo").setLevel(logging.ERROR)
+    logging.getLogger("aiohttp.server").addFilter(PeersErrors())
     try:
         users = None if arguments.token_file is None else AccessFile(arguments.token_file, "--token-file")
         check_host(arguments.host, users)

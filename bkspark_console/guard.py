@@ -18,11 +18,12 @@ import hmac
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from http import HTTPStatus
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from bkspark.errors import (
     BookKeeperError,
@@ -49,6 +50,7 @@ logger = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 CSRF_FIELD = "csrf"
+FORM = "application/x-www-form-urlencoded"
 _OPEN_PATHS = ("/sign-in", "/sign-out", "/static/", "/healthz")
 """What is answered without signing in."""
 LIVE_UPDATE = "X-Live-Update"
@@ -164,7 +166,7 @@ class Guard:
         headers = request.headers
         if is_foreign(headers.get("Sec-Fetch-Site"), headers.get("Origin"), headers.get("Host")):
             return "this request comes from a page of another site"
-        given = (await request.post()).get(CSRF_FIELD, "")
+        given = (await _form(request)).get(CSRF_FIELD, "")
         if not isinstance(given, str) or not hmac.compare_digest(given.encode(), request["csrf"].encode()):
             return "this form is not one of this console's pages, or is too old: open the page again"
         return ""
@@ -230,7 +232,7 @@ class Guard:
     async def _sign_in(self, request: web.Request) -> web.StreamResponse:
         if self._users is None:
             raise web.HTTPSeeOther("/")
-        found = self._try(request, str((await request.post()).get("token", "")).strip())
+        found = self._try(request, str((await _form(request)).get("token", "")).strip())
         if found is None:
             problem = "This is not a token of this console."
             return render(request, "sign_in.html", HTTPStatus.FORBIDDEN, title="Sign in", problem=problem)
@@ -250,6 +252,28 @@ class Guard:
         response = web.Response(status=HTTPStatus.SEE_OTHER, headers={"Location": "/sign-in"})
         response.del_cookie(self._cookie(request), path="/")
         return response
+
+
+async def _form(request: web.Request) -> Mapping[str, object]:
+    """Return the fields of a form. Raises HTTPException: it cannot be read as one."""
+    if request.content_type != FORM:
+        raise web.HTTPUnsupportedMediaType(text=f"a form must have the content type {FORM}")
+    try:
+        return await request.post()
+    except (ValueError, LookupError, web.RequestPayloadError):
+        raise web.HTTPBadRequest(text="this form cannot be read") from None
+
+
+class PeersErrors(logging.Filter):
+    """A filter for the logger of aiohttp's server: it leaves out errors about requests that are not HTTP.
+
+    They are answered with 400. Such an error quotes what the peer sent, which may be a token, and a peer can send many.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a line is written: it is not about such a request."""
+        error = record.exc_info[1] if record.exc_info else None
+        return not isinstance(error, (HttpProcessingError, web.RequestPayloadError))
 
 
 def _problem(request: web.Request, status: int, reason: str) -> web.Response:

@@ -62,18 +62,28 @@ class Parser(argparse.ArgumentParser):
     # Typeshed has four overloads of it, by the type of the namespace, which says nothing here.
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         """Parse, and refuse an unknown option here, where the options it may have meant are known."""
-        namespace, unknown = super().parse_known_args(args, namespace)
+        words = sys.argv[1:] if args is None else list(args)
+        first = words[0] if words and self._subparsers is not None else ""
+        if first.startswith("-") and first.split("=")[0] not in self._option_string_actions:
+            # Otherwise the word after it would be taken, and shown, for a command: it may be a password.
+            self._refuse(first)
+        namespace, unknown = super().parse_known_args(words, namespace)
         if unknown:
-            self.error(f"unknown argument {unknown[0]!r}{self._nearest(unknown[0])}")
+            self._refuse(unknown[0])
         return namespace, unknown
+
+    def _refuse(self, argument: str) -> NoReturn:
+        # Not its value: it may be a password.
+        name = argument.split("=")[0]
+        shown = name[:2] if name.startswith("-") and not name.startswith("--") else name
+        self.error(f"unknown argument {shown!r}{self._nearest(name)}")
 
     def error(self, message: str) -> NoReturn:
         one_line = " ".join(message.split())
         print(f"{self.prog}: {one_line}; see '{self.prog} --help'", file=sys.stderr)
         raise SystemExit(USAGE)
 
-    def _nearest(self, argument: str) -> str:
-        name = argument.split("=")[0]
+    def _nearest(self, name: str) -> str:
         close = difflib.get_close_matches(name, self._option_string_actions, n=1)
         return f" (did you mean {close[0]}?)" if name.startswith("-") and close else ""
 

@@ -247,4 +247,4 @@ def read_zookeeper_file(path: str, environment: Mapping[str, str] = os.environ) 
     Raises:
         ConfigurationError: the file cannot be read or understood, or as `zookeeper_options`.
     """
-    return options_of(read_keys(path), where=f"{path}: ", environment=environment)
+    return options_of(read_keys(path, KEYS), where=f"{path}: ", environment=environment)

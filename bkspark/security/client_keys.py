@@ -86,7 +86,7 @@ def read_client_sasl(path: str) -> SaslClientOptions | None:
     Raises:
         ConfigurationError: the file cannot be read or understood, or as `client_sasl`.
     """
-    given = read_keys(path)
+    given = read_keys(path, FIELDS)
     parsed = {}
     for key in FIELDS:
         if key in given:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import enum
 
+_SHOWN_MAX = 15
+"""Characters of a text in a message: tokens have more, and lines with their words in another order are a mistake."""
+
 
 class Role(enum.IntEnum):
     """What a caller may do.
@@ -23,11 +26,12 @@ class Role(enum.IntEnum):
 
     @classmethod
     def parse(cls, text: str) -> Role:
-        """Return the role of a name. Raises ValueError."""
+        """Return the role of a name. Raises ValueError, which shows no text that may be a token."""
         found = next((role for role in cls if role is not cls.NONE and str(role) == text), None)
         if found is None:
             names = ", ".join(str(role) for role in cls if role is not cls.NONE)
-            raise ValueError(f"{text!r:.40} is not a role; there are {names}")
+            shown = repr(text) if len(text) <= _SHOWN_MAX else f"a text of {len(text)} characters"
+            raise ValueError(f"{shown} is not a role; there are {names}")
         return found
 
     def __str__(self) -> str:

@@ -134,6 +134,12 @@ def _server_credentials(path: str, section: str) -> _ServerCredentials:
     passwords = {key.removeprefix(_USER): password for key, password in module.options.items() if key.startswith(_USER)}
     if not passwords:
         raise ConfigurationError(f'section {section!r} of the JAAS file has no users: add user_NAME="PASSWORD"')
+    open_to_all = [user for user, password in passwords.items() if not password]
+    if open_to_all:
+        raise ConfigurationError(
+            f"user {open_to_all[0]!r:.80} in section {section!r:.80} of the JAAS file has an empty password, so "
+            "everyone could log in: give it a password, or remove it"
+        )
     return _ServerCredentials(passwords=passwords)
 
 

@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,10 @@ FILE_VARIABLE = "BKSPARK_CLIENT_CONFIG"
 _OFF = ("", "null")
 _NUMBER = re.compile("-?[0-9]{1,9}")
 _STORES = ("KeyStoreType", "KeyStore", "KeyStorePasswordPath", "TrustStoreType", "TrustStore", "TrustStorePasswordPath")
+
+
+_NEARLY = 0.9
+"""Similarity of two keys, as difflib measures it, that is a mistake. Keys of other programs have less, bookies' too."""
 
 
 def flag(text: str) -> bool:
@@ -116,18 +121,28 @@ def client_tls(parsed: Mapping[str, Any], *, shown: str = "{}") -> TlsOptions | 
     return TlsOptions(**{FIELDS[key][0]: parsed[key] for key in others})
 
 
-def read_keys(path: str) -> dict[str, str]:
+def read_keys(path: str, known: Iterable[str]) -> dict[str, str]:
     """Return the keys that a client's configuration file sets, with their texts.
 
+    Args:
+        known: the keys that the caller uses.
+
     Raises:
-        ConfigurationError: the file cannot be read or understood.
+        ConfigurationError: the file cannot be read or understood, or a key is nearly one of these: it would protect
+            nothing.
     """
     try:
         pairs = properties.pairs(Path(path).read_text())
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise ConfigurationError(f"the client's configuration {path} cannot be read: {why}") from None
-    return {key: text for key, text in reversed(pairs) if text.lower() not in _OFF}
+    given = {key: text for key, text in reversed(pairs) if text.lower() not in _OFF}
+    by_lower = {key.lower(): key for key in known}
+    for key in given:
+        near = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=_NEARLY)
+        if near and key != by_lower[near[0]]:
+            raise ConfigurationError(f"{path}: the key {key!r:.80} does not exist; did you mean {by_lower[near[0]]}?")
+    return given
 
 
 def read_client_file(path: str) -> TlsOptions | None:
@@ -136,7 +151,7 @@ def read_client_file(path: str) -> TlsOptions | None:
     Raises:
         ConfigurationError: the file cannot be read or understood, or as `client_tls`.
     """
-    given = read_keys(path)
+    given = read_keys(path, (FACTORY, *FIELDS, *(f"client{store}" for store in _STORES)))
     parsed = {}
     for key in (FACTORY, *FIELDS):
         own = f"client{key.removeprefix('tls')}"

@@ -132,3 +132,28 @@ def test_ctrl_c_is_one_line_and_exit_code_1():
     finally:
         process.kill()
     assert (process.returncode, errors) == (1, "bkspark: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("ledger", "read", "0", "--pasword=s3cret"), "unknown argument '--pasword' (did you mean --password?)"),
+        (("ledger", "read", "0", "--pasword", "s3cret"), "unknown argument '--pasword' (did you mean --password?)"),
+        (("ledger", "read", "0", "-ps3cret"), "unknown argument '-p'"),
+        (("--password", "s3cret", "ledger", "list"), "unknown argument '--password'"),
+        (("--password=s3cret", "ledger", "list"), "unknown argument '--password'"),
+        (("ledger", "--password", "s3cret", "list"), "unknown argument '--password'"),
+        (("bookie", "--passwd=s3cret"), "unknown argument '--passwd'"),
+    ],
+)
+def test_a_password_in_a_misspelt_or_misplaced_option_is_not_shown(
+    words: tuple[str, ...], shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code: object = main(list(words))
+    except SystemExit as end:
+        code = end.code
+    assert code == 2
+    printed = capsys.readouterr()
+    assert shown in printed.err
+    assert "s3cret" not in printed.out + printed.err

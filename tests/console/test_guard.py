@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -114,6 +116,41 @@ def test_a_form_that_is_too_large_is_refused(console: ConsoleProcess, console_cl
     visitor = console.visitor()
     page = visitor.post(f"/bookies/{console_cluster.bookies[0].id}/keys", {"csrf": "x" * 200_000})
     assert page.status == 413
+
+
+FORM = "application/x-www-form-urlencoded"
+UNREADABLE: tuple[tuple[dict[str, str], bytes, int], ...] = (
+    ({"Content-Type": f"{FORM}; charset=none-of-these"}, b"csrf=1", 400),
+    ({"Content-Type": f"{FORM}; charset=ascii"}, b"csrf=\xff", 400),
+    ({"Content-Type": FORM, "Content-Encoding": "gzip"}, b"csrf=1", 400),
+    ({"Content-Type": "multipart/form-data"}, b"csrf=1", 415),
+    ({"Content-Type": "multipart/form-data; boundary=x"}, b"--x\r\nnothing\r\n\r\n1", 415),
+    ({"Content-Type": "application/json"}, b"{}", 415),
+    ({"Authorization": f"Bearer {TOKEN}\r"}, b"", 400),
+    ({"Authorization ": f"Bearer {TOKEN}"}, b"", 400),
+)
+
+
+def _status(console: ConsoleProcess, headers: dict[str, str], body: bytes) -> int:
+    """Send a form as it is, and return the status of the answer."""
+    address = urlsplit(console.url)
+    lines = [f"{name}: {text}" for name, text in headers.items()]
+    head = ["POST /sign-in HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *lines, "", ""]
+    with socket.create_connection((address.hostname, address.port), timeout=30) as peer:
+        peer.sendall("\r\n".join(head).encode() + body)
+        with peer.makefile("rb") as answer:
+            return int(answer.readline().split()[1])
+
+
+def test_a_request_that_cannot_be_read_is_answered_and_says_nothing_in_the_log(
+    console_cluster: Cluster, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    with ConsoleProcess("--uri", console_cluster.uri, log=log) as console:
+        for headers, body, status in UNREADABLE:
+            assert _status(console, headers, body) == status, headers
+    for word in ("Traceback", "ERROR", TOKEN):
+        assert word not in log.read_text()
 
 
 # ---- sign-in ----

@@ -63,6 +63,7 @@ def test_a_file_of_one_word_or_line_is_one_token_that_may_do_everything(tmp_path
         ("short", "at least 16"),
         (f"token read x {SECRET}\ntoken read x {HASHED}\n", "line 2: the name or the token has a line already"),
         (f"token read x {SECRET}\ntoken operate y {SECRET}\n", "line 2: the name or the token has a line already"),
+        (f"token {SECRET} read another-name-of-a-user\n", "line 1: a text of 16 characters is not a role"),
         (f"token king x {SECRET}\n", "line 1: 'king' is not a role; there are metrics, read, operate, destroy"),
         (f"token read {SECRET}\n", "line 1: a token must have at least 16"),
         ("token read x sha256:abc\n", "line 1: sha256: must be followed by 64 hexadecimal digits"),

@@ -133,6 +133,30 @@ def test_wrong_tokens_are_limited_and_logged_without_them(tmp_path: Path, caplog
     assert "this token is not known" in caplog.text
 
 
+def test_a_request_that_is_not_http_is_logged_and_answered_without_its_token(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    token = TOKENS["destroy"]
+    requests = (
+        f"GET /read HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\r\n\r\n",
+        f"GET /read HTTP/1.1\r\nHost: localhost\r\nAuthorization : Bearer {token}\r\n\r\n",
+        f"GET /read?token={token} HTTP/1.1 again\r\nHost: localhost\r\n\r\n",
+        f"POST /operate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n{token}\r\n",
+        f"POST /operate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n.{token}\r\n",
+    )
+    with served(HttpOptions(access_file=access_file(tmp_path))) as port:
+        for request in requests:
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as peer:
+                peer.sendall(request.encode())
+                with peer.makefile("rb") as answers:
+                    answer = answers.read().decode()
+            assert answer.startswith("HTTP/1.1 40"), request
+            assert token not in answer
+    assert token not in caplog.text
+    assert "illegal header line" in caplog.text
+
+
 def test_a_token_is_revoked_and_given_by_the_file_while_the_server_runs(tmp_path: Path) -> None:
     with served(HttpOptions(access_file=access_file(tmp_path))) as port:
         assert ask(port, "GET", "/read", **bearer("read"))[0] == 200

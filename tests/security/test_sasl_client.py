@@ -194,6 +194,7 @@ def test_jaas_file_of_a_client_that_cannot_be_used_is_a_clear_error(tmp_path: Pa
     ("text", "allowed", "message"),
     [
         (f'Bookie {{ {DIGEST_MODULE} required x="y"; }};', ".*", "has no users"),
+        (f'Bookie {{ {DIGEST_MODULE} required user_a="b" user_c=""; }};', ".*", "user 'c' .* has an empty password"),
         ("BookKeeper { };", ".*", "has no section 'Bookie'"),
         (jaas_text(), "(", "it is not a regular expression"),
     ],

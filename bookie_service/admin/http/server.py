@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any
@@ -29,13 +30,13 @@ from bkspark.tasks import start_kept
 from bkspark.tls.gate import TlsGate
 from bookie_service.admin.http.access import HttpAccess
 from bookie_service.admin.http.messages import HttpError, HttpRequest, HttpResponse, failed, plain, target_of
-from bookie_service.network.log_limit import place_of
+from bookie_service.network.log_limit import no_digits, place_of
 from bookie_service.settings.http_options import HttpLimits
 
 logger = logging.getLogger(__name__)
 
-ERROR_MAX = 200
-"""Characters of a parser's message, which has what the peer sent."""
+_QUOTED = re.compile(r""":? (?:b['"]|bytearray\().*""", re.DOTALL)
+"""The end of a parser's message that quotes what the peer sent: it may hold a token."""
 Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 _REFUSALS = (
@@ -187,8 +188,7 @@ class _Connection(asyncio.Protocol):
                     self._close()
                     return
         except h11.RemoteProtocolError as error:
-            # Not the text: it has what the peer sent.
-            self._end_with(error.error_status_hint, f"this is not a request: {str(error)[:ERROR_MAX]}", place_of(error))
+            self._end_with(error.error_status_hint, f"this is not a request: {_QUOTED.sub('', str(error))}")
 
     async def _serve(self) -> None:
         assert self._request is not None
@@ -299,9 +299,9 @@ class _Connection(asyncio.Protocol):
         logger.debug("closed the HTTP connection from %s: nothing happened for %g s", self._peer, self._limits.idle_s)
         self.abort()
 
-    def _end_with(self, status: int, text: str, kind: Hashable = None) -> None:
-        """Answer and close. `kind`: of the log line; None: lines with this text."""
-        logger.info("HTTP %d to %s: %s", status, self._peer, text, extra={"kind": kind or text})
+    def _end_with(self, status: int, text: str) -> None:
+        """Answer and close. `text` has nothing that the peer chose but numbers."""
+        logger.info("HTTP %d to %s: %s", status, self._peer, text, extra={"kind": no_digits(text)})
         self._stop_waiting()
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             path = "" if self._request is None else self._request.target.decode("ascii").partition("?")[0]
