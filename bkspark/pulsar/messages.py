@@ -87,6 +87,8 @@ class Messages:
     def numbers(self, of_entry: int, of_single: int) -> np.ndarray:
         """Return int64 (n,): a number of the message's own metadata, or that of its entry if it has no own one."""
         found = self.entries.metadata.value(of_entry)[self.entry]
+        if self.singles.is_absent(of_single):
+            return found
         batched = np.flatnonzero(self.single >= 0)
         if len(batched):
             rows = self.single[batched]
@@ -97,6 +99,8 @@ class Messages:
     @property
     def is_null(self) -> np.ndarray:
         """bool (n,): messages without a value, which is not an empty one."""
+        if self.entries.metadata.is_absent(entry_fields.NULL_VALUE) and self.singles.is_absent(NULL_VALUE):
+            return np.zeros(len(self), bool)
         return self.numbers(entry_fields.NULL_VALUE, NULL_VALUE) != 0
 
     @property
@@ -156,7 +160,7 @@ def messages_of(
     messages = Messages(
         entries, content, entry, batch_index, batch_size, message_starts, message_ends, single, singles, joined
     )
-    if not singles.flag(COMPACTED_OUT).any():
+    if singles.is_absent(COMPACTED_OUT):
         return messages
     is_left = np.ones(total, bool)
     is_left[batched] = ~singles.flag(COMPACTED_OUT)

@@ -281,7 +281,7 @@ class TopicDecoder:
                 found[self._rows._corrupt] = self._corrupt_column(pc.if_else(blank, pa.scalar(None, pa.binary()), held))
         if not len(self._schema):
             return pa.record_batch({"rows": pa.nulls(len(messages))}).select([])
-        arrays = [check_nulls(found[i].cast(field.type), field) for i, field in enumerate(self._schema)]
+        arrays = [check_nulls(_of_type(found[i], field.type), field) for i, field in enumerate(self._schema)]
         made = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         return made if kept.all() else made.filter(pa.array(kept))
 
@@ -331,7 +331,7 @@ class TopicDecoder:
                     "correct the schema"
                 )
             try:
-                found[i] = flat[place].cast(field.type)
+                found[i] = _of_type(flat[place], field.type)
             except pa.ArrowException as error:
                 raise ConfigurationError(
                     f"column '{field.name}' of topic {self._topic} is {flat[place].type}, which cannot be "
@@ -431,3 +431,7 @@ class TopicDecoder:
             yield pa.RecordBatch.from_arrays(cells, schema=self._schema)
         else:
             yield pa.record_batch({"rows": pa.nulls(1)}).select([])
+
+
+def _of_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    return column if column.type == kind else column.cast(kind)
