@@ -203,7 +203,6 @@ def _contents(
     is_plain = (entries.compressions[rows] == 0) | raw[rows]
     if is_plain.all() and not joined:
         return view, starts, ends
-    is_batch = entries.is_batch
     parts = []
     facts = (rows, starts, ends, entries.compressions[rows], entries.uncompressed_sizes[rows], is_plain)
     for row, start, end, codec, size, plain in zip(*(fact.tolist() for fact in facts)):
@@ -212,7 +211,7 @@ def _contents(
             if size > UNCOMPRESSED_BYTES_MAX and row not in joined:
                 raise MalformedEntry(row, f"it says to have {size} bytes, more than {UNCOMPRESSED_BYTES_MAX}")
             try:
-                part = decompress(codec, part, size, is_checked_later=bool(is_batch[row]))
+                part = decompress(codec, part, size)
             except ValueError as error:
                 raise MalformedEntry(row, str(error)) from None
         parts.append(part)

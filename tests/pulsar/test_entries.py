@@ -12,11 +12,23 @@ from google.protobuf.message import DecodeError
 from bkspark.entries import EntryBatch
 from bkspark.pulsar import entries as fields_of_entry
 from bkspark.pulsar import message_columns as columns
+from bkspark.pulsar.compression import decompress
 from bkspark.pulsar.entries import Entries, MalformedEntry, decode_entries
 from bkspark.pulsar.fields import FIELDS_MAX, fields_of
 from bkspark.pulsar.messages import Joined, Messages, messages_of
 from bkspark.pulsar.pulsar_formats_pb2 import MessageIdData, MessageMetadata, SingleMessageMetadata
-from tests.pulsar.entries import CODECS, PUBLISHED_MS, Message, batch, chunked, framed, marker, metadata_of, single
+from tests.pulsar.entries import (
+    CODECS,
+    PUBLISHED_MS,
+    Message,
+    batch,
+    chunked,
+    compressed,
+    framed,
+    marker,
+    metadata_of,
+    single,
+)
 
 
 def run(*stored: bytes, ledger: int = 12, first: int = 3) -> Entries:
@@ -211,12 +223,28 @@ def test_flipped_bits_after_a_right_checksum_are_an_error_or_other_values_but_ne
 @pytest.mark.parametrize("wrong", [-1, 1, 1 << 20, (1 << 32) - 200])
 def test_size_that_is_not_what_the_payload_decompresses_to_is_refused(codec: int, wrong: int) -> None:
     """pyarrow returns as many bytes as it is asked for; the tail would be memory that held something else."""
-    from tests.pulsar.entries import compressed
-
     for value in (b"abcabcabc" * 20, b"a"):
         metadata = metadata_of(compression=codec, uncompressed_size=len(value) + wrong)
         with pytest.raises(MalformedEntry):
             columns.values(all_messages(run(framed(metadata, compressed(codec, value)))))
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+@pytest.mark.parametrize("more", [1, 4, 16, 40, 5000])
+def test_batch_does_not_hold_more_bytes_than_its_compressed_data_give(codec: int, more: int) -> None:
+    """The last message says to be longer by as much: the batch fits its size, and the size does not fit the data."""
+    value = bytes(200)
+    one = SingleMessageMetadata(payload_size=len(value) + more, sequence_id=0).SerializeToString()
+    payload = struct.pack(">I", len(one)) + one + value
+    metadata = metadata_of(num_messages_in_batch=1, compression=codec, uncompressed_size=len(payload) + more)
+    with pytest.raises(MalformedEntry):
+        all_messages(run(framed(metadata, compressed(codec, payload))))
+
+
+@pytest.mark.parametrize("size", [*range(1, 40), 64, 1000, 70_000])
+def test_blocks_of_lz4_of_every_size_come_out(size: int) -> None:
+    for value in (bytes(size), bytes(place * place % 251 for place in range(size))):
+        assert bytes(decompress(1, memoryview(compressed(1, value)), size)) == value
 
 
 @pytest.mark.parametrize(
