@@ -136,10 +136,22 @@ def test_position_may_be_given_as_pulsar_spark_has_it_and_within_a_batch(topic: 
     signed = [octet - 256 if octet > 127 else octet for octet in identity]
     assert values(read(VALUE, startingOffsets=json.dumps({str(topic.name): signed}))) == [b"1", b"2", b"3"]
     assert values(read(VALUE, endingOffsets=f"{ledger}:0:-1:1")) == [b"0", b"1"]
-    with pytest.raises(ConfigurationError, match="is not a message id"):
-        read(VALUE, startingOffsets=json.dumps({str(topic.name): "x"}))
+    for wrong in ("x", 5, 0, True, None):
+        with pytest.raises(ConfigurationError, match="message id"):
+            read(VALUE, startingOffsets=json.dumps({str(topic.name): wrong}))
     with pytest.raises(ConfigurationError, match="ends before"):
         read(VALUE, startingOffsets=f"{ledger + 1000}:0")
+
+
+def test_positions_before_and_after_all_messages_are_those_of_java(topic: StoredTopic, read: Callable) -> None:
+    ledger = topic.ledger(numbered(0, 1))
+    earliest, latest = [8, *[-1] * 9, 1, 16, *[-1] * 9, 1, 48, 0], [8, *[-1] * 8, 127, 16, *[-1] * 8, 127, 48, 0]
+    by_topic = {name: json.dumps({str(topic.name): octets}) for name, octets in (("e", earliest), ("l", latest))}
+    assert values(read(VALUE, startingOffsets=by_topic["e"], endingOffsets=by_topic["l"])) == [b"0", b"1"]
+    assert values(read(VALUE, startingOffsets=by_topic["l"])) == []
+    assert values(read(VALUE, startingOffsets="-1:-1:-1")) == [b"0", b"1"]
+    assert values(read(VALUE, startingOffsets=f"{ledger}:-1:-1")) == [b"0", b"1"]
+    assert values(read(VALUE, endingOffsets=f"{ledger}:-1:-1")) == []
 
 
 def test_times_are_exact_by_row_though_publish_times_are_not_in_order(topic: StoredTopic, read: Callable) -> None:
