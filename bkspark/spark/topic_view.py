@@ -281,7 +281,7 @@ def aliases(name: TopicName) -> list[str]:
 
 
 def _parsed_offset(wanted: object) -> str | int | MessageId:
-    """Return earliest, latest, -N or a message id. Raises ValueError where it is none of these."""
+    """Return earliest, latest, -N or a message id. Raises ValueError where it is not one of these."""
     if isinstance(wanted, str) and wanted.lower() in (EARLIEST, LATEST):
         return wanted.lower()
     if type(wanted) is int:

@@ -165,7 +165,22 @@ def test_message_ids_are_read_as_users_write_them(value: object, wanted: Message
 
 
 @pytest.mark.parametrize(
-    "value", ["", "12", "12:", "-1:3", "12:-2", "12:3:x", [8, *[-1] * 9, 1, 16, 3], [256], [8], ["8"], None, 5, "99999999999999999999:1"]
+    "value",
+    [
+        "",
+        "12",
+        "12:",
+        "-1:3",
+        "12:-2",
+        "12:3:x",
+        [8, *[-1] * 9, 1, 16, 3],
+        [256],
+        [8],
+        ["8"],
+        None,
+        5,
+        "99999999999999999999:1",
+    ],
 )
 def test_what_is_not_a_message_id_is_refused(value: object) -> None:
     with pytest.raises(ValueError):
