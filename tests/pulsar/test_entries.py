@@ -133,6 +133,23 @@ def test_message_ids_are_the_bytes_of_javas_to_byte_array() -> None:
         assert (parsed.ledgerId, parsed.entryId, parsed.partition) == (ledger, entry, partition)
 
 
+@pytest.mark.parametrize("partition", [-1, 0, 127, 128, 70_000])
+@pytest.mark.parametrize("sizes", [[None], [1], [3, 3], [127, 128, 129], [None, 2, None, 300], [130, None]])
+def test_message_ids_of_mixed_entries_are_what_protobuf_writes(sizes: list[int | None], partition: int) -> None:
+    """None: a message that is not of a batch."""
+    for ledger, first in ((0, 0), (127, 126), (1 << 40, 16_383)):
+        stored = [single(Message(b"v")) if size is None else batch([Message(b"v")] * size) for size in sizes]
+        wanted = []
+        for entry, size in enumerate(sizes, first):
+            named = {"ledgerId": ledger, "entryId": entry} | ({"partition": partition} if partition >= 0 else {})
+            if size is None:
+                wanted.append(MessageIdData(**named, batch_size=0).SerializeToString())
+            for index in range(size or 0):
+                wanted.append(MessageIdData(**named, batch_index=index, batch_size=size).SerializeToString())
+        messages = all_messages(run(*stored, ledger=ledger, first=first))
+        assert columns.message_ids(messages, partition).to_pylist() == wanted
+
+
 def test_chunked_message_has_the_id_of_its_last_chunk_and_names_the_first() -> None:
     value = bytes(range(256)) * 40
     stored = chunked(Message(value), 100, codec=1)
