@@ -282,10 +282,10 @@ def _find_runs(
         number = np.arange(len(of_batch)) - np.repeat(np.cumsum(tried) - tried, tried)
         places = at[batches][of_batch] + number * stride[of_batch]
         # What counts: the size of the metadata, and the field that has the size of the payload.
-        offsets = [np.full(len(batches), place) for place in range(_SIZE_BYTES)]
-        offsets += [size_at + np.minimum(place, size_bytes - 1) for place in range(int(size_bytes.max()))]
-        differs = np.zeros(len(places), bool)
-        for offset in offsets:
+        head_sizes = big_endian(data, at[batches], _SIZE_BYTES)
+        differs = big_endian(data, places, _SIZE_BYTES) != head_sizes[of_batch]
+        for place in range(int(size_bytes.max())):
+            offset = size_at + np.minimum(place, size_bytes - 1)
             differs |= data[places + offset[of_batch]] != data[at[batches] + offset][of_batch]
         run = tried.copy()
         np.minimum.at(run, of_batch[differs], number[differs])
