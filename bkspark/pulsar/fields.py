@@ -49,34 +49,53 @@ class Occurrences:
 
 
 class Fields:
-    """The wanted fields of n messages."""
+    """The wanted fields of n messages. Nothing is allocated for a field that no message has."""
 
     def __init__(self, count: int, numbers: Iterable[int], spans: Iterable[int], repeated: Iterable[int]) -> None:
         self.count = count
-        self._values = {number: np.zeros(count, np.int64) for number in numbers}
-        self._starts = {number: np.full(count, -1, np.int64) for number in spans}
-        self._ends = {number: np.full(count, -1, np.int64) for number in spans}
-        self._has = {number: np.zeros(count, bool) for number in self._values}
+        self._numbers = frozenset(numbers)
+        self._spans = frozenset(spans)
+        self._values: dict[int, np.ndarray] = {}
+        self._has: dict[int, np.ndarray] = {}
+        self._bounds: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._found: dict[int, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {number: [] for number in repeated}
+
+    def is_absent(self, number: int) -> bool:
+        """Whether no message has a field."""
+        return number not in self._values and number not in self._bounds
 
     def value(self, number: int) -> np.ndarray:
         """Return int64 (n,): a number's 64 bits; 0 where it is absent."""
-        return self._values[number]
+        found = self._values.get(number)
+        return self._same(0, self._numbers, number) if found is None else found
 
     def int32(self, number: int) -> np.ndarray:
         """Return int64 (n,): a number of which 32 bits count, with their sign."""
-        return self._values[number].astype(np.int32).astype(np.int64)
+        return self.value(number).astype(np.int32).astype(np.int64)
 
     def flag(self, number: int) -> np.ndarray:
-        return self._values[number] != 0
+        return self.value(number) != 0
 
     def has(self, number: int) -> np.ndarray:
         """Return bool (n,): where the field is present."""
-        return self._has[number] if number in self._has else self._starts[number] >= 0
+        if number in self._has:
+            return self._has[number]
+        if number in self._bounds:
+            return self._bounds[number][0] >= 0
+        return np.zeros(self.count, bool)
 
     def span(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Return int64 (n,), int64 (n,): where the field's bytes begin and end; -1 where it is absent."""
-        return self._starts[number], self._ends[number]
+        found = self._bounds.get(number)
+        if found is None:
+            absent = self._same(-1, self._spans, number)
+            return absent, absent
+        return found
+
+    def _same(self, value: int, known: frozenset[int], number: int) -> np.ndarray:
+        if number not in known:
+            raise KeyError(number)
+        return np.full(self.count, value, np.int64)
 
     def occurrences(self, number: int) -> Occurrences:
         """Return a repeated field."""
@@ -93,19 +112,35 @@ class Fields:
         for number in np.flatnonzero(np.bincount(numbers)).tolist():
             for kind in (True, False):
                 chosen = np.flatnonzero((numbers == number) & (is_span == kind))
-                self._put_same(rows[chosen], number, kind, (values[chosen], starts[chosen], ends[chosen]))
+                if kind:
+                    self._put_span(rows[chosen], number, starts[chosen], ends[chosen])
+                else:
+                    self._put_number(rows[chosen], number, values[chosen])
 
-    def _put_same(self, rows: np.ndarray, number: int, is_span: bool, at: tuple[np.ndarray, ...]) -> None:
-        values, starts, ends = at
-        places: np.ndarray | slice = _EVERY if len(rows) == self.count else rows
-        if number in self._values and not is_span:
-            self._values[number][places] = values
-            self._has[number][places] = True
-        elif number in self._starts and is_span:
-            self._starts[number][places] = starts
-            self._ends[number][places] = ends
-        elif number in self._found and is_span:
+    def _put_number(self, rows: np.ndarray, number: int, values: np.ndarray) -> None:
+        if not len(rows) or number not in self._numbers:
+            return
+        if number not in self._values:
+            self._values[number] = np.zeros(self.count, np.int64)
+            self._has[number] = np.zeros(self.count, bool)
+        places = self._places(rows)
+        self._values[number][places] = values
+        self._has[number][places] = True
+
+    def _put_span(self, rows: np.ndarray, number: int, starts: np.ndarray, ends: np.ndarray) -> None:
+        if not len(rows):
+            return
+        if number in self._spans:
+            if number not in self._bounds:
+                self._bounds[number] = (np.full(self.count, -1, np.int64), np.full(self.count, -1, np.int64))
+            places = self._places(rows)
+            for held, found in zip(self._bounds[number], (starts, ends)):
+                held[places] = found
+        elif number in self._found:
             self._found[number].append((rows, starts, ends))
+
+    def _places(self, rows: np.ndarray) -> np.ndarray | slice:
+        return _EVERY if len(rows) == self.count else rows
 
 
 def fields_of(
@@ -163,7 +198,9 @@ def _take_same(
     if kind == 2:
         _check((values >= 0) & (values <= end - at), rows, _OUTSIDE)
         at = at + values
-    fields._put_same(rows, number, kind == 2, (values, start, at))
+        fields._put_span(rows, number, start, at)
+    else:
+        fields._put_number(rows, number, values)
     return at
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,7 @@ from bkspark.pulsar.base64_values import from_base64
 from bkspark.pulsar.compression import NAMES
 from bkspark.pulsar.fields import Fields, MalformedFields, Occurrences, fields_of
 from bkspark.pulsar.messages import Messages
-from bkspark.pulsar.slices import binary_array, text_array
+from bkspark.pulsar.slices import binary_array, gathered, text_array
 
 PROPERTIES = pa.map_(pa.string(), pa.string())
 ENCRYPTION = pa.struct(
@@ -31,7 +32,6 @@ _TIME = pa.timestamp("us", "UTC")
 _PROPERTY_KEY, _PROPERTY_VALUE = 1, 2
 _KEY_NAME, _KEY_VALUE = 1, 2
 _TIME_MS_MAX = (1 << 63) // 1000 - 1
-_ID_BYTES_MAX = 64
 
 
 def values(messages: Messages) -> pa.Array:
@@ -45,10 +45,14 @@ def spans(messages: Messages, of_entry: int, of_single: int | None) -> pa.Array:
         return _of_entries(messages, of_entry, messages.entry)
     plain = np.flatnonzero(messages.single < 0)
     batched = np.flatnonzero(messages.single >= 0)
-    rows = messages.single[batched]
-    starts, ends = (bounds[rows] for bounds in messages.singles.span(of_single))
-    own = binary_array(messages.content, starts, ends, starts >= 0)
-    return _merged(_of_entries(messages, of_entry, messages.entry[plain]), own, plain, batched)
+    if len(batched):
+        rows = messages.single[batched]
+        starts, ends = (bounds[rows] for bounds in messages.singles.span(of_single))
+        own = binary_array(messages.content, starts, ends, starts >= 0)
+        if not len(plain):
+            return own
+        return _merged(_of_entries(messages, of_entry, messages.entry[plain]), own, plain, batched)
+    return _of_entries(messages, of_entry, messages.entry)
 
 
 def _of_entries(messages: Messages, number: int, rows: np.ndarray) -> pa.Array:
@@ -76,10 +80,13 @@ def keys(messages: Messages) -> pa.Array:
         ValueError: a key that should be Base64 is not.
     """
     found = spans(messages, entry_fields.KEY, single_fields.KEY)
+    metadata, singles = messages.entries.metadata, messages.singles
+    if metadata.is_absent(entry_fields.KEY_IS_BASE64) and singles.is_absent(single_fields.KEY_IS_BASE64):
+        return found
     # A key of the entry counts for no message of a batch, and neither does what it says of it.
-    is_base64 = messages.entries.metadata.flag(entry_fields.KEY_IS_BASE64)[messages.entry]
+    is_base64 = metadata.flag(entry_fields.KEY_IS_BASE64)[messages.entry]
     batched = messages.single >= 0
-    is_base64[batched] = messages.singles.flag(single_fields.KEY_IS_BASE64)[messages.single[batched]]
+    is_base64[batched] = singles.flag(single_fields.KEY_IS_BASE64)[messages.single[batched]]
     if not is_base64.any():
         return found
     coded = np.flatnonzero(is_base64)
@@ -159,7 +166,10 @@ def publish_times(messages: Messages) -> np.ndarray:
 
 def event_times(messages: Messages) -> pa.Array:
     """Return what producers set, null where they set nothing."""
-    found = messages.numbers(entry_fields.EVENT_TIME, single_fields.EVENT_TIME)
+    number = entry_fields.EVENT_TIME
+    if messages.entries.metadata.is_absent(number) and messages.singles.is_absent(single_fields.EVENT_TIME):
+        return pa.nulls(len(messages), _TIME)
+    found = messages.numbers(number, single_fields.EVENT_TIME)
     return times(found, found != 0)
 
 
@@ -169,38 +179,52 @@ def message_ids(messages: Messages, partition: int) -> pa.Array:
     1 ledgerId, 2 entryId, 3 partition if the topic is one, 4 batch_index if of a batch, 6 batch_size; of a chunked
     message, whose id is that of its last chunk, 7 the id of its first one.
     """
-    count = len(messages)
-    # One row for each byte of an id: rows are written one after the other.
-    octets = np.empty((_ID_BYTES_MAX, count), np.uint8)
-    used = np.empty((_ID_BYTES_MAX, count), bool)
-    ledger_ids = messages.entries.ledger_ids[messages.entry]
-    entry_ids = messages.entries.entry_ids[messages.entry]
-    always = np.ones(count, bool)
+    entries = messages.entries
+    of_entries = [_field(0x08, entries.ledger_ids), _field(0x10, entries.entry_ids)]
+    if partition >= 0:
+        of_entries.append(_field(0x18, np.full(len(entries), partition, np.int64)))
+    octets, used = _side_by_side(of_entries)
+    parts = [(gathered(octets, messages.entry), None if used is None else used[messages.entry])]
     batched = messages.single >= 0
-    facts = (
-        (0x08, ledger_ids, always),
-        (0x10, entry_ids, always),
-        (0x18, np.full(count, max(partition, 0), np.int64), np.full(count, partition >= 0)),
-        (0x20, messages.batch_index, batched),
-        (0x30, messages.batch_size, always),
-    )
-    at = 0
-    for tag, numbers, is_there in facts:
-        octets[at], used[at] = tag, is_there
-        at += 1
-        rest, goes_on = np.where(is_there, numbers, 0), is_there
-        while goes_on.any():
-            more = rest >= 0x80
-            octets[at] = (rest & 0x7F) | np.where(more, 0x80, 0)
-            used[at] = goes_on
-            rest, goes_on = rest >> 7, goes_on & more
-            at += 1
-    octets, used = octets[:at].T.copy(), used[:at].T.copy()
-    sizes = used.sum(axis=1)
+    if batched.any():
+        octets, used = _field(0x20, np.maximum(messages.batch_index, 0))
+        if not batched.all():
+            used = batched[:, None] & (np.ones(octets.shape, bool) if used is None else used)
+        parts.append((octets, used))
+    parts.append(_field(0x30, messages.batch_size))
+    octets, used = _side_by_side(parts)
+    count, width = octets.shape
     offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(sizes, out=offsets[1:])
-    ids = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(octets[used])])
+    np.cumsum(np.full(count, width) if used is None else used.sum(axis=1), out=offsets[1:])
+    held = pa.py_buffer(octets if used is None else octets[used])
+    ids = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), held])
     return _with_first_chunks(messages, ids, partition) if messages.joined else ids
+
+
+_Rows = tuple[np.ndarray, np.ndarray | None]
+"""Rows of octets, uint8 (n, width), and which of them count, bool (n, width); None: all."""
+
+
+def _field(tag: int, numbers: np.ndarray) -> _Rows:
+    """Return protobuf fields of numbers that are not negative."""
+    width = max(1, -(-int(numbers.max(initial=0)).bit_length() // 7))
+    octets = np.empty((len(numbers), 1 + width), np.uint8)
+    octets[:, 0] = tag
+    for place in range(width):
+        octets[:, 1 + place] = numbers >> 7 * place & 0x7F
+    if width == 1:
+        return octets, None
+    # An octet goes on where another one follows.
+    follows = numbers[:, None] >> 7 * np.arange(1, width) > 0
+    octets[:, 1:-1] |= follows.astype(np.uint8) << 7
+    return octets, None if follows.all() else np.hstack((np.ones((len(numbers), 2), bool), follows))
+
+
+def _side_by_side(parts: Sequence[_Rows]) -> _Rows:
+    octets = np.hstack([octets for octets, _ in parts])
+    if all(used is None for _, used in parts):
+        return octets, None
+    return octets, np.hstack([np.ones(each.shape, bool) if used is None else used for each, used in parts])
 
 
 def _with_first_chunks(messages: Messages, ids: pa.Array, partition: int) -> pa.Array:

@@ -3,7 +3,10 @@
 12:3          ledger and entry
 12:3:-1       and partition, as Java prints an id
 12:3:-1:4     and the place in the batch
+12:-1         before the first entry of a ledger
 [8, 12, …]    the bytes of MessageId.toByteArray, signed or not, as pulsar-spark has them in its offsets
+
+Java's MessageId.earliest and MessageId.latest are ids, too: -1:-1, and the greatest numbers there are.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from google.protobuf.message import DecodeError
 from bkspark.ids import ENTRY_ID_MAX, LEDGER_ID_MAX
 from bkspark.pulsar.pulsar_formats_pb2 import MessageIdData
 
-_TEXT = re.compile(r"(\d{1,19}):(\d{1,19})(?::(-?\d{1,9}))?(?::(-?\d{1,9}))?")
+_TEXT = re.compile(r"(-1(?=:-1)|\d{1,19}):(-1|\d{1,19})(?::(-?\d{1,9}))?(?::(-?\d{1,9}))?")
+_UINT64_MAX = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -53,13 +57,20 @@ class MessageId:
             raise ValueError("has bytes that are not a MessageId") from None
         if not data.HasField("ledgerId") or not data.HasField("entryId"):
             raise ValueError("has bytes that are not a MessageId")
-        return cls._checked(data.ledgerId, data.entryId, data.batch_index)
+        ledger_id, entry_id = (-1 if each == _UINT64_MAX else each for each in (data.ledgerId, data.entryId))
+        return cls._checked(ledger_id, entry_id, data.batch_index)
 
     @classmethod
     def _checked(cls, ledger_id: int, entry_id: int, batch_index: int) -> MessageId:
-        if ledger_id > LEDGER_ID_MAX or entry_id > ENTRY_ID_MAX or batch_index < -1:
+        is_possible = ledger_id <= LEDGER_ID_MAX and entry_id <= ENTRY_ID_MAX and batch_index >= -1
+        if not is_possible or (ledger_id < 0 <= entry_id):
             raise ValueError("names an impossible ledger, entry or place")
         return cls(ledger_id, entry_id, batch_index)
 
     def __str__(self) -> str:
         return f"{self.ledger_id}:{self.entry_id}" + (f":-1:{self.batch_index}" if self.batch_index >= 0 else "")
+
+
+EARLIEST_MESSAGE = MessageId(-1, -1)
+LATEST_MESSAGE = MessageId(LEDGER_ID_MAX, ENTRY_ID_MAX)
+"""What Java's `MessageId.earliest` and `MessageId.latest` are."""

@@ -87,6 +87,8 @@ class Messages:
     def numbers(self, of_entry: int, of_single: int) -> np.ndarray:
         """Return int64 (n,): a number of the message's own metadata, or that of its entry if it has no own one."""
         found = self.entries.metadata.value(of_entry)[self.entry]
+        if self.singles.is_absent(of_single):
+            return found
         batched = np.flatnonzero(self.single >= 0)
         if len(batched):
             rows = self.single[batched]
@@ -97,6 +99,8 @@ class Messages:
     @property
     def is_null(self) -> np.ndarray:
         """bool (n,): messages without a value, which is not an empty one."""
+        if self.entries.metadata.is_absent(entry_fields.NULL_VALUE) and self.singles.is_absent(NULL_VALUE):
+            return np.zeros(len(self), bool)
         return self.numbers(entry_fields.NULL_VALUE, NULL_VALUE) != 0
 
     @property
@@ -156,7 +160,7 @@ def messages_of(
     messages = Messages(
         entries, content, entry, batch_index, batch_size, message_starts, message_ends, single, singles, joined
     )
-    if not singles.flag(COMPACTED_OUT).any():
+    if singles.is_absent(COMPACTED_OUT):
         return messages
     is_left = np.ones(total, bool)
     is_left[batched] = ~singles.flag(COMPACTED_OUT)
@@ -199,7 +203,6 @@ def _contents(
     is_plain = (entries.compressions[rows] == 0) | raw[rows]
     if is_plain.all() and not joined:
         return view, starts, ends
-    is_batch = entries.is_batch
     parts = []
     facts = (rows, starts, ends, entries.compressions[rows], entries.uncompressed_sizes[rows], is_plain)
     for row, start, end, codec, size, plain in zip(*(fact.tolist() for fact in facts)):
@@ -208,7 +211,7 @@ def _contents(
             if size > UNCOMPRESSED_BYTES_MAX and row not in joined:
                 raise MalformedEntry(row, f"it says to have {size} bytes, more than {UNCOMPRESSED_BYTES_MAX}")
             try:
-                part = decompress(codec, part, size, is_checked_later=bool(is_batch[row]))
+                part = decompress(codec, part, size)
             except ValueError as error:
                 raise MalformedEntry(row, str(error)) from None
         parts.append(part)
@@ -279,10 +282,10 @@ def _find_runs(
         number = np.arange(len(of_batch)) - np.repeat(np.cumsum(tried) - tried, tried)
         places = at[batches][of_batch] + number * stride[of_batch]
         # What counts: the size of the metadata, and the field that has the size of the payload.
-        offsets = [np.full(len(batches), place) for place in range(_SIZE_BYTES)]
-        offsets += [size_at + np.minimum(place, size_bytes - 1) for place in range(int(size_bytes.max()))]
-        differs = np.zeros(len(places), bool)
-        for offset in offsets:
+        head_sizes = big_endian(data, at[batches], _SIZE_BYTES)
+        differs = big_endian(data, places, _SIZE_BYTES) != head_sizes[of_batch]
+        for place in range(int(size_bytes.max())):
+            offset = size_at + np.minimum(place, size_bytes - 1)
             differs |= data[places + offset[of_batch]] != data[at[batches] + offset][of_batch]
         run = tried.copy()
         np.minimum.at(run, of_batch[differs], number[differs])

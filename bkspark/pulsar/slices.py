@@ -6,14 +6,18 @@ import numpy as np
 import pyarrow as pa
 
 from bkspark.entries import ARROW_DATA_BYTES_MAX
+from bkspark.wire.framing import items_at
 
 
 def big_endian(data: np.ndarray, at: np.ndarray, size: int) -> np.ndarray:
-    """Return int64 (n,), the unsigned numbers of `size` bytes at places that are all in `data`."""
-    found = np.zeros(len(at), np.int64)
-    for place in range(size):
-        found = found << 8 | data[at + place]
-    return found
+    """Return int64 (n,), the unsigned numbers of `size` (2, 4) bytes at places that are all in `data`."""
+    return items_at(data, f">u{size}")[at].astype(np.int64)
+
+
+def gathered(octets: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return rows of octets, uint8 (n, width): octets[rows], copied whole rows at a time."""
+    width = octets.shape[1]
+    return octets.view(f"V{width}")[rows].view(np.uint8).reshape(len(rows), width)
 
 
 def bounds_of(array: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

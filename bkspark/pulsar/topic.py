@@ -71,7 +71,8 @@ class PulsarStore:
             return [topic]
         if topic.partition >= 0 and topic.partition < await self._partition_count(topic.whole):
             return [topic]  # a partition that no broker has loaded yet
-        near = difflib.get_close_matches(str(topic), map(str, await self.topics(topic)), n=_CLOSE_NAMES)
+        others = [str(each) for each in await self.topics(topic) if each != topic]
+        near = difflib.get_close_matches(str(topic), others, n=_CLOSE_NAMES)
         hint = f"; there are {', '.join(near)}" if near else ""
         raise NoSuchLog(f"topic {topic} does not exist at Pulsar's metadata store{hint}")
 
@@ -85,16 +86,16 @@ class PulsarStore:
 
     async def topics(self, of: TopicName, *, with_system: bool = False) -> list[TopicName]:
         """Return the topics of the namespace that `of` is in, partitioned ones once, sorted."""
-        found = set()
-        for tree, path in (
-            (self._tree, f"{self._root}{MANAGED_LEDGERS}/{of.namespace_path}/{PERSISTENT}"),
-            (self._configuration, f"{self._admin_root}{PARTITIONED_TOPICS}/{of.namespace_path}/{PERSISTENT}"),
-        ):
-            for name in await _children(tree, path):
-                topic = TopicName(of.tenant, of.namespace, decoded(name), of.cluster).whole
-                if with_system or not topic.is_system:
-                    found.add(topic)
-        return sorted(found)
+        path = f"{of.namespace_path}/{PERSISTENT}"
+        stored = await _children(self._tree, f"{self._root}{MANAGED_LEDGERS}/{path}")
+        partitioned = await _children(self._configuration, f"{self._admin_root}{PARTITIONED_TOPICS}/{path}")
+        wholes = {TopicName(of.tenant, of.namespace, decoded(name), of.cluster) for name in partitioned}
+        found = set(wholes)
+        for name in stored:
+            topic = TopicName(of.tenant, of.namespace, decoded(name), of.cluster)
+            # A topic may be called as a partition is, and a partition may be left of a topic that was deleted.
+            found.add(topic.whole if topic.whole in wholes else topic)
+        return sorted(topic for topic in found if with_system or not topic.is_system)
 
     async def namespaces(self) -> list[TopicName]:
         """Return a name of each namespace that has topics; their local part is empty."""
@@ -210,7 +211,8 @@ class PulsarStore:
     async def compacted_ledger(self, topic: TopicName, cluster: Cluster) -> int | None:
         """Return the ledger that holds a topic compacted; None if it never was."""
         found = await self.subscription(topic, COMPACTION, cluster)
-        return None if found is None else found.cursor.properties.get(COMPACTED_LEDGER)
+        ledger_id = -1 if found is None else found.cursor.properties.get(COMPACTED_LEDGER, -1)
+        return ledger_id if ledger_id >= 0 else None
 
 
 async def _children(tree: Tree, path: str) -> list[str]:

@@ -21,6 +21,7 @@ Objects that are deleted during the look-up, and logs of other clusters, are lef
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -161,7 +162,9 @@ class ViewReader(DataSourceReader):
         """Return the view's rows, ROWS_PER_PARTITION a task. Raises MetadataError if the cluster cannot be reached."""
         client = connect(self._options).asynchronous
         of_topics = topic_inspection.VIEWS.get(self._view)
-        planner = None if of_topics is None else TopicPlanner(self._options)
+        # A ledger of one topic that is gone does not take the table of all others away.
+        options = replace(self._options, fail_on_data_loss=False)
+        planner = None if of_topics is None else TopicPlanner(options)
 
         async def look() -> list[InputPartition]:
             pieces: list[InputPartition] = []

@@ -14,12 +14,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from bkspark.errors import BookKeeperError
+from bkspark.errors import BookKeeperError, NoSuchLog
 from bkspark.log.positions import Position
 from bkspark.pulsar import entries as entry_fields
 from bkspark.pulsar.entries import MalformedEntry, decode_entries
 from bkspark.pulsar.names import TopicName
-from bkspark.pulsar.topic import Subscription
+from bkspark.pulsar.topic import PulsarStore, Subscription
 from bkspark.spark.ranges import amount
 from bkspark.spark.topic_view import TopicView
 from bkspark.spark.topics import TopicPlanner
@@ -80,8 +80,16 @@ async def _whole_topics(planner: TopicPlanner) -> AsyncIterator[TopicName]:
 async def _views(planner: TopicPlanner) -> AsyncIterator[TopicView]:
     store = await planner.store()
     async for topic in _whole_topics(planner):
-        for view in (await planner.look(await store.partitions(topic))).values():
+        for view in (await planner.look(await _parts(store, topic))).values():
             yield view
+
+
+async def _parts(store: PulsarStore, topic: TopicName) -> list[TopicName]:
+    """Return the partitions of a topic, or itself; none where it was deleted since it was listed."""
+    try:
+        return await store.partitions(topic)
+    except NoSuchLog:
+        return []
 
 
 def _partition(name: TopicName) -> int | None:
@@ -91,7 +99,9 @@ def _partition(name: TopicName) -> int | None:
 async def _topics(planner: TopicPlanner) -> AsyncIterator[Row]:
     store = await planner.store()
     async for topic in _whole_topics(planner):
-        parts = await store.partitions(topic)
+        parts = await _parts(store, topic)
+        if not parts:
+            continue
         views = await planner.look(parts)
         extents = [extent for view in views.values() for extent in view.extents]
         schemas = await planner.schemas(topic)

@@ -29,8 +29,9 @@ from bkspark.spark.topic_rows import TopicDecoder, TopicRows
 from bkspark.spark.topic_view import TopicView
 from bkspark.spark.topics import TopicFacts, TopicPartition, TopicPlanner, scan_all
 
-DECODE_BYTES = 4 << 20
-"""Entries that are decoded together, about."""
+DECODE_BYTES = 8 << 20
+"""Entries that are decoded together, about: their arrays cost much the same however many there are. Processor time of
+decoding, for a GiB of batches: 1.8 s with 2 MiB, 1.3 with 4, 1.0 with 8, 0.9 with 16."""
 
 _log = logging.getLogger(__name__)
 
@@ -190,8 +191,8 @@ async def with_schemas(
 
 
 def _together(found: Iterator[tuple[LedgerRead, EntryBatch]]) -> Iterator[tuple[LedgerRead, EntryBatch]]:
-    """Yield the same entries, consecutive small batches as one: decoding has a cost for each batch. A scan of this
-    host's files yields large entries one by one, which cost ten times as much."""
+    """Yield the same entries, consecutive small batches as one. A scan of this host's files yields large entries one by
+    one."""
     parts: list[EntryBatch] = []
     octets = 0
     last: LedgerRead | None = None

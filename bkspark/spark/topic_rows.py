@@ -281,7 +281,7 @@ class TopicDecoder:
                 found[self._rows._corrupt] = self._corrupt_column(pc.if_else(blank, pa.scalar(None, pa.binary()), held))
         if not len(self._schema):
             return pa.record_batch({"rows": pa.nulls(len(messages))}).select([])
-        arrays = [check_nulls(found[i].cast(field.type), field) for i, field in enumerate(self._schema)]
+        arrays = [check_nulls(_of_type(found[i], field.type), field) for i, field in enumerate(self._schema)]
         made = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         return made if kept.all() else made.filter(pa.array(kept))
 
@@ -318,20 +318,21 @@ class TopicDecoder:
         return self._cells(whole, messages), corrupt
 
     def _cells(self, structs: pa.StructArray, messages: Messages) -> dict[int, pa.Array]:
-        by_name = {structs.type.field(i).name.lower(): i for i in range(structs.type.num_fields)}
+        names = [structs.type.field(i).name for i in range(structs.type.num_fields)]
+        # Names may differ in case alone: then the one that is the same counts.
+        places = {name.lower(): i for i, name in enumerate(names)} | {name: i for i, name in enumerate(names)}
         found = {}
         flat = structs.flatten()
         for i in self._rows._payload:
             field = self._schema.field(i)
-            place = by_name.get(field.name.lower())
+            place = places.get(field.name, places.get(field.name.lower()))
             if place is None:
-                names = ", ".join(structs.type.field(i).name for i in range(structs.type.num_fields))
                 raise ConfigurationError(
-                    f"column '{field.name}' is not in topic {self._topic}, whose payload has {names}: "
+                    f"column '{field.name}' is not in topic {self._topic}, whose payload has {', '.join(names)}: "
                     "correct the schema"
                 )
             try:
-                found[i] = flat[place].cast(field.type)
+                found[i] = _of_type(flat[place], field.type)
             except pa.ArrowException as error:
                 raise ConfigurationError(
                     f"column '{field.name}' of topic {self._topic} is {flat[place].type}, which cannot be "
@@ -374,7 +375,13 @@ class TopicDecoder:
         if not pa.types.is_struct(found.type):
             found = pa.StructArray.from_arrays([found], [VALUE])
         wanted = self._struct_type()
-        return found if found.type == wanted else found.cast(wanted)
+        try:
+            return _of_type(found, wanted)
+        except pa.ArrowException:
+            raise ValueError(
+                f"it was written with version {version} of the topic's schema, whose values are {found.type}, which "
+                f"cannot be {wanted}, as those of the newest are; use valueFormat=raw"
+            ) from None
 
     def _schema_of(self, version: int) -> Schema:
         schema = RAW if version < 0 else self._facts.schemas.get(version)
@@ -431,3 +438,7 @@ class TopicDecoder:
             yield pa.RecordBatch.from_arrays(cells, schema=self._schema)
         else:
             yield pa.record_batch({"rows": pa.nulls(1)}).select([])
+
+
+def _of_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    return column if column.type == kind else column.cast(kind)

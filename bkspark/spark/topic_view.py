@@ -12,7 +12,7 @@ from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError, DataLoss, NoSuchLog
 from bkspark.log.positions import EARLIEST, LATEST, Position
 from bkspark.pulsar.entries import MalformedEntry, decode_entries
-from bkspark.pulsar.message_ids import MessageId
+from bkspark.pulsar.message_ids import EARLIEST_MESSAGE, LATEST_MESSAGE, MessageId
 from bkspark.pulsar.metadata import SHADOW_SOURCE, ManagedLedger
 from bkspark.pulsar.names import TopicName
 from bkspark.pulsar.topic import PulsarStore
@@ -126,7 +126,7 @@ class TopicView:
             located = self._located("endingOffsets", wanted)
             if located.ledger_id != wanted.ledger_id:
                 return located, None
-            end = Position(located.ordinal, located.ledger_id, located.entry_id + 1)
+            end = Position(located.ordinal, located.ledger_id, wanted.entry_id + 1)
             return min(self.end, end), wanted if wanted.batch_index >= 0 else None
         return (self.start if wanted == EARLIEST else self.end), None
 
@@ -134,27 +134,26 @@ class TopicView:
         return moment_ms if moment_ms >= 0 else self._planner.now_ms + moment_ms
 
     def _offset(self, option: str, wanted: object) -> str | int | MessageId | None:
+        if wanted is None:
+            return None
         if isinstance(wanted, dict):
             named = [wanted[alias] for alias in aliases(self.name) if alias in wanted]
             if not named:
                 return None
             wanted = named[0]
-        if isinstance(wanted, str) and wanted.lower() in (EARLIEST, LATEST):
-            return wanted.lower()
-        if wanted is None or isinstance(wanted, int):
-            return wanted
         try:
-            return MessageId.parse(wanted)
+            return _parsed_offset(wanted)
         except ValueError as error:
             raise ConfigurationError(
                 f"option '{option}': the offset of topic {self.name} is {str(wanted)[:100]!r}, which {error}"
             ) from None
 
     def _located(self, option: str, wanted: MessageId) -> Position:
-        position = Position(wanted.ledger_id, wanted.ledger_id, wanted.entry_id)
+        position = Position(wanted.ledger_id, wanted.ledger_id, max(0, wanted.entry_id))
         if (self.extents and wanted.ledger_id > self.extents[-1].ledger_id) or not self.extents:
+            others = ", or JSON with an id for each partition" if self.name.partition >= 0 else ""
             raise ConfigurationError(
-                f"option '{option}' is message {wanted}, but topic {self.name} ends before: use latest"
+                f"option '{option}' is message {wanted}, but topic {self.name} ends before: use latest{others}"
             )
         for extent in self.extents:
             if extent.ledger_id == wanted.ledger_id:
@@ -279,6 +278,18 @@ def aliases(name: TopicName) -> list[str]:
     return [
         alias for each in (name, name.whole) for alias in (str(each), f"{each.namespace_path}/{each.local}", each.local)
     ]
+
+
+def _parsed_offset(wanted: object) -> str | int | MessageId:
+    """Return earliest, latest, -N or a message id. Raises ValueError where it is not one of these."""
+    if isinstance(wanted, str) and wanted.lower() in (EARLIEST, LATEST):
+        return wanted.lower()
+    if type(wanted) is int:
+        if wanted >= 0:
+            raise ValueError("is neither earliest, latest, -N (entries before the end) nor a message id")
+        return wanted
+    found = MessageId.parse(wanted)
+    return {EARLIEST_MESSAGE: EARLIEST, LATEST_MESSAGE: LATEST}.get(found, found)
 
 
 def _beginning(extent: ReadableSegment) -> Position:

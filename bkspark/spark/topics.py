@@ -15,7 +15,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bkspark.client import Client
-from bkspark.errors import BookKeeperError, ConfigurationError, DataLoss, NoSuchLedger, NoSuchLog, UnauthorizedAccess
+from bkspark.errors import (
+    BookKeeperError,
+    ConfigurationError,
+    DataLoss,
+    MetadataFormat,
+    NoSuchLedger,
+    NoSuchLog,
+    UnauthorizedAccess,
+)
+from bkspark.ledger.reader import LedgerReader
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.log.positions import Position
 from bkspark.metadata.tree import Tree
@@ -31,6 +40,7 @@ from bkspark.pulsar.topic import COMPACTION, PulsarStore
 from bkspark.pulsar.transactions import Transactions, TxnId
 from bkspark.spark.connection import connect
 from bkspark.spark.local_files import NO_PASSWORD
+from bkspark.spark.option_values import shown
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import LedgerRead, ReadPartition
 from bkspark.spark.plan import ReadPlanner
@@ -154,6 +164,8 @@ class TopicPlanner:
             try:
                 return await store.partitions(topic)
             except NoSuchLog:
+                if self.options.topics_pattern is not None:
+                    return []  # deleted since it was listed
                 if missing is None:
                     raise
                 missing.append(topic)
@@ -290,28 +302,55 @@ class TopicPlanner:
         it; -1, the topic's beginning and no task where it never was.
 
         The horizon is what the ledger itself says: while a compaction runs, its cursor goes back.
+
+        Raises:
+            DataLoss: the ledger is gone (failOnDataLoss).
+            MetadataFormat: it does not say what it holds.
+        """
+        found = await self._compacted_ledger(view.name)
+        if found is None:
+            return -1, view.start, []
+        ledger_id, reader = found
+        noted = reader.metadata.custom_metadata.get("pulsar/compactedTo", b"")
+        try:
+            horizon = MessageId.parse(noted)
+        except ValueError:
+            raise MetadataFormat(
+                f"ledger {ledger_id}, which topic {view.name} names as its compacted one, does not say up to which "
+                f"message (pulsar/compactedTo is {shown(noted)}): compact the topic again, or read it without "
+                "readCompacted"
+            ) from None
+        ranges = [EntryRange(ledger_id, ledger_id, 0, reader.last_entry + 1, reader.length, str(view.name))]
+        options = replace(self.options, ledger_password=NO_PASSWORD)
+        planner = ReadPlanner(self._without_password, options, is_stream=self.is_stream)
+        plans = await planner.partitions([each for each in ranges if len(each)])
+        after = Position(horizon.ledger_id, horizon.ledger_id, horizon.entry_id + 1)
+        first = view.normal(after) if view.first_after(after) else view.start
+        return ledger_id, first, [TopicPartition(plan, {}, {}) for plan in plans]
+
+    async def _compacted_ledger(self, topic: TopicName) -> tuple[int, LedgerReader] | None:
+        """Return the ledger that holds a topic compacted, opened; None where there is none.
+
+        Raises:
+            DataLoss: it is gone (failOnDataLoss).
         """
         store = await self.store()
-        client = self._without_password
-        for attempt in range(3):
-            ledger_id = await store.compacted_ledger(view.name, self.client)
+        for left in reversed(range(LOOKS)):
+            ledger_id = await store.compacted_ledger(topic, self.client)
             if ledger_id is None:
-                return -1, view.start, []
+                return None
             try:
-                reader = await client.open(ledger_id)
-            except NoSuchLedger:
+                return ledger_id, await self._without_password.open(ledger_id)
+            except NoSuchLedger as error:
                 # Brokers delete it as soon as another one takes its place: look again.
-                if attempt == 2:
-                    raise
-                continue
-            horizon = MessageId.parse(reader.metadata.custom_metadata.get("pulsar/compactedTo", b""))
-            ranges = [EntryRange(ledger_id, ledger_id, 0, reader.last_entry + 1, reader.length, str(view.name))]
-            planner = ReadPlanner(client, replace(self.options, ledger_password=NO_PASSWORD), is_stream=self.is_stream)
-            plans = await planner.partitions([each for each in ranges if len(each)])
-            after = Position(horizon.ledger_id, horizon.ledger_id, horizon.entry_id + 1)
-            first = view.normal(after) if view.first_after(after) else view.start
-            return ledger_id, first, [TopicPartition(plan, {}, {}) for plan in plans]
-        raise AssertionError("unreachable")
+                if not left and self.options.fail_on_data_loss:
+                    raise DataLoss(
+                        f"ledger {ledger_id}, which holds topic {topic} compacted, does not exist any more: compact "
+                        "the topic again, read it without readCompacted, or allow the loss (failOnDataLoss=false)",
+                        ledger_id=error.ledger_id,
+                    ) from None
+        _log.warning("the ledger that held topic %s compacted is gone: its own ledgers are read", topic)
+        return None
 
     async def _earlier(self, planner: ReadPlanner, view: TopicView, first: LedgerRead) -> ReadPartition:
         """Return reads of the entries before a task's first one, as far as it may look back."""

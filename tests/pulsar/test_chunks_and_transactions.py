@@ -7,7 +7,7 @@ import pytest
 from bkspark.entries import EntryBatch
 from bkspark.pulsar.chunks import ChunkGatherer
 from bkspark.pulsar.entries import Entries, decode_entries
-from bkspark.pulsar.message_ids import MessageId
+from bkspark.pulsar.message_ids import EARLIEST_MESSAGE, LATEST_MESSAGE, MessageId
 from bkspark.pulsar.metadata import EntryPosition
 from bkspark.pulsar.transactions import Transactions
 from tests.pulsar.entries import Message, chunked, marker, single
@@ -154,6 +154,10 @@ def test_oldest_open_transaction_stops_the_reader_not_the_first_that_was_seen() 
         ("12:3:0:4", MessageId(12, 3, 4)),
         ([8, 12, 16, 3, 32, 4, 48, 10], MessageId(12, 3, 4)),
         ([8, -116, 1, 16, 3], MessageId(140, 3)),
+        ("12:-1:-1", MessageId(12, -1)),
+        ("-1:-1:-1", EARLIEST_MESSAGE),
+        ([8, *[-1] * 9, 1, 16, *[-1] * 9, 1, 48, 0], EARLIEST_MESSAGE),
+        ([8, *[-1] * 8, 127, 16, *[-1] * 8, 127, 48, 0], LATEST_MESSAGE),
     ],
 )
 def test_message_ids_are_read_as_users_write_them(value: object, wanted: MessageId) -> None:
@@ -161,7 +165,22 @@ def test_message_ids_are_read_as_users_write_them(value: object, wanted: Message
 
 
 @pytest.mark.parametrize(
-    "value", ["", "12", "12:", "-1:3", "12:3:x", [256], [8], ["8"], None, 5, "99999999999999999999:1"]
+    "value",
+    [
+        "",
+        "12",
+        "12:",
+        "-1:3",
+        "12:-2",
+        "12:3:x",
+        [8, *[-1] * 9, 1, 16, 3],
+        [256],
+        [8],
+        ["8"],
+        None,
+        5,
+        "99999999999999999999:1",
+    ],
 )
 def test_what_is_not_a_message_id_is_refused(value: object) -> None:
     with pytest.raises(ValueError):

@@ -12,11 +12,23 @@ from google.protobuf.message import DecodeError
 from bkspark.entries import EntryBatch
 from bkspark.pulsar import entries as fields_of_entry
 from bkspark.pulsar import message_columns as columns
+from bkspark.pulsar.compression import decompress
 from bkspark.pulsar.entries import Entries, MalformedEntry, decode_entries
 from bkspark.pulsar.fields import FIELDS_MAX, fields_of
 from bkspark.pulsar.messages import Joined, Messages, messages_of
 from bkspark.pulsar.pulsar_formats_pb2 import MessageIdData, MessageMetadata, SingleMessageMetadata
-from tests.pulsar.entries import CODECS, PUBLISHED_MS, Message, batch, chunked, framed, marker, metadata_of, single
+from tests.pulsar.entries import (
+    CODECS,
+    PUBLISHED_MS,
+    Message,
+    batch,
+    chunked,
+    compressed,
+    framed,
+    marker,
+    metadata_of,
+    single,
+)
 
 
 def run(*stored: bytes, ledger: int = 12, first: int = 3) -> Entries:
@@ -121,6 +133,23 @@ def test_message_ids_are_the_bytes_of_javas_to_byte_array() -> None:
         assert (parsed.ledgerId, parsed.entryId, parsed.partition) == (ledger, entry, partition)
 
 
+@pytest.mark.parametrize("partition", [-1, 0, 127, 128, 70_000])
+@pytest.mark.parametrize("sizes", [[None], [1], [3, 3], [127, 128, 129], [None, 2, None, 300], [130, None]])
+def test_message_ids_of_mixed_entries_are_what_protobuf_writes(sizes: list[int | None], partition: int) -> None:
+    """None: a message that is not of a batch."""
+    for ledger, first in ((0, 0), (127, 126), (1 << 40, 16_383)):
+        stored = [single(Message(b"v")) if size is None else batch([Message(b"v")] * size) for size in sizes]
+        wanted = []
+        for entry, size in enumerate(sizes, first):
+            named = {"ledgerId": ledger, "entryId": entry} | ({"partition": partition} if partition >= 0 else {})
+            if size is None:
+                wanted.append(MessageIdData(**named, batch_size=0).SerializeToString())
+            for index in range(size or 0):
+                wanted.append(MessageIdData(**named, batch_index=index, batch_size=size).SerializeToString())
+        messages = all_messages(run(*stored, ledger=ledger, first=first))
+        assert columns.message_ids(messages, partition).to_pylist() == wanted
+
+
 def test_chunked_message_has_the_id_of_its_last_chunk_and_names_the_first() -> None:
     value = bytes(range(256)) * 40
     stored = chunked(Message(value), 100, codec=1)
@@ -211,12 +240,28 @@ def test_flipped_bits_after_a_right_checksum_are_an_error_or_other_values_but_ne
 @pytest.mark.parametrize("wrong", [-1, 1, 1 << 20, (1 << 32) - 200])
 def test_size_that_is_not_what_the_payload_decompresses_to_is_refused(codec: int, wrong: int) -> None:
     """pyarrow returns as many bytes as it is asked for; the tail would be memory that held something else."""
-    from tests.pulsar.entries import compressed
-
     for value in (b"abcabcabc" * 20, b"a"):
         metadata = metadata_of(compression=codec, uncompressed_size=len(value) + wrong)
         with pytest.raises(MalformedEntry):
             columns.values(all_messages(run(framed(metadata, compressed(codec, value)))))
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+@pytest.mark.parametrize("more", [1, 4, 16, 40, 5000])
+def test_batch_does_not_hold_more_bytes_than_its_compressed_data_give(codec: int, more: int) -> None:
+    """The last message says to be longer by as much: the batch fits its size, and the size does not fit the data."""
+    value = bytes(200)
+    one = SingleMessageMetadata(payload_size=len(value) + more, sequence_id=0).SerializeToString()
+    payload = struct.pack(">I", len(one)) + one + value
+    metadata = metadata_of(num_messages_in_batch=1, compression=codec, uncompressed_size=len(payload) + more)
+    with pytest.raises(MalformedEntry):
+        all_messages(run(framed(metadata, compressed(codec, payload))))
+
+
+@pytest.mark.parametrize("size", [*range(1, 40), 64, 1000, 70_000])
+def test_blocks_of_lz4_of_every_size_come_out(size: int) -> None:
+    for value in (bytes(size), bytes(place * place % 251 for place in range(size))):
+        assert bytes(decompress(1, memoryview(compressed(1, value)), size)) == value
 
 
 @pytest.mark.parametrize(

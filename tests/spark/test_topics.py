@@ -19,7 +19,7 @@ from bkspark.spark.source import BookKeeperDataSource
 from tests.cluster import Cluster
 from tests.pulsar.entries import PUBLISHED_MS, Message, batch, chunked, framed, marker, metadata_of, single
 from tests.pulsar.stored import StoredTopic
-from tests.spark.topic_reads import VALUE, numbered, rows_of, values
+from tests.spark.topic_reads import VALUE, numbered, rows_of, table, values
 
 pytestmark = pytest.mark.cluster
 
@@ -136,10 +136,22 @@ def test_position_may_be_given_as_pulsar_spark_has_it_and_within_a_batch(topic: 
     signed = [octet - 256 if octet > 127 else octet for octet in identity]
     assert values(read(VALUE, startingOffsets=json.dumps({str(topic.name): signed}))) == [b"1", b"2", b"3"]
     assert values(read(VALUE, endingOffsets=f"{ledger}:0:-1:1")) == [b"0", b"1"]
-    with pytest.raises(ConfigurationError, match="is not a message id"):
-        read(VALUE, startingOffsets=json.dumps({str(topic.name): "x"}))
+    for wrong in ("x", 5, 0, True, None):
+        with pytest.raises(ConfigurationError, match="message id"):
+            read(VALUE, startingOffsets=json.dumps({str(topic.name): wrong}))
     with pytest.raises(ConfigurationError, match="ends before"):
         read(VALUE, startingOffsets=f"{ledger + 1000}:0")
+
+
+def test_positions_before_and_after_all_messages_are_those_of_java(topic: StoredTopic, read: Callable) -> None:
+    ledger = topic.ledger(numbered(0, 1))
+    earliest, latest = [8, *[-1] * 9, 1, 16, *[-1] * 9, 1, 48, 0], [8, *[-1] * 8, 127, 16, *[-1] * 8, 127, 48, 0]
+    by_topic = {name: json.dumps({str(topic.name): octets}) for name, octets in (("e", earliest), ("l", latest))}
+    assert values(read(VALUE, startingOffsets=by_topic["e"], endingOffsets=by_topic["l"])) == [b"0", b"1"]
+    assert values(read(VALUE, startingOffsets=by_topic["l"])) == []
+    assert values(read(VALUE, startingOffsets="-1:-1:-1")) == [b"0", b"1"]
+    assert values(read(VALUE, startingOffsets=f"{ledger}:-1:-1")) == [b"0", b"1"]
+    assert values(read(VALUE, endingOffsets=f"{ledger}:-1:-1")) == []
 
 
 def test_times_are_exact_by_row_though_publish_times_are_not_in_order(topic: StoredTopic, read: Callable) -> None:
@@ -481,12 +493,6 @@ def test_ledgers_of_a_topic_may_be_named_by_themselves(cluster: Cluster, topic: 
     assert {row["__topic"] for row in found} == {str(topic.name)}
 
 
-def table(cluster: Cluster, view: str) -> list[dict[str, Any]]:
-    source = BookKeeperDataSource({"uri": cluster.uri, "inspect": view})
-    reader = source.reader(source.schema())
-    return [row for part in reader.partitions() for rows in reader.read(part) for row in rows.to_pylist()]
-
-
 def test_tables_about_topics_come_from_metadata(cluster: Cluster, client: Client, topic: StoredTopic) -> None:
     part = StoredTopic(client, f"{topic.name}-p-partition-1")
     part.partitioned(2)
@@ -499,15 +505,15 @@ def test_tables_about_topics_come_from_metadata(cluster: Cluster, client: Client
     taken.upperEndpoint.ledgerId, taken.upperEndpoint.entryId = first, 2
     part.subscription("s/1", cursor)
     whole = str(part.name.whole)
-    (row,) = [row for row in table(cluster, "topics") if row["topic"] == whole]
+    (row,) = [row for row in table(cluster.uri, "topics") if row["topic"] == whole]
     wanted = {"partitions": 2, "ledgers": 2, "subscriptions": 1, "schema_type": "STRING", "schema_version": 0}
     assert {name: row[name] for name in wanted} == wanted
-    ledgers = [row for row in table(cluster, "topicLedgers") if row["topic"] == str(part.name)]
+    ledgers = [row for row in table(cluster.uri, "topicLedgers") if row["topic"] == str(part.name)]
     assert [(row["ledger_id"], row["entries"], row["partition"]) for row in ledgers] == [
         (first, 3, 1),
         (second, None, 1),
     ]
-    (row,) = [row for row in table(cluster, "subscriptions") if row["topic"] == str(part.name)]
+    (row,) = [row for row in table(cluster.uri, "subscriptions") if row["topic"] == str(part.name)]
     assert (row["subscription"], row["acknowledged_after"], row["backlog_entries"]) == ("s/1", 1, 1)
     assert row["oldest_unacknowledged"].timestamp() == (PUBLISHED_MS + 1) / 1000
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -9,11 +10,19 @@ from functools import partial
 import pytest
 
 from bkspark.blocking import Client
-from bkspark.errors import ConfigurationError, DataLoss, UnauthorizedAccess
+from bkspark.errors import (
+    ConfigurationError,
+    DataLoss,
+    MalformedPayload,
+    MetadataFormat,
+    NoSuchLog,
+    UnauthorizedAccess,
+)
 from bkspark.pulsar import pulsar_formats_pb2 as formats
 from tests.cluster import Cluster
+from tests.pulsar.entries import Message, single
 from tests.pulsar.stored import StoredTopic
-from tests.spark.topic_reads import VALUE, numbered, rows_of, values
+from tests.spark.topic_reads import VALUE, numbered, rows_of, table, values
 
 pytestmark = pytest.mark.cluster
 
@@ -125,3 +134,68 @@ def test_partition_that_was_never_loaded_has_no_subscription_and_no_messages(
     cursor = formats.ManagedCursorInfo(cursorsLedgerId=-1, markDeleteLedgerId=ledger, markDeleteEntryId=0)
     part.subscription("s", cursor)
     assert values(read(VALUE, topic=part.name.whole, startingSubscription="s")) == [b"1"]
+
+
+def test_compacted_ledger_that_is_gone_or_says_not_what_it_holds_is_an_error_of_the_topic(
+    client: Client, topic: StoredTopic, read: Callable, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = topic.ledger(numbered(0, 1))
+
+    def compacted_in(ledger_id: int) -> None:
+        cursor = formats.ManagedCursorInfo(cursorsLedgerId=-1, markDeleteLedgerId=first, markDeleteEntryId=0)
+        cursor.properties.add(name="CompactedTopicLedger", value=ledger_id)
+        topic.subscription("__compaction", cursor)
+
+    with client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
+        writer.append(b"x")
+    compacted_in(writer.ledger_id)
+    with pytest.raises(MetadataFormat, match=f"{topic.name} names as its compacted one.*compact the topic again"):
+        read(VALUE, readCompacted=True)
+    client.delete(writer.ledger_id)
+    with pytest.raises(DataLoss, match=f"ledger {writer.ledger_id}, which holds topic {topic.name} compacted"):
+        read(VALUE, readCompacted=True)
+    with caplog.at_level("WARNING"):
+        assert values(read(VALUE, readCompacted=True, failOnDataLoss=False)) == [b"0", b"1"]
+    assert "its own ledgers are read" in caplog.text
+    compacted_in(-1)
+    assert values(read(VALUE, readCompacted=True)) == [b"0", b"1"]
+
+
+def test_topic_that_is_called_like_a_partition_is_a_topic(cluster: Cluster, client: Client, topic: StoredTopic) -> None:
+    """What is left of a partitioned topic whose node was deleted, or says that it is being deleted."""
+    left = StoredTopic(client, f"{topic.name}-gone-partition-0")
+    left.ledger(numbered(7))
+    pattern = f"public/default/{topic.name.local}-.*"
+    assert values(rows_of(cluster.uri, None, VALUE, topicsPattern=pattern)) == [b"7"]
+    assert str(left.name) in {row["topic"] for row in table(cluster.uri, "topics")}
+    with pytest.raises(NoSuchLog, match=f"topic {left.name.whole} does not exist.*there are .*{left.name}"):
+        rows_of(cluster.uri, left.name.whole, VALUE)
+    left.partitioned(0)
+    topic.ledger(numbered(1))
+    pattern = f"public/default/{topic.name.local}.*"
+    assert values(rows_of(cluster.uri, None, VALUE, topicsPattern=pattern)) == [b"1"]
+    assert str(topic.name) in {row["topic"] for row in table(cluster.uri, "topics")}
+
+
+def test_fields_whose_names_differ_in_case_alone_keep_their_values(topic: StoredTopic, read: Callable) -> None:
+    fields = [{"name": name, "type": "int"} for name in ("a", "A")]
+    topic.schemas(("JSON", json.dumps({"type": "record", "name": "R", "fields": fields}).encode(), {}))
+    topic.ledger([single(Message(b'{"a": 1, "A": 2}'), schema_version=bytes(8))])
+    (row,) = read("a int, A int")
+    assert (row["a"], row["A"]) == (1, 2)
+
+
+def test_value_of_an_older_version_that_cannot_be_one_of_the_newest_says_so(topic: StoredTopic, read: Callable) -> None:
+    def sized(part: bytes) -> bytes:
+        return len(part).to_bytes(4, "big") + part
+
+    record = json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}).encode()
+    kinds = {"key.schema.type": "STRING", "value.schema.type": "STRING"}
+    topic.schemas(
+        ("KEY_VALUE", sized(b"") * 2, kinds),
+        ("KEY_VALUE", sized(b"") + sized(record), kinds | {"value.schema.type": "JSON"}),
+    )
+    topic.ledger([single(Message(sized(b"k") + sized(b"v")), schema_version=bytes(8))])
+    with pytest.raises(MalformedPayload, match="written with version 0 of the topic's schema, whose values are"):
+        read()
+    assert read(mode="DROPMALFORMED") == []

@@ -7,6 +7,7 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from bkspark.spark.options import SourceOptions
+from bkspark.spark.source import BookKeeperDataSource
 from bkspark.spark.topic_read import TopicReader, topics_schema
 from tests.pulsar.entries import Message, single
 
@@ -32,6 +33,13 @@ def rows_of(uri: str, topic: object, columns: str | None = None, /, **options: o
     schema = topics_schema(parsed) if columns is None else columns_of(columns)
     reader = TopicReader(schema, parsed)
     return [row for part in reader.partitions() for found in reader.read(part) for row in found.to_pylist()]
+
+
+def table(uri: str, view: str) -> list[dict[str, Any]]:
+    """Return the rows of a table about topics."""
+    source = BookKeeperDataSource({"uri": uri, "inspect": view})
+    reader = source.reader(source.schema())
+    return [row for part in reader.partitions() for rows in reader.read(part) for row in rows.to_pylist()]
 
 
 def values(rows: list[dict[str, Any]]) -> list[Any]:
