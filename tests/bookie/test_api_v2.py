@@ -176,6 +176,19 @@ def check_ledgers(api: Api) -> None:
     assert api("DELETE", "/api/v2/ledgers/2") == {"ledger": 2}
 
 
+def check_large_entries(api: Api, client: Client) -> None:
+    """A page that is cut because its entries are large has a next one."""
+    with client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
+        writer.append_many([bytes(1_000_000)] * 20)
+    at, found, after = f"/api/v2/ledgers/{writer.ledger_id}", [], -1
+    while after is not None:
+        page = api("GET", f"{at}/entries?limit=1000&after={after}")
+        found.append([each["entry"] for each in page["entries"]])
+        after = page["next"]
+    assert found == [list(range(17)), [17, 18, 19]]
+    api("DELETE", at)
+
+
 def check_audit(api: Api) -> None:
     audit = api("GET", "/api/v2/audit?limit=2")
     assert [each["number"] for each in audit["records"]] == sorted(
@@ -230,6 +243,7 @@ def test_every_path_answers_as_the_description_says(uri: str, tmp_path: Path) ->
             for number in range(3):
                 with client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
                     writer.append_many([b"\x00\xff%d" % entry for entry in range(10 + number)])
+            check_large_entries(api, client)
         check_bookie(api, child)
         check_ledgers(api)
         check_cluster(api)
