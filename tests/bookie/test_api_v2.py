@@ -142,8 +142,8 @@ def check_bookie(api: Api, child: BookieChild) -> None:
     wait_until(lambda: api("GET", at)["state"] == "done", "garbage to be collected")
     assert "freed_bytes" in api("GET", at)["result"]
     api("GET", "/api/v2/bookie/collection")
-    changed = api("PATCH", "/api/v2/bookie/keys", {"compactionRate": "5"})["changed"]
-    assert changed == {"compactionRate": {"old": "", "new": "5"}}
+    answer = api("PATCH", "/api/v2/bookie/keys", {"compactionRate": "5"})
+    assert answer == {"changed": {"compactionRate": {"old": "", "new": "5"}}, "notes": []}
     assert api("GET", "/api/v2/bookie/keys")["compactionRate"] == "5"
     assert api("GET", "/api/v2/bookie/limbo") == {"ledgers": [], "next": None}
 

@@ -98,7 +98,12 @@ _OPERATION: Schema = members(
 )
 _RECORD: Schema = members({"number": WHOLE, "at_ms": WHOLE, "who": TEXT, "change": TEXT})
 _SUSPENDED: Schema = members({"minor": FLAG, "major": FLAG, "collection": FLAG})
-_CHANGED: Schema = members({"changed": {"type": "object", "additionalProperties": members({"old": TEXT, "new": TEXT})}})
+_CHANGED: Schema = members(
+    {
+        "changed": {"type": "object", "additionalProperties": members({"old": TEXT, "new": TEXT})},
+        "notes": array(TEXT),
+    }
+)
 
 
 class ApiV2:
@@ -242,7 +247,10 @@ class ApiV2:
 
     async def _set_keys(self, request: HttpRequest) -> object:
         changed = self._bookie.keys.set(request.members(), request.who)
-        return {"changed": {key: {"old": old, "new": new} for key, (old, new) in changed.items()}}
+        return {
+            "changed": {key: {"old": old, "new": new} for key, (old, new) in changed.items()},
+            "notes": self._bookie.keys.notes(changed),
+        }
 
     async def _restart(self, request: HttpRequest) -> object:
         self._bookie.restart(request.who)
