@@ -1,6 +1,6 @@
 """What authorization costs a bookie in the steady state: processor time with a rules file, and without.
 
-    python -m benchmarks.authorization_cost [--rounds 40]
+    python -m benchmarks.authorization_cost [--rounds 10]
 
 As `statistics_cost`: two services in this process get the same bursts by turns. One has 1,000 rules, of which the last
 allows the client to use the ledgers of one log. Each ledger is looked up once, before the first burst is over.
@@ -49,7 +49,7 @@ def read_from_many_ledgers(measured: Measured) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=10)
     rounds = parser.parse_args().rounds
     rules = parse_rules(f"{_RULES}anonymous read,write,fence log:mine\n".encode())
     with tempfile.TemporaryDirectory() as name:

@@ -14,7 +14,7 @@ from typing import Any
 
 from bkspark.errors import BookieUnavailable, BookKeeperError
 from bkspark_console.bookie_http import BookieHttpError
-from bkspark_console.cluster_view import API, ClusterView
+from bkspark_console.cluster_view import API, NO_ORIGIN, ClusterView
 
 logger = logging.getLogger("bkspark_console.audit")
 
@@ -49,12 +49,15 @@ class Actions:
             who: the user's address, for the record. change: what it is, in words. path: below `/api/v2`.
 
         Raises:
-            BookieUnavailable: the bookie has no HTTP server.
+            BookieUnavailable: the bookie has no HTTP server that this host can ask, or another bookie answers there.
             BookieHttpError: it refused, with its reason, or did not answer: whether it did it is not known then.
         """
         origin = await self._view.origin(bookie)
         if origin is None:
-            raise BookieUnavailable(f"bookie {bookie} has no HTTP server: set httpServerEnabled=true", bookie=bookie)
+            raise BookieUnavailable(f"bookie {bookie}: {NO_ORIGIN}", bookie=bookie)
+        facts = await self._view.http_facts(bookie)
+        if facts.is_of_another:
+            raise BookieUnavailable(f"bookie {bookie}: {facts.problem}", bookie=bookie)
         try:
             answer = await self._view.http.change(method, origin, f"{API}{path}", body, f"console:{who}")
         except BookKeeperError as error:

@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-from bkspark.cli.bookie_http import BookieHttpAccess
+from bkspark.cli.bookie_http import BookieHttpAccess, http_origin, http_problem
 from bkspark.errors import BookKeeperError
 from bkspark.metadata.registration import BookieAddress
 
@@ -22,7 +22,6 @@ CHANGE_S_MAX = 30.0
 """A change may wait until the cluster knows it."""
 ANSWER_BYTES_MAX = 8 << 20
 CONNECTIONS_MAX = 64
-_ANY_ADDRESS = ("0.0.0.0", "::", "")
 
 
 class BookieHttpError(BookKeeperError):
@@ -34,15 +33,8 @@ class BookieHttpError(BookKeeperError):
 
 
 def origin_of(address: BookieAddress) -> str | None:
-    """Return the origin of a bookie's HTTP server, None if its registration names no server."""
-    if address.http is None:
-        return None
-    host, port = address.http
-    if host in _ANY_ADDRESS:
-        # What Apache's bookies register by default: the server listens at every address of the bookie.
-        host = address.host
-    scheme = "https" if address.http_tls else "http"
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    """Return the origin of a bookie's HTTP server, None if this host can reach no server of it."""
+    return None if http_problem(address) else http_origin(address)
 
 
 class BookieHttp:

@@ -31,6 +31,9 @@ SCANS_MAX = 4
 API = "/api/v2"
 OURS, APACHES, SILENT = "bkspark", "apache", "silent"
 """Whose HTTP a bookie has: ours with `/api/v2`, Apache's, or none that answers."""
+NO_ORIGIN = (
+    "it has no HTTP server that this host can ask: set httpServerEnabled=true, and httpServerAccessFile for other hosts"
+)
 
 _T = TypeVar("_T")
 
@@ -71,13 +74,15 @@ class Kept(Generic[_T]):
 class BookieHttpFacts:
     """What a bookie's HTTP says. kind: OURS, APACHES or SILENT; problem: why it is silent; state: of `/api/v2/bookie`.
 
-    origin: of its HTTP server, None if its registration names no server.
+    origin: of its HTTP server, None if its registration names none that this host can ask. is_of_another: another
+    bookie answers there.
     """
 
     kind: str
     origin: str | None
     problem: str = ""
     state: Mapping[str, Any] = field(default_factory=dict)
+    is_of_another: bool = False
 
 
 NOT_REGISTERED = BookieHttpFacts(SILENT, None, "it is not registered")
@@ -150,7 +155,7 @@ class ClusterView:
         return {**await registry.read_only(), **await registry.writable()}
 
     async def origins(self) -> dict[str, str]:
-        """Return the origin of the HTTP server of each registered bookie that names one. Raises MetadataError."""
+        """Return the origin of each registered bookie's HTTP server that this host can ask. Raises MetadataError."""
         found = {
             bookie: origin_of(address) for bookie, address in (await self.addresses()).items() if address is not None
         }
@@ -192,14 +197,14 @@ class ClusterView:
         return dict(zip(bookies, found))
 
     async def _ask_state(self, bookie: str, origin: str | None) -> BookieHttpFacts:
-        facts = await self._state_at(origin)
+        facts = await self._state_at(bookie, origin)
         if facts.kind == SILENT and (again := await self.origin(bookie)) != origin:
-            facts = await self._state_at(again)
+            facts = await self._state_at(bookie, again)
         return facts
 
-    async def _state_at(self, origin: str | None) -> BookieHttpFacts:
+    async def _state_at(self, bookie: str, origin: str | None) -> BookieHttpFacts:
         if origin is None:
-            return BookieHttpFacts(SILENT, None, "it has no HTTP server: set httpServerEnabled=true")
+            return BookieHttpFacts(SILENT, None, NO_ORIGIN)
         try:
             state = await self.http.get(origin, f"{API}/bookie")
         except BookieHttpError as error:
@@ -208,6 +213,9 @@ class ClusterView:
             return BookieHttpFacts(kind, origin, "" if kind == APACHES else str(error))
         if not isinstance(state, dict):
             return BookieHttpFacts(SILENT, origin, f"{origin} is not the HTTP server of a bookie")
+        if state.get("id") != bookie:
+            other = str(state.get("id"))[:100]
+            return BookieHttpFacts(SILENT, origin, f"{origin} is the HTTP server of bookie {other}", is_of_another=True)
         return BookieHttpFacts(OURS, origin, "", state)
 
     async def our_origins(self) -> dict[str, str]:

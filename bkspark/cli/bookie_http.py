@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 from typing import TYPE_CHECKING, Any
 
 from bkspark.cli.arguments import client_net
+from bkspark.security.web import is_loopback
 
 if TYPE_CHECKING:
     import ssl
@@ -125,11 +127,54 @@ def _no_redirects() -> Any:
     return Stay()
 
 
-def http_url(address: BookieAddress, path: str, http: tuple[str, int] | None = None) -> str:
-    """Return the URL of a path of a bookie's HTTP server. `http`: its host and port, where none is registered."""
+def http_problem(address: BookieAddress | None, http: tuple[str, int] | None = None) -> str:
+    """Return why the HTTP server of a registered bookie cannot be asked from this host, "" if it can.
+
+    A bookie without access control registers a loopback address. On another host that address leads to what listens
+    there, which may be another bookie.
+
+    Args:
+        http: host and port of the server, where none is registered.
+    """
+    where = None if address is None else address.http or http
+    if address is None or where is None:
+        return "no HTTP server is registered"
+    if is_loopback(where[0]) and not is_loopback(address.host) and not is_this_host(address.host):
+        return "its HTTP server serves its own host alone"
+    return ""
+
+
+def http_origin(address: BookieAddress, http: tuple[str, int] | None = None) -> str:
+    """Return the origin of a bookie's HTTP server, about which `http_problem` says nothing."""
     where = address.http or http
     assert where is not None, "the caller knows where the server is"
     http_host, port = where
     name = address.host if http_host in ANY_HOSTS else http_host
     scheme = "https" if address.http_tls else "http"
-    return f"{scheme}://{f'[{name}]' if ':' in name else name}:{port}{path}"
+    return f"{scheme}://{f'[{name}]' if ':' in name else name}:{port}"
+
+
+def is_this_host(host: str) -> bool:
+    """Return whether an address or a name is one of this host's. Other names are not looked up."""
+    import ipaddress
+    import socket
+
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host.lower().rstrip(".") in _own_names()
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError:
+            return False
+    return True
+
+
+@functools.cache
+def _own_names() -> frozenset[str]:
+    import socket
+
+    name, full = socket.gethostname().lower(), socket.getfqdn().lower()
+    return frozenset({name, name.partition(".")[0], full.rstrip(".")})

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from bkspark.cli.arguments import client_net, client_zookeeper, cluster_uri
-from bkspark.cli.bookie_http import BookieHttpAccess, http_access, http_url
+from bkspark.cli.bookie_http import BookieHttpAccess, http_access, http_origin, http_problem
 from bkspark.cli.health import bookie_facts
 from bkspark.cli.output import human_bytes, print_json, print_table
 
@@ -79,10 +79,10 @@ async def _bookie(
     address = await (await client.context()).registry.registration(bookie) if state != "down" else None
     properties = {} if address is None else address.properties
     directories: list[dict[str, Any]] = []
-    if address is not None and address.http is not None and facts.serves:
+    if address is not None and not http_problem(address) and facts.serves:
         # Only our bookies have the path; Apache's have no way to ask for single directories.
-        found = await http.fetch_object(http_url(address, "/api/v2/bookie"))
-        directories = (found or {}).get("directories", [])
+        found = await http.fetch_object(f"{http_origin(address)}/api/v2/bookie")
+        directories = found.get("directories", []) if found and found.get("id") == bookie else []
     used = None
     if facts.total_bytes and facts.free_bytes is not None:
         used = round(100 * (1 - facts.free_bytes / facts.total_bytes), 1)

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bkspark.cli.arguments import Commands, add_cluster, client_net, client_zookeeper, cluster_uri, port, seconds
-from bkspark.cli.bookie_http import BookieHttpAccess, add_http_token, http_access, http_url
+from bkspark.cli.bookie_http import BookieHttpAccess, add_http_token, http_access, http_origin, http_problem
 from bkspark.cli.output import print_json
 from bkspark.cli.top_screen import SORTS, BookieRow, LedgerRow, RepairRow, TopView, render
 from bkspark.errors import BookKeeperError, ConfigurationError
@@ -227,12 +227,12 @@ class Watch:
             return BookieRow(bookie, state, problem="does not run")
         address = await (await self.client.context()).registry.registration(bookie)
         version = None if address is None else address.properties.get(VERSION)
-        where = None if address is None else address.http
-        if where is None and self.arguments.metrics_port is not None and address is not None:
-            where = (address.host, self.arguments.metrics_port)
-        if address is None or where is None:
-            return BookieRow(bookie, state, version=version, problem="no HTTP server is registered")
-        body = await self._http.fetch(http_url(address, "/metrics", where))
+        port = self.arguments.metrics_port
+        where = None if port is None or address is None else (address.host, port)
+        problem = http_problem(address, where)
+        if address is None or problem:
+            return BookieRow(bookie, state, version=version, problem=problem)
+        body = await self._http.fetch(f"{http_origin(address, where)}/metrics")
         if body is None:
             return BookieRow(bookie, state, version=version, problem="/metrics does not answer")
         return self._row(bookie, state, version, parse(body.decode(errors="replace")))

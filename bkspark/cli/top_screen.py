@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bkspark.cli.output import human_bytes
+from bkspark.one_line import one_line
 
 SORTS = ("adds", "bytes", "p99", "fsync", "disk", "queue", "name")
 LEDGERS_MIN = 3
@@ -152,7 +153,7 @@ def render(view: TopView, width: int, height: int, sort: str = "adds", offset: i
     lines = lines[: height - 1]
     lines += [""] * (height - 1 - len(lines))
     lines.append("q quit   s sort   arrows scroll")
-    return [line[:width] for line in lines[:height]]
+    return [one_line(line)[:width] for line in lines[:height]]
 
 
 def _heads(view: TopView, sort: str) -> list[str]:
@@ -182,7 +183,7 @@ def _bookies(rows: Sequence[BookieRow], width: int) -> list[str]:
 
 
 def _cell(column: Column, text: str) -> str:
-    text = text[: column.width]
+    text = one_line(text)[: column.width]
     return text.ljust(column.width) if column.title in _LEFT else text.rjust(column.width)
 
 
@@ -195,7 +196,7 @@ def _ledgers(view: TopView, width: int) -> list[str]:
         )
     lines = ["", f"{'LEDGER':>12} {'LOG':<24} {'ENTRIES/S':>10} {'MiB/S':>7} {'LAST':>12}  BOOKIES"]
     for row in busy:
-        name = (row.log or "-")[:24]
+        name = one_line(row.log or "-")[:24]
         lines.append(
             f"{row.ledger:>12} {name:<24} {_number(row.entries):>10} {_mib(row.bytes):>7} {row.last_entry:>12}  "
             f"{', '.join(row.bookies)}"

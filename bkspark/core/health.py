@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.striping import write_set
+from bkspark.one_line import one_line
 
 FULL_SHARE = 0.95
 """Share of a bookie's disks above which it is about to refuse entries."""
@@ -79,10 +80,10 @@ def _of_bookie(bookie: BookieFacts) -> Iterable[Reason]:
     if bookie.state == DOWN:
         yield Reason("bookie_down", f"bookie {bookie.id} is not registered: it does not run", bookie.id)
     elif bookie.problem:
-        text = f"bookie {bookie.id} is registered and does not answer: {bookie.problem}"
+        text = f"bookie {bookie.id} is registered and does not answer: {one_line(bookie.problem)}"
         yield Reason("bookie_unreachable", text, bookie.id)
     elif bookie.state == READ_ONLY:
-        because = f": {bookie.reason}" if bookie.reason else ""
+        because = f": {one_line(bookie.reason)}" if bookie.reason else ""
         yield Reason("bookie_readonly", f"bookie {bookie.id} is read-only{because}", bookie.id)
     if bookie.total_bytes and bookie.free_bytes is not None:
         used = 1 - bookie.free_bytes / bookie.total_bytes

@@ -6,10 +6,12 @@
 | collect | `{"do": "collect", "major": true}` | `PassReport` |
 | read-only, writable | `{"do": "read-only", "reason": TEXT}`, `{"do": "writable"}` | `BookieState` |
 | suspend, resume | `{"do": "suspend", "what": ["minor", "major", "collection"]}` | `CollectionStatus` |
-| set | `{"do": "set", "keys": {KEY: VALUE}}` | `{"changed": {KEY: [old, new]}}` |
-| reload | `{"do": "reload"}` | the same, and `need_restart` |
+| set | `{"do": "set", "keys": {KEY: VALUE}}` | `{"changed": {KEY: [old, new]}, "notes": [TEXT]}` |
+| reload | `{"do": "reload"}` | `changed`, and `need_restart` |
 | restart | `{"do": "restart"}` | `{}`; the bookie stops in order and starts again |
 | limbo | `{"do": "limbo", "after": ID}` | `{"ledgers": [ID, ...]}` |
+
+Notes name values that are not used as given.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from bkspark.errors import BookKeeperError, ConfigurationError
-from bkspark.ids import NO_ENTRY
+from bkspark.ids import LEDGER_ID_MAX, NO_ENTRY
 from bkspark.one_line import one_line
 from bookie_service.admin import control
 from bookie_service.gc.collection_status import PassReport
@@ -90,7 +92,8 @@ class LiveCommands:
         keys = request.get("keys")
         if not isinstance(keys, dict) or not keys or not all(isinstance(each, str) for each in keys.values()):
             raise Refused("set needs KEY=VALUE")
-        return {"changed": self._operator.keys.set(keys, who)}
+        changed = self._operator.keys.set(keys, who)
+        return {"changed": changed, "notes": self._operator.keys.notes(keys)}
 
     async def _reload(self, request: Request, who: str) -> dict[str, Any]:
         found = self._operator.keys.reload(who)
@@ -174,8 +177,11 @@ def _request(command: str, words: Sequence[str]) -> dict[str, Any]:
         if not pairs or not all(separator and key for key, separator, _ in pairs):
             raise ConfigurationError("set takes KEY=VALUE, such as compactionRateByBytes=1000000")
         return {"do": command, "keys": {key: value for key, _, value in pairs}}
-    if command == "limbo" and len(words) == 1 and words[0].isdecimal():
-        return {"do": command, "after": int(words[0])}
+    if command == "limbo" and words:
+        digits = words[0] if len(words) == 1 else ""
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and int(digits) <= LEDGER_ID_MAX):
+            raise ConfigurationError(f"limbo takes the id of the ledger to list after, not {' '.join(words)}")
+        return {"do": command, "after": int(digits)}
     if words:
         raise ConfigurationError(f"{command} takes nothing more, not {' '.join(words)}")
     return {"do": command}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,8 @@ from bookie_service.replication.options import RepairOptions
 from bookie_service.settings.configuration import Configuration, configure, is_secret
 from bookie_service.settings.file import read
 from bookie_service.settings.table import TABLE
+
+logger = logging.getLogger(__name__)
 
 _AT_START_ONLY = ("gcWaitTime",)
 _COMPACTION = ("Threshold", "Interval", "MaxTimeMillis")
@@ -82,10 +84,13 @@ class LiveKeys:
         changed = self._change(kept | {key: values[key] for key in LIVE_KEYS & values.keys()}, who)
         need_restart = tuple(sorted(differing - LIVE_KEYS))
         if need_restart:
-            logging.getLogger(__name__).warning(
-                "configuration keys that changed take effect at the next start: %s", ", ".join(need_restart)
-            )
+            logger.warning("configuration keys that changed take effect at the next start: %s", ", ".join(need_restart))
         return Reloaded(changed, need_restart)
+
+    def notes(self, keys: Iterable[str]) -> list[str]:
+        """Return a line for each of these keys whose value is not used as given."""
+        starts = tuple(f"{key}=" for key in keys)
+        return [note for note in self.configuration.notes if note.startswith(starts)]
 
     def _change(self, values: Mapping[str, str], who: str) -> dict[str, tuple[str, str]]:
         before = self.configuration
@@ -98,6 +103,8 @@ class LiveKeys:
         for apply in self.parts:
             apply(after)
         self.configuration = after
+        for note in self.notes(changed):
+            logger.warning("%s", note)
         for key, (old, new) in changed.items():
             audit(who, f"set {key}={new or 'its default'} (before: {old or 'its default'})", key=key, old=old, new=new)
         return changed

@@ -37,8 +37,8 @@ from bookie_service.replication.options import AutoRecoveryOptions
 SPACE_TIMEOUT_S = 10.0
 BOOKIES_AT_ONCE = 64
 SANITY_ENTRIES = 10
-READ_PIECE_BYTES = 1 << 20
-"""How much `entries` reads at once, about: it runs in a bookie, and entries may have megabytes."""
+READ_PIECE_BYTES = 1 << 16
+"""How much `entries` yields at once, about. It runs in a bookie, whose event loop turns a piece into JSON: 3 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +143,8 @@ class ClusterCommands:
         """Delete a ledger. Raises NoSuchLedger, MetadataError."""
         await (await self._context()).ledgers.delete(ledger_id)
 
-    async def entries(self, ledger_id: int, first: int, last: int, bytes_max: int) -> AsyncIterator[tuple[int, bytes]]:
-        """Yield confirmed entries from `first` to `last` (-1: the last one), `bytes_max` bytes at most; fence nothing.
+    async def entries(self, ledger_id: int, first: int, last: int) -> AsyncIterator[dict[int, bytes]]:
+        """Yield confirmed entries by id, a few at a time, from `first` to `last` (-1: the last one); fence nothing.
 
         Raises:
             NoSuchLedger, ReadFailed, MetadataError: the ledger or an entry cannot be read.
@@ -163,12 +163,7 @@ class ClusterCommands:
         if first > end:
             return
         async for batch in reader.batches(first, end + 1, batch_bytes=READ_PIECE_BYTES):
-            for row in range(len(batch)):
-                entry = batch[row]
-                bytes_max -= len(entry)
-                if bytes_max <= 0:
-                    return
-                yield batch.first_entry + row, entry
+            yield {batch.first_entry + row: batch[row] for row in range(len(batch))}
 
     async def check_writing(self, bookie: str, seconds_max: float) -> None:
         """Write a few entries to a ledger on one bookie alone, read them back, and delete the ledger.
@@ -186,9 +181,9 @@ class ClusterCommands:
             async with asyncio.timeout(seconds_max):
                 async with LedgerWriter(context, core, b"", options) as writer:
                     await writer.append_many([b"sanity %d" % number for number in range(SANITY_ENTRIES)])
-                found = [entry async for _, entry in self.entries(ledger_id, 0, -1, 1 << 20)]
-            if len(found) != SANITY_ENTRIES:
-                raise BookKeeperError(f"{len(found)} of {SANITY_ENTRIES} entries were read back")
+                found = sum([len(piece) async for piece in self.entries(ledger_id, 0, -1)])
+            if found != SANITY_ENTRIES:
+                raise BookKeeperError(f"{found} of {SANITY_ENTRIES} entries were read back")
         finally:
             await context.ledgers.delete(ledger_id)
 

@@ -142,8 +142,8 @@ def check_bookie(api: Api, child: BookieChild) -> None:
     wait_until(lambda: api("GET", at)["state"] == "done", "garbage to be collected")
     assert "freed_bytes" in api("GET", at)["result"]
     api("GET", "/api/v2/bookie/collection")
-    changed = api("PATCH", "/api/v2/bookie/keys", {"compactionRate": "5"})["changed"]
-    assert changed == {"compactionRate": {"old": "", "new": "5"}}
+    answer = api("PATCH", "/api/v2/bookie/keys", {"compactionRate": "5"})
+    assert answer == {"changed": {"compactionRate": {"old": "", "new": "5"}}, "notes": []}
     assert api("GET", "/api/v2/bookie/keys")["compactionRate"] == "5"
     assert api("GET", "/api/v2/bookie/limbo") == {"ledgers": [], "next": None}
 
@@ -174,6 +174,19 @@ def check_ledgers(api: Api) -> None:
     assert [each["entry"] for each in page["entries"]] == [10, 11]
     assert page["next"] is None
     assert api("DELETE", "/api/v2/ledgers/2") == {"ledger": 2}
+
+
+def check_large_entries(api: Api, client: Client) -> None:
+    """A page that is cut because its entries are large has a next one."""
+    with client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
+        writer.append_many([bytes(1_000_000)] * 20)
+    at, found, after = f"/api/v2/ledgers/{writer.ledger_id}", [], -1
+    while after is not None:
+        page = api("GET", f"{at}/entries?limit=1000&after={after}")
+        found.append([each["entry"] for each in page["entries"]])
+        after = page["next"]
+    assert found == [list(range(17)), [17, 18, 19]]
+    api("DELETE", at)
 
 
 def check_audit(api: Api) -> None:
@@ -230,6 +243,7 @@ def test_every_path_answers_as_the_description_says(uri: str, tmp_path: Path) ->
             for number in range(3):
                 with client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
                     writer.append_many([b"\x00\xff%d" % entry for entry in range(10 + number)])
+            check_large_entries(api, client)
         check_bookie(api, child)
         check_ledgers(api)
         check_cluster(api)

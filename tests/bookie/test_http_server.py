@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from bkspark.errors import ConfigurationError
+from bkspark.errors import BookKeeperError, ConfigurationError
 from bkspark.security.roles import Role
 from bookie_service.admin.http.access import HttpAccess
 from bookie_service.admin.http.messages import HttpError, HttpRequest, HttpResponse, failed, plain
@@ -34,6 +34,11 @@ async def pieces() -> AsyncIterator[bytes]:
         await asyncio.sleep(0)
 
 
+async def broken_pieces(error: Exception) -> AsyncIterator[bytes]:
+    yield b"the first part"
+    raise error
+
+
 async def answer(request: HttpRequest) -> HttpResponse:
     match request.path:
         case "/echo":
@@ -41,6 +46,10 @@ async def answer(request: HttpRequest) -> HttpResponse:
             return HttpResponse(201, json.dumps(facts).encode(), "application/json")
         case "/pieces":
             return HttpResponse(pieces=pieces())
+        case "/broken":
+            return HttpResponse(pieces=broken_pieces(LookupError("a defect")))
+        case "/failed":
+            return HttpResponse(pieces=broken_pieces(BookKeeperError("the store went away")))
         case "/large":
             return HttpResponse(body=b"x" * 8_000_000)
         case "/held":
@@ -162,19 +171,20 @@ def test_a_peer_cannot_choose_what_log_lines_are_counted_together(caplog: pytest
 
 def test_slow_request_and_slow_reader_are_closed_and_others_are_served() -> None:
     def act(port: int) -> object:
-        with (
-            socket.create_connection(("127.0.0.1", port)) as slow,
-            socket.socket() as reader,
-            socket.create_connection(("127.0.0.1", port)) as silent,
-        ):
-            slow.sendall(b"GET /echo HTTP/1.1\r\nHost")
+        with socket.socket() as reader:
             reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             reader.connect(("127.0.0.1", port))
             reader.sendall(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert status_of(talk(port, b"GET /echo HTTP/1.1\r\nHost: localhost\r\n\r\n")) == 201
-            for peer in (slow, silent):
-                peer.settimeout(30)
-                assert peer.recv(10) == b"", "closed without an answer"
+            with (
+                socket.create_connection(("127.0.0.1", port)) as slow,
+                socket.create_connection(("127.0.0.1", port)) as silent,
+            ):
+                slow.sendall(b"GET /echo HTTP/1.1\r\nHost")
+                for peer in (slow, silent):
+                    peer.settimeout(30)
+                    assert peer.recv(10) == b"", "closed without an answer"
+            # The server has waited for the reader before it waited for these: it has closed the reader's connection.
             reader.settimeout(30)
             came = 0
             try:
@@ -261,6 +271,30 @@ def test_defect_of_a_handler_is_a_500_and_the_server_goes_on(caplog: pytest.LogC
     with caplog.at_level(logging.ERROR):
         assert served(act) == [500, 201]
     assert "a defect" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        (b"/failed", "GET /failed failed, and was answered in part: the store went away"),
+        (b"/broken", "GET /broken failed: this is a defect"),
+    ],
+)
+def test_an_answer_that_fails_in_its_middle_ends_the_connection_without_an_end_of_the_answer(
+    path: bytes, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise the peer waits for ever, and its connection counts among those that are being served."""
+    reply = served(lambda port: talk(port, head(b"GET " + path), half_closes=False))
+    assert isinstance(reply, bytes)
+    assert b"the first part" in reply
+    assert not reply.endswith(b"0\r\n\r\n")
+    assert line in caplog.text
+
+
+def test_a_text_that_utf8_cannot_have_is_shown_escaped() -> None:
+    """Half a pair of surrogates: JSON may name one, for example in a key that an error repeats."""
+    assert plain("no key \ud800").body == b"no key \\ud800"
+    assert failed("/api/v1/config/server_config", HttpError(400, "no key \ud800")).body == b"no key \\ud800\n"
 
 
 def test_page_of_a_browser_may_change_nothing() -> None:

@@ -202,8 +202,15 @@ def test_commands_go_through_the_control_socket(uri: str, tmp_path: Path) -> Non
         assert "garbage collection is suspended" in (tmp_path / "command.log").read_text()
         assert command("resume", "major", "collection")["is_suspended"] is False
         assert command("set", "compactionRate=77")["changed"] == {"compactionRate": ["", "77"]}
+        # A value beyond the bounds is lowered to them, as at the start: the answer and the log say so.
+        (note,) = command("set", f"compactionRateByBytes={10**18}")["notes"]
+        assert note.startswith(f"compactionRateByBytes={10**18}: this bookie takes -1 to ")
+        assert f"WARNING {note}" in child.log_text()
         command("set", "bookiePort=1", code=1)
         command("set", "nothing", code=2)
-        assert command("limbo")["ledgers"] == []
+        assert command("limbo")["ledgers"] == command("limbo", "17")["ledgers"] == []
+        for wrong in (["x"], ["-1"], [str(1 << 63)], ["1", "2"]):
+            command("limbo", *wrong, code=2)
+            assert "limbo takes the id of the ledger to list after" in (tmp_path / "command.log").read_text()
         audits = [line for line in child.log_text().splitlines() if " audit: control:" in line]
-        assert len(audits) == 7, audits
+        assert len(audits) == 8, audits

@@ -73,6 +73,15 @@ def test_narrow_screen_has_what_matters_and_a_wide_one_has_more() -> None:
     assert " 18 " not in narrow, "a ledger that does not grow is not busy"
 
 
+def test_what_others_named_cannot_move_the_cursor() -> None:
+    """Anyone who writes a ledger chooses the name of its log. A terminal obeys it, and curses refuses zero bytes."""
+    row = LedgerRow(17, "a\0b\x1b[2J\nred", 500.0, 1e6, 999, ("10.0.0.1:3181",))
+    hostile = bookie(4, version="1\x1b[31m")
+    lines = render(TopView("zk://h", "12:00:00", (hostile,), (row,), problem="away\x07"), 200, 30)
+    assert all(line.isprintable() for line in lines)
+    assert any(r"a\x00b\x1b[2J\nred " in line for line in lines)
+
+
 def test_bookies_are_sorted_and_scrolled() -> None:
     assert [row.id[7] for row in ordered(VIEW.bookies, "adds")] == ["1", "2", "3"]
     for sort in ("p99", "fsync", "disk", "queue"):

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
 from bkspark.blocking import Client
+from bkspark.ids import parse_host_port
+from bkspark.metadata.registration import BookieAddress, decode, encode
 from tests.cluster import Cluster
 from tests.console.process import HTTP, ConsoleProcess
 from tests.polling import wait_until
@@ -50,6 +53,36 @@ def test_dead_bookies_and_a_dead_metadata_store_are_shown_as_such(tmp_path: Path
     text = log.read_text()
     assert "Traceback" not in text
     assert len(text.splitlines()) < 60
+
+
+def test_a_change_for_one_bookie_never_reaches_another(tmp_path: Path) -> None:
+    """Without access control each bookie registers 127.0.0.1: on another host, that is the bookie of that host."""
+    there, forwarded = "192.0.2.7:3181", "127.0.0.1:9"
+    with (
+        Cluster(tmp_path / "cluster", bookies=1, settings=HTTP) as cluster,
+        ConsoleProcess("--uri", cluster.uri) as console,
+    ):
+        here, store = cluster.bookies[0], KazooClient(cluster.zookeeper.connect_string)
+        store.start()
+        try:
+            registered = decode(store.get(f"/ledgers/available/{here.id}")[0], here.id)
+            for bookie in (there, forwarded):
+                other = encode(BookieAddress(*parse_host_port(bookie), http=registered.http))
+                store.create(f"/ledgers/available/{bookie}", other, ephemeral=True)
+            visitor = console.visitor()
+            for bookie, why in (
+                (there, "it has no HTTP server that this host can ask"),
+                (forwarded, f"is the HTTP server of bookie {here.id}"),
+            ):
+                page = wait_until(lambda: visitor.get(f"/bookies/{bookie}"), "the page")  # noqa: B023
+                assert why in page.words
+                refused = visitor.post(f"/bookies/{bookie}/read-only", {"csrf": page.csrf, "read_only": "yes"})
+                assert refused.status == 502
+                assert why in refused.words
+            assert here.id not in store.get_children("/ledgers/available/readonly")
+        finally:
+            store.stop()
+            store.close()
 
 
 def test_audit_names_the_bookies_whose_changes_it_cannot_show(tmp_path: Path) -> None:

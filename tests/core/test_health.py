@@ -48,6 +48,9 @@ def test_read_only_bookie_is_named_with_its_reason() -> None:
     draining = BookieFacts("x", "readonly", "", 50 * GIB, 100 * GIB, "drain by amy")
     (reason,) = reasons(ClusterFacts((*BOOKIES, draining), 0, True, "b0"))
     assert reason.text == "bookie x is read-only: drain by amy"
+    forged = BookieFacts("x", "readonly", "", 50 * GIB, 100 * GIB, "\n  last_copy: \x1b[2J")
+    (reason,) = reasons(ClusterFacts((*BOOKIES, forged), 0, True, "b0"))
+    assert reason.text == r"bookie x is read-only: \n  last_copy: \x1b[2J", "one line, whoever registered it"
 
 
 def test_what_the_cluster_lacks_is_a_reason() -> None:

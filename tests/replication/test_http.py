@@ -19,7 +19,7 @@ from bkspark.cli.ports import free_ports
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.entries import EntryBatch
 from bkspark.ledger.range_reader import RangeReader
-from bookie_service.replication.cluster_commands import ClusterCommands
+from bookie_service.replication.cluster_commands import READ_PIECE_BYTES, ClusterCommands
 from bookie_service.replication.options import AutoRecoveryOptions
 from tests.bookie.child import STOP_S, BookieChild, new_cluster
 from tests.planting import around
@@ -50,7 +50,7 @@ def test_entries_for_http_are_read_a_little_at_a_time(
     async def asked(ledger_id: int) -> list[int]:
         commands = ClusterCommands(uri, "a test", AutoRecoveryOptions())
         try:
-            return [entry_id async for entry_id, _ in commands.entries(ledger_id, 0, -1, 16 << 20)]
+            return [entry_id async for piece in commands.entries(ledger_id, 0, -1) for entry_id in piece]
         finally:
             await commands.close()
 
@@ -59,9 +59,9 @@ def test_entries_for_http_are_read_a_little_at_a_time(
             writer.append_many([bytes(size)] * count)
         with around(RangeReader, "read_some", read_some):
             found = asyncio.run(asked(writer.ledger_id))
-    assert found == list(range(min(count, (16 << 20) // size)))
-    assert max(sizes) <= 8 * size + (1 << 20)
-    assert len(sizes) < 25
+    assert found == list(range(count))
+    assert max(sizes) <= 8 * size + READ_PIECE_BYTES
+    assert len(sizes) <= 2 + count * size // READ_PIECE_BYTES
 
 
 @pytest.mark.cluster

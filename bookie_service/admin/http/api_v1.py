@@ -24,6 +24,7 @@ from bookie_service.operation.bookie_operator import BookieOperator, NotServing,
 logger = logging.getLogger(__name__)
 
 Call = Callable[[HttpRequest], Awaitable[HttpResponse]]
+Members = Mapping[int, object] | Mapping[str, object]
 
 BODY_BYTES_MAX = 1 << 20
 """What is longer is sent in pieces."""
@@ -41,7 +42,7 @@ def shown(value: object, status: int = 200) -> HttpResponse:
     return HttpResponse(status, jackson.dumps(value).encode())
 
 
-async def shown_in_pieces(groups: AsyncIterator[Mapping[int, object]]) -> HttpResponse:
+async def shown_in_pieces(groups: AsyncIterator[Members]) -> HttpResponse:
     """Return `shown` of all groups of members together; a long one is sent while it is made."""
     pieces, body = jackson.stream(groups), b""
     async for piece in pieces:

@@ -19,7 +19,7 @@ from bkspark.ids import LEDGER_ID_MAX, NO_ENTRY
 from bkspark.metadata.repair_reports import NO_LIMIT
 from bkspark.security.roles import Role
 from bkspark.version import VERSION
-from bookie_service.admin.http.cluster_v1 import READ_BYTES_MAX, begin_moving, metadata_bean, usable_bookie
+from bookie_service.admin.http.cluster_v1 import begin_moving, metadata_bean, usable_bookie
 from bookie_service.admin.http.messages import JSON, Call, HttpError, HttpRequest, HttpResponse, ledger_id_of
 from bookie_service.admin.http.openapi import (
     FLAG,
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 PREFIX = "/api/v2"
 PAGE_MAX = 1000
+PAGE_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes of the entries of one page, but for its last entry. A page that is cut by it has a next one."""
 _DELAY_S_MAX = 10**9 - 1
 _RATE_MAX = 10**15 - 1
 
@@ -96,7 +98,12 @@ _OPERATION: Schema = members(
 )
 _RECORD: Schema = members({"number": WHOLE, "at_ms": WHOLE, "who": TEXT, "change": TEXT})
 _SUSPENDED: Schema = members({"minor": FLAG, "major": FLAG, "collection": FLAG})
-_CHANGED: Schema = members({"changed": {"type": "object", "additionalProperties": members({"old": TEXT, "new": TEXT})}})
+_CHANGED: Schema = members(
+    {
+        "changed": {"type": "object", "additionalProperties": members({"old": TEXT, "new": TEXT})},
+        "notes": array(TEXT),
+    }
+)
 
 
 class ApiV2:
@@ -240,7 +247,10 @@ class ApiV2:
 
     async def _set_keys(self, request: HttpRequest) -> object:
         changed = self._bookie.keys.set(request.members(), request.who)
-        return {"changed": {key: {"old": old, "new": new} for key, (old, new) in changed.items()}}
+        return {
+            "changed": {key: {"old": old, "new": new} for key, (old, new) in changed.items()},
+            "notes": self._bookie.keys.notes(changed),
+        }
 
     async def _restart(self, request: HttpRequest) -> object:
         self._bookie.restart(request.who)
@@ -399,12 +409,15 @@ class ApiV2:
     async def _entries(self, request: HttpRequest) -> object:
         ledger_id = _ledger_id(request)
         after, limit = _page(request)
-        found = [
-            {"entry": entry_id, "value": base64.b64encode(entry).decode()}
-            async for entry_id, entry in self._cluster.entries(ledger_id, after + 1, after + 1 + limit, READ_BYTES_MAX)
-        ]
-        page = found[:limit]
-        return {"entries": page, "next": page[-1]["entry"] if len(found) > limit else None}
+        page: list[dict[str, object]] = []
+        size = 0
+        async for piece in self._cluster.entries(ledger_id, after + 1, after + 1 + limit):
+            for entry_id, entry in piece.items():
+                if len(page) == limit or size >= PAGE_BYTES_MAX:
+                    return {"entries": page, "next": page[-1]["entry"]}
+                page.append({"entry": entry_id, "value": base64.b64encode(entry).decode()})
+                size += len(entry)
+        return {"entries": page, "next": None}
 
     async def _underreplicated(self, request: HttpRequest) -> object:
         after, limit = _page(request)

@@ -14,7 +14,7 @@ from bkspark.errors import BookKeeperError, NoSuchLedger
 from bkspark.ids import LEDGER_ID_MAX, check_bookie_id, parse_host_port
 from bkspark.metadata.ledgers import Versioned
 from bkspark.security.roles import Role
-from bookie_service.admin.http.api_v1 import body_of, contained, flag, shown, shown_in_pieces
+from bookie_service.admin.http.api_v1 import Members, body_of, contained, flag, shown, shown_in_pieces
 from bookie_service.admin.http.messages import HttpError, HttpRequest, HttpResponse, ledger_id_of, plain
 from bookie_service.admin.http.routing import Routes
 from bookie_service.operation.audit import audit
@@ -29,8 +29,6 @@ logger = logging.getLogger(__name__)
 SANITY_S_MAX = 10.0
 PAGE_LEDGERS = 100
 PAGE_ENTRIES = 1000
-READ_BYTES_MAX = 16 * 1024 * 1024
-"""Entries of one answer; later ones are left out, as on a next page."""
 DELAY_S_MAX = 10**9 - 1
 _ROLES = {"bookie/sanity": Role.OPERATE, "ledger/delete": Role.DESTROY}
 """The sanity check writes a ledger, though it is a GET."""
@@ -158,14 +156,17 @@ class ClusterApi:
         if 0 <= last < first:
             raise HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal Server Error")
         page = _number(request, "page", 0, least=0)
-        found: dict[str, str] = {}
         if page:
-            found["Entries for page: "] = str(page)
             first += (page - 1) * PAGE_ENTRIES
             last = first + PAGE_ENTRIES - 1 if last < 0 else min(last, first + PAGE_ENTRIES - 1)
-        async for entry_id, entry in self._cluster.entries(ledger_id, first, last, READ_BYTES_MAX):
-            found[str(entry_id)] = entry.decode("ascii", "replace")
-        return shown(found)
+
+        async def groups() -> AsyncIterator[Members]:
+            if page:
+                yield {"Entries for page: ": str(page)}
+            async for piece in self._cluster.entries(ledger_id, first, last):
+                yield {entry_id: entry.decode("ascii", "replace") for entry_id, entry in piece.items()}
+
+        return await shown_in_pieces(groups())
 
     # ---- autorecovery ----
 

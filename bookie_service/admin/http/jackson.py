@@ -21,7 +21,7 @@ def dumps(value: object, indent: str = "") -> str:
     return json.dumps(value)
 
 
-async def stream(groups: AsyncIterator[Mapping[int, object]]) -> AsyncIterator[bytes]:
+async def stream(groups: AsyncIterator[Mapping[int, object] | Mapping[str, object]]) -> AsyncIterator[bytes]:
     """Yield the text of one object whose members come in groups: what `dumps` returns for all of them together."""
     before = "{\n"
     async for group in groups:

@@ -111,13 +111,13 @@ def ledger_id_of(text: str) -> int | None:
 
 def plain(text: str, status: int = 200) -> HttpResponse:
     """Return a response of plain text."""
-    return HttpResponse(status, text.encode())
+    return HttpResponse(status, text.encode(errors="backslashreplace"))
 
 
 def failed(path: str, error: HttpError) -> HttpResponse:
     """Return the response to a request that an error ended: JSON at `JSON_ERRORS` and below, else a line of text."""
     if path != JSON_ERRORS and not path.startswith(f"{JSON_ERRORS}/"):
-        return HttpResponse(error.status, f"{error.text}\n".encode(), headers=error.headers)
+        return HttpResponse(error.status, f"{error.text}\n".encode(errors="backslashreplace"), headers=error.headers)
     body = json.dumps({"error": {"status": int(error.status), "message": error.text}}).encode()
     return HttpResponse(error.status, body, JSON, error.headers)
 

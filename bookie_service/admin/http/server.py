@@ -25,7 +25,7 @@ from typing import Any
 
 import h11
 
-from bkspark.errors import ConfigurationError
+from bkspark.errors import BookKeeperError, ConfigurationError
 from bkspark.tasks import start_kept
 from bkspark.tls.gate import TlsGate
 from bookie_service.admin.http.access import HttpAccess
@@ -198,6 +198,15 @@ class _Connection(asyncio.Protocol):
             response = await self._answered(given, method)
             await self._send(response, has_body=method != "HEAD")
         except (OSError, asyncio.CancelledError, h11.LocalProtocolError):
+            self._transport.abort()
+            return
+        except Exception as error:
+            # A part of the response was sent: the peer sees by the end of the connection that the rest is missing.
+            target, kind = given.target.decode("ascii")[:ERROR_MAX], {"kind": place_of(error)}
+            if isinstance(error, BookKeeperError):
+                logger.warning("%s %s failed, and was answered in part: %s", method, target, error, extra=kind)
+            else:
+                logger.exception("%s %s failed: this is a defect", method, target, extra=kind)
             self._transport.abort()
             return
         if self._transport.is_closing():

@@ -1,0 +1,77 @@
+"""Where the HTTP servers of bookies are asked, by what their registrations say."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from bkspark.cli.bookie_http import http_origin, http_problem, is_this_host
+from bkspark.cli.zookeeper_process import ZooKeeperProcess
+from bkspark.metadata.registration import BookieAddress, encode
+from tests.bookie.child import BookieChild, new_cluster
+from tests.cli.console import Console
+
+ELSEWHERE = "192.0.2.7"
+"""An address that no host has."""
+HTTP = {"httpServerEnabled": "true", "httpServerPort": "0"}
+
+
+@pytest.mark.parametrize(
+    ("host", "http", "origin"),
+    [
+        (ELSEWHERE, ("0.0.0.0", 8080), f"http://{ELSEWHERE}:8080"),
+        (ELSEWHERE, ("", 8080), f"http://{ELSEWHERE}:8080"),
+        ("2001:db8::7", ("::", 8080), "http://[2001:db8::7]:8080"),
+        (ELSEWHERE, ("192.0.2.8", 8080), "http://192.0.2.8:8080"),
+        ("127.0.0.1", ("127.0.0.1", 8080), "http://127.0.0.1:8080"),
+        (socket.gethostname(), ("127.0.0.1", 8080), "http://127.0.0.1:8080"),
+    ],
+)
+def test_a_server_is_asked_where_the_registration_says(host: str, http: tuple[str, int], origin: str) -> None:
+    address = BookieAddress(host, 3181, http=http)
+    assert http_problem(address) == ""
+    assert http_origin(address) == origin
+
+
+@pytest.mark.parametrize("loopback", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+@pytest.mark.parametrize("host", [ELSEWHERE, "bookie7.example"])
+def test_a_loopback_address_of_another_host_is_not_asked(host: str, loopback: str) -> None:
+    """On this host it leads to another bookie, which would be shown, or changed, in place of that one."""
+    assert not is_this_host(host)
+    assert http_problem(BookieAddress(host, 3181, http=(loopback, 8080))) == "its HTTP server serves its own host alone"
+
+
+def test_without_a_server_the_port_of_the_metrics_counts() -> None:
+    address = BookieAddress(ELSEWHERE, 3181)
+    assert http_problem(address) == "no HTTP server is registered"
+    assert http_problem(address, (ELSEWHERE, 8000)) == ""
+    assert http_origin(address, (ELSEWHERE, 8000)) == f"http://{ELSEWHERE}:8000"
+
+
+@pytest.mark.cluster
+def test_a_bookie_of_another_host_is_not_shown_by_the_figures_of_the_bookie_here(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    uri = new_cluster(zookeeper.connect_string, f"elsewhere-{tmp_path.name}")
+    child, there = BookieChild(tmp_path / "bookie", uri, **HTTP), f"{ELSEWHERE}:3181"
+    root = re.sub(r"^zk://[^/]*", "", uri)
+    store = KazooClient(zookeeper.connect_string)
+    with child.running():
+        store.start()
+        try:
+            http = ("127.0.0.1", child.facts["http_port"])
+            store.create(f"{root}/available/{there}", encode(BookieAddress(ELSEWHERE, 3181, http=http)), ephemeral=True)
+            console = Console(uri, monkeypatch, capfd)
+            rows = {each["id"]: each for each in console.json("top", "--interval", "0.1")["bookies"]}
+            assert rows[there]["problem"] == "its HTTP server serves its own host alone"
+            assert rows[child.id]["problem"] == ""
+            bookies = {each["id"]: each for each in console.json("cluster", "bookies")["bookies"]}
+            assert bookies[there]["directories"] == []
+            assert bookies[child.id]["directories"]
+        finally:
+            store.stop()
+            store.close()
