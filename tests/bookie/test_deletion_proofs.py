@@ -33,7 +33,7 @@ from tests.crash.twins import BookieTwin, Sent, Setup
 URI = MetadataUri.parse("zk://h/ledgers")
 US = "us:1"
 PASSES = 12
-"""As the documentation says: a ledger that the brake holds is dropped when it was missing in so many passes."""
+"""As the documentation says: a ledger that the brake holds is dropped when it was missing in this many passes."""
 
 # ---- rules ----
 

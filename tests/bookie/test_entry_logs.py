@@ -349,6 +349,16 @@ def test_rollback_after_a_sync_takes_back_nothing(disks: Disks) -> None:
     assert appending.size(1) == HEADER_BYTES + 2 * len(ITEM)
 
 
+def test_rollback_goes_back_to_the_last_sync_of_a_log_that_had_several(disks: Disks) -> None:
+    appending = Appending(disks, AppendOptions())
+    for _ in range(3):
+        assert appending.append(2) == [1, 1]
+        appending.appender.sync()
+    assert appending.append(1) == [1]
+    appending.appender.rollback()
+    assert appending.size(1) == HEADER_BYTES + 6 * len(ITEM)
+
+
 def test_cut_log_loses_its_map_before_its_bytes_durably(disks: Disks) -> None:
     """A header that names a map must never be there without it, wherever a crash comes."""
     appending = Appending(disks, AppendOptions())

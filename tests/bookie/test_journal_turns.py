@@ -1,4 +1,4 @@
-"""Who commits a group, and when: thread and event loop, step by step on a simulated disk and clock."""
+"""Groups of the journal that its thread and the event loop commit, step by step on a simulated disk and clock."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_event_loop_commits_until_each_of_the_last_syncs_was_slow_and_again_afte
 
 
 @pytest.mark.parametrize("sizes", [(INLINE_BYTES_MAX,), (INLINE_BYTES_MAX - 1, 1)])
-def test_event_loop_commits_so_many_bytes_and_leaves_one_more_to_the_thread(sizes: tuple[int, ...]) -> None:
+def test_event_loop_commits_bytes_up_to_its_limit_and_leaves_one_more_to_the_thread(sizes: tuple[int, ...]) -> None:
     bench = Bench()
     for size in sizes:
         bench.submit(size)
@@ -138,7 +138,7 @@ def test_sync_of_more_than_a_second_is_logged(caplog: pytest.LogCaptureFixture) 
     assert "/journal: a sync took 1.5 s" in caplog.text
 
 
-def test_times_of_a_group_have_its_entries_and_bytes_whoever_commits_it() -> None:
+def test_times_of_a_group_have_its_entries_and_bytes_on_thread_and_event_loop() -> None:
     bench = Bench()
     bench.sync_ns = 7
     bench.thread.submit([record(10, 3), Record.of(RecordKind.FENCE, 5, bytes(8)), record(20, 4)])

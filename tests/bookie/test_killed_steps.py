@@ -23,7 +23,7 @@ class Killed(BaseException):
 
 
 def killed_at(twin: BookieTwin, step: int, act: Callable[[], object]) -> bool:
-    """Do something until so many operations are done; return whether that ended it."""
+    """Do something until this many operations are done; return whether that ended it."""
 
     def kill(_: str, __: str) -> None:
         nonlocal step
@@ -73,11 +73,12 @@ def test_kill_in_a_flush(directories: int) -> None:
     assert step > 20
 
 
-def test_kill_in_a_compaction() -> None:
+@pytest.mark.parametrize("directories", [1, 2])
+def test_kill_in_a_compaction(directories: int) -> None:
     held = [(4, entry_id) for entry_id in range(12)]
     step, is_killed = 0, True
     while is_killed:
-        twin = twin_of()
+        twin = twin_of(directories=directories)
         assert add(twin, *held, *((5, entry_id) for entry_id in range(12))) == [Status.EOK] * 24
         twin.checkpoint()
         twin.store.seal_logs()

@@ -143,6 +143,20 @@ def test_lone_recovery_add_is_taken_whether_its_ledger_is_fenced_or_not() -> Non
     assert client.statuses == [Status.EOK] * 2
 
 
+def test_adds_of_a_recovery_go_to_the_journals_thread_at_once_and_others_at_the_end_of_the_turn() -> None:
+    twin, client = new_twin(), Client()
+    add(twin, (5, 0))
+    journal = twin.journals[0].thread
+    for flags, waiting in ((0, 0), (v2.RECOVERY_ADD, 1)):
+        assert alone(twin, client, 5, 1, flags=flags)
+        assert journal.waiting == waiting
+        twin.settle()
+        assert offer(twin, client, run_of(5, range(2, 9), flags))
+        assert journal.waiting == waiting
+        twin.settle()
+    assert client.statuses == [Status.EOK] * 16
+
+
 def test_read_only_bookie_leaves_lone_adds_to_those_who_judge_runs() -> None:
     twin, client = new_twin(), Client()
     add(twin, (5, 0))
@@ -282,7 +296,8 @@ def test_adds_without_room_are_refused_while_a_flush_finds_no_space_and_taken_wh
     twin.bookie.look_at_disks()
     fill(twin, next_entry + 12)
     twin.bookie.on_checkpoint_stuck()
-    assert offer(twin, refused, run_of(5, range(1000, 1007), recovery))
+    octets, _ = twin._runs(refused, run_of(5, range(1000, 1007), recovery))
+    assert twin.bookie.add(refused, octets, _batch(octets)) == 7
     assert refused.statuses == [Status.EREADONLY] * 7
     assert twin.bookie.times.failed_adds.count(0) == 7
     assert twin.bookie.blocked_clients == 0

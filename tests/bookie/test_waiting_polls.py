@@ -61,7 +61,7 @@ class Bench:
         self.lacs: dict[int, int] = {}
         self.looks: list[int] = []
         self.refused: set[int] = set()
-        """Ledgers that nobody may read."""
+        """Ledgers that no client may read."""
         turns = Turns(self.queue.append, lambda: 0.0, limits)
         self.polls = LongPolls(ShareLimits(50, 50, 50), SECONDS_MAX, self._lac_of, self, turns, self._status_of)  # type: ignore[arg-type]
         self.client = Client()
@@ -144,7 +144,7 @@ def test_fence_counts_whatever_is_reported_beside_it_in_the_same_turn(order: tup
     assert sorted(bench.looks) == [1, 2], "each ledger is looked at once"
 
 
-def test_ledger_that_nobody_waits_for_costs_nothing() -> None:
+def test_ledger_without_waiting_polls_costs_nothing() -> None:
     bench = Bench()
     bench.wait(1, 0)
     bench.polls.touch(2, is_fenced=True)
