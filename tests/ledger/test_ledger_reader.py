@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import ConfigurationError, NoSuchEntry, ReadFailed
 from bkspark.ledger.reader import LedgerReader, LedgerTimes
+from bkspark.ledger.tail import TailWatch
 from bkspark.metadata.ledgers import Versioned
 from bkspark.net.pool import NetOptions
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
@@ -340,3 +342,30 @@ def test_follower_of_a_closed_ledger_ends_after_its_last_entry() -> None:
             assert await entries(reader.follow(first)) == expected
 
     opened((Held(3), no_entry_v3))(test)
+
+
+def test_entry_that_came_with_a_poll_is_not_given_before_it_is_proven() -> None:
+    """A bookie says that the LAC is 5 and sends entry 0 along; no digest proves that entry 0 is confirmed."""
+    asked: list[int] = []
+
+    def promising(request: protocol.Request) -> Iterable[protocol.Response]:
+        asked.append(request.header.operation)
+        if request.header.operation != protocol.READ_ENTRY:
+            return no_entry_v3(request)
+        ledger_id = request.readRequest.ledgerId
+        inner = protocol.ReadResponse(
+            status=protocol.EOK, ledgerId=ledger_id, entryId=0, maxLAC=5, body=sealed(ledger_id, 0)
+        )
+        head = v3.header(protocol.READ_ENTRY, request.header.txnId)
+        return [protocol.Response(header=head, status=protocol.EOK, readResponse=inner)]
+
+    async def test(reader: LedgerReader, world: World, *_: HostileBookie) -> None:
+        async with aclosing(TailWatch(await world.client(net=PATIENT).context(), reader)) as watch:
+            waiting = asyncio.ensure_future(watch.wait_beyond(-1))
+            while protocol.READ_ENTRY not in asked or asked[::-1].index(protocol.READ_ENTRY) < 2:
+                await asyncio.sleep(0.005)  # until its LAC was asked for twice since
+            assert (waiting.done(), reader.last_entry) == (False, -1)
+            assert watch.take_entry(0) is None
+            waiting.cancel()
+
+    opened((Held(0), promising))(test)
