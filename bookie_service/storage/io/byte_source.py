@@ -116,7 +116,7 @@ class CachedSource:
     def bytes_at(self, file: File, size: int, offset: int) -> memoryview:
         # A short read then means "not cached", because it cannot be the end of the file.
         size = min(size, max(0, file.size() - offset))
-        fetched = self._part(file, size, offset)
+        fetched = None if self._fetched is None else self._fetched.part(file.path, size, offset)
         if fetched is not None:
             return fetched
         end = self._used + size
@@ -131,16 +131,13 @@ class CachedSource:
         begin, end = self._used, self._used + size
         if end > len(self.memory):
             return None
-        fetched = self._part(file, size, offset)
+        fetched = None if self._fetched is None else self._fetched.part(file.path, size, offset)
         if fetched is not None:
             self.memory[begin:end] = fetched
         else:
             self._read(file, self.memory[begin:end], offset)
         self._used = end
         return begin, end
-
-    def _part(self, file: File, size: int, offset: int) -> memoryview | None:
-        return None if self._fetched is None else self._fetched.part(file.path, size, offset)
 
     def _read(self, file: File, view: memoryview, offset: int) -> None:
         if file.read_cached(view, offset) < len(view):
