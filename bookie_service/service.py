@@ -46,6 +46,13 @@ from bookie_service.storage.ledgers.opening import Storage, open_storage
 
 logger = logging.getLogger(__name__)
 
+SLOW_STOP_S = 30.0
+_SLOW_STOP = (
+    "the bookie has been stopping for %g s: a journal or ledger directory has not made everything durable yet. It goes "
+    "on waiting. If a disk does not answer, kill the process: nothing that was acknowledged is lost, as the next start "
+    "replays the journal"
+)
+
 _WATCH_INTERVAL_S = 0.1
 """How often some connections are checked; all of them in `connections.LOOKS` times that."""
 
@@ -314,15 +321,23 @@ class BookieService:
         assert self._collector is not None, "start_collecting comes first"
         return await self._collector.collect(major=major, minor=minor)
 
-    async def stop(self) -> None:
+    async def stop(self, slow_s: float = SLOW_STOP_S) -> None:
         """Stop serving, move everything into entry logs and index, end the threads.
 
-        Without space for that, the journal keeps the entries, and the next start replays them.
+        Without space for that, the journal keeps the entries, and the next start replays them. It waits for every disk,
+        and logs after `slow_s` seconds that it still waits.
 
         Raises:
             BaseException: the error that made a thread of the service fail, before or meanwhile; the next start replays
                 the journal.
         """
+        slow = self._loop.call_later(slow_s, logger.warning, _SLOW_STOP, slow_s)
+        try:
+            await self._stop()
+        finally:
+            slow.cancel()
+
+    async def _stop(self) -> None:
         self.abandon()
         # What is not durable in the end has to be found in the journal.
         self._storage.store.disks.waits = True

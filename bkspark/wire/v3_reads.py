@@ -19,7 +19,7 @@ import numpy as np
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable
 from bkspark.wire.layout import MASTER_KEY_BYTES
-from bkspark.wire.placed_entries import PlacedEntries, frames_around
+from bkspark.wire.placed_entries import NO_TAILS, PlacedEntries, frames_around
 from bkspark.wire.v3 import FIRST_BYTE, encode_short_responses
 from bkspark.wire.v3_fields import (
     ABSENT,
@@ -47,6 +47,8 @@ _READ_STATUS, _READ_LEDGER, _READ_ENTRY, _BODY, _MAX_LAC = 1, 2, 3, 4, 5
 _ANSWERED = {_READ_STATUS, _READ_LEDGER, _READ_ENTRY}
 _HEAD = bytes((0x08, protocol.VERSION_THREE, 0x10, protocol.READ_ENTRY))
 _TAG = b"\xa2\x06"
+_READ_FRONT = b"\x08\x00\x10"
+_NO_LACS = np.zeros(1, np.int64)
 _FENCE = b"\xa0\x06\x01"
 
 
@@ -127,15 +129,19 @@ def encode_read_failures(txn_ids: np.ndarray, status: int, ledger_ids: np.ndarra
 
 
 def encode_read_responses(
-    txn_ids: np.ndarray, ledger_id: int, entries: PlacedEntries, max_lac: int | None
+    txn_ids: np.ndarray, ledger_ids: np.ndarray, entries: PlacedEntries, max_lacs: np.ndarray | None
 ) -> bytes | memoryview:
-    """Return the EOK responses to the reads of these entries; txn_ids: int64, one for each."""
+    """Return the EOK responses to the reads of these entries.
+
+    txn_ids: int64, one for each; ledger_ids, max_lacs: one for each, or one for all; None: no LAC is known or wanted.
+    """
     entry_ids, sizes = entries.entry_ids, entries.sizes
-    tail = b"" if max_lac is None else b"\x28" + varint(max_lac)
-    ledger = b"\x08\x00\x10" + varint(ledger_id) + b"\x18"
-    read_bytes = len(ledger) + widths(entry_ids) + 1 + widths(sizes) + sizes + len(tail)
+    lacs = _NO_LACS if max_lacs is None else max_lacs
+    lac_bytes = 0 if max_lacs is None else 1 + widths(max_lacs)
+    read_bytes = len(_READ_FRONT) + widths(ledger_ids) + 1 + widths(entry_ids) + 1 + widths(sizes) + sizes + lac_bytes
     parts = []
-    for rows, (txn_width, entry_width, size_width, read_width) in equal_widths((txn_ids, entry_ids, sizes, read_bytes)):
+    for rows, each in equal_widths((txn_ids, ledger_ids, entry_ids, sizes, read_bytes, lacs)):
+        txn_width, ledger_width, entry_width, size_width, read_width, lac_width = each
         head = len(_HEAD) + 1 + txn_width
         fronts = rows_of(
             rows.stop - rows.start,
@@ -144,13 +150,22 @@ def encode_read_responses(
             (txn_ids[rows], txn_width),
             b"\x10\x00" + _TAG,
             (read_bytes[rows], read_width),
-            ledger,
+            _READ_FRONT,
+            (_some(ledger_ids, rows), ledger_width),
+            b"\x18",
             (entry_ids[rows], entry_width),
             b"\x22",
             (sizes[rows], size_width),
         )
-        parts.append(frames_around(fronts, entries.take(rows), tail))
+        some_lacs = _some(lacs, rows)
+        tails = NO_TAILS if max_lacs is None else rows_of(len(some_lacs), b"\x28", (some_lacs, lac_width))
+        parts.append(frames_around(fronts, entries.take(rows), tails))
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _some(numbers: np.ndarray, rows: slice) -> np.ndarray:
+    """Return those of some rows; one number counts for all rows."""
+    return numbers if len(numbers) == 1 else numbers[rows]
 
 
 # ---- client side ----

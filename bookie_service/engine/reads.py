@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -129,7 +129,14 @@ class View:
             self.bytes_read += len(entries.buffer)
         return found
 
-    def read_each(self, ledger: Ledger, entry_ids: np.ndarray, bytes_max: int, fetched: Fetched | None) -> LookResult:
+    def read_each(
+        self,
+        ledgers: Sequence[Ledger],
+        ends: Sequence[int],
+        entry_ids: np.ndarray,
+        bytes_max: int,
+        fetched: Fetched | None,
+    ) -> LookResult:
         """Return entries as `LedgerStorage.read_each` does, lent, without waiting for the disk.
 
         Raises:
@@ -138,7 +145,7 @@ class View:
         self.reads += 1
         self._source.begin(fetched)
         try:
-            found = self._read_each(ledger, entry_ids, bytes_max, self._source)
+            found = self._read_each(ledgers, ends, entry_ids, bytes_max, self._source)
         except NotCached:
             self.misses += 1
             raise

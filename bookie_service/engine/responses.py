@@ -18,14 +18,17 @@ class ReadResponseEncoder(Protocol):
 
     @property
     def wants_lac(self) -> bool:
-        """Whether `found` takes the LAC that the bookie knows."""
+        """Whether `found` takes the LACs that the bookie knows."""
 
-    def found(self, row: int, ledger_id: int, entries: PlacedEntries, lac: int | None) -> bytes | memoryview:
+    def found(
+        self, row: int, ledger_ids: np.ndarray, entries: PlacedEntries, lacs: np.ndarray | None
+    ) -> bytes | memoryview:
         """Return the responses to the reads from `row` on, one for each entry, in this order.
 
         Args:
+            ledger_ids: one for each entry, or one for all.
             entries: with the ids that were asked for.
-            lac: None: it is not known, or not wanted.
+            lacs: the LACs of the ledgers, one for each entry, or one for all; None: not known, or not wanted.
         """
 
     def not_found(self, row: int, status: int, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> bytes:

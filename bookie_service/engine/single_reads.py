@@ -1,6 +1,7 @@
-"""Reads of single entries that came together: those of one ledger are read together, and answered as arrays.
+"""Reads of single entries that came together: those of some ledgers are read together, and answered as arrays.
 
 Responses need no order. So the requests are sorted by ledger, and those that one look cannot answer follow the others.
+A look at several ledgers that fails is repeated for each of them: an error concerns one ledger alone.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from bookie_service.engine.reads import Pieces, ReadClient, Reading, View, answe
 from bookie_service.engine.responses import ReadResponseEncoder
 from bookie_service.engine.turns import Turn
 from bookie_service.metrics.requests import READ_ENTRY
-from bookie_service.storage.io.byte_source import Fetched, FileRange
+from bookie_service.storage.io.byte_source import Fetched, FileRange, NotCached
+from bookie_service.storage.ledgers.interface import Ledger, LookResult
 
 _ROWS_PER_LOOK = 8192
 """Requests that are divided by ledgers at once: dividing all of them in each turn would cost more than the turn."""
-_LEDGERS_PER_LOOK = 8
+_LEDGERS_PER_LOOK = 16
 """Ledgers that are looked up at once; absent ones are answered together, at the price of a few."""
 _ABSENT_COST = 1 / 16
 """The cost of an answer for an absent ledger, in requests."""
@@ -45,6 +47,8 @@ class SingleReads(Reading):
     _run: int = 0
     _odd_end: int = 0
     """Up to here requests are read alone."""
+    _apart_end: int = 0
+    """Up to here each look is at one ledger."""
     _absent: list[bool] = field(default_factory=list)
     """Whether the ledger is absent, for some runs from `_absent_from` on."""
     _absent_from: int = 0
@@ -62,6 +66,7 @@ class SingleReads(Reading):
         self.ledger_ids, self.entry_ids = self.ledger_ids[rows].copy(), self.entry_ids[rows].copy()
         self.encoder = self.encoder.take(rows)
         self._odd_end = max(0, self._odd_end - self.row)
+        self._apart_end = max(0, self._apart_end - self.row)
         self.row = 0
         self._ends = []
 
@@ -107,13 +112,13 @@ class SingleReads(Reading):
                 self._answer_missing(self._ends[self._run + absent - 1] - self.row, Status.ENOLEDGER, parts)
                 turn.spend(absent * _ABSENT_COST)
                 continue
-            if len(self) == 1 or self.row < self._odd_end or self._run_end() == self.row + 1:
-                parts.append(self._read_one(view, fetched))
-                self.row += 1
-                room -= len(parts[-1])
+            if len(self) == 1 or self.row < self._odd_end:
+                room -= self._answer_one(view, fetched, parts)
+                turn.spend()
             else:
-                room -= self._answer_run(view, self._run_end(), room, fetched, parts)
-            turn.spend()
+                ledgers, sent = self._answer_runs(view, room, fetched, parts)
+                room -= sent
+                turn.spend(ledgers)
 
     def _run_end(self) -> int:
         """Return the end of the run of one ledger that the next request is in."""
@@ -154,32 +159,104 @@ class SingleReads(Reading):
             count += 1
         return count
 
-    def _answer_run(self, view: View, end: int, bytes_max: int, fetched: Fetched | None, parts: Pieces) -> int:
-        """Answer requests of one ledger, up to `end`, as far as one look finds entries; return the responses' bytes.
+    def _answer_runs(self, view: View, bytes_max: int, fetched: Fetched | None, parts: Pieces) -> tuple[int, int]:
+        """Answer requests of the next ledgers, as far as one look finds entries.
+
+        Returns:
+            (how many ledgers were looked at, the responses' bytes).
 
         Raises:
             NotCached: nothing that they need is in memory.
         """
+        end = self._run_end()
         ledger_id = self.ledger_ids.item(self.row)
         try:
-            ledger = view.ledger(ledger_id)
-            self._was_absent = ledger is None
-            if ledger is None:
-                return self._answer_missing(end - self.row, view.absence(ledger_id, None), parts)
-            lac = view.known_lac(ledger, fetched) if self.encoder.wants_lac else None
-            found = view.read_each(ledger, self.entry_ids[self.row : end], bytes_max, fetched)
+            ledgers, lacs = self._next_ledgers(view, fetched)
         except (StorageDamaged, OSError) as error:
-            return self._answer_missing(end - self.row, failed(error), parts)
-        order = found.order(end - self.row)
+            return 1, self._answer_missing(end - self.row, failed(error), parts)
+        self._was_absent = not ledgers
+        if not ledgers:
+            return 1, self._answer_missing(end - self.row, view.absence(ledger_id, None), parts)
+        ends = self._ends[self._run : self._run + len(ledgers)]
+        if ends[-1] == self.row + 1:
+            return 1, self._answer_one(view, fetched, parts)
+        begin, within = self.row, [end - self.row for end in ends]
+        try:
+            found = view.read_each(ledgers, within, self.entry_ids[begin : ends[-1]], bytes_max, fetched)
+        except NotCached:
+            raise
+        except Exception as error:
+            if len(ledgers) > 1:
+                self._apart_end = ends[-1]
+                return 0, 0
+            if not isinstance(error, (StorageDamaged, OSError)):
+                raise
+            return 1, self._answer_missing(end - begin, failed(error), parts)
+        return len(ledgers), self._answer_found(view, ledgers, within, lacs, found, parts)
+
+    def _next_ledgers(self, view: View, fetched: Fetched | None) -> tuple[list[Ledger], list[int]]:
+        """Return the ledgers of the next runs, as far as this bookie has them, and the LACs that are wanted.
+
+        Raises:
+            StorageDamaged, OSError, NotCached: of the first one.
+        """
+        ledgers: list[Ledger] = []
+        lacs: list[int] = []
+        most = 1 if self.row < self._apart_end else _LEDGERS_PER_LOOK
+        at = self.row
+        for end in self._ends[self._run : self._run + most]:
+            try:
+                ledger = view.ledger(self.ledger_ids.item(at))
+                if ledger is None:
+                    break
+                if self.encoder.wants_lac:
+                    lacs.append(view.known_lac(ledger, fetched))
+            except Exception:
+                # It is met again as the first one.
+                if not ledgers:
+                    raise
+                break
+            ledgers.append(ledger)
+            at = end
+        return ledgers, lacs
+
+    def _answer_found(
+        self, view: View, ledgers: list[Ledger], ends: list[int], lacs: list[int], found: LookResult, parts: Pieces
+    ) -> int:
+        """Answer what a look found or missed, and order the requests after it; return the responses' bytes.
+
+        `ends`: where the requests of each ledger end, counted from the first one.
+        """
+        begin, end = self.row, self.row + ends[-1]
+        order = found.order(end - begin)
         if order is not None:
             self._arrange(order)
+        lac_of_each = np.repeat(np.array(lacs), np.diff(ends, prepend=0)) if lacs else None
         sent = 0
-        for _, entries in found.pieces:
-            parts.append(self.encoder.found(self.row, ledger_id, entries, lac))
-            self.row += len(entries)
+        for rows, entries in found.pieces:
+            some = slice(self.row, self.row + len(entries))
+            if len(ledgers) == 1:
+                some_lacs = None if lac_of_each is None else lac_of_each[:1]
+                parts.append(self.encoder.found(self.row, self.ledger_ids[some][:1], entries, some_lacs))
+            else:
+                some_lacs = None if lac_of_each is None else lac_of_each[rows]
+                parts.append(self.encoder.found(self.row, self.ledger_ids[some], entries, some_lacs))
+            self.row = some.stop
             sent += len(parts[-1])
-        sent += self._answer_missing(len(found.missing), view.absence(ledger_id, ledger), parts)
+        by_id = {ledger.ledger_id: ledger for ledger in ledgers}
+        missing_end = self.row + len(found.missing)
+        while self.row < missing_end:
+            ledger_id = self.ledger_ids.item(self.row)
+            same = self.ledger_ids[self.row : missing_end] == ledger_id
+            count = len(same) if same.all() else int(np.argmin(same))
+            sent += self._answer_missing(count, view.absence(ledger_id, by_id[ledger_id]), parts)
         self._odd_end = self.row + len(found.odd)
+        if self.row < end and len(ledgers) > 1:
+            # Those that are left are in another order now.
+            left = self.ledger_ids[self.row : end]
+            breaks = np.flatnonzero(left[1:] != left[:-1]) + self.row + 1
+            self._ends = [*breaks.tolist(), end, *self._ends[self._run + len(ledgers) :]]
+            self._run, self._absent = 0, []
         return sent
 
     def _answer_missing(self, count: int, status: int, parts: Pieces) -> int:
@@ -189,6 +266,16 @@ class SingleReads(Reading):
             parts.append(refusal)
         self.row += count
         return len(refusal)
+
+    def _answer_one(self, view: View, fetched: Fetched | None, parts: Pieces) -> int:
+        """Answer the next request; return the response's bytes.
+
+        Raises:
+            NotCached: the entry, or other data of the response, is not in memory.
+        """
+        parts.append(self._read_one(view, fetched))
+        self.row += 1
+        return len(parts[-1])
 
     def _read_one(self, view: View, fetched: Fetched | None) -> bytes | memoryview:
         """Return the response to the next request.
@@ -210,4 +297,6 @@ class SingleReads(Reading):
         self._was_absent = ledger is None
         if not pieces:
             return self._refusal(row, row + 1, view.absence(ledger_id, ledger))
-        return self.encoder.found(row, ledger_id, pieces[0].placed(entry_id), lac)
+        entries = pieces[0].placed(entry_id)
+        lacs = None if lac is None else np.array((lac,))
+        return self.encoder.found(row, self.ledger_ids[row : row + 1], entries, lacs)

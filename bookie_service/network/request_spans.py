@@ -153,8 +153,10 @@ class TracedReads:
     def wants_lac(self) -> bool:
         return self.encoder.wants_lac
 
-    def found(self, row: int, ledger_id: int, entries: PlacedEntries, lac: int | None) -> bytes | memoryview:
-        answer = self.encoder.found(row, ledger_id, entries, lac)
+    def found(
+        self, row: int, ledger_ids: np.ndarray, entries: PlacedEntries, lacs: np.ndarray | None
+    ) -> bytes | memoryview:
+        answer = self.encoder.found(row, ledger_ids, entries, lacs)
         self._answered(len(entries), len(entries), EOK)
         return answer
 

@@ -35,8 +35,10 @@ class V2Responses:
     ) -> bytes:
         return v2.encode_replies(v2.ADD, statuses, ledger_ids, entry_ids)
 
-    def found(self, row: int, ledger_id: int, entries: PlacedEntries, lac: int | None) -> bytes | memoryview:
-        return v2.encode_read_replies(ledger_id, entries)
+    def found(
+        self, row: int, ledger_ids: np.ndarray, entries: PlacedEntries, lacs: np.ndarray | None
+    ) -> bytes | memoryview:
+        return v2.encode_read_replies(ledger_ids, entries)
 
     def not_found(self, row: int, status: int, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> bytes:
         return v2.encode_replies(v2.READ, v2.code_of(status), ledger_ids, entry_ids)
@@ -68,8 +70,10 @@ class V3Responses:
         codes = np.broadcast_to(v3.codes_of(statuses), self.txn_ids.shape)
         return v3.encode_add_responses(self.txn_ids, codes, ledger_ids, entry_ids, last_synced)
 
-    def found(self, row: int, ledger_id: int, entries: PlacedEntries, lac: int | None) -> bytes | memoryview:
-        return v3_reads.encode_read_responses(self.txn_ids[row : row + len(entries)], ledger_id, entries, lac)
+    def found(
+        self, row: int, ledger_ids: np.ndarray, entries: PlacedEntries, lacs: np.ndarray | None
+    ) -> bytes | memoryview:
+        return v3_reads.encode_read_responses(self.txn_ids[row : row + len(entries)], ledger_ids, entries, lacs)
 
     def not_found(self, row: int, status: int, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> bytes:
         txn_ids = self.txn_ids[row : row + len(entry_ids)]
@@ -91,10 +95,12 @@ class V3SingleRead:
     txn_id: bytes
     wants_lac: bool
 
-    def found(self, row: int, ledger_id: int, entries: PlacedEntries, lac: int | None) -> bytes:
+    def found(self, row: int, ledger_ids: np.ndarray, entries: PlacedEntries, lacs: np.ndarray | None) -> bytes:
         start = entries.starts.item(0)
         entry = entries.octets[start : start + entries.sizes.item(0)]
-        return encode_single_read_response(self.txn_id, ledger_id, entries.entry_ids.item(0), entry, lac)
+        return encode_single_read_response(
+            self.txn_id, ledger_ids.item(0), entries.entry_ids.item(0), entry, None if lacs is None else lacs.item(0)
+        )
 
     def not_found(self, row: int, status: int, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> bytes:
         txn_ids = txn_id_array(number(self.txn_id))

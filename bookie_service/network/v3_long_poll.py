@@ -127,7 +127,7 @@ class _PiggybackResponses:
         self._request = request
         self._found = found
 
-    def found(self, row: int, ledger_id: int, entries: PlacedEntries, lac: int | None) -> bytes:
+    def found(self, row: int, ledger_ids: np.ndarray, entries: PlacedEntries, lacs: np.ndarray | None) -> bytes:
         """Return the response with the entry."""
         start, size, entry_id = entries.starts.item(), entries.sizes.item(), entries.entry_ids.item()
         entry = bytes(entries.octets[start : start + size])

@@ -17,7 +17,7 @@ from bkspark.entries import EntryBatch
 from bkspark.wire import v2
 from bkspark.wire.digest import DigestType, EntryDigest, master_key
 from bookie_service.engine.authorization import Authorization
-from bookie_service.service import BookieService
+from bookie_service.service import SLOW_STOP_S, BookieService
 from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage.io.files import LocalFiles
 from tests.disks import ROOMY, ROOMY_DISKS
@@ -42,6 +42,8 @@ async def no_suspects() -> list[int]:
 
 class Serving:
     """A service on a thread of its own; `with` starts it and stops it cleanly, unless `abandon` was called."""
+
+    slow_stop_s = SLOW_STOP_S
 
     def __init__(
         self,
@@ -91,7 +93,7 @@ class Serving:
             service.abandon()
         else:
             try:
-                await service.stop()
+                await service.stop(self.slow_stop_s)
             except OSError as error:
                 self.failure = error
             if service.full.done():

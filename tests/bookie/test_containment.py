@@ -60,7 +60,8 @@ def defect() -> Defect:
 
 def names_bad(_: object, ledger: Any, *__: object) -> bool:
     """Hold where a method of a store is asked for the bad ledger."""
-    return getattr(ledger, "ledger_id", ledger) == BAD
+    asked = ledger if isinstance(ledger, list) else [ledger]
+    return any(getattr(each, "ledger_id", each) == BAD for each in asked)
 
 
 def always(*_: object) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from bkspark.wire import v2
+from bookie_service.storage.io.byte_source import CachedSource
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.interface import LookResult
 from bookie_service.storage.ledgers.storage_class import StorageClass
@@ -56,7 +57,7 @@ class Stored:
     def look(self, entry_ids: list[int], bytes_max: int) -> LookResult:
         ledger = self.store.ledger(LEDGER)
         assert ledger is not None
-        return self.store.read_each(ledger, np.array(entry_ids), bytes_max)
+        return self.store.read_each([ledger], [len(entry_ids)], np.array(entry_ids), bytes_max, CachedSource(1 << 20))
 
 
 def check(stored: Stored, asked: list[int], found: LookResult) -> list[int]:
@@ -93,6 +94,35 @@ def test_looks_find_all_that_is_held_and_nothing_else(seed: int, storage_class: 
             asked = [asked[row] for row in left]
 
 
+@pytest.mark.parametrize("storage_class", StorageClass)
+@pytest.mark.parametrize("seed", range(6))
+def test_one_look_finds_entries_of_several_ledgers(seed: int, storage_class: StorageClass) -> None:
+    stored = Stored(seed, storage_class)
+    chance, source = stored.chance, CachedSource(1 << 20)
+    ledgers = [stored.store.ledger(ledger_id) for ledger_id in (LEDGER, OTHER)]
+    for _ in range(20):
+        asked = {each: chance.choices(range(170), k=chance.randrange(1, 60)) for each in (LEDGER, OTHER)}
+        while all(asked.values()):
+            ids = asked[LEDGER] + asked[OTHER]
+            ends = [len(asked[LEDGER]), len(ids)]
+            of_each = [LEDGER] * ends[0] + [OTHER] * len(asked[OTHER])
+            bytes_max = chance.choice([1, 500, 5000, 100_000])
+            found = stored.store.read_each(ledgers, ends, np.array(ids), bytes_max, source)  # type: ignore[arg-type]
+            done = set()
+            for rows, entries in found.pieces:
+                assert rows.tolist() == sorted(rows.tolist())
+                for row, start, size in zip(rows.tolist(), entries.starts.tolist(), entries.sizes.tolist()):
+                    assert bytes(entries.octets[start : start + size]) == stored.held[of_each[row]][ids[row]]
+                    assert row not in done
+                    done.add(row)
+            assert all(ids[row] not in stored.held[of_each[row]] for row in found.missing.tolist())
+            done |= {*found.missing.tolist(), *found.odd.tolist()}
+            assert done, "each look ends some"
+            assert len(found.odd) <= 20
+            left = [row for row in range(len(ids)) if row not in done]
+            asked = {each: [ids[row] for row in left if of_each[row] == each] for each in asked}
+
+
 def test_ids_that_no_entry_has_are_left_to_single_reads() -> None:
     """-1 asks for the last entry (V2), which only `View.last_entry` knows."""
     found = Stored(1, StorageClass.SORTED).look([-1, 3, -(1 << 62), 1 << 62], 1000)
@@ -111,7 +141,7 @@ def test_entries_far_apart_need_a_look_for_each_stretch_of_ids() -> None:
     asked = np.array([40_000, 3, 20_003, 0, 1, 20_000])
     ended = []
     while len(asked):
-        found = twin.store.read_each(ledger, asked, 10_000)
+        found = twin.store.read_each([ledger], [len(asked)], asked, 10_000, CachedSource(1 << 20))
         assert len(found.odd) == 0
         rows = np.concatenate([found.missing, *(rows for rows, _ in found.pieces)])
         ended.append(sorted(asked[rows].tolist()))
@@ -151,5 +181,5 @@ def test_entry_that_is_asked_for_many_times_counts_each_time_towards_the_bytes_o
     ledger = twin.store.ledger(LEDGER)
     assert ledger is not None
     for _ in range(2):  # The second look knows the size of an entry.
-        found = twin.store.read_each(ledger, np.zeros(5000, np.int64), 20_000)
+        found = twin.store.read_each([ledger], [5000], np.zeros(5000, np.int64), 20_000, CachedSource(1 << 20))
         assert sum(len(entries) for _, entries in found.pieces) <= 20

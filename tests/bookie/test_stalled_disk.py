@@ -50,7 +50,9 @@ def files() -> Iterator[StallingFiles]:
 
 
 class ImpatientServing(Serving):
-    """A service for which a disk is late soon."""
+    """A service for which a disk is late soon, and which soon says that its stop takes long."""
+
+    slow_stop_s = 0.05
 
     def __enter__(self) -> Serving:
         super().__enter__()
@@ -154,7 +156,9 @@ def test_error_that_no_disk_explains_ends_the_bookie_also_when_it_comes_late(
         assert isinstance(serving.wait_for_failure(), PermissionError)
 
 
-def test_stop_waits_for_a_disk_that_stalls(tmp_path: Path, files: StallingFiles) -> None:
+def test_stop_waits_for_a_disk_that_stalls_and_says_so(
+    tmp_path: Path, files: StallingFiles, caplog: pytest.LogCaptureFixture
+) -> None:
     with ImpatientServing(options(tmp_path), files) as serving, serving.connect() as peer:
         write_all(peer, 0)
         stall(serving, files, peer, "b")
@@ -162,6 +166,7 @@ def test_stop_waits_for_a_disk_that_stalls(tmp_path: Path, files: StallingFiles)
         stopping = threading.Thread(target=serving.__exit__)
         stopping.start()
         wait_until(lambda: serving.service.storage.store.disks.waits, "the stop to begin")
+        wait_until(lambda: "the bookie has been stopping for 0.05 s" in caplog.text, "the line that it waits")
         assert stopping.is_alive()
         files.release()
         stopping.join(120)

@@ -343,7 +343,7 @@ def _v3_answer_seeds() -> Iterator[bytes]:
     entries = [_stored_entry(_LEDGER, entry_id, b"payload") for entry_id in range(3, 7)]
     sizes = np.array([len(entry) + 4 for entry in entries])
     placed = FramedEntries(3, _framed(*entries), sizes).placed(3)
-    reads = bytes(v3_reads.encode_read_responses(np.arange(4), _LEDGER, placed, 2))
+    reads = bytes(v3_reads.encode_read_responses(np.arange(4), np.array([_LEDGER]), placed, np.array([2])))
     adds = v3.encode_add_responses(np.arange(4), np.zeros(4, np.int64), np.full(4, _LEDGER), np.arange(4))
     others = b""
     for txn_id, operation, name in (

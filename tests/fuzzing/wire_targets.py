@@ -340,8 +340,8 @@ def _v3_response_seeds() -> Iterator[bytes]:
     items = _framed(*entries)
     sizes = np.array([len(entry) + LENGTH_BYTES for entry in entries])
     placed = FramedEntries(3, items, sizes).placed(3)
-    yield bytes(v3_reads.encode_read_responses(ids[:2], 7, placed, None))
-    yield bytes(v3_reads.encode_read_responses(ids[:2], 7, placed, 2))
+    yield bytes(v3_reads.encode_read_responses(ids[:2], np.array([7]), placed, None))
+    yield bytes(v3_reads.encode_read_responses(ids[:2], np.array([7]), placed, np.array([2])))
 
 
 def _v3_built(data: bytes) -> None:

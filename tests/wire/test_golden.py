@@ -119,7 +119,7 @@ def test_v2_responses_are_ours(frame: bytes) -> None:
         item = len(body).to_bytes(4, "big") + body
         assert is_sealed(body, ledger_id, int.from_bytes(body[8:16], "big"))
         placed = FramedEntries(entry_id, item, np.array([len(item)])).placed(entry_id)
-        assert bytes(v2.encode_read_replies(ledger_id, placed)) == frame
+        assert bytes(v2.encode_read_replies(np.array([ledger_id]), placed)) == frame
     else:
         opcode = found.opcodes.item(0)
         assert v2.encode_replies(opcode, status, np.array([ledger_id]), np.array([entry_id])) == frame

@@ -10,6 +10,7 @@ import pytest
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3, v3_reads
 from bkspark.wire.framing import scan_frames
+from bkspark.wire.placed_entries import PlacedEntries
 from bookie_service.storage.io.framed_entries import FramedEntries
 
 IDS = (0, 1, 127, 128, 16383, 16384, (1 << 31) - 1, 1 << 31, (1 << 63) - 1)
@@ -101,10 +102,39 @@ def test_answers_are_written_as_protobuf_does(seed):
     lac = chance.choice((None, -1, 5, 1 << 40))
     ledger = chance.choice(IDS)
     placed = FramedEntries(first_entry, items, np.array(sizes)).placed(first_entry)
-    answers = v3_reads.encode_read_responses(txn_ids, ledger, placed, lac)
+    lacs = None if lac is None else np.array([lac])
+    answers = v3_reads.encode_read_responses(txn_ids, np.array([ledger]), placed, lacs)
     expected = []
     for i, entry in enumerate(entries):
         read = protocol.ReadResponse(status=0, ledgerId=ledger, entryId=first_entry + i, body=entry, maxLAC=lac)
+        header = v3.header(protocol.READ_ENTRY, int(txn_ids[i]))
+        expected.append(v3.encode_message(protocol.Response(header=header, status=0, readResponse=read)))
+    assert answers == b"".join(expected)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_answers_of_several_ledgers_are_written_as_protobuf_does(seed):
+    chance = random.Random(seed)
+    ledgers, entry_ids, lacs, sizes = [], [], [], []
+    for _ in range(chance.randint(1, 6)):
+        ledger, first, lac = chance.choice(IDS), chance.choice((0, 100, 16300)), chance.choice((-1, 5, 1 << 40))
+        for i in range(chance.randint(1, 30)):
+            ledgers.append(ledger)
+            entry_ids.append(first + 3 * i)
+            lacs.append(lac)
+            sizes.append(chance.choice((100, 100, 100, 300)))
+    octets = chance.randbytes(10_000)
+    starts = [chance.randrange(9000) for _ in sizes]
+    txn_ids = np.arange(len(sizes)) + chance.choice(IDS[:-1])
+    placed = PlacedEntries(np.array(entry_ids), memoryview(octets), np.array(starts), np.array(sizes))
+    wants_lac = chance.random() < 0.7
+    answers = v3_reads.encode_read_responses(txn_ids, np.array(ledgers), placed, np.array(lacs) if wants_lac else None)
+    expected = []
+    for i, (ledger, entry_id, lac) in enumerate(zip(ledgers, entry_ids, lacs)):
+        body = octets[starts[i] : starts[i] + sizes[i]]
+        read = protocol.ReadResponse(
+            status=0, ledgerId=ledger, entryId=entry_id, body=body, maxLAC=lac if wants_lac else None
+        )
         header = v3.header(protocol.READ_ENTRY, int(txn_ids[i]))
         expected.append(v3.encode_message(protocol.Response(header=header, status=0, readResponse=read)))
     assert answers == b"".join(expected)

@@ -292,6 +292,14 @@ class IndexReader:
             stored = overlaid(stored, found, first_page, each)
         return stored[skipped : skipped + count]
 
+    def page_in_memory(self, ledger_id: int, first_entry: int, last_entry: int) -> tuple[int, np.ndarray] | None:
+        """See `LedgerIndex.page_in_memory`."""
+        number, slot = divmod(first_entry, self._pages.positions_per_page)
+        if last_entry >= first_entry - slot + self._pages.positions_per_page:
+            return None
+        positions = self._pages.page(ledger_id, number)
+        return None if positions is None else (first_entry - slot, positions)
+
     def _stored(self, ledger_id: int, first_entry: int, count: int, source: ByteSource) -> np.ndarray:
         """Return positions as the file has them; shorter when it ends before, or within a position."""
         try:

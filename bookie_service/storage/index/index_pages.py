@@ -102,6 +102,18 @@ class IndexPages:
                 found[key[1]] = page.positions
         return found
 
+    def page(self, ledger_id: int, number: int) -> np.ndarray | None:
+        """Return the positions on a page; None: it is not in memory."""
+        key = (ledger_id, number)
+        with self._lock:
+            page = self._dirty.get(key)
+            if page is None:
+                page = self._clean.get(key)
+                if page is None:
+                    return None
+                self._clean.move_to_end(key)
+            return page.positions
+
     def _present(self, ledger_id: int, first_page: int, end_page: int) -> Sequence[PageKey]:
         """Return the keys of a ledger's pages in a range, and possibly of pages that are not in memory."""
         numbers = self._numbers.get(ledger_id)

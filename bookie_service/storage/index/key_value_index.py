@@ -174,6 +174,9 @@ class KeyValueIndex(KeyValueView):
     def view(self, open_files_max: int) -> KeyValueView:
         return KeyValueView(self.path, self._key_values)
 
+    def page_in_memory(self, ledger_id: int, first_entry: int, last_entry: int) -> None:
+        """Return None: the store keeps its own cache."""
+
     notices: Sequence[str] = ()
 
     def stored(self, ledger_id: int) -> StoredLedger:

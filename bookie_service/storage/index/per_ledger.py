@@ -80,6 +80,7 @@ class PerLedgerIndex:
         self._writer = IndexWriter(files, self._paths, self._pages, self._known, self._fileless, moves, self._syncs)
         self._reader = IndexReader(files, self._paths, self._pages, self._fileless, open_files_max)
         self.positions = self._reader.positions
+        self.page_in_memory = self._reader.page_in_memory
         self.last_entry = self._reader.last_entry
         self.notices = _notices(self._known)
         if not self._known.is_complete and self._paths.has_any(files):

@@ -17,6 +17,7 @@ import numpy as np
 
 from bookie_service.storage.io.files import File
 
+_MEMORY_BYTES_MIN = 64
 _MORE_BYTES = 8 * 1024
 """Bytes fetched beyond the request: the length of a run's last entry is known only when it is read."""
 
@@ -91,7 +92,8 @@ class CachedSource:
 
     def __init__(self, memory_bytes: int) -> None:
         """`memory_bytes`: size of the memory that reads share; a larger read gets memory of its own."""
-        self._memory = np.empty(memory_bytes, np.uint8).data
+        self.memory = np.empty(max(memory_bytes, _MEMORY_BYTES_MIN), np.uint8).data
+        """What `load` reads into."""
         self._used = 0
         self._fetched: Fetched | None = None
 
@@ -118,8 +120,25 @@ class CachedSource:
         if fetched is not None:
             return fetched
         end = self._used + size
-        view = self._memory[self._used : end] if end <= len(self._memory) else memoryview(bytearray(size))
-        if file.read_cached(view, offset) < size:
-            raise NotCached(FileRange(file.path, offset, size + _MORE_BYTES))
+        view = self.memory[self._used : end] if end <= len(self.memory) else memoryview(bytearray(size))
+        self._read(file, view, offset)
         self._used = end
         return view
+
+    def load(self, file: File, size: int, offset: int) -> tuple[int, int] | None:
+        """Put what `bytes_at` returns into `memory`; return where it begins and ends there; None: there is no room."""
+        size = min(size, max(0, file.size() - offset))
+        begin, end = self._used, self._used + size
+        if end > len(self.memory):
+            return None
+        fetched = None if self._fetched is None else self._fetched.part(file.path, size, offset)
+        if fetched is not None:
+            self.memory[begin:end] = fetched
+        else:
+            self._read(file, self.memory[begin:end], offset)
+        self._used = end
+        return begin, end
+
+    def _read(self, file: File, view: memoryview, offset: int) -> None:
+        if file.read_cached(view, offset) < len(view):
+            raise NotCached(FileRange(file.path, offset, len(view) + _MORE_BYTES))

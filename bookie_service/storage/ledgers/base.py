@@ -36,7 +36,7 @@ from bookie_service.storage.disks import DiskLimits
 from bookie_service.storage.index.index import LedgerUpdate, StoredLedger
 from bookie_service.storage.index.index_file import rebuild_remedy
 from bookie_service.storage.index.per_ledger import PageOptions
-from bookie_service.storage.io.byte_source import WAITING, ByteSource, NotCached
+from bookie_service.storage.io.byte_source import WAITING, ByteSource, CachedSource, NotCached
 from bookie_service.storage.io.disk_threads import DiskStalled
 from bookie_service.storage.io.files import LocalFiles, is_out_of_space, may_be_repeated
 from bookie_service.storage.io.framed_entries import FramedEntries
@@ -304,27 +304,24 @@ class BaseLedgerStorage(ABC):
         return items
 
     def read_each(
-        self, ledger: Ledger, entry_ids: np.ndarray, bytes_max: int, source: ByteSource = WAITING
+        self,
+        ledgers: Sequence[Ledger],
+        ends: Sequence[int],
+        entry_ids: np.ndarray,
+        bytes_max: int,
+        source: CachedSource,
     ) -> LookResult:
-        look = Look(ledger.ledger_id, entry_ids, bytes_max, self._item_bytes)
-        look.leave_odd(ledger.last_entry)
+        look = Look(ledgers, ends, entry_ids, bytes_max, self._item_bytes)
         for half in (self.active, self._flushing):
             if half is not None and look.goes_on:
                 look.in_half(half)
         if look.goes_on:
-            first_entry, count = look.index_span()
-            positions = np.zeros(count, np.int64)
-            try:
-                stored = self.index.positions(ledger.ledger_id, first_entry, count, source)
-            except NotCached:
-                if look.found.is_empty:
-                    raise
-                return look.found
-            positions[: len(stored)] = stored
-            if look.in_logs(self._reader, first_entry, positions, source):
-                self._is_whole(ledger.ledger_id)
-            if look.found.pieces:
-                self._item_bytes = LENGTH_BYTES + int(look.found.pieces[-1][1].sizes.mean())
+            at, likely = look.in_index(self.index, source)
+            for ledger_id in look.unheld:
+                self._is_whole(ledger_id)
+            look.in_logs(self._reader, at, likely, source)
+        if look.found.pieces:
+            self._item_bytes = LENGTH_BYTES + int(look.found.pieces[-1][1].sizes.mean())
         return look.found
 
     def locate(self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int) -> Located | None:

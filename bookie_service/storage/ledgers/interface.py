@@ -23,7 +23,7 @@ from bkspark.ids import NO_ENTRY
 from bkspark.wire.placed_entries import PlacedEntries
 from bookie_service.formats.index import LedgerHeader, decode_lac
 from bookie_service.storage.index.index import ENTRIES_END, Extent, LedgerUpdate, StoredLedger
-from bookie_service.storage.io.byte_source import WAITING, ByteSource
+from bookie_service.storage.io.byte_source import WAITING, ByteSource, CachedSource
 from bookie_service.storage.io.disk_threads import DiskWork
 from bookie_service.storage.io.framed_entries import FramedEntries
 from bookie_service.storage.ledgers.limbo import Limbo
@@ -69,6 +69,12 @@ class LedgerIndex(IndexView, Protocol):
 
     def view(self, open_files_max: int) -> IndexView:
         """Return a view for another thread, which must close it; it sees positions as soon as they are held."""
+
+    def page_in_memory(self, ledger_id: int, first_entry: int, last_entry: int) -> tuple[int, np.ndarray] | None:
+        """Return an id, and the positions from it on, 0 where not held, if one page in memory has both entries' places.
+
+        It may end before them: then they are not held. It changes when the index does. None: ask for `positions`.
+        """
 
     def stored(self, ledger_id: int) -> StoredLedger:
         """Return the header and the last entry of a ledger, and whether all of it is there.
@@ -300,15 +306,23 @@ class LedgerStorage(Protocol):
         """
 
     def read_each(
-        self, ledger: Ledger, entry_ids: np.ndarray, bytes_max: int, source: ByteSource = WAITING
+        self,
+        ledgers: Sequence[Ledger],
+        ends: Sequence[int],
+        entry_ids: np.ndarray,
+        bytes_max: int,
+        source: CachedSource,
     ) -> LookResult:
         """Return what one look finds of the entries, which may be any, in any order, and come twice: at least one of
         them is found, missing or odd. Bytes from `source` are lent: see there.
 
         About `bytes_max` bytes of items; a little more where they differ in size, and at least one.
 
+        Args:
+            ends: where in `entry_ids` the entries of each ledger end; each has one at least.
+
         Raises:
-            StorageDamaged, OSError: the index cannot be read.
+            StorageDamaged, OSError: the index of one of the ledgers cannot be read.
             NotCached: `source` does not wait, and no entry is in memory.
         """
 

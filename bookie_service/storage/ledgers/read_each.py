@@ -1,7 +1,9 @@
-"""Reads many entries of one ledger at once, whatever their ids: one look at each place where entries may be.
+"""Reads many entries of some ledgers at once, whatever their ids: one look at each place where entries may be.
 
-Apache's clients read entry by entry and spread the reads over the ensemble, so a bookie sees every third id. What is
-not simple (an entry that the index misplaces, one whose size was guessed wrong) is left to `LedgerStorage.read`.
+Apache's clients read entry by entry and spread the reads over the ensemble, so a bookie sees every third id, and reads
+of many ledgers come together. A look takes a few steps for each ledger and each stretch of an entry log, and everything
+else for all entries at once. What is not simple (an entry that the index misplaces, one whose size was guessed wrong)
+is left to `LedgerStorage.read`.
 """
 
 from __future__ import annotations
@@ -11,64 +13,80 @@ from collections.abc import Sequence
 import numpy as np
 
 from bkspark.errors import StorageDamaged
-from bkspark.wire.framing import LENGTH_BYTES
+from bkspark.wire.framing import LENGTH_BYTES, items_at
+from bkspark.wire.layout import ENTRY_BYTES_MIN
 from bkspark.wire.placed_entries import PlacedEntries
 from bookie_service.formats.entry_log import OFFSET_BITS
-from bookie_service.storage.io.byte_source import ByteSource, NotCached
-from bookie_service.storage.ledgers.interface import LookResult
+from bookie_service.storage.io.byte_source import CachedSource, NotCached
+from bookie_service.storage.ledgers.interface import Ledger, LedgerIndex, LookResult
 from bookie_service.storage.ledgers.write_cache import NOT_HELD, MemTable
-from bookie_service.storage.logs.log_reader import EntryLogReader
+from bookie_service.storage.logs.log_reader import ITEM_HEAD, EntryLogReader
 
 SPAN_IDS_MAX = 8192
-"""Ids between the lowest and the highest entry of one look into the index."""
+"""Ids between the lowest and the highest entry of one ledger in one look into the index."""
 _STEP_BYTES_MAX = 16 * 1024
 """Entries that begin further apart are read by two calls: to copy the bytes between them would take longer."""
 _GUESS_BYTES_MIN = 4096
 _SPAN_BYTES_MAX = 1024 * 1024
-_SPANS_MAX = 16
+_SPANS_MAX = 32
 """Calls of one look: each takes some microseconds, and a turn has 200."""
 
 
 class Look:
-    """One look for some entries of a ledger, for about `bytes_max` bytes of items: a little more, and at least one."""
+    """The reads of one look, and what is found of them. `rows`, ascending, were not found yet."""
 
-    def __init__(self, ledger_id: int, entry_ids: np.ndarray, bytes_max: int, item_bytes: int) -> None:
-        """`item_bytes`: how long an item probably is where the next position does not tell."""
+    def __init__(
+        self, ledgers: Sequence[Ledger], ends: Sequence[int], entry_ids: np.ndarray, bytes_max: int, item_bytes: int
+    ) -> None:
+        """`item_bytes`: how long an item probably is where the next position does not tell. Else as `read_each`."""
         self.found = LookResult()
-        self._ledger_id = ledger_id
+        self.unheld: list[int] = []
+        """Ledgers of which the index lacks some of the entries."""
         self._entry_ids = entry_ids
         self._room = bytes_max
         self._item_bytes = max(item_bytes, _GUESS_BYTES_MIN)
+        self._ids = [ledger.ledger_id for ledger in ledgers]
+        self._bounds = np.array([0, *ends])
+        self._ledger_ids = self._of_each(self._ids)
         self.rows = np.arange(len(entry_ids))
-        """The entries that were not found yet."""
+        self._leave_odd(self._of_each([ledger.last_entry for ledger in ledgers]))
 
-    @property
-    def entry_ids(self) -> np.ndarray:
-        """The ids of those entries."""
-        return self._entry_ids[self.rows]
+    def _of_each(self, numbers: Sequence[int]) -> np.ndarray:
+        """Return the number of its ledger for each entry."""
+        return np.repeat(np.array(numbers), self._bounds[1:] - self._bounds[:-1])
+
+    def _leave_odd(self, last_entries: np.ndarray) -> None:
+        """Note the ids that no entry has, and those above the last entry."""
+        ids = self._entry_ids
+        is_above = ids > last_entries
+        if int(ids.min()) < 0 or is_above.any():
+            self.found.odd = np.flatnonzero(ids < 0)
+            self.found.missing = np.flatnonzero(is_above)
+            self.rows = np.flatnonzero((ids >= 0) & ~is_above)
 
     @property
     def goes_on(self) -> bool:
-        """Whether there are such entries, and room."""
+        """Whether there are entries that were not found yet, and room."""
         return bool(len(self.rows)) and self._room > 0
 
-    def leave_odd(self, last_entry: int) -> None:
-        """Note the ids that no entry has, and those above the last entry."""
-        ids = self._entry_ids
-        if int(ids.min()) < 0 or int(ids.max()) > last_entry:
-            self.found.odd = np.flatnonzero(ids < 0)
-            self.found.missing = np.flatnonzero(ids > last_entry)
-            self.rows = np.flatnonzero((ids >= 0) & (ids <= last_entry))
+    def _parts(self) -> list[tuple[int, int, int]]:
+        """Return (ledger id, begin, end) of the part of `rows` that is each ledger's, if it is not empty."""
+        bounds = self._bounds if len(self.rows) == len(self._entry_ids) else self.rows.searchsorted(self._bounds)
+        edges = bounds.tolist()
+        return [part for part in zip(self._ids, edges, edges[1:]) if part[1] < part[2]]
 
     def in_half(self, half: MemTable) -> None:
         """Look in a half of the write cache."""
-        addresses = half.addresses_of(self._ledger_id, self.entry_ids)
-        if addresses is None:
+        parts = [part for part in self._parts() if part[0] in half.ledgers]
+        if not parts:
             return
+        ids = self._entry_ids[self.rows]
+        addresses = np.full(len(ids), NOT_HELD)
+        for ledger_id, begin, end in parts:
+            addresses[begin:end] = half.ledgers[ledger_id].addresses_of(ids[begin:end])
         held = np.flatnonzero(addresses != NOT_HELD)
         if len(held):
-            starts = addresses[held] + LENGTH_BYTES
-            self._take(held, half.memory.data, starts, half.lengths(addresses[held]))
+            self._take(held, half.memory.data, addresses[held] + LENGTH_BYTES, half.lengths(addresses[held]))
 
     def _take(self, held: np.ndarray, octets: memoryview, starts: np.ndarray, sizes: np.ndarray) -> None:
         """Keep entries, which are numbers `held` of `rows`, as far as there is room."""
@@ -83,57 +101,111 @@ class Look:
         is_left[held] = False
         self.rows = self.rows[is_left]
 
-    def index_span(self) -> tuple[int, int]:
-        """Return (first id, number of ids) of what the index is to be asked for: one more than the entries, as the next
-        position tells how long an item is."""
-        ids = self.entry_ids
-        first = int(ids.min())
-        return first, min(int(ids.max()) - first + 2, SPAN_IDS_MAX)
-
-    def in_logs(self, reader: EntryLogReader, first_entry: int, positions: np.ndarray, source: ByteSource) -> bool:
-        """Look in entry logs, where `positions` says: of `first_entry` and the following ids, 0 where not held.
+    def in_index(self, index: LedgerIndex, source: CachedSource) -> tuple[np.ndarray, np.ndarray]:
+        """Look up positions, as far as they are in memory; the others are left to another look.
 
         Returns:
-            Whether some are not held.
+            The positions of those of `rows` that are held, and how long each item probably is.
 
         Raises:
-            NotCached: `source` does not wait, and nothing was found.
+            NotCached: nothing was found.
         """
-        ids = self.entry_ids - first_entry
-        near = np.flatnonzero(ids < SPAN_IDS_MAX - 1)
-        at, after = positions[ids[near]], positions[ids[near] + 1]
-        held = at != 0
-        if not held.all():
-            self.found.missing = np.concatenate([self.found.missing, self.rows[near[~held]]])
-            near, at, after = near[held], at[held], after[held]
-        if len(near):
-            likely = np.where((after > at) & (after - at <= _STEP_BYTES_MAX), after - at, self._item_bytes)
-            self._read_spans(reader, near, at, likely, source)
-        return not held.all()
-
-    def _read_spans(
-        self, reader: EntryLogReader, near: np.ndarray, at: np.ndarray, likely: np.ndarray, source: ByteSource
-    ) -> None:
-        order = np.argsort(at, kind="stable")
-        near, at, likely = near[order], at[order], likely[order]
-        rows, ids = self.rows[near], self.entry_ids[near]
-        odd: list[np.ndarray] = []
-        for span in _spans(at, likely, self._room)[:_SPANS_MAX]:
+        ids = self._entry_ids[self.rows]
+        parts = self._parts()
+        begins = [begin for _, begin, _ in parts]
+        lows, highs = (each.reduceat(ids, begins).tolist() for each in (np.minimum, np.maximum))
+        at, after, is_near = np.zeros(len(ids), np.int64), np.zeros(len(ids), np.int64), np.ones(len(ids), bool)
+        for (ledger_id, begin, end), low, high in zip(parts, lows, highs):
             try:
-                is_right, entries = reader.read_each(
-                    self._ledger_id, ids[span], at[span], int(likely[span.stop - 1]), source
-                )
+                first, positions = _positions(index, ledger_id, low, high, source)
             except NotCached:
-                if not self.found.pieces and not odd:
+                if self.found.is_empty and not begin:
+                    raise
+                is_near[begin:] = False
+                break
+            slots = ids[begin:end] - first
+            if high - first > len(positions) - 2:
+                is_near[begin:end] = slots <= len(positions) - 2
+                slots = np.minimum(slots, len(positions) - 2)
+            at[begin:end], after[begin:end] = positions[slots], positions[slots + 1]
+        held = at != 0
+        if not (held & is_near).all():
+            missing = self.rows[is_near & ~held]
+            self.found.missing = np.concatenate([self.found.missing, missing])
+            self.unheld = np.unique(self._ledger_ids[missing]).tolist()
+            held &= is_near
+            self.rows, at, after = self.rows[held], at[held], after[held]
+        return at, np.where((after > at) & (after - at <= _STEP_BYTES_MAX), after - at, self._item_bytes)
+
+    def in_logs(self, reader: EntryLogReader, at: np.ndarray, likely: np.ndarray, source: CachedSource) -> None:
+        """Look in entry logs for `rows`, as `in_index` returned where they are.
+
+        Raises:
+            NotCached: nothing was found.
+        """
+        if not len(at):
+            return
+        order = np.argsort(at, kind="stable")
+        at, likely, rows = at[order], likely[order], self.rows[order]
+        starts, ends = np.zeros(len(at), np.int64), np.zeros(len(at), np.int64)
+        """Where each item begins in the source's memory, and where what was read with it ends; 0, 0: it was not
+        read."""
+        done = 0
+        for span in _spans(at, likely, self._room)[:_SPANS_MAX]:
+            first = at.item(span.start)
+            try:
+                place = reader.load(first, at.item(span.stop - 1) - first + likely.item(span.stop - 1), source)
+            except NotCached:
+                if self.found.is_empty and not done:
                     raise
                 break
             except (StorageDamaged, OSError):
-                odd.append(rows[span])
-                continue
-            if len(entries):
-                self.found.pieces.append((rows[span][is_right], entries))
-            odd.append(rows[span][~is_right])
-        self.found.odd = np.concatenate([self.found.odd, *odd])
+                place = (0, 0)
+            if place is None:
+                # There is no room for more. An item that does not fit by itself is read alone.
+                done = done or 1
+                break
+            starts[span] = at[span] + (place[0] - first)
+            ends[span] = place[1]
+            done = span.stop
+        self._check(rows[:done], starts[:done], ends[:done], source.memory)
+
+    def _check(self, rows: np.ndarray, starts: np.ndarray, ends: np.ndarray, memory: memoryview) -> None:
+        """Keep the items that are whole and have the right ids; the others are odd."""
+        fits = starts + ITEM_HEAD.itemsize <= ends
+        heads = items_at(memory, ITEM_HEAD)[np.where(fits, starts, 0)]
+        sizes = heads["length"].astype(np.int64)
+        is_right = (
+            fits
+            & (sizes >= ENTRY_BYTES_MIN)
+            & (sizes <= ends - LENGTH_BYTES - starts)
+            & (heads["ledger"] == self._ledger_ids[rows])
+            & (heads["entry"] == self._entry_ids[rows])
+        )
+        if not is_right.all():
+            self.found.odd = np.concatenate([self.found.odd, rows[~is_right]])
+            rows, starts, sizes = rows[is_right], starts[is_right], sizes[is_right]
+        if len(rows):
+            # In the order of the requests: answers whose numbers take the same bytes follow each other then.
+            order = np.argsort(rows)
+            rows = rows[order]
+            entries = PlacedEntries(self._entry_ids[rows], memory, starts[order] + LENGTH_BYTES, sizes[order])
+            self.found.pieces.append((rows, entries))
+
+
+def _positions(index: LedgerIndex, ledger_id: int, low: int, high: int, source: CachedSource) -> tuple[int, np.ndarray]:
+    """Return an id, and the positions from it on, 0 where not held, two at least.
+
+    They end after `high`: the next position tells how long an item is. If that is too far from `low`, they end earlier.
+    Raises NotCached.
+    """
+    count = min(high - low + 2, SPAN_IDS_MAX)
+    first, positions = index.page_in_memory(ledger_id, low, high) or (
+        low,
+        index.positions(ledger_id, low, count, source),
+    )
+    lacking = low + count - first - len(positions)
+    return first, np.append(positions, np.zeros(lacking, np.int64)) if lacking > 0 else positions
 
 
 def _spans(at: np.ndarray, likely: np.ndarray, bytes_max: int) -> Sequence[slice]:
@@ -147,7 +219,9 @@ def _spans(at: np.ndarray, likely: np.ndarray, bytes_max: int) -> Sequence[slice
     spans = []
     for start, end in zip(starts, [*starts[1:], len(at)]):
         while start < end:
-            fits = int(at[start:end].searchsorted(at[start] + _SPAN_BYTES_MAX, side="right"))
-            spans.append(slice(start, start + max(1, fits)))
-            start += max(1, fits)
+            fits = end
+            if at.item(end - 1) - at.item(start) > _SPAN_BYTES_MAX:
+                fits = start + int(at[start:end].searchsorted(at[start] + _SPAN_BYTES_MAX, side="right"))
+            spans.append(slice(start, fits))
+            start = fits
     return spans

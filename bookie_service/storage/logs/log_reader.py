@@ -13,11 +13,10 @@ from __future__ import annotations
 import numpy as np
 
 from bkspark.errors import StorageDamaged
-from bkspark.wire.framing import LENGTH_BYTES, equal_step, gather, gather_octets
+from bkspark.wire.framing import LENGTH_BYTES, equal_step, gather_octets
 from bkspark.wire.layout import ENTRY_BYTES_MIN
-from bkspark.wire.placed_entries import PlacedEntries
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
-from bookie_service.storage.io.byte_source import WAITING, ByteSource
+from bookie_service.storage.io.byte_source import WAITING, ByteSource, CachedSource
 from bookie_service.storage.io.framed_entries import FramedEntries, contiguous_spans
 from bookie_service.storage.io.open_files import OpenFiles
 from bookie_service.storage.ledgers.interface import Located
@@ -26,8 +25,9 @@ from bookie_service.storage.logs.entry_log import ITEM_BYTES_MAX, StoredLogs
 _GAP_BYTES_MAX = 256 * 1024
 """Entries of one ledger that are further apart than this are read one by one."""
 _FIRST_READ_BYTES = 4096
-_HEAD = np.dtype([("length", ">i4"), ("ledger", ">i8"), ("entry", ">i8")])
-_HEAD_BYTES = np.dtype((np.void, _HEAD.itemsize))
+ITEM_HEAD = np.dtype([("length", ">i4"), ("ledger", ">i8"), ("entry", ">i8")])
+"""The beginning of an item."""
+_HEAD_BYTES = np.dtype((np.void, ITEM_HEAD.itemsize))
 
 
 class EntryLogReader:
@@ -93,39 +93,16 @@ class EntryLogReader:
         spans = [view[start:end] for start, end in contiguous_spans(starts, sizes)]
         return FramedEntries(first_entry, spans[0] if len(spans) == 1 else b"".join(spans), sizes, is_full)
 
-    def read_each(
-        self, ledger_id: int, entry_ids: np.ndarray, positions: np.ndarray, last_bytes: int, source: ByteSource
-    ) -> tuple[np.ndarray, PlacedEntries]:
-        """Read entries of one log, at ascending positions, by one call.
+    def load(self, position: int, size: int, source: CachedSource) -> tuple[int, int] | None:
+        """Read a log from an item's position on into the source's memory; return where the bytes begin and end there.
 
-        Args:
-            last_bytes: how long the last item probably is; if it is longer, it is not right.
-
-        Returns:
-            (which are whole and have the ids that the index says, bool; those).
-
-        Raises:
-            OSError, NotCached: as `read`.
+        (0, 0): nothing can be there; None: the memory has no room. Raises OSError, NotCached: as `read`.
         """
-        path = self._logs.path(positions.item(0) >> OFFSET_BITS)
-        offset = (positions.item(0) & OFFSET_MASK) - LENGTH_BYTES
-        right = np.zeros(len(positions), bool)
-        starts = positions - positions[0]
-        data = memoryview(b"")
-        if path is not None and offset >= HEADER_BYTES:
-            data = memoryview(source.bytes_at(self._open.get(path), starts.item(-1) + last_bytes, offset))
-        count = int(starts.searchsorted(len(data) - _HEAD.itemsize, side="right"))
-        if not count:
-            return right, PlacedEntries(starts[:0], data, starts[:0], starts[:0])
-        heads = gather(data, starts[:count], _HEAD)
-        sizes = heads["length"].astype(np.int64)
-        right[:count] = (
-            (sizes >= ENTRY_BYTES_MIN)
-            & (sizes <= len(data) - LENGTH_BYTES - starts[:count])
-            & (heads["ledger"] == ledger_id)
-            & (heads["entry"] == entry_ids[:count])
-        )
-        return right, PlacedEntries(entry_ids[right], data, starts[right] + LENGTH_BYTES, sizes[right[:count]])
+        path = self._logs.path(position >> OFFSET_BITS)
+        offset = (position & OFFSET_MASK) - LENGTH_BYTES
+        if path is None or offset < HEADER_BYTES:
+            return 0, 0
+        return source.load(self._open.get(path), size, offset)
 
     def locate(self, positions: np.ndarray, bytes_max: int) -> Located | None:
         """Return the places of the leading items that begin within `bytes_max` of one log, ascending; None for none of
@@ -179,7 +156,7 @@ def _are_neighbours(data: bytes | memoryview, count: int, step: int, ledger_id: 
     """Return whether `data` holds exactly this many items of `step` bytes with the right ids, as most runs do."""
     if count < 2 or step < LENGTH_BYTES + ENTRY_BYTES_MIN or len(data) != count * step:
         return False
-    expected = np.empty(count, _HEAD)
+    expected = np.empty(count, ITEM_HEAD)
     expected["length"] = step - LENGTH_BYTES
     expected["ledger"] = ledger_id
     expected["entry"] = np.arange(first_entry, first_entry + count)
@@ -195,9 +172,9 @@ def _checked_sizes(data: bytes | memoryview, starts: np.ndarray, ledger_id: int,
         return starts
     if step > 0:
         # Neighbours of one size, the usual case: their heads are compared in place.
-        heads = np.ndarray((count,), _HEAD, data, 0, (step,))
+        heads = np.ndarray((count,), ITEM_HEAD, data, 0, (step,))
     else:
-        heads = np.frombuffer(gather_octets(np.frombuffer(data, np.uint8), starts, _HEAD.itemsize), _HEAD)
+        heads = np.frombuffer(gather_octets(np.frombuffer(data, np.uint8), starts, ITEM_HEAD.itemsize), ITEM_HEAD)
     lengths = heads["length"].astype(np.int64)
     right = (
         (lengths >= ENTRY_BYTES_MIN)
