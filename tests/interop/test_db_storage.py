@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from collections.abc import Iterator
@@ -74,17 +75,26 @@ def test_metrics_of_apaches_that_are_not_here_are_listed(pair: Pair) -> None:
 
 @pytest.fixture
 def load(pair: Pair) -> Iterator[None]:
-    """Entries are added to both bookies and read all the time."""
+    """Entries are added to both bookies and read all the time, also such as no cache has."""
     stopping = threading.Event()
 
     def write() -> None:
         with Client(pair.uri) as client:
-            writer, closed = client.create(ensemble=2, write_quorum=2, ack_quorum=2), client.open(0)
-            while not stopping.wait(0.01):
+            writer, closed = client.create(ensemble=2, write_quorum=2, ack_quorum=2), [client.open(0)]
+            for number in itertools.count(1):
+                if stopping.wait(0.01):
+                    break
                 writer.append_many([b"x" * 1000] * 20)
-                closed.read(0, 199)
+                if number % 50 == 0:
+                    writer.close()
+                    closed.append(client.open(writer.ledger_id))
+                    writer = client.create(ensemble=2, write_quorum=2, ack_quorum=2)
+                closed[0].read(0, 199)
                 for entry in range(0, 200, 20):
-                    closed.read(entry, entry)
+                    closed[0].read(entry, entry)
+                # An entry of an older ledger: the first one that is read after a flush comes from the disk.
+                older, entry = closed[number % len(closed)], 37 * number % 200
+                older.read(entry, entry)
             writer.close()
 
     thread = threading.Thread(target=write)
