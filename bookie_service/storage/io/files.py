@@ -110,14 +110,18 @@ def physical_block_bytes(device: int, sysfs: str = "/sys") -> int | None:
 class File:
     """An open file. Offsets are absolute; there is no current position."""
 
-    __slots__ = ("_fd", "path")
+    __slots__ = ("_fd", "_is_writable", "path")
 
-    def __init__(self, fd: int, path: str) -> None:
+    def __init__(self, fd: int, path: str, *, is_writable: bool = True) -> None:
         self._fd = fd
+        self._is_writable = is_writable
+        """False on a file system that was made read-only: whatever writes raises EROFS. Constant."""
         self.path = path
 
     def write(self, buffers: Sequence[Buffer], offset: int) -> int:
         """Write the buffers back to back at `offset`; return the bytes written, which are all of them."""
+        if not self._is_writable:
+            raise self._unwritable()
         start = offset
         try:
             for first in range(0, len(buffers), BUFFERS_PER_CALL_MAX):
@@ -125,6 +129,9 @@ class File:
         except OSError as error:
             raise _named(error, self.path) from None
         return offset - start
+
+    def _unwritable(self) -> OSError:
+        return OSError(errno.EROFS, os.strerror(errno.EROFS), self.path)
 
     def _write_some(self, buffers: Sequence[Buffer], offset: int) -> int:
         wanted = sum(map(len, buffers))
@@ -195,6 +202,8 @@ class File:
 
     def preallocate(self, offset: int, size: int) -> None:
         """Reserve space for bytes [offset, offset + size), zero where nothing was written."""
+        if not self._is_writable:
+            raise self._unwritable()
         try:
             os.posix_fallocate(self._fd, offset, size)
         except OSError as error:
@@ -213,6 +222,8 @@ class File:
                 raise OSError(code, os.strerror(code), self.path)
 
     def truncate(self, size: int) -> None:
+        if not self._is_writable:
+            raise self._unwritable()
         try:
             os.ftruncate(self._fd, size)
         except OSError as error:
@@ -225,24 +236,6 @@ class File:
 
     def close(self) -> None:
         os.close(self._fd)
-
-
-class _UnwritableFile(File):
-    """A file on a file system that was made read-only."""
-
-    __slots__ = ()
-
-    def write(self, buffers: Sequence[Buffer], offset: int) -> int:
-        raise self._refusal()
-
-    def truncate(self, size: int) -> None:
-        raise self._refusal()
-
-    def preallocate(self, offset: int, size: int) -> None:
-        raise self._refusal()
-
-    def _refusal(self) -> OSError:
-        return OSError(errno.EROFS, os.strerror(errno.EROFS), self.path)
 
 
 class FileSystem:
@@ -427,7 +420,7 @@ class LocalFiles(ReadOnlyFiles):
         except OSError as error:
             if error.errno != errno.EROFS:
                 raise
-        return _UnwritableFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path)
+        return File(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path, is_writable=False)
 
     def create(self, path: str) -> File:
         """Create a file that must not exist yet.
