@@ -26,9 +26,13 @@ class _Held:
     """Submitted entries, until the writer has taken them."""
 
     first_entry: int
+    """The id of its first entry, which the caller has chosen."""
     batch: EntryBatch
+    """The entries."""
     result: asyncio.Future[int]
+    """The caller's: the last id once all are acknowledged, or the error."""
     is_taken: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the writer has the entries, or when they failed."""
 
     @property
     def end_entry(self) -> int:

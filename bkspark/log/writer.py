@@ -155,9 +155,13 @@ class _Current:
     """The ledger being written, its place, when it was taken (the event loop's clock), and its times."""
 
     ordinal: int
+    """Its place in the log."""
     ledger: LedgerWriter
+    """Its writer."""
     since_s: float
+    """When it was taken, by the event loop's clock."""
     times: OpenTimes
+    """When entries were appended to it."""
 
 
 class LogWriter:
@@ -172,23 +176,34 @@ class LogWriter:
         self._options = options
         self._limits = limits
         self._token = new_token()
+        """Marks in the log's head that this writer has the log. Constant."""
         self._current: _Current | None = None
+        """The ledger being written; None until the next append makes one, and after the end. Set by `open` and `_roll`,
+        taken away by `_look`, `close` and `abandon`."""
         self._entry_bytes_max = 0
-        # Ledgers closed since they were last recorded in the head.
+        """The largest entry that is accepted; the same for all ledgers of the log. Set by `open`."""
         self._closed: list[tuple[int, SegmentFacts]] = []
+        """Ledgers closed since they were last recorded in the head. Emptied by each write of the head."""
         self._error: BookKeeperError | None = None
-        # Entries that `append` gathers, until something is submitted after them.
+        """Why the writer ended; None while it works. Set by a failure, `close` or `abandon`; never cleared."""
         self._singles: Singles[PositionRange] | None = None
-        # One submission, roll or check of the log at a time; waiting for acknowledgements does not hold it.
+        """Entries that `append` gathers, until something is submitted after them."""
         self._lock = TicketLock()
-        # The last change of the ledger being written. It is not cancelled with the call that needed it.
+        """One submission, roll or check of the log at a time; waiting for acknowledgements does not hold it."""
         self._change: asyncio.Task[Any] | None = None
+        """The last change of the ledger being written. It is not cancelled with the call that needed it."""
         self._is_stale = False
+        """Whether the log has changed since it was last read. Set by the watch, cleared by `_look`."""
         self._is_closed = False
+        """Whether `close` or `abandon` was called. Set once."""
         self._unwatch: Callback | None = None
+        """Ends the watch of the log; None before `start` and after the end."""
         self._looks: set[asyncio.Task[None]] = set()
+        """The one check of the log that runs or waits for its turn, or nothing."""
         self._notes: set[asyncio.Task[None]] = set()
+        """The one task that writes times of append calls beside the log, or nothing."""
         self._upkeep: set[asyncio.Task[None]] = set()
+        """Tasks that remove expired ledgers; `close` waits for them, `abandon` cancels them."""
         self._expiry_timer = ExpiryTimer(self._expiry)
 
     @property
