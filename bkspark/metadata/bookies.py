@@ -45,6 +45,7 @@ class BookieRegistry:
         self._rack_maps = f"{self._root}/{paths.RACKS}", f"{parent_of(self._root).rstrip('/')}/{paths.RACKS}"
         """Paths of a rack map; the first that exists is used."""
         self._addresses: dict[str, BookieAddress] = {}
+        """The last address of each bookie that was looked up."""
 
     # ---- what clients ask ----
 

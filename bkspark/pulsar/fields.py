@@ -54,10 +54,15 @@ class Fields:
     def __init__(self, count: int, numbers: Iterable[int], spans: Iterable[int], repeated: Iterable[int]) -> None:
         self.count = count
         self._values = {number: np.zeros(count, np.int64) for number in numbers}
+        """The last value of each number field in each message; 0: there is none."""
         self._starts = {number: np.full(count, -1, np.int64) for number in spans}
+        """Where the last value of each bytes field begins; -1: there is none."""
         self._ends = {number: np.full(count, -1, np.int64) for number in spans}
+        """Where it ends."""
         self._has = {number: np.zeros(count, bool) for number in self._values}
+        """Whether a message has the number field."""
         self._found: dict[int, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {number: [] for number in repeated}
+        """All occurrences of repeated fields, in order."""
 
     def value(self, number: int) -> np.ndarray:
         """Return int64 (n,): a number's 64 bits; 0 where it is absent."""

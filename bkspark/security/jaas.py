@@ -121,9 +121,11 @@ class _Tokens:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
+        """The offset after the present token."""
         self._line_at, self.line = 0, 1
         """Up to where lines are counted; the line of the next token."""
         self._mark, self._word = "", ""
+        """The kind of the present token: "text", a sign, or "end". `_word`: its text."""
         self._next()
 
     @property

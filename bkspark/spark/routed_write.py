@@ -206,10 +206,15 @@ class _Attempt:
         self._owner = owner
         self._inline_bytes = destination.options.inline_bytes
         self._writers: dict[str, AttemptWriter] = {}
+        """The writer of each log that has rows. `_encoders` and `_schemas` have the same keys."""
         self._encoders: dict[str, Callable[[pa.RecordBatch], Iterator[EntryBatch]]] = {}
+        """How each log's rows become entries."""
         self._schemas: dict[str, str] = {}
+        """The schema that each log's entries are recorded with."""
         self._rows: Counter[str] = Counter()
+        """How many rows each log got."""
         self._open: OrderedDict[str, AttemptWriter] = OrderedDict()
+        """Writers with an open ledger, the one used longest ago first; at most OPEN_MAX."""
 
     def append(self, groups: Sequence[tuple[str, pa.RecordBatch]]) -> None:
         """Send rows, those of each log together."""

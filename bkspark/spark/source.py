@@ -40,7 +40,9 @@ class BookKeeperDataSource(DataSource):
 
         freeze_imported_modules()
         self.options = dict(options)
+        """As given. Constant."""
         self._parsed = SourceOptions.parse(options)
+        """The checked options; with topics, `schema` notes that the columns were inferred."""
         self._parsed.check_at_load()
 
     @classmethod

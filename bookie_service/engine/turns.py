@@ -63,6 +63,7 @@ class Turn:
         self._clock = clock
         self._end = end
         self._requests: float = requests
+        """How many requests may still be served; below 0 after a costly one."""
 
     def spend(self, requests: float = 1) -> None:
         """Count requests that were served."""
@@ -112,8 +113,11 @@ class Turns:
         self._loop_turn_began = loop_turn_began or clock
         self._limits = limits or TurnLimits()
         self._waiting: OrderedDict[Hashable, deque[GoOn]] = OrderedDict()
+        """Connections of peers that are known, with what each goes on with, in order."""
         self._newcomers: OrderedDict[Hashable, deque[GoOn]] = OrderedDict()
+        """The same for addresses of peers that are not known yet."""
         self._is_called = False
+        """Whether the next turn is planned."""
         self._has_accepted = False
         """Whether connections were accepted since the last step of a newcomer that was possible."""
         self._has_stepped = False

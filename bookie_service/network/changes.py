@@ -62,10 +62,12 @@ class Adds(JudgedChange):
     client: BookieClient
     octets: np.ndarray
     run: AddBatch
+    """Reduced by `keep`."""
     needed: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.needed = add_needs(is_recovery=bool(self.run.flags.item(0) & RECOVERY_ADD))
+        """Set once."""
 
     def perform(self) -> int | None:
         return self.bookie.add(self.client, self.octets, self.run)

@@ -70,6 +70,7 @@ class LocalReadServer:
         self._is_allowed = is_allowed
         self._readers = frozenset({0, os.geteuid(), *readers})
         self._has_refused = False
+        """Whether a refusal was logged. Set once."""
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             listening.bind(socket_name(served[1]))

@@ -25,7 +25,9 @@ class LostBookies:
 
     def __init__(self) -> None:
         self._since_s: dict[str, float] = {}
+        """Since when each lost bookie is lost."""
         self._audited: frozenset[str] = frozenset()
+        """Lost bookies whose ledgers have been listed; part of `_since_s`."""
 
     def decide(
         self, known: Collection[str], registered: Collection[str], now_s: float, delay_s: float

@@ -281,6 +281,7 @@ class ArrowEncoder(Encoder):
         self._plain = pa.ipc.IpcWriteOptions(use_threads=False)
         self._compressed = None if compression.codec == NONE else _write_options(compression)
         self._passed_over = 0
+        """How many entries are not compressed before it is tried again."""
         self._entry_bytes = entry_bytes
         # Bytes left for the record batch besides the schema, message heads and the end mark.
         self._batch_bytes_max = entry_bytes_max - len(schema.serialize()) - _STREAM_OVERHEAD_BYTES

@@ -100,15 +100,23 @@ class _Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
         self._request: h11.Request | None = None
+        """The request in progress; None between requests."""
         self._body = bytearray()
+        """Its body, as far as it has come."""
         self._tasks: set[asyncio.Task[None]] = set()
+        """The one task that answers it, or nothing."""
         self._timer: asyncio.TimerHandle | None = None
+        """Closes the connection when nothing happens; None while a request is answered."""
         self._may_write = asyncio.Event()
         self._may_write.set()
         self._transport: asyncio.Transport
+        """Set when the connection is made."""
         self._peer = ""
+        """The peer's address; set when the connection is made."""
         self._is_tls = False
+        """Whether the connection is in TLS; set when it is made."""
         self._certificate: Mapping[str, Any] | None = None
+        """The peer's certificate; None: it came without one."""
 
     # ---- called by the event loop ----
 

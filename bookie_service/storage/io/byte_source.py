@@ -93,7 +93,9 @@ class CachedSource:
         """`memory_bytes`: size of the memory that reads share; a larger read gets memory of its own."""
         self._memory = np.empty(memory_bytes, np.uint8).data
         self._used = 0
+        """Bytes of the memory that are lent."""
         self._fetched: Fetched | None = None
+        """What was fetched for this read; None: nothing was."""
 
     def begin(self, fetched: Fetched | None = None) -> None:
         """Begin a read, with the bytes fetched for it; bytes returned before are no longer valid."""

@@ -38,6 +38,7 @@ class Look:
         self._ledger_id = ledger_id
         self._entry_ids = entry_ids
         self._room = bytes_max
+        """Bytes that may still be read."""
         self._item_bytes = max(item_bytes, _GUESS_BYTES_MIN)
         self.rows = np.arange(len(entry_ids))
         """The entries that were not found yet."""
