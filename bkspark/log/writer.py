@@ -24,6 +24,7 @@ from bkspark.entries import EntryBatch, as_batch
 from bkspark.errors import BookKeeperError, ConfigurationError, LedgerClosed, LedgerFenced, NoSuchLedger
 from bkspark.ids import LEDGER_ID_MAX
 from bkspark.ledger import Cluster, LedgerWriter, arguments
+from bkspark.ledger.closing import ClosedAtExit
 from bkspark.ledger.ledger_types import parse_ledger_type
 from bkspark.ledger.ticket_lock import Singles, Ticket, TicketLock
 from bkspark.log.expiry import Expiry, ExpiryTimer
@@ -164,7 +165,7 @@ class _Current:
     """When entries were appended to it."""
 
 
-class LogWriter:
+class LogWriter(ClosedAtExit):
     """The log's writer until it is closed or another process opens the log. Get one by `Log.open_for_writing`."""
 
     def __init__(
@@ -477,15 +478,6 @@ class LogWriter:
         if self._unwatch is not None:
             self._unwatch()
             self._unwatch = None
-
-    async def __aenter__(self) -> LogWriter:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            await self.close()
-        else:
-            self.abandon()
 
 
 def _pass_on(
