@@ -110,28 +110,32 @@ def physical_block_bytes(device: int, sysfs: str = "/sys") -> int | None:
 class File:
     """An open file. Offsets are absolute; there is no current position."""
 
-    __slots__ = ("_fd", "_is_writable", "path")
+    __slots__ = ("_fd", "path")
 
-    def __init__(self, fd: int, path: str, *, is_writable: bool = True) -> None:
+    def __init__(self, fd: int, path: str) -> None:
         self._fd = fd
-        self._is_writable = is_writable
-        """False on a file system that was made read-only: whatever writes raises EROFS. Constant."""
         self.path = path
 
     def write(self, buffers: Sequence[Buffer], offset: int) -> int:
         """Write the buffers back to back at `offset`; return the bytes written, which are all of them."""
-        if not self._is_writable:
-            raise self._unwritable()
         start = offset
         try:
             for first in range(0, len(buffers), BUFFERS_PER_CALL_MAX):
                 offset += self._write_some(buffers[first : first + BUFFERS_PER_CALL_MAX], offset)
         except OSError as error:
-            raise _named(error, self.path) from None
+            raise self._change_failed(error) from None
         return offset - start
 
-    def _unwritable(self) -> OSError:
-        return OSError(errno.EROFS, os.strerror(errno.EROFS), self.path)
+    def _change_failed(self, error: OSError) -> OSError:
+        """Return the error of a change with the path.
+
+        A file is open for reading only if its file system was made read-only (`open`): then it is EROFS.
+        """
+        if error.errno in (errno.EBADF, errno.EINVAL):
+            with contextlib.suppress(OSError):
+                if fcntl.fcntl(self._fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+                    return OSError(errno.EROFS, os.strerror(errno.EROFS), self.path)
+        return _named(error, self.path)
 
     def _write_some(self, buffers: Sequence[Buffer], offset: int) -> int:
         wanted = sum(map(len, buffers))
@@ -202,12 +206,10 @@ class File:
 
     def preallocate(self, offset: int, size: int) -> None:
         """Reserve space for bytes [offset, offset + size), zero where nothing was written."""
-        if not self._is_writable:
-            raise self._unwritable()
         try:
             os.posix_fallocate(self._fd, offset, size)
         except OSError as error:
-            raise _named(error, self.path) from None
+            raise self._change_failed(error) from None
 
     def reserve(self, offset: int, size: int) -> None:
         """Allocate space for bytes [offset, offset + size) in the file system; the file does not become longer.
@@ -222,12 +224,10 @@ class File:
                 raise OSError(code, os.strerror(code), self.path)
 
     def truncate(self, size: int) -> None:
-        if not self._is_writable:
-            raise self._unwritable()
         try:
             os.ftruncate(self._fd, size)
         except OSError as error:
-            raise _named(error, self.path) from None
+            raise self._change_failed(error) from None
 
     @property
     def descriptor(self) -> int:
@@ -420,7 +420,7 @@ class LocalFiles(ReadOnlyFiles):
         except OSError as error:
             if error.errno != errno.EROFS:
                 raise
-        return File(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path, is_writable=False)
+        return File(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path)
 
     def create(self, path: str) -> File:
         """Create a file that must not exist yet.
