@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 
 import pytest
 
 from bkspark.blocking import Client
 from bkspark.errors import ConfigurationError, DataLoss, UnauthorizedAccess
 from bkspark.pulsar import pulsar_formats_pb2 as formats
-from tests.cluster import Cluster
 from tests.pulsar.stored import StoredTopic
-from tests.spark.topic_reads import VALUE, numbered, rows_of, values
+from tests.spark.topic_reads import VALUE, numbered, values
 
 pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture
-def client(cluster: Cluster) -> Iterator[Client]:
-    with Client(cluster.uri) as client:
-        yield client
-
-
-@pytest.fixture
-def topic(client: Client) -> StoredTopic:
-    return StoredTopic(client, f"public/default/w-{uuid.uuid4().hex[:12]}")
-
-
-@pytest.fixture
-def read(cluster: Cluster, topic: StoredTopic) -> Callable:
-    """Reads the topic; returns its rows."""
-    return partial(rows_of, cluster.uri, topic.name)
 
 
 # ---- ledgers ----
