@@ -99,7 +99,7 @@ IMPORTED_BY = {
         "bookie_service.wiring",
     ),
 }
-"""Rooms beside the way of a request: who may import them, besides themselves."""
+"""Rooms beside the way of a request: who else may import them."""
 
 SERVER_IMPORTS = (
     "bkspark.ids",

@@ -283,7 +283,7 @@ class BookieRegistry:
     async def initialize_cluster(self) -> bool:
         """Make a new cluster at the root; False when there is one already.
 
-        All nodes but LAYOUT come in one transaction, LAYOUT last; a cluster left without it by a crash is completed.
+        All nodes except LAYOUT come in one transaction, LAYOUT last; a cluster left without it by a crash is completed.
 
         Raises:
             MetadataError: the root holds something else, or another ledger manager than the URI names.

@@ -288,7 +288,7 @@ class ZooKeeperTree(Tree):
         if isinstance(error, kazoo_errors.InvalidACLError):
             return MetadataAccessDenied(
                 f"ZooKeeper at {self._address} refuses {what} of {path}: {ENABLE_SECURITY}=true closes new nodes to "
-                f"all but this client, and the server sees no identity of {self._who()}. Turn SASL on at the server, "
+                f"all except this client, and the server sees no identity of {self._who()}. Turn SASL on at the server "
                 "or let it demand certificates"
             )
         if isinstance(error, kazoo_errors.SessionClosedRequireSaslError):

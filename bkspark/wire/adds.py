@@ -14,7 +14,7 @@ from bkspark.wire.encrypted_entries import TAG_BYTES, EntrySealer
 from bkspark.wire.v3_context import CONTEXT_BYTES_MAX
 
 _V3_HEAD_BYTES_MAX = 100 + CONTEXT_BYTES_MAX
-"""Upper bound of the bytes of a V3 ADD request, or of a READ response, besides the entry."""
+"""Upper bound of the bytes of a V3 ADD request, or of a READ response, without the entry."""
 
 
 class WireProtocol(enum.Enum):

@@ -44,7 +44,7 @@ class Listing(Protocol):
     def begin(self) -> Iterator[None] | None:
         """Read what is in memory; return an iterator that builds the list in small steps, or None: it is refused.
 
-        The steps run on a thread, and change nothing but the list itself.
+        The steps run on a thread, and change only the list itself.
         """
 
     def finish(self) -> None:

@@ -118,7 +118,7 @@ def spare_collections() -> None:
 
 
 async def forget_start() -> None:
-    """Have the recorder of the running loop, if any, forget the turns of the start, which hold up no client."""
+    """Have the recorder of the running loop, if any, forget the turns of the start, which delay no client."""
     loop = asyncio.get_running_loop()
     # The present turn is one of them.
     await asyncio.sleep(0)

@@ -26,7 +26,7 @@ class Gate:
     def __init__(
         self, authentication: ListenerAuthentication | None, *, offers_tls: bool = False, needs_tls: bool = False
     ) -> None:
-        """`offers_tls`: START_TLS may come; `needs_tls`: nothing but TLS is served."""
+        """`offers_tls`: START_TLS may come; `needs_tls`: only TLS is served."""
         self.authentication = authentication
         self.needs_tls = needs_tls
         """Whether TLS is still demanded. Cleared once, when TLS is complete."""

@@ -52,8 +52,8 @@ class LocalReadServer:
         readers: Collection[int] = (),
         is_allowed: Callable[[int], bool] = lambda user_id: True,
     ) -> None:
-        """`served`: the address at which the bookie listens. `readers`: users who may read, besides the bookie's own
-        and root. `is_allowed(user)`: asked at each request; if not, the connection is closed.
+        """`served`: the address at which the bookie listens. `readers`: users who may read, in addition to the
+        bookie's own and root. `is_allowed(user)`: asked at each request; if not, the connection is closed.
 
         Raises:
             OSError: the socket cannot be created here, or another process has it.

@@ -63,7 +63,7 @@ def lost_in(
 ) -> list[str]:
     """Return the bookies of a ledger's ensembles whose copies are missing, sorted.
 
-    Besides the lost ones these are bookies with neither cookie nor registration: their cookie was removed too early.
+    These are the lost ones, and bookies with neither cookie nor registration: their cookie was removed too early.
     """
     named = {bookie for ensemble in ensembles for bookie in ensemble}
     return sorted(b for b in named if b not in registered and (b in lost or b not in known))

@@ -1,4 +1,4 @@
-"""Which fields of stateful classes lack a line that says what they mean, and which methods do nothing but raise.
+"""Which fields of stateful classes lack a line that says what they mean, and which methods only raise.
 
 A field is state when a method other than `__init__` assigns it, or when `__init__` makes an empty container for it. A
 string after its assignment documents it, or its name followed by a colon in the docstring of the class.

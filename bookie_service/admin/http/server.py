@@ -3,7 +3,7 @@
 Everything that a peer may use up has a limit (`HttpLimits`): connections, bytes of a request's head and body, time for
 a request to come, for a response to be taken, and between requests. What exceeds a limit, or is not HTTP, is answered
 with a status where that is possible, and the connection is closed. Beyond the number of connections one is closed whose
-peer is waited for, so that silent peers keep no other one out. One request of a connection is served at a time; the
+peer is waited for, so that silent peers cannot block others. One request of a connection is served at a time; the
 next is not read before it is answered. A handler that fails unexpectedly is answered 500 and logged; it never ends the
 process.
 

@@ -21,7 +21,7 @@ PageKey = tuple[int, int]
 """(ledger id, number of the page)."""
 
 _PAGE_COST_BYTES = 500
-"""Memory of a page besides its positions: measured, rounded up."""
+"""Memory of a page without its positions: measured, rounded up."""
 _POSITIONS_MIN = 16
 _KEPT_SHARE = 0.9
 """Making room frees this much at once, so that it is rare."""

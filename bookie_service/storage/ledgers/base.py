@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 _POSITIONS_PER_LOOKUP = 8192
 _LEDGERS_MAX = 16 * 1024
-"""Ledgers kept in memory besides those with changes that are not before the marks yet."""
+"""Ledgers kept in memory, without those with changes that are not before the marks yet."""
 _LEDGERS_LOOKED_AT = 8
 """How many of the oldest are checked for one that can be dropped when another comes."""
 _REMOVALS_AT_ONCE = 256

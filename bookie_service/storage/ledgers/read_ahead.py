@@ -15,7 +15,7 @@ from bookie_service.metrics.histograms import Histograms
 from bookie_service.storage.io.framed_entries import FramedEntries
 
 _RUN_BYTES = 400
-"""Memory that a run costs besides its bytes and sizes."""
+"""Memory that a run costs in addition to its bytes and sizes."""
 
 
 class ReadAheadCache:
