@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.layering import PACKAGES
+from tests.sources import python_files
 from tests.structure.fields import raising_methods, undocumented_fields
 from tests.structure.hops import ROOT
 
@@ -41,6 +42,12 @@ def test_hops_of_a_request_stay_within_their_bounds(measured: dict[str, Any], tr
     hops = measured["hops"][trip]
     assert hops["calls"] <= calls_max, "`python -m tests.structure --trip NAME` shows the calls"
     assert hops["files"] <= files_max
+
+
+def test_no_program_has_more_than_600_lines() -> None:
+    files = python_files(ROOT, [*PACKAGES, "tests", "benchmarks", "examples"])
+    lines = {str(path.relative_to(ROOT)): path.read_text().count("\n") for path in files}
+    assert {path: count for path, count in lines.items() if count > 600 and not path.endswith("_pb2.py")} == {}
 
 
 def test_classes_of_the_writer_stay_small(measured: dict[str, Any]) -> None:
