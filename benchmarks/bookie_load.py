@@ -25,7 +25,7 @@ _KEY = master_key(b"")
 _DIGEST = EntryDigest(DigestType.CRC32C, b"")
 _REPLY = np.dtype([("size", ">i4"), ("word", ">i4"), ("status", ">i4"), ("ledger", ">i8"), ("entry", ">i8")])
 ITEM_BYTES_MORE = 4 + 36
-"""What an item of a batch read holds besides its payload: length, ids, LAC, ledger length and CRC32C digest."""
+"""What an item of a batch read holds in addition to its payload: length, ids, LAC, ledger length and CRC32C digest."""
 
 
 def connect(port: int) -> socket.socket:

@@ -2,8 +2,8 @@
 
 Builds a bookie's store with `--ledgers` ledgers of one entry each, then runs passes of its collector on an event loop
 on which nothing else runs but a clock: a callback every millisecond. A stall is how much later one comes than it was
-due. The metadata store names all ledgers but a hundredth, in the bookie's own process; so each listing is parsed, and
-those ledgers are proven to be deleted and dropped. `own` is the part of a stall that the process itself may have
+due. The metadata store names all ledgers except a hundredth, in the bookie's own process; so each listing is parsed,
+and those ledgers are proven to be deleted and dropped. `own` is the part of a stall that the process itself may have
 caused (`Clock`), and what the target is for. `quiet` is the same clock for as long without a collector: what the
 machine itself does to it. On a busy machine run it with `nice -n -20`. Under `chrt -r 1` Linux stops it for 50 ms of
 each second in which it is busy, unless kernel.sched_rt_runtime_us is -1.

@@ -52,8 +52,12 @@ class ChangedFiles(Generic[T]):
         self._logger = logger
         self._clock = clock
         self._stamps = self._tried = self._look()
+        """The state of the files when a value was last tried: the same failure is logged once."""
+        """The state of the files that `_value` was made of."""
         self._value = make()
+        """The newest value that could be made."""
         self._looked_at = clock()
+        """When the files were last looked at."""
 
     def current(self) -> T:
         """Return the value for something that begins now."""

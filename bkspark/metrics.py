@@ -46,9 +46,13 @@ class Recorder:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._buckets: dict[tuple[str, bool], list[int]] = {}
+        """How many calls took how long, by operation and outcome."""
         self._sums_s: dict[tuple[str, bool], float] = {}
+        """The sums of their times."""
         self._entries: dict[str, int] = {}
+        """Entries by operation."""
         self._bytes: dict[str, int] = {}
+        """Payload bytes by operation."""
 
     def record(self, operation: str, began_s: float, entries: int = 0, size: int = 0, *, success: bool = True) -> None:
         """Count an operation that ends now and began at `began_s` of `time.perf_counter`."""

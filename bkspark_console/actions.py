@@ -39,6 +39,7 @@ class Actions:
     def __init__(self, view: ClusterView) -> None:
         self._view = view
         self.recent: deque[ConsoleRecord] = deque(maxlen=RECENT_MAX)
+        """The last changes that this console asked for."""
 
     async def ask(
         self, who: str, bookie: str, change: str, method: str, path: str, body: Mapping[str, Any] | None

@@ -43,6 +43,7 @@ class BookieHttp:
     def __init__(self, access: BookieHttpAccess) -> None:
         self._access = access
         self._session: aiohttp.ClientSession | None = None
+        """None before the first request, and after `close`."""
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:

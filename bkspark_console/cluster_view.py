@@ -49,7 +49,9 @@ class Kept(Generic[_T]):
         self._seconds = seconds
         self._lock = asyncio.Lock()
         self._value: tuple[float, _T] | None = None
+        """Until when the value is used, and the value; None: to be read."""
         self._changes = 0
+        """How often it was dropped; a value that was read meanwhile is not kept."""
 
     async def get(self) -> _T:
         """Return the value, no older than that, and not from before the last `forget`."""

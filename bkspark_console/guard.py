@@ -2,8 +2,8 @@
 
 * **Host.** A request's Host must be an address, `localhost`, or a name that the operator allowed. A page of another
   site whose name suddenly resolves to this host gets nothing.
-* **Sign-in.** With an access file, every page but the sign-in needs a session, a token as `Authorization: Bearer`, or a
-  certificate that the file names. Addresses with too many wrong tokens are refused for a while.
+* **Sign-in.** With an access file, every page except the sign-in needs a session, a token as `Authorization: Bearer`,
+  or a certificate that the file names. Addresses with too many wrong tokens are refused for a while.
 * **Role.** Each handler has the role that it needs (`access.needs`). It is looked up in the file for each request.
 * **Changes.** Only POST changes something, and only with the form's own token, from a page of this console: a form of
   another site has no such token, and the browser sends neither cookie nor Origin of this one.

@@ -94,9 +94,13 @@ class History:
 
     def __init__(self) -> None:
         self._times = np.full(SAMPLES_MAX, np.nan)
+        """When each sample was taken; nan: not yet. One moves out with each that comes."""
         self._rings: dict[str, np.ndarray] = {}
+        """The samples of each bookie, at the same places as `_times`; at most BOOKIES_MAX bookies."""
         self._last: dict[str, tuple[float, BookieSample]] = {}
+        """The last sample of each bookie, and when it was taken."""
         self._before: dict[str, BookieSample] = {}
+        """The sample before the last one."""
 
     def add(self, at_s: float, samples: Mapping[str, BookieSample | None]) -> None:
         """Take the samples of one moment (seconds since 1970); None: the bookie did not answer."""

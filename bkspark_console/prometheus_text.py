@@ -28,6 +28,7 @@ class Scrape:
 
     def __init__(self, text: str, wanted: Collection[str]) -> None:
         self._values: dict[str, list[MetricValue]] = {}
+        """The samples of each metric. Constant once it is made."""
         for line in text.splitlines():
             name = line.partition("{")[0].partition(" ")[0]
             if name not in wanted:

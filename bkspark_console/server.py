@@ -34,7 +34,7 @@ BODY_BYTES_MAX = 64 * 1024
 
 @dataclass(frozen=True)
 class ConsoleOptions:
-    """How a console runs. users: None: no sign-in; allowed_hosts: names, besides localhost and addresses.
+    """How a console runs. users: None: no sign-in; allowed_hosts: names, in addition to localhost and addresses.
 
     session_idle_s, session_s: how long a session lasts without a request by its user, and at most.
     """

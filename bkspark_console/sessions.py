@@ -22,9 +22,12 @@ class Session:
     """A user who signed in. mark: of the token with which it did, see `AccessFile.mark`."""
 
     principal: Principal
+    """The user."""
     mark: str
     began_at: float
+    """When, by the sessions' clock."""
     used_at: float
+    """When the session was last used."""
 
 
 class Sessions:
@@ -36,6 +39,7 @@ class Sessions:
         self._idle_s = idle_s
         self._time_s = time_s
         self._sessions: OrderedDict[str, Session] = OrderedDict()
+        """Open sessions by id, oldest first."""
 
     def open(self, principal: Principal, mark: str) -> str:
         """Return the id of a new session."""

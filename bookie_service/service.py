@@ -68,6 +68,7 @@ class BookieService:
         """`authorization`: None: every request is allowed."""
         self._authorization = authorization
         self._local_principals: dict[int, Principal] = {}
+        """The principals of local users, by user id."""
         self._files = files
         self._options = options
         self._connections = Connections(options.connections, lambda: self.cluster_addresses(), self._on_failure)
@@ -83,8 +84,11 @@ class BookieService:
         )
         self._disks.on_change = self._on_disks_change
         self._collector: GarbageCollector | None = None
+        """Set once, by `start_collecting`."""
         self._limbo_check: LimboCheck | None = None
+        """Set once, by `start_collecting`."""
         self._flushed: list[asyncio.Future[None]] = []
+        """Calls of `_flush` that wait for the end of a checkpoint, or for the news that it has no space."""
         self._tls = None if options.tls is None else ListenerTls(options.tls)
         self._authentication = (
             None if options.authentication is None else ListenerAuthentication(options.authentication)
@@ -97,8 +101,11 @@ class BookieService:
             files, options.fetch_threads, self._post, self._on_failure, list(options.ledger_directories)
         )
         self._listener: Listener | None = None
+        """None before `start`."""
         self._local_reads: LocalReadServer | None = None
+        """Serves local reads; None: they are not offered."""
         self._timers: list[Repeating] = []
+        """What is done at intervals, from `start` to `stop`."""
         self.cluster_addresses: Callable[[], Collection[str]] = lambda: ()
         """Returns the addresses of the cluster's bookies, for which some connections are reserved."""
         self.on_mode_change: Callable[[], None] = lambda: None
@@ -511,6 +518,7 @@ class Repeating:
         self._interval_s = interval_s
         self._callback = callback
         self._handle = loop.call_later(interval_s, self._run)
+        """The next call; replaced by each."""
 
     def cancel(self) -> None:
         self._handle.cancel()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.import_cycles import cycles
 from tests.sources import nodes_of, parsed, python_files
 
 
@@ -99,7 +100,7 @@ IMPORTED_BY = {
         "bookie_service.wiring",
     ),
 }
-"""Rooms beside the way of a request: who may import them, besides themselves."""
+"""Rooms beside the way of a request: who else may import them."""
 
 SERVER_IMPORTS = (
     "bkspark.ids",
@@ -330,7 +331,8 @@ def violations(root: Path) -> list[str]:
     for module in sources.values():
         for rule in _RULES:
             found += [f"{module.path.relative_to(root)}:{line}: {reason}" for line, reason in rule(module)]
-    return sorted(found) + [f"import cycle: {' -> '.join(cycle)}" for cycle in cycles(sources)]
+    targets = {name: sorted({imported.target for imported in module.imports}) for name, module in sources.items()}
+    return sorted(found) + [f"import cycle: {' -> '.join(cycle)}" for cycle in cycles(targets)]
 
 
 def shared_names(root: Path) -> dict[str, list[str]]:
@@ -578,24 +580,3 @@ _RULES: tuple[Callable[[Module], Broken], ...] = (
     _readings_change_nothing,
     _commands_know_no_socket,
 )
-
-
-def cycles(sources: Sources) -> Iterator[list[str]]:
-    """Yield import cycles, each as its modules with the first one repeated at the end."""
-    finished: set[str] = set()
-    for start in sources:
-        yield from _cycles_from(start, sources, [], finished)
-
-
-def _cycles_from(name: str, sources: Sources, trail: list[str], finished: set[str]) -> Iterator[list[str]]:
-    if name in trail:
-        yield [*trail[trail.index(name) :], name]
-        return
-    if name in finished:
-        return
-    trail.append(name)
-    for target in sorted({imported.target for imported in sources[name].imports}):
-        if target in sources:
-            yield from _cycles_from(target, sources, trail, finished)
-    trail.pop()
-    finished.add(name)

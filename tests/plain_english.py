@@ -97,6 +97,25 @@ PATTERNS = (
         "name the role: 'no client', 'another process'",
     ),
     Pattern(re.compile(r"\bso\s+many\b(?!\s+that\b)(?!\s+[\w' ]+\bthat\b)"), "say 'this many', or name the number"),
+    Pattern(re.compile(r"\b(?:[Nn]othing|[Nn]one)\s+but\b"), "say 'only'"),
+    Pattern(
+        re.compile(r"\b[Aa]ll\s+but\b(?!\s+(?:one|the\s+last|the\s+one)\b)"),
+        "say 'all except': 'all but' also means 'nearly'",
+    ),
+    Pattern(re.compile(r"\b[Bb]esides\b"), "say 'also', 'in addition to' or 'without'"),
+    Pattern(
+        re.compile(
+            r"(?:\A|(?<=[.;:]\s)|(?<=\n))(?:So|Nor|Neither)\s+(?:do|does|is|are|has|have|can|must|may)\b(?![^.]*\?)"
+        ),
+        "begin with the subject: not 'So does X', but 'X does, too'",
+    ),
+    Pattern(
+        re.compile(
+            r"\b(?:holds?|keeps?)\s+(?:up\s+)?(?:no|nothing)\b(?=[^.]*\b(?:up|out)\b)|\bholds?\s+up\s+(?:no|nothing)\b"
+        ),
+        "say 'does not delay' or 'cannot block'",
+    ),
+    Pattern(re.compile(r"\b[Mm]end(?:s|ed|ing)?\b"), "say 'repair', 'fix' or 'correct'"),
     Pattern(re.compile(r"\ball\s+the\s+same\b(?!\s+(?:size|length|kind)\b)"), "say 'nevertheless'"),
     Pattern(
         re.compile(
@@ -126,6 +145,9 @@ NAME_PATTERNS = (
         "say 'is not a ...'",
     ),
     Pattern(re.compile(r"^test_of_"), "begin with the subject"),
+    Pattern(re.compile(r"(?:^|_)(?:nothing|none)_but_(?!\w*_(?:is|are)_)"), "say 'only'"),
+    Pattern(re.compile(r"_besides(?=_|$)"), "say 'also' or 'in addition to'"),
+    Pattern(re.compile(r"_holds?_up_(?:no|nothing)(?=_|$)"), "say 'delays no'"),
 )
 """What names of test functions must not contain."""
 

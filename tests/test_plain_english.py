@@ -38,6 +38,13 @@ RIDDLES = (
     "The attempt was taken for dead.",
     "It is not dropped, for it cannot be noted.",
     "A column that the read has not.",
+    "A port that serves nothing but TLS.",
+    "A file that is open to all but its user.",
+    "Readers that are served besides.",
+    "So does a ledger that is open.",
+    "A slow disk holds up no reader.",
+    "Silent peers keep no probe out.",
+    "A wrong number is mended.",
 )
 PLAIN = (
     "A client of ours, of course.",
@@ -54,6 +61,9 @@ PLAIN = (
     "It waits for dead bookies, and for the session that may return.",
     "The entry has not been read.",
     "There is no vote, and it is no longer asked for.",
+    "All but one of them, and all but the last.",
+    "A list beside the ledger amends nothing; it holds up to ten names.",
+    "So it is read again. The page keeps no history.",
 )
 RIDDLING_NAMES = (
     "test_ledger_id_that_is_none",
@@ -67,6 +77,9 @@ RIDDLING_NAMES = (
     "test_fence_is_kept_all_the_same",
     "test_of_two_writers_one_wins",
     "test_what_is_no_list_is_refused",
+    "test_bytes_raise_nothing_but_errors",
+    "test_a_slow_disk_holds_up_no_reader",
+    "test_what_is_read_besides",
 )
 PLAIN_NAMES = (
     "test_none_of_these_is_lost",
@@ -76,6 +89,7 @@ PLAIN_NAMES = (
     "test_a_reader_lags_behind",
     "test_dash_stands_for_nothing",
     "test_standalone",
+    "test_it_deletes_nothing_but_logs_are_still_compacted",
     "test_untold",
 )
 

@@ -1,14 +1,18 @@
-"""The structure keeps what it was given: how many hops requests make, how large the writer's classes are."""
+"""The structure stays as good as it is: hops of requests, sizes of the writer's classes, documented state."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.layering import PACKAGES
+from tests.sources import python_files
+from tests.structure.fields import raising_methods, undocumented_fields
 from tests.structure.hops import ROOT
 
 pytestmark = pytest.mark.xdist_group("structure")
@@ -40,9 +44,42 @@ def test_hops_of_a_request_stay_within_their_bounds(measured: dict[str, Any], tr
     assert hops["files"] <= files_max
 
 
+def test_no_program_has_more_than_600_lines() -> None:
+    files = python_files(ROOT, [*PACKAGES, "tests", "benchmarks", "examples"])
+    lines = {str(path.relative_to(ROOT)): path.read_text().count("\n") for path in files}
+    assert {path: count for path, count in lines.items() if count > 600 and not path.endswith("_pb2.py")} == {}
+
+
 def test_classes_of_the_writer_stay_small(measured: dict[str, Any]) -> None:
     rows = measured["sizes"]
     assert int(rows["methods of LedgerWriter"]) <= 20
     assert int(rows["methods of WriterCore"]) <= 25
     for path in ("bkspark/core/writer.py", "bkspark/ledger/writer.py"):
         assert len((ROOT / path).read_text().splitlines()) <= 600
+
+
+def test_every_field_of_state_is_documented() -> None:
+    assert undocumented_fields(ROOT, PACKAGES) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("self._a = 0", ["_a"]),
+        ("self._a = 0\n        'What it is.'", []),
+        ("self._b = {}", ["_a", "_b"]),
+        ("self._b = dict(given)", ["_a"]),
+    ],
+)
+def test_undocumented_state_is_found(tmp_path: Path, body: str, found: list[str]) -> None:
+    made = "" if "self._a" in body else "        self._a = 1\n"
+    text = f"class C:\n    def __init__(self, given):\n{made}        {body}\n\n    def go(self):\n        self._a = 2\n"
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "module.py").write_text(text)
+    names = [line.rpartition(".")[2] for line in undocumented_fields(tmp_path, ["package"])]
+    assert names == found
+
+
+def test_methods_do_more_than_raise() -> None:
+    """A method that only raises shows that its class has an interface which is not its own."""
+    assert raising_methods(ROOT, PACKAGES) == []

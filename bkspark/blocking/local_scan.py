@@ -22,6 +22,7 @@ class LocalScan:
     def __init__(self, addresses: Mapping[str, tuple[str, int]], options: NetOptions) -> None:
         """`addresses`: (host, port) of bookies, by id."""
         self._bookies: dict[str, LocalBookie] = {}
+        """Bookies on this host, by id. Filled at the start."""
         if options.local_reads:
             for bookie, (host, port) in addresses.items():
                 address = address_on_this_host(host, port)

@@ -52,7 +52,9 @@ class NetworkScan:
         self._addresses = addresses
         self._options = options
         self._connections: dict[str, _Connection] = {}
+        """Open connections, by bookie."""
         self._failed: set[str] = set()
+        """Bookies that failed; they are not asked again. Only grows."""
         self._speeds = ReadSpeeds()
 
     def read(
@@ -126,9 +128,12 @@ class _Connection:
         self._speeds = speeds
         self._options = options
         self._socket: socket.socket | None = None
+        """None before `connect` and after `close`."""
         self._buffer = bytearray(LENGTH_BYTES)
+        """Where a frame is received; replaced by a larger one where needed."""
         self._memory = ReusedMemory()
         self._next_id = 0
+        """The id of the last request. Only grows."""
 
     def open(self, address: tuple[str, int]) -> None:
         """Connect. Raises OSError."""

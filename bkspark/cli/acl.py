@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _PROGRESS_S = 2.0
 _HELP = {
     "check": "say which nodes other clients may change; exit code 1 if there are any",
-    "close": "close every node to all but this client's identity, as zkEnableSecurity=true does for new nodes",
+    "close": "close every node to all except this client's identity, as zkEnableSecurity=true does for new nodes",
     "open": "open every node to all clients again",
 }
 

@@ -56,6 +56,7 @@ class BookieHttpAccess:
         self._token = ""
         self._tls = tls
         self._context: ssl.SSLContext | None = None
+        """None before the first call with TLS. Set once."""
         if token_file:
             from bkspark.security.access_file import read_token
 

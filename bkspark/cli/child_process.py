@@ -40,6 +40,7 @@ class ChildProcess:
         self.name = name
         self.log_path = log_path
         self._unread = b""
+        """Output after the last line that was returned."""
         with open(log_path, "ab", opener=private_files.opener) as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(

@@ -87,6 +87,7 @@ class BookieProcess:
         self.port = port
         self.directory = directory
         self.id = f"{HOST}:{port}"
+        """Its bookie id; with port 0 known once it has started."""
         self._settings = {
             "bookiePort": str(port),
             "advertisedAddress": HOST,
@@ -100,6 +101,7 @@ class BookieProcess:
         }
         self._python_options = python_options
         self._process: ChildProcess | None = None
+        """The last run; None before the first."""
 
     @property
     def pid(self) -> int:
@@ -186,12 +188,16 @@ class ClusterProcess:
         self._zookeeper_jaas = zookeeper_jaas
         self._is_temporary = directory is None
         self.directory = directory.absolute() if directory is not None else Path()
+        """Where everything is; a temporary one is made by `start`."""
         self._bookie_count = bookie_count
         self._wanted_zookeeper_port = zookeeper_port
         self._settings = dict(settings or {})
         self._lock: IO[str] | None = None
+        """Keeps other processes out of the directory; None before `start` and after the end."""
         self.zookeeper: ZooKeeperProcess | None = None
+        """None before `start`."""
         self.bookies: list[BookieProcess] = []
+        """Empty before `start`."""
 
     @property
     def uri(self) -> str:

@@ -22,7 +22,9 @@ class Interruption:
 
     def __init__(self) -> None:
         self.happened = False
+        """Whether a signal came. Set once."""
         self._previous: dict[signal.Signals, Any] = {}
+        """The handlers that are restored."""
 
     def __enter__(self) -> Interruption:
         # Python lets only the main thread set handlers; a caller in another one keeps its own.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from bkspark.cli.arguments import ledger_password
@@ -15,7 +15,7 @@ from bkspark.errors import BookKeeperError, ConfigurationError
 if TYPE_CHECKING:
     import numpy as np
 
-    from bkspark.core.metadata import LedgerMetadata
+    from bkspark.core.metadata import Fragment, LedgerMetadata
     from bkspark.entries import EntryBatch
     from bkspark.ledger import Cluster
     from bkspark.ledger.context import ClientContext
@@ -65,21 +65,23 @@ async def _located(client: Cluster, ledger_id: int, password: bytes) -> list[dic
     states = await context.registry.states()
     metadata = stored.metadata
     own = password if metadata.password is None else metadata.password
-    fragments = [(*each, False) for each in await _settled(context, ledger_id, metadata, own)]
-    copies = []
-    for fragment, end_entry, _ in fragments:
-        for slot, bookie in enumerate(fragment.bookies):
-            copies.append(_copy(context, ledger_id, metadata, own, fragment, end_entry, slot, states.get(bookie)))
-    return list(await asyncio.gather(*copies))
+    copies = [
+        _Copy(context, ledger_id, metadata, own, fragment, end_entry, slot)
+        for fragment, end_entry in await _settled(context, ledger_id, metadata, own)
+        for slot in range(len(fragment.bookies))
+    ]
+    return list(await asyncio.gather(*(copy.record(states.get(copy.bookie)) for copy in copies)))
 
 
-async def _settled(context: ClientContext, ledger_id: int, metadata: LedgerMetadata, password: bytes) -> list[Any]:
+async def _settled(
+    context: ClientContext, ledger_id: int, metadata: LedgerMetadata, password: bytes
+) -> list[tuple[Fragment, int]]:
     """Return fragments with the entry after the last that is known to be confirmed."""
     from bkspark.core.copies import settled_fragments
     from bkspark.ledger.reader import last_entries
     from bkspark.wire.digest import EntryDigest
 
-    found: list[Any] = list(settled_fragments(metadata))
+    found = list(settled_fragments(metadata))
     if not metadata.is_closed:
         digest = EntryDigest(metadata.digest, password, metadata.lac_bounds)
         try:
@@ -90,56 +92,55 @@ async def _settled(context: ClientContext, ledger_id: int, metadata: LedgerMetad
     return found
 
 
-async def _copy(
-    context: ClientContext,
-    ledger_id: int,
-    metadata: LedgerMetadata,
-    password: bytes,
-    fragment: Any,
-    end_entry: int,
-    slot: int,
-    state: str | None,
-) -> dict[str, Any]:
-    bookie, expected, missing = fragment.bookies[slot], 0, 0
-    named: list[int] = []
-    problem = None
-    try:
-        async for ids, holes in _holes(context, ledger_id, metadata, password, fragment, end_entry, slot):
-            expected += len(ids)
-            missing += len(holes)
-            named += holes[: MISSING_NAMED_MAX - len(named)].tolist()
-    except BookKeeperError as error:
-        problem = str(error)
-    return {
-        "first_entry": fragment.first_entry,
-        "last_entry": end_entry - 1,
-        "bookie": bookie,
-        "state": state or "unknown",
-        "expected": expected,
-        "missing": missing,
-        "missing_entries": named,
-        "problem": problem,
-    }
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """The copy of a fragment that one slot must hold. `end_entry`: the entry after its last one."""
 
+    context: ClientContext
+    ledger_id: int
+    metadata: LedgerMetadata
+    password: bytes
+    fragment: Fragment
+    end_entry: int
+    slot: int
 
-async def _holes(
-    context: ClientContext,
-    ledger_id: int,
-    metadata: LedgerMetadata,
-    password: bytes,
-    fragment: Any,
-    end_entry: int,
-    slot: int,
-) -> AsyncIterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield (entries that a slot must hold, those that are missing or damaged there), a window at a time."""
-    from bkspark.core.copies import stored_entries
-    from bkspark.ledger.stored import ReplicaReader
+    @property
+    def bookie(self) -> str:
+        return self.fragment.bookies[self.slot]
 
-    reader = ReplicaReader(context, ledger_id, metadata, password)
-    for first in range(fragment.first_entry, end_entry, WINDOW_ENTRIES):
-        window = replace(fragment, first_entry=first)
-        ids = stored_entries(window, min(first + WINDOW_ENTRIES, end_entry), slot, metadata.write_quorum)
-        yield ids, await reader.missing(fragment.bookies[slot], ids)
+    async def record(self, state: str | None) -> dict[str, Any]:
+        """Return what the command prints of it; `state`: that of its bookie."""
+        expected, missing = 0, 0
+        named: list[int] = []
+        problem = None
+        try:
+            async for ids, holes in self.holes():
+                expected += len(ids)
+                missing += len(holes)
+                named += holes[: MISSING_NAMED_MAX - len(named)].tolist()
+        except BookKeeperError as error:
+            problem = str(error)
+        return {
+            "first_entry": self.fragment.first_entry,
+            "last_entry": self.end_entry - 1,
+            "bookie": self.bookie,
+            "state": state or "unknown",
+            "expected": expected,
+            "missing": missing,
+            "missing_entries": named,
+            "problem": problem,
+        }
+
+    async def holes(self) -> AsyncIterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield (entries that the slot must hold, those that are missing or damaged there), a window at a time."""
+        from bkspark.core.copies import stored_entries
+        from bkspark.ledger.stored import ReplicaReader
+
+        reader = ReplicaReader(self.context, self.ledger_id, self.metadata, self.password)
+        for first in range(self.fragment.first_entry, self.end_entry, WINDOW_ENTRIES):
+            window, end = replace(self.fragment, first_entry=first), min(first + WINDOW_ENTRIES, self.end_entry)
+            ids = stored_entries(window, end, self.slot, self.metadata.write_quorum)
+            yield ids, await reader.missing(self.bookie, ids)
 
 
 async def copies_at(
@@ -175,8 +176,8 @@ async def copies_at(
     for fragment, end_entry in await _settled(context, ledger_id, metadata, own):
         if bookie not in fragment.bookies:
             continue
-        slot = fragment.bookies.index(bookie)
-        async for ids, holes in _holes(context, ledger_id, metadata, own, fragment, end_entry, slot):
+        copy = _Copy(context, ledger_id, metadata, own, fragment, end_entry, fragment.bookies.index(bookie))
+        async for ids, holes in copy.holes():
             held = [id for id in ids.tolist() if id >= first and (last is None or id <= last)]
             gone = set(holes.tolist())
             for begin, end in _runs([id for id in held if id not in gone]):

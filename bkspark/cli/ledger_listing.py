@@ -136,6 +136,7 @@ class _JsonOutput:
 
     def __init__(self) -> None:
         self._before = '{"ledgers": ['
+        """What is printed before the next rows."""
 
     def add(self, rows: Sequence[Any]) -> None:
         if rows:
@@ -154,7 +155,9 @@ class _TableOutput:
 
     def __init__(self) -> None:
         self._rows: list[Sequence[Any]] = []
+        """Rows that are not printed; at most TABLE_ROWS."""
         self._is_begun = False
+        """Whether a table was printed."""
 
     def add(self, rows: Sequence[Any]) -> None:
         for each in rows:

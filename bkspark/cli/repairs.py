@@ -149,8 +149,11 @@ class _Repairs:
         self.plans = plans
         self.is_enabled = is_enabled
         self.running: dict[int, tuple[str, Repairing]] = {}
+        """What each worker repairs, by ledger."""
         self.postponed: dict[int, tuple[str, Postponed]] = {}
+        """What each worker has postponed, by ledger."""
         self.locked: set[int] = set()
+        """Ledgers that some worker has locked."""
 
     def why(self, missing: tuple[str, ...]) -> str:
         """Return why the copies at these bookies are missing."""

@@ -87,10 +87,15 @@ class Shell:
 
     main: Callable[[Sequence[str]], int]
     uri: str | None = None
+    """The metadata URI that was given; None: the configuration has it."""
     configuration: Path | None = None
+    """The file that was given."""
     id_format: str = "long"
+    """How ledger ids are written: "long", "hex" or "uuid"."""
     entry_format: str = "string"
+    """How entries are written: "string" or "hex"."""
     values: dict[str, str] = field(default_factory=dict)
+    """The configuration's keys."""
 
     def cluster(self, *words: object) -> int:
         """Run a command of `bkspark` on the cluster; return its exit code."""

@@ -56,7 +56,9 @@ class SparkJob:
         self._client_config = client_config
         self._log_path = log_path
         self._folder = Path()
+        """The folder of the run; made when it is entered."""
         self._process: ChildProcess | None = None
+        """The run; None before it is entered."""
 
     def __enter__(self) -> SparkJob:
         self._folder = Path(tempfile.mkdtemp(prefix="bkspark-job-"))

@@ -152,6 +152,7 @@ class _Before:
     """Counters at the last look."""
 
     at_s: float
+    """When it was."""
     adds: float
     bytes: float
     reads: float
@@ -162,18 +163,27 @@ class Watch:
     """Looks at a cluster again and again; rates are those since the last look."""
 
     client: Client
+    """The cluster. Constant."""
     arguments: argparse.Namespace
+    """The command line. Constant."""
     view: TopView | None = None
+    """What was seen last; None: nothing yet."""
     _http: BookieHttpAccess = field(init=False)
     _before: dict[str, _Before] = field(default_factory=dict)
+    """Counters of each bookie at the last look."""
     _ids: list[int] = field(default_factory=list)
+    """The newest ledgers when they were last listed."""
     _older_ledgers: int = 0
+    """How many others there were."""
     _listed_at_s: float = float("-inf")
+    """When they were listed."""
 
     def __post_init__(self) -> None:
         self._http = http_access(self.arguments)
+        """Asks bookies' HTTP servers. Constant."""
 
     _ledgers_before: dict[int, tuple[float, int, int]] = field(default_factory=dict)
+    """When each ledger was last looked at, its last entry and its length."""
 
     async def look_often(self, interval_s: float) -> None:
         """Look for ever. While the metadata store does not answer, the last view is shown, and says so."""

@@ -113,6 +113,7 @@ class ZooKeeperProcess:
         if jaas_file is not None:
             self._settings.setdefault("authProvider.sasl", _SASL_PROVIDER)
         self._child: ChildProcess | None = None
+        """The process; None before `start`."""
 
     @property
     def pid(self) -> int:

@@ -10,7 +10,7 @@ before the second where both cannot be kept:
 
 `choose_ensemble` gives every write set that many racks and hosts if any ensemble does, otherwise as many as it can;
 `choose_replacements` keeps this for as many write sets as any choice can. Both are searches with a named limit, exact
-for all but large ensembles over many unequal racks and hosts.
+except for large ensembles over many unequal racks and hosts.
 
 The random source is an argument, so that a seed determines the result. Without racks, and with one bookie a host, every
 bookie is as likely as any other.

@@ -20,10 +20,15 @@ class Quarantine:
     """The failures of every bookie; times are those of the events, in nanoseconds."""
 
     failures_max: int
+    """This many failures within the window bring a bookie into quarantine. Constant."""
     window_ns: int
+    """How long a failure counts. Constant."""
     quarantine_ns: int
+    """How long a quarantine lasts. Constant."""
     _failures: dict[str, list[int]] = field(default_factory=dict)
+    """When a bookie failed, for bookies that are not in quarantine; fewer than `failures_max` each."""
     _until: dict[str, int] = field(default_factory=dict)
+    """When the quarantine of a bookie ends. Past ones are removed by `members`."""
 
     def on_failure(self, bookie: str, now_ns: int) -> None:
         """Count a failure of a bookie; those in quarantine are not counted."""

@@ -134,7 +134,7 @@ class GroupRead:
         return self._asked > 0
 
     def next_replica(self) -> str | None:
-        """Return the bookie to ask for `missing`, besides those that still owe an answer; None: all were asked."""
+        """Return the next bookie to ask for `missing`; others may still owe an answer. None: all were asked."""
         if self._asked == len(self._replicas):
             return None
         self._asked += 1

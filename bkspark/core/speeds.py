@@ -38,8 +38,11 @@ class _Speed:
     """The speed of one bookie, seconds a byte, as of `at_s`, from a number of answers."""
 
     seconds_per_byte: float
+    """A moving mean, changed by each answer."""
     at_s: float
+    """When it was last changed."""
     answers: int = 1
+    """How many answers it is made of."""
 
 
 @dataclass(slots=True)

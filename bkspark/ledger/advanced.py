@@ -13,6 +13,7 @@ from bkspark.core.metadata import LedgerMetadata
 from bkspark.entries import EntryBatch, as_batch
 from bkspark.errors import BookKeeperError, DuplicateEntryId, LedgerClosed, TooManyRequests
 from bkspark.ledger import arguments
+from bkspark.ledger.closing import ClosedAtExit
 from bkspark.ledger.writer import LedgerWriter
 from bkspark.tasks import fail
 
@@ -26,9 +27,13 @@ class _Held:
     """Submitted entries, until the writer has taken them."""
 
     first_entry: int
+    """The id of its first entry, which the caller has chosen."""
     batch: EntryBatch
+    """The entries."""
     result: asyncio.Future[int]
+    """The caller's: the last id once all are acknowledged, or the error."""
     is_taken: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the writer has the entries, or when they failed."""
 
     @property
     def end_entry(self) -> int:
@@ -40,7 +45,7 @@ class _Held:
         self.is_taken.set()
 
 
-class AdvancedLedgerWriter:
+class AdvancedLedgerWriter(ClosedAtExit):
     """Appends to one open ledger under the caller's entry ids, in any order.
 
     Ids are dense: an entry is acknowledged when it is durable and every id below it is acknowledged, so a gap holds
@@ -169,15 +174,6 @@ class AdvancedLedgerWriter:
     def abandon(self) -> None:
         """Stop without closing the ledger; everything not acknowledged ends with an error."""
         self._writer.abandon()
-
-    async def __aenter__(self) -> AdvancedLedgerWriter:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            await self.close()
-        else:
-            self.abandon()
 
     # ---- ids ----
 

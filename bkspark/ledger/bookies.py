@@ -61,12 +61,17 @@ class BookieWatcher:
             options.quarantine_failures, int(options.quarantine_window_s * 1e9), int(options.quarantine_s * 1e9)
         )
         self._watching: asyncio.Task[None] | None = None
-        # None: to be read. The numbers show whether a change was reported while it was being read.
+        """Sets the watches, once; replaced by the next caller when it failed. None before the first call."""
         self._writable: frozenset[str] | None = None
+        """The writable bookies; None: to be read. Cleared by every change that is reported."""
         self._writable_changes = 0
+        """How many changes were reported. What was read is kept only if the number is the same afterwards."""
         self._racks: RackMap | None = None
+        """The racks of bookies; None: to be read. Cleared by every change that is reported."""
         self._racks_changes = 0
+        """As `_writable_changes`, for racks."""
         self._racks_before = RackMap()
+        """The racks that were read last; they serve where reading them fails."""
 
     async def candidates(self, ensemble_size: int) -> Candidates:
         """Return the bookies to choose a new ensemble from, as last reported by the watches; read again if too few.

@@ -130,9 +130,14 @@ class Cluster:
         self._zookeeper = zookeeper
         self._encryption = encryption
         self._tree = tree
+        """The connection to the metadata store: given, or opened by the first call that needs it; None after
+        `close`."""
         self._context: ClientContext | None = None
+        """What clients of ledgers share; None before the first call that needs it, and after `close`."""
         self._connecting = asyncio.Lock()
+        """Held while `_context` is made, so that it is made once."""
         self._is_closed = False
+        """Whether `close` was called. Set once."""
 
     # ---- connecting ----
 

@@ -108,8 +108,11 @@ class LedgerOpener:
         self._ledger_id = ledger_id
         self._custom_metadata = custom_metadata
         self._entries: EntryOpener | None = None
+        """Opens entries; None in a clear ledger and without the key. Set once, by the first entries."""
         self._sealed_with: str | None = None
+        """The id of the key that is missing here; None when it is not missing. Set once."""
         self._is_ready = False
+        """Whether the key was looked for. Set once."""
 
     def check(self) -> None:
         """Raise if entries could not be opened.

@@ -23,9 +23,12 @@ class Patience:
     def __init__(self, limit_s: float, now: Callable[[], float]) -> None:
         self.limit_s = limit_s
         self._is_over = False
+        """Whether one part has given up; then no part waits any more. Set once."""
         self._now = now
         self._since: float | None = None
+        """When the failures that are still going on began; None after a success."""
         self._pause_s = PAUSE_S_MIN
+        """How long the next pause is: doubled by each failure, back to the least by a success."""
 
     def exhaust(self) -> None:
         """Use up the time: the next failure is the last."""

@@ -48,11 +48,12 @@ class RangeReader:
         self._metadata = metadata
         self._digest = digest
         self._preferred = preferred
+        """The bookie that is asked first; None: spread over replicas. Replaced by one that answers when it does not."""
         self._replicas = ReplicaReads(
             pool, ledger_id, digest, AdaptiveReadSize(BATCH_BYTES, SINGLES_MAX, SINGLES_FIRST)
         )
-        # Approximate bytes of an entry; 0: not known yet.
         self._entry_bytes = mean_entry_bytes(metadata)
+        """Approximate bytes of an entry; 0: not known yet."""
 
     def read_span(self, span: EntrySpan, bytes_max: int) -> Coroutine[Any, Any, EntryBatch]:
         """Return, when awaited, the entries of the span, at least the first: all, or about `bytes_max` of them.

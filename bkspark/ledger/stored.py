@@ -35,9 +35,13 @@ class _Piece:
     """Frames in flight to one target; `waiting[i]`: entry ids[i] is not acknowledged."""
 
     ids: np.ndarray
+    """The entry ids. Constant."""
     waiting: np.ndarray
+    """Whether entry ids[i] is not acknowledged. Cleared by replies."""
     frames: bytes
+    """The frames of all entries, back to back. Constant."""
     bounds: np.ndarray
+    """Where the frame of entry ids[i] begins and ends. Constant."""
 
 
 class ReplicaWriter:
@@ -49,10 +53,15 @@ class ReplicaWriter:
         self._ledger_id = ledger_id
         self._connection_index = connection_index
         self._channel: BookieChannel | None = None
+        """The connection; None before the first piece and after the end. Set by `connect`, cleared by `close`."""
         self._pieces: list[_Piece] = []
+        """What is in flight, oldest first; a piece leaves when all of it is acknowledged."""
         self._error: BookKeeperError | None = None
+        """The first error; nothing is sent after it. Set once."""
         self._changed = asyncio.Event()
+        """Set by every reply and error, for callers that wait for room."""
         self._resending: set[asyncio.TimerHandle] = set()
+        """Timers of entries that the bookie was too busy for."""
 
     async def connect(self) -> None:
         """Connect; `close` undoes it. Raises BookieUnavailable."""

@@ -14,21 +14,24 @@ from bkspark.core.writer import WriterCore
 from bkspark.core.writer_options import WriterOptions
 from bkspark.entries import EntryBatch, as_batch
 from bkspark.ledger import arguments
+from bkspark.ledger.closing import ClosedAtExit
 from bkspark.ledger.context import ClientContext
 from bkspark.ledger.explicit_lac import send_explicit_lac
 from bkspark.ledger.ticket_lock import Singles, Ticket, TicketLock
 from bkspark.ledger.writer_run import WriterRun
 from bkspark.wire.adds import AddFlags, AddSealer, WireProtocol
 from bkspark.wire.digest import EntryDigest, SealedEntries, master_key
-from bkspark.wire.encrypted_entries import TAG_BYTES, EntrySealer
+from bkspark.wire.encrypted_entries import EntrySealer
 from bkspark.wire.v3_context import encode_context
 
 PIECE_ENTRIES_MAX = 1024
 PIECE_BYTES_MAX = 512 * 1024
 """A batch is sent in pieces, so that bookies journal the first while the next is sealed."""
+NO_SPAN: tuple[tracing.AppendSpan | None, bytes] = (None, b"")
+"""What `_begin_span` returns while tracing is off."""
 
 
-class LedgerWriter:
+class LedgerWriter(ClosedAtExit):
     """Appends to one open ledger; the only writer it has.
 
     An entry is acknowledged when Qa bookies hold it durably and all entries before it are acknowledged. After an error
@@ -53,13 +56,9 @@ class LedgerWriter:
         """The decisions; recovery looks at its fragments."""
         self._sealed_lac = sealed_lac
         """The LAC that all entries carry, in a recovery; None: the current LAC. Constant."""
-        self._encryption = encryption
-        """Encrypts payloads before they are sealed into envelopes; None in clear ledgers, and in a recovery, which
-        copies entries as they are stored. Constant."""
-        self._sealer = AddSealer(pool.protocol, digest, key, pool.txn_ids, flags)
-        """Makes the frames of adds. Constant."""
-        added_bytes = 0 if encryption is None else TAG_BYTES
-        self.entry_bytes_max = self._sealer.entry_bytes_max(pool.options.frame_bytes_max) - added_bytes
+        self._sealer = AddSealer(pool.protocol, digest, key, pool.txn_ids, flags, encryption)
+        """Makes the frames of adds. Constant. A recovery does not encrypt: it copies entries as they are stored."""
+        self.entry_bytes_max = self._sealer.entry_bytes_max(pool.options.frame_bytes_max)
         """The largest entry that is accepted: its frames fit into nettyMaxFrameSizeBytes. Constant."""
         channel = pool.channel if self._sealer.protocol is WireProtocol.V2 else pool.v3_channel
         connect = partial(channel, connection_index=connection_index)
@@ -136,17 +135,14 @@ class LedgerWriter:
 
     def _send_single(self, data: bytes) -> asyncio.Future[int]:
         """Send one entry while nothing else is in flight; return a future of its id."""
-        core, entry_id = self.core, self.core.pending.next_entry
+        core, sealer, entry_id = self.core, self._sealer, self.core.pending.next_entry
         lac = core.lac if self._sealed_lac is None else self._sealed_lac
-        if self._encryption is not None:
-            core.check_open()  # an id that is not sent is not sealed: the next call has the same one
-            data = self._encryption.seal_single(data, entry_id)
-        if tracing.tracer is None:
-            self._send(self._sealer.seal_single(data, core.ledger_id, entry_id, lac, core.length), len(data))
-        else:
-            span, context = self._begin_span(entry_id, 1, len(data))
-            sealed = self._sealer.seal_single(data, core.ledger_id, entry_id, lac, core.length, context)
-            self._send(sealed, len(data), span)
+        if sealer.added_bytes:
+            core.check_open()  # an id that is not sent is not encrypted: the next call has the same one
+        size = len(data) + sealer.added_bytes
+        span, context = NO_SPAN if tracing.tracer is None else self._begin_span(entry_id, 1, size)
+        sealed = sealer.seal_single(data, core.ledger_id, entry_id, lac, core.length, context)
+        self._send(sealed, size, span)
         return self._window.wait_for(entry_id)
 
     async def append_many(self, entries: Any) -> int:
@@ -180,26 +176,25 @@ class LedgerWriter:
         return self._lock.take()
 
     async def _send_in_turn(self, batch: EntryBatch, length_before: int | None) -> asyncio.Future[int]:
-        core, window = self.core, self._window
+        core, window, added_bytes = self.core, self._window, self._sealer.added_bytes
         for piece in batch.split(PIECE_ENTRIES_MAX, PIECE_BYTES_MAX):
             await window.wait_for_room()
             if length_before is not None:
                 core.length = length_before
                 length_before = length_before + piece.payload_bytes
             numbered = EntryBatch(piece.buffer, piece.offsets, core.ledger_id, core.pending.next_entry)
-            if self._encryption is not None:
+            if added_bytes:
                 core.check_open()  # as in `_send_single`
-                numbered = self._encryption.seal(numbered)
             lac = core.lac if self._sealed_lac is None else self._sealed_lac
-            span, context = None, b""
-            if tracing.tracer is not None:
-                span, context = self._begin_span(numbered.first_entry, len(numbered), numbered.payload_bytes)
-            self._send(self._sealer.seal(numbered, lac, core.length, context), numbered.payload_bytes, span)
+            entries, size = len(numbered), numbered.payload_bytes + added_bytes * len(numbered)
+            is_traced = tracing.tracer is not None
+            span, context = self._begin_span(numbered.first_entry, entries, size) if is_traced else NO_SPAN
+            self._send(self._sealer.seal(numbered, lac, core.length, context), size, span)
         return window.wait_for(core.pending.next_entry - 1)
 
-    def _begin_span(self, first_entry: int, entries: int, payload_bytes: int) -> tuple[tracing.AppendSpan, bytes]:
+    def _begin_span(self, first_entry: int, entries: int, size: int) -> tuple[tracing.AppendSpan | None, bytes]:
         """Return the span of entries that are about to be sent, and what their requests carry of it."""
-        facts = {"ledger": self.ledger_id, "first_entry": first_entry, "entries": entries, "bytes": payload_bytes}
+        facts = {"ledger": self.ledger_id, "first_entry": first_entry, "entries": entries, "bytes": size}
         span = tracing.AppendSpan(facts)
         return span, encode_context(tracing.TRACEPARENT, span.place) if span.place else b""
 
@@ -266,12 +261,3 @@ class LedgerWriter:
         why = f"the writer of ledger {self.ledger_id} went away"
         self.run.perform(self.core.give_up(writer_errors.client_closed(self.ledger_id, self.core.lac, why)))
         self.run.stop()
-
-    async def __aenter__(self) -> LedgerWriter:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            await self.close()
-        else:
-            self.abandon()

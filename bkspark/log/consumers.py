@@ -126,6 +126,7 @@ class ConsumerRegistration:
         self._store = store
         self._log = log
         self._consumer = consumer
+        """The registration as last written or read here. Replaced by `move`."""
 
     @property
     def position(self) -> Position:

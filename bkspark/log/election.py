@@ -45,7 +45,9 @@ class Election:
         self._identity = identity.encode()
         self._token = uuid.uuid4().hex
         self._node: str | None = None
+        """This contender's place in the queue; None before it has one, and after it resigned."""
         self._stop_watching: Callback | None = None
+        """Ends the watch of the contender before this one; None when there is no watch."""
         tree.on_session_expired(self.lost.set)
 
     @property

@@ -91,6 +91,7 @@ class ExpiryTimer:
     def __init__(self, make: Callable[[], Awaitable[Expiry]]) -> None:
         self._make = make
         self._last_s: float | None = None
+        """When the last removal began; None before the first one."""
 
     async def tick(self) -> None:
         """Remove what has expired, if that was not tried lately."""

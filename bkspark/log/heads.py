@@ -389,6 +389,7 @@ class _Attempt(Generic[T]):
         self._even_if_deleted = even_if_deleted
         self._token = new_token()
         self.results: dict[int, T] = {}
+        """The results of writes whose answer was lost, by the version that they were made on."""
 
     async def run(self) -> T:
         stored = await self._heads.read(self._name, even_if_deleted=self._even_if_deleted)

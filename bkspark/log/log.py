@@ -69,6 +69,7 @@ class Log:
         self._cluster = cluster
         self._name = check_log_name(name)
         self._opened: LogStore | None = None
+        """The store of logs; None before the first call. Set once."""
         self._expiry_timer = ExpiryTimer(self._expiry)
 
     @property

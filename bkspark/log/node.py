@@ -23,6 +23,7 @@ class NodeMembers:
         self._path = path
         self._what = what
         self._taken = {"version"}
+        """Names of the members that were taken; `end` refuses others."""
         try:
             members = json.loads(data.decode("utf-8"))
         except (ValueError, RecursionError):

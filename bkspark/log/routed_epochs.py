@@ -52,6 +52,7 @@ class RoutedCommitter:
         self._owner_id = owner_id
         self._limits = limits
         self._shared: OrderedDict[str, SharedLedger] = OrderedDict()
+        """The shared ledger of each log, the one used longest ago first. `_close_above` bounds it."""
 
     async def append(self, parts: Sequence[RoutedOutput], publisher: Publisher) -> bool:
         """Publish an epoch at the ends of its logs; return False if its publisher had published it, or a later one.

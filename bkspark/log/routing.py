@@ -229,7 +229,10 @@ class _Commit:
         self._token = new_token()
         self._path = _record_path(owner_id if publisher is None else publisher.name)
         self._prepared: dict[str, _Prepared] = {}
+        """The parts whose operations are ready, by log. A log that has changed meanwhile is taken out and prepared
+        again."""
         self._is_uncertain = False
+        """Whether the answer to a write was lost: then it may have taken effect. Set once."""
 
     async def run(self) -> bool:
         """Return whether this commit published; see `RoutedCommits.publish`."""

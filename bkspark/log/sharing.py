@@ -52,8 +52,11 @@ class SharedLedger:
         self.options = options
         self._limits = limits
         self._writer: LedgerWriter | None = None
+        """The writer of the ledger; None when there is no ledger: the next write makes one."""
         self._since_s = 0.0
+        """When the ledger was made, by the event loop's clock."""
         self._is_published = False
+        """Whether an epoch of the ledger is published: then its end must be recorded. Cleared with each new ledger."""
 
     @property
     def ledger_id(self) -> int | None:

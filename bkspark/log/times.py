@@ -260,7 +260,9 @@ class Timeline:
         self.marks = ascending(marks)
         self._unrecorded = unrecorded
         self._places = [mark.place for mark in self.marks]
+        """The places of the marks, for look-ups. Constant."""
         self._times = [mark.ms for mark in self.marks]
+        """Their times. Constant."""
 
     def first_at(self, ms: int) -> Place | None:
         """Return the place of the first entry at a time or later; None if all entries are earlier."""
@@ -302,8 +304,11 @@ class OpenTimes:
 
     def __init__(self) -> None:
         self._marks: list[Mark] = []
+        """The marks, ascending. Joined when there are more than OPEN_MARKS_MAX."""
         self._until = 0
+        """The first entry that is not noted."""
         self._recorded = 0
+        """What `_until` was when the times were last written beside the log."""
 
     def note(self, entry_id: int, end_entry: int, ms: int) -> None:
         """Note that the entries [entry_id, end_entry) are written at a time."""

@@ -23,9 +23,13 @@ class LogWatch:
         self._name = name
         self._callback = callback
         self._ends: list[Callback] = []
+        """End the watches that were set."""
         self._tasks: set[asyncio.Task[Any]] = set()
+        """The one task that sets the watch of the delta, or nothing."""
         self._follows_delta = False
+        """Whether the delta is watched: from the first routed commit on."""
         self._is_ended = False
+        """Whether `end` was called. Set once."""
 
     async def begin(self, *, is_routed: bool) -> None:
         """Watch from now on; `is_routed`: the log has a delta."""

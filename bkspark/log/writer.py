@@ -24,6 +24,7 @@ from bkspark.entries import EntryBatch, as_batch
 from bkspark.errors import BookKeeperError, ConfigurationError, LedgerClosed, LedgerFenced, NoSuchLedger
 from bkspark.ids import LEDGER_ID_MAX
 from bkspark.ledger import Cluster, LedgerWriter, arguments
+from bkspark.ledger.closing import ClosedAtExit
 from bkspark.ledger.ledger_types import parse_ledger_type
 from bkspark.ledger.ticket_lock import Singles, Ticket, TicketLock
 from bkspark.log.expiry import Expiry, ExpiryTimer
@@ -155,12 +156,16 @@ class _Current:
     """The ledger being written, its place, when it was taken (the event loop's clock), and its times."""
 
     ordinal: int
+    """Its place in the log."""
     ledger: LedgerWriter
+    """Its writer."""
     since_s: float
+    """When it was taken, by the event loop's clock."""
     times: OpenTimes
+    """When entries were appended to it."""
 
 
-class LogWriter:
+class LogWriter(ClosedAtExit):
     """The log's writer until it is closed or another process opens the log. Get one by `Log.open_for_writing`."""
 
     def __init__(
@@ -172,23 +177,34 @@ class LogWriter:
         self._options = options
         self._limits = limits
         self._token = new_token()
+        """Marks in the log's head that this writer has the log. Constant."""
         self._current: _Current | None = None
+        """The ledger being written; None until the next append makes one, and after the end. Set by `open` and `_roll`,
+        taken away by `_look`, `close` and `abandon`."""
         self._entry_bytes_max = 0
-        # Ledgers closed since they were last recorded in the head.
+        """The largest entry that is accepted; the same for all ledgers of the log. Set by `open`."""
         self._closed: list[tuple[int, SegmentFacts]] = []
+        """Ledgers closed since they were last recorded in the head. Emptied by each write of the head."""
         self._error: BookKeeperError | None = None
-        # Entries that `append` gathers, until something is submitted after them.
+        """Why the writer ended; None while it works. Set by a failure, `close` or `abandon`; never cleared."""
         self._singles: Singles[PositionRange] | None = None
-        # One submission, roll or check of the log at a time; waiting for acknowledgements does not hold it.
+        """Entries that `append` gathers, until something is submitted after them."""
         self._lock = TicketLock()
-        # The last change of the ledger being written. It is not cancelled with the call that needed it.
+        """One submission, roll or check of the log at a time; waiting for acknowledgements does not hold it."""
         self._change: asyncio.Task[Any] | None = None
+        """The last change of the ledger being written. It is not cancelled with the call that needed it."""
         self._is_stale = False
+        """Whether the log has changed since it was last read. Set by the watch, cleared by `_look`."""
         self._is_closed = False
+        """Whether `close` or `abandon` was called. Set once."""
         self._unwatch: Callback | None = None
+        """Ends the watch of the log; None before `start` and after the end."""
         self._looks: set[asyncio.Task[None]] = set()
+        """The one check of the log that runs or waits for its turn, or nothing."""
         self._notes: set[asyncio.Task[None]] = set()
+        """The one task that writes times of append calls beside the log, or nothing."""
         self._upkeep: set[asyncio.Task[None]] = set()
+        """Tasks that remove expired ledgers; `close` waits for them, `abandon` cancels them."""
         self._expiry_timer = ExpiryTimer(self._expiry)
 
     @property
@@ -462,15 +478,6 @@ class LogWriter:
         if self._unwatch is not None:
             self._unwatch()
             self._unwatch = None
-
-    async def __aenter__(self) -> LogWriter:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            await self.close()
-        else:
-            self.abandon()
 
 
 def _pass_on(

@@ -141,7 +141,7 @@ async def _visit(tree: ZooKeeperTree, path: str, judge: Judge, changes: bool, wa
 
 
 async def closed_to_others(tree: ZooKeeperTree, further: AclList) -> AclList:
-    """Return the list that closes a node to all but the identities of this session and `further`.
+    """Return the list that closes a node to all except the identities of this session and `further`.
 
     Raises:
         MetadataAccessDenied: this session has no identity.

@@ -45,6 +45,7 @@ class BookieRegistry:
         self._rack_maps = f"{self._root}/{paths.RACKS}", f"{parent_of(self._root).rstrip('/')}/{paths.RACKS}"
         """Paths of a rack map; the first that exists is used."""
         self._addresses: dict[str, BookieAddress] = {}
+        """The last address of each bookie that was looked up."""
 
     # ---- what clients ask ----
 
@@ -282,7 +283,7 @@ class BookieRegistry:
     async def initialize_cluster(self) -> bool:
         """Make a new cluster at the root; False when there is one already.
 
-        All nodes but LAYOUT come in one transaction, LAYOUT last; a cluster left without it by a crash is completed.
+        All nodes except LAYOUT come in one transaction, LAYOUT last; a cluster left without it by a crash is completed.
 
         Raises:
             MetadataError: the root holds something else, or another ledger manager than the URI names.

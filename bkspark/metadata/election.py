@@ -30,8 +30,11 @@ class AuditorElection:
         self._root = f"{uri.root}/{paths.UNDERREPLICATION}/auditorelection"
         self._text = text_format.MessageToString(AuditorVoteFormat(bookieId=candidate)).encode()
         self._vote: str | None = None
+        """The name of our vote; None: there is none."""
         self._session = 0
+        """The session that it belongs to."""
         self._is_announced = False
+        """Whether our id is written beside the votes, since we lead."""
 
     async def stand(self) -> None:
         """Become a candidate in this session, once. Raises MetadataError."""

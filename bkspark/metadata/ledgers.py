@@ -53,10 +53,14 @@ class LedgerStore:
         self._root = uri.root
         self._uri_manager = uri.manager
         self._manager: LedgerManager | None = None
+        """The cluster's layout; None: not read yet. Set once."""
         self._has_long_ids: bool | None = None
-        # In a flat cluster: the counter of earlier versions of bkspark assigned the ids below this one.
+        """Whether ids come from the generator of long ones; None: not looked up yet. Once True it stays."""
         self._flat_ids_from: int | None = None
+        """In a flat cluster: the counter of earlier versions of bkspark assigned the ids below this one; None: not read
+        yet. Set once."""
         self._deletions: set[asyncio.Task[None]] = set()
+        """Deletions of nodes that callers do not wait for."""
 
     async def manager(self) -> LedgerManager:
         """Return the cluster's ledger manager.

@@ -27,12 +27,19 @@ class Fault(enum.Enum):
 @dataclass(slots=True)
 class _Node:
     data: bytes
+    """Its contents."""
     ctime_ms: int
+    """When it was created."""
     mtime_ms: int
+    """When it was last written."""
     owner: int = 0
+    """The session that it goes with; 0: it stays."""
     version: int = 0
+    """How often it was written."""
     sequence: int = 0
+    """The number of the next sequential child. Only grows."""
     children: set[str] = field(default_factory=set)
+    """Their names."""
 
     def stat(self) -> Stat:
         return Stat(self.version, self.ctime_ms, self.mtime_ms, self.owner, len(self.children))
@@ -44,11 +51,17 @@ class MemoryStore:
     def __init__(self) -> None:
         self.now_ms = 0
         self.faults: dict[int, Fault] = {}
+        """Faults of writes to come, by the number of the write. Each is used once."""
         self.writes = 0
+        """How many writes there were. Only grows."""
         self._nodes: dict[str, _Node] = {"/": _Node(b"", 0, 0)}
+        """All nodes, by path. A node's parent exists."""
         self._next_session = 1
+        """The id of the next session."""
         self._watches: list[tuple[str, bool, Callback]] = []
+        """Watches that are set, with their path and whether they are for children. Each fires once."""
         self._sessions: dict[int, MemoryTree] = {}
+        """Open sessions, by id."""
 
     def session(self, timeout_s: float = 10.0) -> MemoryTree:
         """Return a new session."""
@@ -173,9 +186,13 @@ class MemoryTree(Tree):
         self._store = store
         self._timeout_s = timeout_s
         self._expired: list[Callback] = []
+        """Called when a session has expired."""
         self._watches: list[Callback] = []
+        """Each ends a watch that was set here."""
         self._session_id = session_id
+        """Replaced by the store when the session expires."""
         self._is_closed = False
+        """Whether `close` was called. Set once."""
 
     def _begin(self, session_id: int) -> None:
         self._session_id = session_id

@@ -123,6 +123,7 @@ class UnderreplicationStore:
         self._uri = uri
         self._root = f"{uri.root}/{paths.UNDERREPLICATION}"
         self._locked: set[int] = set()
+        """Ledgers that this process has locked."""
 
     async def prepare(self) -> None:
         """Create the top nodes, as Apache's peers expect them.

@@ -107,11 +107,18 @@ class ZooKeeperTree(Tree):
         self._client.add_listener(self._on_state)
         self._connected = asyncio.Event()
         self._was_connected = self._is_refused = False
+        """Whether every server refused the login before a connection was made. Set once."""
+        """Whether a connection was ever made. Set once."""
         self._is_closed = False
+        """Whether `close` was called. Set once."""
         self._expired: list[Callback] = []
+        """Called when a session has expired."""
         self._watches: set[_Watch] = set()
+        """Watches that are set, or are set again after a disconnection."""
         self._was_disconnected = False
+        """Whether the connection was lost and has not come back."""
         self._tasks: set[asyncio.Task[None]] = set()
+        """Tasks that set watches again."""
 
     async def connect(self) -> None:
         """Start the session.
@@ -281,7 +288,7 @@ class ZooKeeperTree(Tree):
         if isinstance(error, kazoo_errors.InvalidACLError):
             return MetadataAccessDenied(
                 f"ZooKeeper at {self._address} refuses {what} of {path}: {ENABLE_SECURITY}=true closes new nodes to "
-                f"all but this client, and the server sees no identity of {self._who()}. Turn SASL on at the server, "
+                f"all except this client, and the server sees no identity of {self._who()}. Turn SASL on at the server "
                 "or let it demand certificates"
             )
         if isinstance(error, kazoo_errors.SessionClosedRequireSaslError):

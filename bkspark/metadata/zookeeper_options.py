@@ -45,7 +45,7 @@ class ZooKeeperOptions:
         an identity of the scheme x509.
     closes_nodes: nodes that are created are open to the identities of this process alone (`zkEnableSecurity`);
         otherwise to every client.
-    further_acls: entries that closed nodes have besides.
+    further_acls: further entries of closed nodes.
     """
 
     jaas_file: str | None = None

@@ -33,9 +33,12 @@ class Authentication(asyncio.BufferedProtocol):
         self._client = client
         self._next_txn_id = next_txn_id
         self._transport: asyncio.Transport | None = None
+        """None before the connection is made."""
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._received = bytearray()
+        """Bytes of answers that are not taken; at most _KEPT_BYTES_MAX."""
         self._lost: str | None = None
+        """Why the connection ended; None while it is open. Set once."""
         self._has_news = asyncio.Event()
 
     async def complete(self, make: Callable[[], _Connection]) -> _Connection:

@@ -82,9 +82,13 @@ class BookieChannel(BookieConnection):
     def __init__(self, bookie: str, frame_bytes_max: int, read_timeout_s: float) -> None:
         super().__init__(bookie, frame_bytes_max, read_timeout_s)
         self._groups: dict[int, list[ReadGroup]] = {}
+        """Single reads in flight, by ledger, in order."""
         self._last_reads: dict[int, list[tuple[EntryDigest, asyncio.Future[LastEntryResponse]]]] = {}
+        """Reads of the last entry in flight, by ledger, in order."""
         self._batches: dict[int, tuple[BatchRequest, asyncio.Future[BatchResponse]]] = {}
+        """Batch reads in flight, by request id."""
         self._next_request_id = 0
+        """The id of the next batch read. Only grows."""
 
     # ---- requests ----
 

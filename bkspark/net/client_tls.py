@@ -23,11 +23,14 @@ class ClientTls(asyncio.BufferedProtocol, asyncio.Transport):
         super().__init__()
         self._transport = transport
         self._user = user
+        """The protocol that gets clear bytes. Replaced by `set_protocol`."""
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
         self._received = memoryview(bytearray(_RECEIVE_BYTES))
         self._error: Exception | None = None
+        """Why TLS failed; None while it works. Set once."""
         self._is_secured = False
+        """Whether the handshake is complete. Set once."""
         self.secured: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the handshake is: the user's `connection_made` was called, or the exception says what failed."""
         transport.set_protocol(self)

@@ -41,6 +41,7 @@ class AddListener:
 
     on_replies: Callable[[np.ndarray, np.ndarray, int | None], None]
     on_lost: Callable[[BookKeeperError], None]
+    """Called once, when the connection is lost."""
 
 
 class BookieConnection(asyncio.BufferedProtocol):
@@ -53,18 +54,24 @@ class BookieConnection(asyncio.BufferedProtocol):
     def __init__(self, bookie: str, frame_bytes_max: int, read_timeout_s: float) -> None:
         self.bookie = bookie
         self.lost: BookKeeperError | None = None
+        """Why the connection ended; None while it is open. Set once."""
         self.connected_at = 0.0
         """When the connection was made, by the event loop's clock."""
         self.has_authenticated = False
         """Whether it began with an exchange. The bookie may still refuse it: GSSAPI's last message has no answer."""
         self._received_at = 0.0
+        """When bytes last came."""
         self._frame_bytes_max = frame_bytes_max
         self._read_timeout_s = read_timeout_s
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        """None before the connection is made."""
         self._buffer = bytearray(self.RECEIVE_BYTES)
+        """Where bytes are received; replaced by a larger one for a large frame."""
         self._filled = 0
+        """How many bytes of it are an unfinished frame."""
         self._adds: dict[int, AddListener] = {}
+        """The listener of each ledger: one writer of it on one connection."""
 
     @abstractmethod
     def _take_single(self) -> bool:

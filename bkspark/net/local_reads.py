@@ -114,6 +114,7 @@ class LocalBookie:
         self._host, self._port = socket.inet_aton(address[0]), address[1]
         self._timeout_s = timeout_s
         self._socket: socket.socket | None = None
+        """None before the first read, and after a failure or `interrupt`."""
         self._memory = ReusedMemory()
 
     def read(

@@ -87,11 +87,17 @@ class BookiePool:
         """How fast bookies answer reads."""
         self._resolve = resolve
         self._channels: dict[tuple[str, int], asyncio.Task[BookieChannel]] = {}
+        """V2 connections, made or being made, by bookie and number. A lost one is replaced by the next caller."""
         self._v3_channels: dict[tuple[str, int], asyncio.Task[BookieV3Channel]] = {}
+        """The same for V3."""
         self._reserved: dict[int, set[int]] = {}
+        """Numbers of connections that writers of a ledger have for themselves, by ledger."""
         self._failed_at: dict[str, float] = {}
+        """When each bookie could not be reached or was lost; a success removes it."""
         self._local_reads: dict[str, LocalReads] = {}
+        """Local reads of each bookie on this host."""
         self._is_closed = False
+        """Whether `close` was called. Set once."""
 
     @property
     def avoided(self) -> frozenset[str]:

@@ -120,6 +120,7 @@ class ReadGroup:
         self._statuses = np.zeros(len(entry_ids), np.int32)
         self._lengths = np.zeros(len(entry_ids), np.int64)
         self._pieces: list[tuple[np.ndarray, EntryBatch]] = []
+        """Entries that have come, with their places in the group."""
 
     def settle(
         self, at: np.ndarray, statuses: np.ndarray, buffer: memoryview, starts: np.ndarray, ends: np.ndarray

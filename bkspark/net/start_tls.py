@@ -22,7 +22,9 @@ class _StartTls(asyncio.Protocol):
     def __init__(self, txn_id: int) -> None:
         self._txn_id = txn_id
         self._received = bytearray()
+        """Bytes of the answer."""
         self._transport: asyncio.Transport | None = None
+        """None before the connection is made."""
         self.answered: asyncio.Future[StatusCode] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

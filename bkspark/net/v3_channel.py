@@ -82,7 +82,9 @@ class BookieV3Channel(BookieConnection):
         super().__init__(bookie, frame_bytes_max, read_timeout_s)
         self._txn_ids = txn_ids
         self._groups: dict[int, ReadGroup] = {}
+        """Reads that were sent together and are in flight, by the first id."""
         self._asked: dict[int, asyncio.Future[protocol.Response]] = {}
+        """Other requests in flight, by id."""
 
     # ---- entries ----
 

@@ -24,10 +24,15 @@ LATEST_MAX = 10_000
 @dataclass(slots=True)
 class _Pending:
     count: int
+    """How many chunks the message has. Constant."""
     first: tuple[int, int] = (0, 0)
+    """Where its first chunk is."""
     parts: dict[int, bytes] = field(default_factory=dict)
+    """Chunks that have come, by number."""
     octets: int = 0
+    """Their bytes."""
     is_dropped: bool = False
+    """Whether the bytes were dropped because there were too many; the message is incomplete. Set once."""
 
 
 class ChunkGatherer:
@@ -40,8 +45,11 @@ class ChunkGatherer:
     def __init__(self, octets_max: int = INCOMPLETE_BYTES_MAX) -> None:
         self._octets_max = octets_max
         self._pending: dict[str, _Pending] = {}
+        """Incomplete messages, by their id, oldest first; at most LATEST_MAX."""
         self._complete: dict[str, None] = {}
+        """The last messages that are complete; at most LATEST_MAX."""
         self._octets = 0
+        """Bytes of the chunks in `_pending`."""
 
     @property
     def held_bytes(self) -> int:

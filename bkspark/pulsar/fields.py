@@ -54,11 +54,17 @@ class Fields:
     def __init__(self, count: int, numbers: Iterable[int], spans: Iterable[int], repeated: Iterable[int]) -> None:
         self.count = count
         self._numbers = frozenset(numbers)
+        """The number fields that can be asked for."""
         self._spans = frozenset(spans)
+        """The bytes fields that can be asked for."""
         self._values: dict[int, np.ndarray] = {}
+        """The last value of each number field that a message has; 0: this message lacks it."""
         self._has: dict[int, np.ndarray] = {}
+        """Which messages have the number field; its keys are those of `_values`."""
         self._bounds: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        """Where the last value of each bytes field that a message has begins and ends; -1: this message lacks it."""
         self._found: dict[int, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {number: [] for number in repeated}
+        """All occurrences of repeated fields, in order."""
 
     def is_absent(self, number: int) -> bool:
         """Whether no message has a field."""

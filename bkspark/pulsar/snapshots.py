@@ -35,8 +35,11 @@ class SnapshotKeys:
         self._cluster = cluster
         self._without_password = without_password
         self._names: set[bytes] = set()
+        """Topics that have snapshots. Only grows."""
         self._read: dict[int, int] = {}
+        """Up to where each ledger was read."""
         self._is_certain = True
+        """Whether all snapshots could be read; otherwise every topic may have some. Cleared once."""
 
     async def among(self, store: PulsarStore, topics: Iterable[TopicName]) -> list[TopicName]:
         """Return the topics that may have transactions in what is confirmed of them now. A namespace is looked at once,

@@ -24,6 +24,7 @@ class Transactions:
         self.aborted: dict[TxnId, EntryPosition] = {}
         """Aborted transactions, and where their markers are."""
         self._open: dict[TxnId, EntryPosition] = {}
+        """The first entry of each transaction that is not ended."""
 
     def take(self, entries: Entries) -> None:
         rows = np.flatnonzero(entries.has_transaction)

@@ -21,6 +21,7 @@ class FailedAttempts:
         self._clock = clock
         self._failures_max = failures_max
         self._counts: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        """Wrong tokens of each network and until when they count, oldest first; at most ADDRESSES_MAX."""
 
     def wait_s(self, address: str) -> float:
         """Return how long an address is refused from now on, 0: it may try."""

@@ -206,7 +206,9 @@ class Rules:
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._exact: dict[tuple[str, str], list[Rule]] = {}
+        """Rules for one principal, by its kind and name."""
         self._others: list[Rule] = []
+        """Rules for several."""
         for rule in rules:
             if rule.kind and len(rule.name.texts) == 1:
                 self._exact.setdefault((rule.kind, rule.name.texts[0]), []).append(rule)
@@ -214,6 +216,7 @@ class Rules:
                 self._others.append(rule)
         self._count = len(rules)
         self._of: dict[Principal, PrincipalRules] = {}
+        """The rules that apply to a principal, for those asked for recently; emptied at _REMEMBERED_MAX."""
 
     def __len__(self) -> int:
         return self._count

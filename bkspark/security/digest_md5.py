@@ -51,8 +51,10 @@ class DigestServer:
         """`passwords`: by user; `decoy`: a secret that is used in place of the password of an unknown user."""
         self._passwords = passwords
         self._nonce = nonce
+        """The nonce of the challenge; empty once a response came: each counts once."""
         self._decoy = decoy
         self._is_challenged = False
+        """Whether the challenge was sent. Set once."""
         self.user: str | None = None
         """The user that has proved its password."""
 
@@ -103,6 +105,7 @@ class DigestClient:
         self._password = password
         self._cnonce = cnonce
         self._rspauth: str | None = None
+        """What the server must answer; None before the response was sent. Set once."""
         self.is_complete = False
         """Whether both sides have proved the password."""
 

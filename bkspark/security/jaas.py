@@ -20,7 +20,7 @@ The grammar is that of Java's `ConfigFile`, token by token:
 * In quotes, `\\n \\r \\t \\b \\f \\a \\v` and `\\ooo` (octal, up to `\\377`) mean one character, and `\\` before any
   other character means that character. A quoted text ends on its line. Java ends one that is not closed at the end of
   the line, without an error; here that is an error, as it hides where a password ends.
-* `/* ... */` is a comment. So is everything from another `/` on to the end of the line, as in Java.
+* `/* ... */` is a comment. Everything is a comment from another `/` on to the end of the line, as in Java.
 * `${/}` in a value is "/", and `${NAME}` is a property of Java's, of which `properties` gives those that there are.
 * A section may appear once. If an option appears twice in a module, the last one counts, as in Java.
 
@@ -121,9 +121,11 @@ class _Tokens:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
+        """The offset after the present token."""
         self._line_at, self.line = 0, 1
         """Up to where lines are counted; the line of the next token."""
         self._mark, self._word = "", ""
+        """The kind of the present token: "text", a sign, or "end". `_word`: its text."""
         self._next()
 
     @property

@@ -69,6 +69,7 @@ class GssapiServer:
         self._context = gssapi.SecurityContext(creds=credentials, usage="accept")
         self._is_allowed = is_allowed
         self._has_offered = False
+        """Whether the server has offered its layers. Set once."""
         self.user: str | None = None
         """The Kerberos principal of the client, once the exchange is complete."""
 
@@ -124,6 +125,7 @@ class KerberosClientLogin:
         self._gssapi = gssapi = _library()
         self._name = None if principal is None else gssapi.Name(principal, gssapi.NameType.kerberos_principal)
         self._store: dict[str, str] = {}
+        """Where the key or the ticket is; empty: where GSSAPI looks by itself. Constant."""
         if keytab is not None:
             # A cache in memory, for this identity alone: the library keeps its ticket fresh.
             identity = hashlib.sha256(f"{keytab}\0{principal}".encode()).hexdigest()[:16]
@@ -146,6 +148,7 @@ class GssapiClient:
         self._host = host
         self._service = service
         self._context: Any = None
+        """The exchange; None before the first message."""
         self.is_complete = False
         """Whether the exchange is complete."""
 

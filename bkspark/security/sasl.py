@@ -148,6 +148,7 @@ class _DigestExchange:
         self._server = server
         self._allowed = allowed
         self.principal: Principal | None = None
+        """The user that has logged in; None: no login yet. Set once."""
 
     def step(self, message: bytes) -> bytes:
         answer = self._server.step(message)
@@ -163,6 +164,7 @@ class _KerberosExchange:
     def __init__(self, server: GssapiServer) -> None:
         self._server = server
         self.principal: Principal | None = None
+        """The user that has logged in; None: no login yet. Set once."""
 
     def step(self, message: bytes) -> bytes | None:
         answer = self._server.step(message)

@@ -23,11 +23,17 @@ class AttemptWriter:
         self._target = target
         self._owner = owner
         self._inline_bytes = inline_bytes
+        """Entries up to this many bytes are held; -1 once they are written to ledgers."""
         self._make_log = make_log
+        """Whether the log may not exist yet. Cleared by the first ledger."""
         self._held: list[EntryBatch] = []
+        """Entries that are held. Emptied when they are written."""
         self._held_bytes = 0
+        """What they cost; not reset when they are written."""
         self._writer: LedgerWriter | None = None
+        """The open ledger; None: none is open."""
         self._closed: list[SegmentFacts] = []
+        """Ledgers that are closed, in order."""
 
     def append(self, entries: EntryBatch) -> None:
         """Send entries; the client's window bounds what is in flight.

@@ -262,6 +262,7 @@ class RowAssembler:
         check_columns(schema)
         self._schema = arrow_schema(schema)
         self._metadata: dict[int, str] = {}
+        """Metadata columns, by place. Constant."""
         payload: list[pa.Field] = []
         self.payload_columns = StructType()
         for index, column in enumerate(self._schema):
@@ -282,6 +283,8 @@ class RowAssembler:
             else {i: column.name for i, column in enumerate(payload) if column.name != options.corrupt_record}
         )
         self._sample: tuple[int, int, bytes] | None = None
+        """Ledger, entry and bytes of the first entry read, for a message about missing columns; None: not one was
+        read."""
         self._decoder: Decoder = decoder_of(
             self._format,
             pa.schema(payload),

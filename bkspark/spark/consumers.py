@@ -28,7 +28,9 @@ _log = logging.getLogger(__name__)
 @dataclass(slots=True)
 class _Held:
     registration: ConsumerRegistration
+    """The registration."""
     moved_s: float
+    """When it was last moved."""
 
 
 class StreamConsumer:
@@ -38,6 +40,7 @@ class StreamConsumer:
         self._name = name
         self._options = options
         self._held: dict[str, _Held] = {}
+        """Registrations of this process, by log."""
 
     async def hold(self, positions: Mapping[str, Position]) -> None:
         """Let each log keep what follows a position; what is before it is read and committed. Other registrations stay.

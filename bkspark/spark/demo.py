@@ -63,6 +63,7 @@ class Demo:
         self._folder = folder
         self._options = options
         self._seconds: dict[str, float] = {}
+        """How long each step took."""
 
     def run(self) -> dict[str, Any]:
         """Return what `bkspark demo` prints."""

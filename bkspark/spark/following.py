@@ -96,11 +96,17 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         self._schema = schema
         self._form = self._new_form()
         self._target: Mapping[str, NotedT] | None = None
+        """Where `Trigger.AvailableNow` ends; None: the query has no end."""
         self._reported: dict[str, Any] | None = None
+        """What progress reports say; None: no trigger yet."""
         self._refreshed: tuple[dict[str, Any], PlannerT, Mapping[str, FollowedT]] | None = None
+        """What the last trigger planned, for the partitions of its batch. Taken once."""
         self._given: Mapping[str, NotedT] = {}
+        """The offset that was returned last, by log."""
         self._last_batch_s = time.monotonic()
+        """When the last batch was planned."""
         self._turn = 0
+        """Which log has the first share of a limited batch; rises with each."""
         self._check_schema(schema)
 
     # ---- what is followed ----

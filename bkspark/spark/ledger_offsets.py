@@ -89,7 +89,9 @@ class ManyLedgers:
     def __init__(self, selection: str) -> None:
         self._selection = selection
         self.finished = LedgerIds()
+        """Ledgers that were read to their end before the present trigger."""
         self.noted: frozenset[int] = frozenset()
+        """Ledgers whose place the present trigger's begin has."""
 
     def begin_at(self, value: Any, source: str) -> None:
         """Take the offset at which a trigger begins; None for a new query. Raises as `from_json`."""

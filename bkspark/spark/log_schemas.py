@@ -102,6 +102,7 @@ class ColumnCheck:
         self._columns = columns
         self._options = options
         self._checked: dict[tuple[str, str], bool] = {}
+        """What was found for each schema of each log, so that it is compared once."""
 
     async def check(self, snapshots: Iterable[LogSnapshot], ranges: Sequence[EntryRange]) -> bool:
         """Return whether the entries may have columns that the read lacks; a line of the driver's log names these.

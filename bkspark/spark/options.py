@@ -149,8 +149,8 @@ class SourceOptions:
 
     `given` holds the lower-cased names that the user set, so that the check of a use can refuse options that do not
     apply. `columns_inferred` is not an option: the user named no columns, and what the log remembers, or its entries,
-    determined them. Nor is `format_found`: the user named no payloadFormat, and the log remembers one; then
-    `metadata_found` has the lower-cased names of columns that the user asks for and the payload lacks.
+    determined them. `format_found` is not one either: the user named no payloadFormat, and the log remembers
+    one; then `metadata_found` has the lower-cased names of columns that the user asks for and the payload lacks.
     """
 
     uri: str

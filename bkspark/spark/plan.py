@@ -73,9 +73,13 @@ class ReadPlanner:
             "(failOnDataLoss=false)"
         )
         self._opened: dict[int, LedgerReader] = {}
+        """Ledgers that were read, by id. One is read once."""
         self._ahead: dict[int, LedgerReader] = {}
+        """Ledgers that were read ahead; `_opened` takes those that are planned."""
         self._resolved: dict[str, tuple[str, int]] = {}
+        """The addresses of bookies that were looked up."""
         self._snapshots: dict[str, LogSnapshot] = {}
+        """Lists of logs that were read, by name."""
         self._now_ms = time.time_ns() // 1_000_000
 
     # ---- what there is ----

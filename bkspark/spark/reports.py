@@ -1,8 +1,9 @@
-"""What task attempts of a write report to the driver, and the errors of a commit that cannot publish it."""
+"""What task attempts of a write report to the driver, and what a commit says that cannot publish it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql.datasource import WriterCommitMessage
@@ -10,7 +11,9 @@ from pyspark.sql.datasource import WriterCommitMessage
 from bkspark.entries import EntryBatch
 from bkspark.errors import SchemaMismatch, VersionPublished
 from bkspark.log.epochs import Output
-from bkspark.log.formats import SegmentFacts, SegmentOwner
+from bkspark.log.formats import Publisher, SegmentFacts, SegmentOwner
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -68,3 +71,27 @@ def refusal(error: VersionPublished, rows: int, epoch: int) -> VersionPublished:
         "both have the same rows in the same versions, set ifPublished to skip: published versions are left out",
         last_version=error.last_version,
     )
+
+
+def publish_once(change: Callable[[], bool], rows: int, epoch: int, *, skips: bool) -> bool | None:
+    """Publish a version of `rows` rows by `change`; return whether it is new.
+
+    Returns:
+        None: another query has published the version. With `skips`, option ifPublished, its rows are left out.
+
+    Raises:
+        VersionPublished: the same without `skips`.
+    """
+    try:
+        return change()
+    except VersionPublished as error:
+        if not skips:
+            raise refusal(error, rows, epoch) from None
+        _log.warning("%s. Its %d rows are left out, as option 'ifPublished' is skip", error, rows)
+        return None
+
+
+def warn_of_repetition(what: str, publisher: Publisher, rows: int) -> None:
+    """Log that a version is published already; `what` says so."""
+    by_whom = "" if publisher.query is None else f", by the same query {publisher.query}"
+    _log.warning("%s already%s: its %d rows are not written again", what, by_whom, rows)

@@ -45,7 +45,7 @@ def log_column(schema: StructType) -> str:
 
 
 def without(schema: StructType, name: str) -> StructType:
-    """Return the columns that are written: all but the one that names the log."""
+    """Return the columns that are written: all except the one that names the log."""
     return StructType([column for column in schema if column.name != name])
 
 

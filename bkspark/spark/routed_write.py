@@ -22,7 +22,6 @@ from pyspark.sql.types import StructType
 
 from bkspark.blocking import run
 from bkspark.entries import EntryBatch
-from bkspark.errors import VersionPublished
 from bkspark.log.attempts import each_of
 from bkspark.log.formats import Publisher, SegmentOwner
 from bkspark.log.log import Log
@@ -32,7 +31,7 @@ from bkspark.spark.committers import routed_committer_of
 from bkspark.spark.connection import connect
 from bkspark.spark.frozen import freeze_imported_modules
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.reports import AttemptResult, LogResult, output_of, refusal, schema_changed
+from bkspark.spark.reports import AttemptResult, LogResult, output_of, publish_once, schema_changed, warn_of_repetition
 from bkspark.spark.routed_rows import by_log, log_column, without
 from bkspark.spark.targets import LogTarget, check_bookies, checked_default, plan_of, snapshot_if_any
 from bkspark.spark.write_options import SKIP
@@ -131,24 +130,15 @@ class RoutedDestination:
             return
         committer = routed_committer_of(publisher.name, self.options, is_kept=True)
         owner = SegmentOwner("query", publisher.name, publisher.version)
-        try:
+
+        def publish() -> bool:
             if is_overwrite:
-                is_new = run(lambda: committer.publish_whole(parts, publisher, owner, is_overwrite=True))
-            else:
-                is_new = run(lambda: committer.append(parts, publisher))
-        except VersionPublished as error:
-            if self.options.if_published != SKIP:
-                raise refusal(error, rows, epoch) from None
-            _log.warning("%s. Its %d rows are left out, as option 'ifPublished' is skip", error, rows)
-            return
-        if not is_new:
-            _log.warning(
-                "version %d of %r is published in its logs already%s: its %d rows are not written again",
-                publisher.version,
-                publisher.name,
-                "" if publisher.query is None else f", by the same query {publisher.query}",
-                rows,
-            )
+                return run(lambda: committer.publish_whole(parts, publisher, owner, is_overwrite=True))
+            return run(lambda: committer.append(parts, publisher))
+
+        if publish_once(publish, rows, epoch, skips=self.options.if_published == SKIP) is False:
+            what = f"version {publisher.version} of {publisher.name!r} is published in its logs"
+            warn_of_repetition(what, publisher, rows)
 
     def _parts(self, results: Sequence[AttemptResult], owner_id: str) -> list[RoutedOutput]:
         """Return what to publish in each log, by name; the logs exist afterwards."""
@@ -206,10 +196,15 @@ class _Attempt:
         self._owner = owner
         self._inline_bytes = destination.options.inline_bytes
         self._writers: dict[str, AttemptWriter] = {}
+        """The writer of each log that has rows. `_encoders` and `_schemas` have the same keys."""
         self._encoders: dict[str, Callable[[pa.RecordBatch], Iterator[EntryBatch]]] = {}
+        """How each log's rows become entries."""
         self._schemas: dict[str, str] = {}
+        """The schema that each log's entries are recorded with."""
         self._rows: Counter[str] = Counter()
+        """How many rows each log got."""
         self._open: OrderedDict[str, AttemptWriter] = OrderedDict()
+        """Writers with an open ledger, the one used longest ago first; at most OPEN_MAX."""
 
     def append(self, groups: Sequence[tuple[str, pa.RecordBatch]]) -> None:
         """Send rows, those of each log together."""

@@ -1,7 +1,7 @@
 """BookKeeperDataSource: `format("bookkeeper")`, and its registration.
 
 Spark imports this module whenever it looks for data sources, in a process that has ten seconds to start. So it imports
-nothing but pyspark's classes: options, readers and writers, and with them Arrow and the client, are imported on demand.
+only pyspark's classes: options, readers and writers, and with them Arrow and the client, are imported on demand.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class BookKeeperDataSource(DataSource):
 
         freeze_imported_modules()
         self.options = dict(options)
+        """As given. Constant."""
         self._parsed = SourceOptions.parse(options)
+        """The checked options; with topics, `schema` notes that the columns were inferred."""
         self._parsed.check_at_load()
 
     @classmethod

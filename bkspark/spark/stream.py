@@ -103,6 +103,7 @@ class BookKeeperStreamReader(FollowingReader[LogOffset, ReadPlanner, LogAtTrigge
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         super().__init__(schema, options)
         self._before: ReadPlanner | None = None
+        """The planner of the last trigger; None: there was no trigger."""
         named = self._options.consumer
         self._consumer = None if named is None else StreamConsumer(named, self._options)
         self._column_check = ColumnCheck(row_assembler(schema, self._options).payload_columns, self._options)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -78,15 +79,16 @@ class TopicDecoder:
         self._facts = facts
         self._look_back = look_back
         self._chunks = ChunkGatherer()
-        # The messages that have chunks before the task's first entry, once all of these entries were looked at: a
-        # topic of many messages without their heads is not looked through for each.
         self._earlier: set[str] | None = None
+        """The messages that have chunks before the task's first entry; None: not all of these entries were looked at. A
+        topic of many messages without their heads is not looked through for each."""
         self._newest = facts.schemas[max(facts.schemas)] if facts.schemas else RAW
         # Bytes otherwise, also of a topic whose schema was deleted: its newest version has no type then.
         self._is_decoded = rows._options.value_format == AUTO and self._newest.kind != BYTES
         wants_payload = bool(rows._payload) or rows._corrupt >= 0
         self._needs_keys = self._is_decoded and wants_payload and self._newest.kind == "KEY_VALUE"
         self._decoders: dict[int, ValueDecoder] = {}
+        """The decoder of each version of the topic's schema that was met."""
 
     # ---- entries ----
 
@@ -407,7 +409,7 @@ class TopicDecoder:
                 reason,
             )
 
-    def _fail(self, ledger_id: int, entry_id: int, more: str, reason: object) -> None:
+    def _fail(self, ledger_id: int, entry_id: int, more: str, reason: object) -> NoReturn:
         raise MalformedPayload(
             f"topic {self._topic}, message {ledger_id}:{entry_id}{more}: malformed: {reason}; read what is good with "
             "mode DROPMALFORMED or PERMISSIVE",

@@ -81,6 +81,7 @@ class ManyTopics:
 
     def __init__(self) -> None:
         self.since_ms: int | None = None
+        """That of the offset read or made last; None: it had none."""
 
     def to_json(self, offsets: Mapping[str, TopicOffset]) -> dict[str, Any]:
         topics: dict[str, dict[str, Any]] = {}
@@ -124,6 +125,7 @@ class _TopicAtTrigger:
         self.view = view
         self._options = options
         self._batches: dict[Position, int] = {}
+        """The message in its batch where a read begins, by position; without an entry the first one."""
 
     def offset(self, position: Position) -> TopicOffset:
         return TopicOffset(str(self.view.name), position, self._batches.get(position, 0))
@@ -176,10 +178,15 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigg
         self._topics = ManyTopics()
         super().__init__(schema, options)
         self._noted: Mapping[str, TopicOffset] = {}
+        """Where the present trigger begins."""
         self._is_new = False
+        """Whether the initial offset is being made: then a topic that does not exist is an error."""
         self._scans: dict[str, tuple[Position, Transactions]] = {}
+        """How far each topic was scanned for transactions, and what was found."""
         self._warned: set[str] = set()
+        """What was warned of; each warning comes once."""
         self._snapshots: SnapshotKeys | None = None
+        """Which topics have snapshots of transactions; None: not looked at yet."""
 
     # ---- what differs from logs ----
 

@@ -46,8 +46,11 @@ class TopicView:
         self.managed = managed
         self.extents = extents
         self.transactions: Transactions | None = None
+        """What was found of transactions; None: they are not looked at. Set once."""
         self._listed = {listed.ledger_id: listed for listed in managed.ledgers}
+        """The topic's ledgers, by id. Constant."""
         self._read_out: set[int] = set()
+        """Ledgers whose end was read here."""
 
     # ---- positions ----
 

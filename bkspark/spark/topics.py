@@ -123,6 +123,7 @@ class TopicPlanner:
         self.is_stream = is_stream
         self.now_ms = time.time_ns() // 1_000_000
         self._store: PulsarStore | None = None
+        """None before the first look. Set once."""
 
     async def store(self) -> PulsarStore:
         if self._store is None:

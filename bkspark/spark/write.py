@@ -32,7 +32,6 @@ from bkspark.errors import (
     BookKeeperError,
     ConfigurationError,
     LogExists,
-    VersionPublished,
 )
 from bkspark.log.formats import Publisher, SegmentFacts, SegmentOwner
 from bkspark.log.log import Log
@@ -42,7 +41,7 @@ from bkspark.spark.connection import connect
 from bkspark.spark.frozen import freeze_imported_modules
 from bkspark.spark.log_schemas import WritePlan
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.reports import AttemptResult, output_of, refusal, results_of, schema_changed
+from bkspark.spark.reports import AttemptResult, output_of, publish_once, results_of, schema_changed, warn_of_repetition
 from bkspark.spark.routed_write import RoutedDestination
 from bkspark.spark.targets import LogTarget, check_bookies, checked_default, plan_of, snapshot_if_any
 from bkspark.spark.versions import DataSourceStreamArrowWriter
@@ -170,22 +169,13 @@ class Destination:
         committer = committer_of(self.named_log(), publisher.name, ledger, self.options)
         change = committer.overwrite if is_overwrite else committer.append
         rows = sum(result.rows for result in results)
-        try:
-            is_new = run(lambda: change(outputs, publisher, schema))
-        except VersionPublished as error:
-            if self.options.if_published != SKIP:
-                raise refusal(error, rows, epoch) from None
-            _log.warning("%s. Its %d rows are left out, as option 'ifPublished' is skip", error, rows)
+        skips = self.options.if_published == SKIP
+        is_new = publish_once(lambda: run(lambda: change(outputs, publisher, schema)), rows, epoch, skips=skips)
+        if is_new is None:
             return
         if not is_new:
-            _log.warning(
-                "log %s has version %d of %r already%s: its %d rows are not written again",
-                self.log,
-                publisher.version,
-                publisher.name,
-                "" if publisher.query is None else f", by the same query {publisher.query}",
-                rows,
-            )
+            what = f"log {self.log} has version {publisher.version} of {publisher.name!r}"
+            warn_of_repetition(what, publisher, rows)
         elif self._plan.is_news and not rows and not is_overwrite:
             self.publish((), is_overwrite=False)
 

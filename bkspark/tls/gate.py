@@ -37,9 +37,13 @@ class TlsGate:
         self._handshakes_max = handshakes
         self._per_address_max = max(1, handshakes // 4)
         self._unfinished: dict[_Arrival, None] = {}
+        """Handshakes that are not complete, oldest first."""
         self._waiting: deque[_Arrival] = deque()
+        """Those that have not begun."""
         self._timer: asyncio.TimerHandle | None = None
+        """Begins the next one; None: it may begin at once."""
         self._tasks: set[asyncio.Task[None]] = set()
+        """Handshakes in progress."""
 
     def protocol(self, make: MakeProtocol) -> asyncio.Protocol:
         """Return the protocol of a connection that was accepted; `make` makes the one that it gets after TLS."""
@@ -112,8 +116,11 @@ class _Arrival(asyncio.Protocol):
         self._gate = gate
         self._make = make
         self._early: list[bytes] = []
+        """Bytes that came before the hand-over."""
         self.address = ""
+        """The peer's address; set when the connection is made."""
         self.transport: asyncio.Transport
+        """The connection without TLS; set when it is made."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

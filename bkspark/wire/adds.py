@@ -10,10 +10,11 @@ from bkspark.errors import ConfigurationError
 from bkspark.ids import NO_ENTRY
 from bkspark.wire import v2, v3
 from bkspark.wire.digest import EntryDigest, SealedEntries
+from bkspark.wire.encrypted_entries import TAG_BYTES, EntrySealer
 from bkspark.wire.v3_context import CONTEXT_BYTES_MAX
 
 _V3_HEAD_BYTES_MAX = 100 + CONTEXT_BYTES_MAX
-"""Upper bound of the bytes of a V3 ADD request, or of a READ response, besides the entry."""
+"""Upper bound of the bytes of a V3 ADD request, or of a READ response, without the entry."""
 
 
 class WireProtocol(enum.Enum):
@@ -60,12 +61,17 @@ class AddSealer:
         master_key: bytes,
         txn_ids: v3.TxnIds,
         flags: AddFlags = AddFlags(),
+        encryption: EntrySealer | None = None,
     ) -> None:
+        """`encryption` encrypts payloads before they are sealed into envelopes; None: they stay clear."""
         self.protocol = WireProtocol.V3 if flags.is_deferred else protocol
         self._digest = digest
         self._master_key = master_key
         self._txn_ids = txn_ids
         self._flags = flags
+        self._encryption = encryption
+        self.added_bytes = 0 if encryption is None else TAG_BYTES
+        """How much longer a payload is stored than it is given. Constant."""
         v2_flags = (v2.RECOVERY_ADD if flags.is_recovery else 0) | (v2.HIGH_PRIORITY if flags.is_urgent else 0)
         self._head = v2.add_head(master_key, v2_flags) if self.protocol is WireProtocol.V2 else b""
         """What is between the length of a frame and its entry; empty in V3, where it differs. Constant."""
@@ -75,14 +81,17 @@ class AddSealer:
     def entry_bytes_max(self, frame_bytes_max: int) -> int:
         """Return the largest payload whose frames fit, on the way to a bookie and back."""
         head = v2.ADD_HEAD_BYTES if self.protocol is WireProtocol.V2 else _V3_HEAD_BYTES_MAX
-        return frame_bytes_max - head - self._digest.overhead_bytes
+        return frame_bytes_max - head - self._digest.overhead_bytes - self.added_bytes
 
     def seal(self, batch: EntryBatch, lac: int, length_before: int, context: bytes = b"") -> SealedEntries:
         """Return one frame per entry of the batch, back to back in one buffer; see `EntryDigest.seal`.
 
+        With encryption every id may be sealed once: it must be sent afterwards.
         `context`, a field of each request (`v3_context`), is left out in V2, which has no place for it.
         """
         self.lac = lac
+        if self._encryption is not None:
+            batch = self._encryption.seal(batch)
         sealed = self._digest.seal(batch, lac, length_before, self._head)
         return sealed if self._head else self._v3_frames(sealed, batch.ledger_id, context)
 
@@ -91,6 +100,8 @@ class AddSealer:
     ) -> SealedEntries:
         """Return the frame of one entry; see `EntryDigest.seal_single`, and `seal`."""
         self.lac = lac
+        if self._encryption is not None:
+            payload = self._encryption.seal_single(payload, entry_id)
         sealed = self._digest.seal_single(payload, ledger_id, entry_id, lac, length_before, self._head)
         return sealed if self._head else self._v3_frames(sealed, ledger_id, context)
 

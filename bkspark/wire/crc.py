@@ -26,7 +26,7 @@ follow p[i].
   as one bit of a message of the run's bytes, each at its own offset (payloads where they are, headers before them,
   digests in the four bytes after their payload). So below `RUN_BYTES_MAX` every pattern of up to three flipped bits is
   noticed by CRC-32C (two by CRC-32, whose reach ends there for long messages), any burst within 32 bits of a payload,
-  and of other damage all but 2**-32: the odds that one damaged entry keeps its digest.
+  and of other damage all except 2**-32: the odds that one damaged entry keeps its digest.
 
 A run that is not right is checked entry by entry, to find the wrong one.
 """

@@ -241,6 +241,7 @@ class EntrySealer:
         self._ledger_id = ledger_id
         self._cipher = _cipher(key)
         self._next_entry = 0
+        """The first id that was not sealed. Only grows: no id is sealed twice."""
 
     def seal(self, batch: EntryBatch) -> EntryBatch:
         """Return the entries with sealed payloads, in a buffer of its own.

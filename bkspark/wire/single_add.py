@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class SingleAdd(NamedTuple):
-    """An add whose frame fills a receive buffer exactly, or is one of few, with no flags but those of recovery.
+    """An add whose frame fills a receive buffer exactly, or is one of few, without flags except those of recovery.
 
     entry_at, size: where the entry begins in the buffer, and its bytes.
     acknowledgement: returns the response that it is durable, for its ledger id and entry id.

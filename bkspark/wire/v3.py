@@ -99,6 +99,7 @@ class TxnIds:
     """Generates unique txnIds; one generator serves all connections of a client."""
 
     next_id: int = 0
+    """The first id that was not given out. Only grows."""
 
     def reserve(self, count: int) -> int:
         """Return the first of `count` consecutive ids."""

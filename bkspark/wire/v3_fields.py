@@ -212,8 +212,10 @@ class Walk:
         self._octets = octets
         self._last = len(octets) - 1
         self._fits = np.ones(min(len(table) - first, WALK_FRAMES_MAX), bool)
+        """Whether each frame has the form so far. Only cleared."""
         self._ends = table.ends[first : first + len(self._fits)]
         self.at = table.starts[first : first + len(self._fits)].copy()
+        """The offset of each frame's next byte. Rises."""
 
     def bytes(self, expected: bytes) -> None:
         """Pass over bytes that all frames share."""

@@ -44,7 +44,7 @@ _IDS = struct.Struct(">qqq")
 
 
 def decode_single_add(buffer: memoryview, end: int, frame_bytes_max: int) -> SingleAdd | None:
-    """Return the add that buffer[:end] consists of, with no flag but recovery; None: it is anything else."""
+    """Return the add that buffer[:end] consists of, without flags except recovery; None: it is anything else."""
     if end < LENGTH_BYTES + len(_HEADER):
         return None
     (length,) = _LENGTH.unpack_from(buffer)

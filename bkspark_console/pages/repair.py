@@ -182,8 +182,11 @@ class ReportedRepairs:
     def __init__(self, reports: Sequence[object] | None, now_ms: int) -> None:
         self.known = reports is not None
         self.workers: list[RepairWorker] = []
+        """What each worker says of itself."""
         self.progress: dict[int, RepairProgress] = {}
+        """Repairs in progress, by ledger."""
         self.pauses: dict[int, RepairPause] = {}
+        """Postponed repairs, by ledger."""
         for report in (reports or ())[:WORKERS_MAX]:
             # What another version reports differently is left out.
             with suppress(KeyError, TypeError, ValueError, AttributeError):

@@ -115,6 +115,7 @@ class Report:
     ledgers: int = 0
     positions: int = 0
     damaged: int = 0
+    """Findings of damage; `damage` has the first of them."""
     damage: list[Damage] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     unverified_ledgers: list[int] = field(default_factory=list)
@@ -171,13 +172,16 @@ class BookieCheck:
         self._files = files
         self._configured = (tuple(journals), tuple(ledgers))
         self._journals = [layout.current(each) for each in journals]
+        """The `current` directories of the journals. Constant."""
         self._ledgers = [layout.current(each) for each in ledgers]
+        """The `current` directories of the ledgers. Constant."""
         self._report = Report(list(dict.fromkeys([*journals, *ledgers])))
         self._known = IndexManifest(files, self._ledgers)
         self._paths = IndexPaths(self._ledgers, self._known.moved())
         pages = IndexPages(_PAGE_BYTES, _PAGES_BYTES)
         self._fileless = LedgerHeaders(files, self._ledgers, self._known.headers)
         self._index: IndexView = IndexReader(files, self._paths, pages, self._fileless, _FILES_OPEN_MAX)
+        """The index that is checked; replaced by the one of `DbLedgerStorage` where that is used."""
         self._index_place: str | None = None
         """The key-value store that holds the index, None when files do."""
         self._closing = contextlib.ExitStack()
@@ -185,6 +189,7 @@ class BookieCheck:
         self._indexed: set[int] = set()
         """Ledgers with a readable header in the index."""
         self._slot_damage: dict[int, list[Damage]] = {}
+        """Damage of index slots by ledger, until the ledger is looked at."""
         self._unverified: set[int] = set()
         """Ledgers with entries in entry logs whose digest cannot be checked here."""
         self._indexed_to: dict[int, int] = {}
@@ -495,9 +500,11 @@ class _JournalContents:
 
     def __init__(self) -> None:
         self.keyed: set[int] = set()
+        """Ledgers whose key is in a journal."""
         self.changed: set[int] = set()
         """Ledgers whose header replay writes again."""
         self._entries: dict[int, list[np.ndarray]] = {}
+        """Entry ids by ledger, as found."""
 
     def add_entries(self, run: FoundEntries) -> None:
         for ledger_id, rows in rows_by_ledger(run.ledger_ids):

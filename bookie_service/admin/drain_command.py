@@ -97,7 +97,9 @@ class _Lines:
     def __init__(self, *, is_json: bool) -> None:
         self._is_json = is_json
         self._due_s = 0.0
+        """When the next line is printed."""
         self._said: set[str] = set()
+        """Reasons that were printed."""
 
     def report(self, progress: DrainProgress) -> None:
         """Print what is due."""

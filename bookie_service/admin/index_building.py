@@ -97,6 +97,7 @@ class PerLedgerIndexBuilder:
         self._paths = IndexPaths(directories, known.moved())
         self._fileless = LedgerHeaders(files, directories, known.headers)
         self._built: set[int] = set()
+        """Ledgers whose file was begun here."""
         for path in self._paths.leftovers(files, SUFFIX):
             files.remove(path)
 
@@ -191,6 +192,7 @@ class KeyValueIndexBuilder:
         self._from_scratch = from_scratch
         self._logs = _Logs(files, directories)
         self._built: set[int] = set()
+        """Ledgers whose positions were written here."""
         if from_scratch:
             # Left by a run that was interrupted.
             self._remove_commit()

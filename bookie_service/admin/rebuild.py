@@ -105,8 +105,11 @@ class _Known:
     """What the journals say about a ledger."""
 
     master_key: bytes | None = field(default=None, repr=False)
+    """None: the journals do not say."""
     is_fenced: bool = False
+    """Set once."""
     explicit_lac: bytes = b""
+    """The newest one; empty: there was no explicit LAC."""
 
 
 def run(configuration: Configuration, named: Sequence[str], as_json: bool) -> int:
@@ -166,8 +169,11 @@ class Rebuild:
         self._progress = progress
         self._report = RebuildReport()
         self._known: dict[int, _Known] = {}
+        """What the journals say, by ledger."""
         self._held: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
+        """Positions that were found and are not in the index yet, by ledger."""
         self._positions_held = 0
+        """How many these are; at most _POSITIONS_HELD_MAX and one log's."""
         check_written_by(files, ledgers, storage_class)
 
     def run(self, wanted: frozenset[int] | str | None) -> RebuildReport:

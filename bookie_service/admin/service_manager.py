@@ -23,6 +23,7 @@ class ServiceManager:
     def __init__(self) -> None:
         self._address = os.environ.get(_VARIABLE, "")
         self._has_failed = False
+        """Whether a message could not be sent; logged once. Set once."""
 
     def starting(self, doing: str) -> None:
         """It is starting, and what it does now."""

@@ -32,6 +32,7 @@ class ShutdownSignals:
         self._program = program
         self._is_command = is_command
         self._stop: Callable[[], object] | None = None
+        """What a signal calls; None: the process has not begun to serve, and just ends."""
 
     def begin(self) -> None:
         """Handle the signals from now on."""

@@ -120,6 +120,7 @@ class Identity:
         self._journals = tuple(journals)
         self._ledgers = tuple(ledgers)
         self._locks: dict[str, DirectoryLock] = {}
+        """Locks on directories, until `release`."""
 
     async def establish(self, registry: BookieRegistry, bookie_id: str) -> None:
         """Lock and check all directories; on a first boot, stamp them.

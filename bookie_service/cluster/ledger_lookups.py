@@ -46,7 +46,9 @@ class LedgerLookups:
         self._running: dict[int, list[OnFound]] = {}
         """Those that asked since a look-up that runs began."""
         self._queue: deque[int] = deque()
+        """Ledgers to look up, in order of arrival."""
         self._tasks: set[asyncio.Task[None]] = set()
+        """Look-ups in progress; at most LOOKUPS_AT_ONCE."""
 
     def look_up(self, ledger_id: int, on_found: OnFound) -> None:
         """Call `on_found(result)` in a later turn of the event loop."""

@@ -35,8 +35,10 @@ class LedgerMetadataView:
         self._registry = BookieRegistry(tree, uri)
         self._underreplicated = UnderreplicationStore(tree, uri)
         self._is_list_prepared = False
+        """Whether the nodes that listing needs exist. Set once."""
         self._bookie_id = bookie_id
         self._instance_id: str | None = None
+        """The cluster's instance id when this bookie started. Set once."""
 
     async def open(self) -> None:
         """Remember which cluster this is. Raises MetadataError."""

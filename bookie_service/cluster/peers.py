@@ -25,7 +25,9 @@ class ClusterPeers:
         self._registry = registry
         self._interval_s = interval_s
         self._task: asyncio.Task[None] | None = None
+        """Looks the addresses up; None before `start`."""
         self.addresses: frozenset[str] = frozenset()
+        """The addresses as last looked up. Replaced as a whole."""
 
     def start(self) -> None:
         self._task = asyncio.ensure_future(self._run())

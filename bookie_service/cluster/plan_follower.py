@@ -41,8 +41,10 @@ class PlanFollower:
         self._bookie_id = bookie_id
         self._follow = follow
         self._plan: BookiePlan | None = None
+        """The plan as last followed; None: there is none."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        """Follows; None before `start`."""
 
     async def start(self) -> None:
         """Follow the plan as it is now, then its changes, until `stop`."""

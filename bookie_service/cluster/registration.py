@@ -31,9 +31,13 @@ class Registration:
         self._registry = registry
         self._bookie_id = bookie_id
         self._address = address
+        """What is registered. Replaced together with `_read_only`."""
         self._read_only = read_only
+        """Whether the bookie is registered as read-only."""
         self._again: asyncio.Task[None] | None = None
+        """Registers again, until it succeeds; None: it was never necessary."""
         self._is_due = False
+        """Whether something changed since the last attempt began."""
         self.is_registered = False
         """Whether the store knows the bookie, in its present mode or the other."""
         self.lost: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()

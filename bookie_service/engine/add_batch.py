@@ -96,6 +96,12 @@ class AddBatch:
         """Upper bound of the items' bytes: those from the beginning of the first to the end of the last."""
         return self.item_starts.item(-1) - self.item_starts.item(0) + self.sizes.item(-1)
 
+    def count_within(self, room: int, bytes_per_entry: int) -> int:
+        """Return how many of the first items fit into `room` bytes, where each costs `bytes_per_entry` more."""
+        if self.items_bytes_max + len(self) * bytes_per_entry <= room:
+            return len(self)
+        return int(np.cumsum(self.sizes + bytes_per_entry).searchsorted(room, side="right"))
+
     def first_key(self, octets: np.ndarray) -> bytes:
         """Return the master key of the first add."""
         at = self.key_starts.item(0)

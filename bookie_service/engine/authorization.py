@@ -142,7 +142,9 @@ class Authorization:
         self.on_change: Callable[[], None] = lambda: None
         """Called when the rules have changed."""
         self._facts: dict[int, LedgerFacts] = {}
+        """Ledgers that exist; at most `limits.ledgers_max`."""
         self._connections: dict[Hashable, ConnectionRights] = {}
+        """The rights of each open connection."""
 
     def set_rules(self, rules: Rules) -> None:
         """Judge by other rules from now on."""
@@ -214,8 +216,11 @@ class ConnectionRights:
         self._authorization = authorization
         self._client = client
         self._rules = authorization.rules
+        """The rules that the rights below are by. Replaced by `_refresh`, with `_principal`, `_mine` and `_unknown`."""
         self._principal = client.principal
+        """The principal that they are of."""
         self._mine = self._rules.of(self._principal)
+        """The rights of this principal."""
         self._unknown = self._mine.everywhere & READ
         """The rights on a ledger that was not looked up: what does not exist cannot be read."""
         self._rights: dict[int, int] = {}

@@ -91,6 +91,7 @@ class Bookie:
         self.times = times or RequestTimes()
         """Records how long requests take."""
         self._journal_times = [self.times.add_journal() for _ in journals]
+        """Times of the groups of each journal."""
         self.added_bytes = 0
         """Bytes of entries that were taken since the start."""
         self._turns = turns
@@ -99,21 +100,25 @@ class Bookie:
         self._checkpoints = checkpoints
         self._options = options
         self._waiting: list[deque[_WaitingReply]] = [deque() for _ in journals]
+        """Replies of each journal that wait until their record is durable, in order of the records."""
         self._deferred: list[deque[_WaitingReply]] = [deque() for _ in journals]
         """Replies to adds that need only be written, not synced."""
         self._deferrals = Deferrals(len(journals))
         self._forces = Forces(self._deferrals, options.forces_max)
         self._durable = [0] * len(journals)
         self._adds_in_flight = 0
+        """Adds that are accepted and not answered."""
         self._new_ledgers = NewLedgers(options.new_ledgers_per_s, options.new_ledgers_burst, turns.clock)
         self._unlooked_bytes = self._room_bytes = 0
         """Bytes that were added since the disks were looked at, and how many may be. Reset by `look_at_disks`."""
         # Without any of these, a lone add is handled like a run.
         self._takes_single_adds = len(journals) == 1 and options.journals_entries and not options.adds_in_flight_max
-        # The client that added last, and how many of its adds came alone since another client's add.
         self._last_adder: BookieClient | None = None
+        """The client of the last adds; None: it is not known, or adds of several clients were mixed."""
         self._single_adds = 0
+        """How many adds of `_last_adder` came one by one, without another client's between them."""
         self._blocked: dict[BookieClient, None] = {}
+        """Clients that wait for room, in order."""
         view = View(store, disks.known_space, options.reads)
         self.view = view
         self.reads = Reads(view, threads.fetch, turns, self._resume_blocked, self.times)
@@ -134,9 +139,9 @@ class Bookie:
         taken are overwritten before their entries.
         """
         self._last_adder = None
-        count = self._count_with_room(run)
+        count = run.count_within(self._store.active.room, INDEX_BYTES_PER_ENTRY)
         if not count and self.checkpoint(advances_checkpoint=False):
-            count = self._count_with_room(run)
+            count = run.count_within(self._store.active.room, INDEX_BYTES_PER_ENTRY)
         if not count and self._disks.is_stuck:
             # No room comes until the operator frees disk space: waiting would look like a hang.
             self.times.note_refused_adds(len(run))
@@ -219,13 +224,6 @@ class Bookie:
         if ledger.fenced and not add.is_recovery:
             return None
         return ledger if NO_ENTRY <= add.lac < add.entry_id <= STORED_ENTRY_ID_MAX else None
-
-    def _count_with_room(self, run: AddBatch) -> int:
-        """Return how many of the first items fit into the active half."""
-        room = self._store.active.room
-        if run.items_bytes_max + len(run) * INDEX_BYTES_PER_ENTRY <= room:
-            return len(run)
-        return int(np.cumsum(run.sizes + INDEX_BYTES_PER_ENTRY).searchsorted(room, side="right"))
 
     def _add_to_journal(self, index: int, client: BookieClient, octets: np.ndarray, run: AddBatch) -> None:
         """Check, cache and journal adds whose ledgers belong to one journal; answer once they are durable."""

@@ -12,7 +12,9 @@ class Bucket:
         self._per_s = per_s
         self._burst = burst
         self._room = burst
+        """Room at `_since`."""
         self._since = now
+        """When `_room` was last changed."""
 
     def has_room(self, now: float) -> bool:
         """Return whether one more event fits."""

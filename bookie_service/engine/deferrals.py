@@ -45,10 +45,10 @@ class Deferrals:
         self._cursors = SyncCursors()
         self.waiting: list[deque[tuple[int, TakenAdds]]] = [deque() for _ in range(journals)]
         """Adds whose records are not durable yet, by journal, with their sequence number. For this class to change."""
-        # Adds that bypass the journal, by ledger: accepted since the start of the last flush that moves the marks, and
-        # in it.
         self._unflushed: dict[int, tuple[SyncCursor, list[EntryRange]]] = {}
+        """Adds that bypass the journal, by ledger: accepted since the start of the last flush that moves the marks."""
         self._flushing: dict[int, tuple[SyncCursor, list[EntryRange]]] = {}
+        """Those that the current flush covers."""
 
     def take(self, ledgers: Sequence[tuple[int, np.ndarray, int]]) -> TakenAdds:
         """Track adds that were accepted: (ledger id, entry ids, LAC in the newest of them) of each ledger."""

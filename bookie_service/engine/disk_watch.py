@@ -59,10 +59,15 @@ class DiskWatch:
         self._is_forced = options.is_forced_read_only
         self._clock = clock
         self._space: FileSystemSpace | None = None
+        """The space of the ledger directories as last measured; None: not yet."""
         self._space_until = 0.0
+        """Until when `_space` is used."""
         self.verdict = DiskDecision()
+        """The last decision about the disks. Replaced by `look`."""
         self._operators_reason = ""
+        """Why an operator wants the bookie read-only; empty: nothing."""
         self._plans_reason = ""
+        """Why a plan wants the bookie read-only; empty: nothing."""
         self.usage: dict[str, float] = {}
         """How full each directory was at the last check, in percent."""
         self.is_read_only = self._is_forced

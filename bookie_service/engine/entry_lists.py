@@ -44,7 +44,7 @@ class Listing(Protocol):
     def begin(self) -> Iterator[None] | None:
         """Read what is in memory; return an iterator that builds the list in small steps, or None: it is refused.
 
-        The steps run on a thread, and change nothing but the list itself.
+        The steps run on a thread, and change only the list itself.
         """
 
     def finish(self) -> None:
@@ -81,8 +81,11 @@ class EntryLists:
         self._waiting: OrderedDict[ListClient, deque[Listing]] = OrderedDict()
         """The lists of each connection; the connection whose turn it is comes first."""
         self._present: Listing | None = None
+        """The list that is being built; None: no list is."""
         self._steps: Iterator[None] = iter(())
+        """What is left to do for it."""
         self._is_busy = False
+        """Whether a next step is planned."""
 
     def __len__(self) -> int:
         return len(self._places)

@@ -53,7 +53,9 @@ class Poll(Reading):
 @dataclass(eq=False, slots=True)
 class _Waiter:
     poll: Poll
+    """The read that waits."""
     timer: PollTimer | None = None
+    """Ends the wait; None: it has not begun."""
 
 
 class LongPolls:
@@ -81,12 +83,15 @@ class LongPolls:
         self.by_ledger: dict[int, dict[_Waiter, None]] = {}
         """The polls that wait, by ledger. Changed by this class alone."""
         self._by_client: dict[PollClient, dict[_Waiter, None]] = {}
+        """Waiting polls of each client; a client without one has no entry."""
         self._touched: dict[int, bool] = {}
         """Ledgers that changed since their polls were last checked, and whether they were fenced."""
         self._due: deque[tuple[_Waiter, int | None]] = deque()
+        """Polls to be answered, and the LAC; None: the time is over."""
         self._unreviewed: deque[_Waiter] = deque()
         """Polls that have waited since before the rules changed."""
         self._is_queued = False
+        """Whether answering is planned."""
 
     def __len__(self) -> int:
         return len(self._places)

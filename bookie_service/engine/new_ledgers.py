@@ -23,7 +23,9 @@ _ADDRESSES_MAX = 1024
 @dataclass(slots=True)
 class _Address:
     bucket: Bucket
+    """Room for new ledgers."""
     is_refused: bool = False
+    """Whether the last new ledger was refused: a refusal is logged once."""
 
 
 class NewLedgers:
@@ -35,6 +37,7 @@ class NewLedgers:
         self._burst = burst
         self._clock = clock
         self._by_address: dict[Hashable, _Address] = {}
+        """Addresses that have created ledgers recently; at most _ADDRESSES_MAX."""
 
     def take(self, peer: Peer) -> bool:
         """Whether the peer's address may begin one more ledger now, which is then counted."""

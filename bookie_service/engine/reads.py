@@ -288,6 +288,7 @@ class Reads:
         self._turns = turns
         self._on_room = on_room
         self._waiting = 0
+        """Requests whose reading waits for a fetch."""
 
     @property
     def waiting(self) -> int:

@@ -48,8 +48,11 @@ class Shares:
     def __init__(self, limits: ShareLimits) -> None:
         self._limits = limits
         self._by_address: Counter[Hashable] = Counter()
+        """Places of each address that has any."""
         self._by_connection: Counter[Peer] = Counter()
+        """Places of each connection that has any."""
         self._count = 0
+        """Places taken in all; the sum of either."""
 
     def __len__(self) -> int:
         return self._count

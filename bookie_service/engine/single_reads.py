@@ -39,12 +39,16 @@ class SingleReads(Reading):
 
     client: ReadClient
     encoder: ReadResponseEncoder
+    """Encodes the responses to all of them; `ledger_ids` and `entry_ids` are aligned with it."""
     ledger_ids: np.ndarray
+    """The ledger of each."""
     entry_ids: np.ndarray
+    """The entry of each."""
     row: int = 0
     _ends: list[int] = field(default_factory=list)
     """Ends of runs of one ledger, for some requests from `row` on; `_run` is the next run."""
     _run: int = 0
+    """The next run of `_ends`."""
     _odd_end: int = 0
     """Up to here requests are read alone."""
     _apart_end: int = 0
@@ -52,6 +56,7 @@ class SingleReads(Reading):
     _absent: list[bool] = field(default_factory=list)
     """Whether the ledger is absent, for some runs from `_absent_from` on."""
     _absent_from: int = 0
+    """The run that `_absent` begins with."""
     _was_absent: bool = False
     """Whether the last ledger was absent: then the next ones are looked up together."""
 

@@ -36,7 +36,9 @@ class SyncCursor:
 
     def __init__(self) -> None:
         self.last_synced = NO_ENTRY
+        """All entries up to it are synced. Never decreases."""
         self._ranges: list[EntryRange] = []
+        """Synced ranges above it, ascending; at most RANGES_MAX."""
 
     @property
     def ranges(self) -> Sequence[EntryRange]:
@@ -95,6 +97,7 @@ class SyncCursors:
 
     def __init__(self, cursors_max: int = CURSORS_MAX) -> None:
         self._cursors: OrderedDict[int, SyncCursor] = OrderedDict()
+        """By ledger, the one used longest ago first."""
         self._cursors_max = cursors_max
 
     def of(self, ledger_id: int) -> SyncCursor:

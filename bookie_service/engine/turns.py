@@ -4,14 +4,14 @@ A connection that receives requests begins a turn. The turn is over after a numb
 remaining requests wait in a queue. Each turn of the event loop takes a little from it, after the sockets that are
 ready. So a client that sends one request waits for little more than one turn of the queue, however much other clients
 have sent. If very many sockets become ready at once, those that come late in a turn of the event loop wait in the queue
-as well. So do new connections and those whose readings need whole turns, while another one is served as its requests
-come (`must_queue`): several of them would otherwise have a turn each before the loop polls again.
+as well. New connections wait there too, and those whose readings need whole turns, while another one is served as its
+requests come (`must_queue`): several of them would otherwise have a turn each before the loop polls again.
 
 A run of requests that is served as arrays counts as one request: it costs little more.
 
 Work that peers cause before they are known has a queue of its own, by the peers' addresses: first requests of new
 connections, steps of handshakes and logins. Each turn of the event loop takes one step from it, after the other queue.
-So thousands of new connections hold up no client that is known.
+So thousands of new connections do not delay a client that is known.
 
 Short turns cost throughput: each ends with its own send. Turns are long unless another connection is served as its
 requests come: only such a client notices how long others' turns are.
@@ -63,6 +63,7 @@ class Turn:
         self._clock = clock
         self._end = end
         self._requests: float = requests
+        """How many requests may still be served; below 0 after a costly one."""
 
     def spend(self, requests: float = 1) -> None:
         """Count requests that were served."""
@@ -112,8 +113,11 @@ class Turns:
         self._loop_turn_began = loop_turn_began or clock
         self._limits = limits or TurnLimits()
         self._waiting: OrderedDict[Hashable, deque[GoOn]] = OrderedDict()
+        """Connections of peers that are known, with what each goes on with, in order."""
         self._newcomers: OrderedDict[Hashable, deque[GoOn]] = OrderedDict()
+        """The same for addresses of peers that are not known yet."""
         self._is_called = False
+        """Whether the next turn is planned."""
         self._has_accepted = False
         """Whether connections were accepted since the last step of a newcomer that was possible."""
         self._has_stepped = False

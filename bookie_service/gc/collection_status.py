@@ -10,10 +10,15 @@ class PassReport:
     """What one pass did."""
 
     dropped_ledgers: int = 0
+    """Ledgers that were dropped from the index."""
     removed_logs: int = 0
+    """Logs that were removed whole."""
     compacted_logs: int = 0
+    """Logs that were rewritten."""
     damaged_logs: int = 0
+    """Logs that were kept because they are damaged."""
     freed_bytes: int = 0
+    """Bytes that both gave back."""
     kept_because: str = ""
     """Why ledgers or logs that are garbage may remain; empty when nothing prevented their deletion."""
 

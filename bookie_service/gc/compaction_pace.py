@@ -31,8 +31,11 @@ class CompactionPace:
         self._stopping = stopping
         self._lock = threading.Lock()
         self._paced_by = limit()
+        """The limit that `_began` and `_done` are counted by; a new limit begins again."""
         self._began = time.monotonic()
+        """When counting began."""
         self._done = 0
+        """Entries or bytes since then."""
 
     def __call__(self, entries: int, size: int) -> None:
         """Raises CollectionStopped: the collector was asked to stop."""

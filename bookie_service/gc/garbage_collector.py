@@ -159,6 +159,7 @@ class GarbageCollector:
         self._compactor = compactor
         self._metadata_view = metadata_view
         self._options = options
+        """The options in force. Replaced by `set_options`."""
         self._flush = flush
         self._on_failure = on_failure
         self._room = room
@@ -167,12 +168,19 @@ class GarbageCollector:
         self._thread = ThreadPoolExecutor(1, "collector")
         self._copiers = ThreadPoolExecutor(copies_at_once, "compaction") if copies_at_once > 1 else None
         self._stopping = threading.Event()
+        """Set once, by `abandon`: all threads stop at the next convenient point."""
         self._asked = asyncio.Event()
+        """Set by requests; a pass begins."""
         self._waiting: list[_Request] = []
+        """Callers of `collect` whose pass has not begun."""
         self.status = CollectionStatus()
+        """What was done since the start; read by others, changed here."""
         self._task: asyncio.Task[None] | None = None
+        """Runs passes; None before `start`."""
         self._clock_s = clock_s
         self._minor_at = self._major_at = self._overreplicated_at = clock_s()
+        """When a minor compaction was last due, or the start, by `clock_s`; `_major_at` and `_overreplicated_at`
+        are the same for a major compaction and for overreplicated ledgers."""
         self._proofs = DeletionProofs(
             store.index,
             metadata_view,
@@ -182,9 +190,13 @@ class GarbageCollector:
             self._keep_ledgers,
             clock_s,
         )
+        """Which ledgers are certainly deleted."""
         self._report = PassReport()
+        """The pass in progress, or the last one."""
         self._said: set[str] = set()
+        """Log lines that were written once and are not repeated."""
         self._damaged: set[int] = set()
+        """Logs that cannot be rewritten, because they are damaged. Only grows."""
 
     def start(self) -> None:
         self._task = asyncio.ensure_future(self._run())

@@ -127,9 +127,13 @@ class MissingLedgers:
         """`interval_s`: passes that follow sooner count as one."""
         self._interval_s = interval_s
         self._ids = np.empty(0, np.int64)
+        """Missing ledgers, ascending. All four arrays are replaced together by `note`."""
         self._passes = np.empty(0, np.int64)
+        """In how many passes each was missing."""
         self._counted_s = np.empty(0)
+        """When the last of these passes was counted."""
         self._proven_s = np.empty(0)
+        """Since when each is proven to be deleted; inf: that is not proven."""
 
     def note(self, missing: np.ndarray, now_s: float) -> None:
         """Record the ledgers that a pass found missing, ascending; a ledger that exists again starts at zero."""

@@ -96,7 +96,9 @@ class Registry:
 
     def __init__(self) -> None:
         self._sources: list[Callable[[], Iterable[Family]]] = []
+        """Called at each scrape."""
         self._histograms: list[Histograms] = []
+        """Those whose window begins again at each scrape."""
 
     def add(self, source: Callable[[], Iterable[Family]]) -> None:
         """Add a source: it returns its families as they are now."""

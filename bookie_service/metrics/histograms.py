@@ -61,6 +61,7 @@ class Histograms:
 
     def __init__(self, count: int = 1) -> None:
         self._counts = np.zeros((count, BUCKETS), np.int64)
+        """How many values each bucket of each histogram has."""
         self._base = np.zeros((count, BUCKETS), np.int64)
         """The counts when the last window was closed."""
         self._window = np.zeros((count, BUCKETS), np.int64)

@@ -73,7 +73,9 @@ class JournalTimes:
         five of its `GroupTimes`, and when it was answered. `Bookie` appends them, without a call on the way of the add,
         and folds them at `SINGLES_MAX` numbers."""
         self._last = (0, 0, 0)
+        """When the last group began, was written, and was synced."""
         self.written_bytes = 0
+        """Bytes that were written. Only grows."""
 
     def note_groups(self, groups: deque[GroupTimes], sequence: int) -> None:
         """Take the times of groups up to a sequence number."""
@@ -141,6 +143,7 @@ class ReadTimes:
         they were received, when the bookie began to look for the entries, when they were answered. `Reads` appends
         them, without a call on the way of a read, and folds them at `ROWS_MAX` numbers."""
         self._fetches: list[int] = []
+        """How long fetches took since the last record."""
 
     def note_fetch(self, ns: int) -> None:
         """Take the time of a fetch from disk."""
@@ -186,8 +189,11 @@ class RequestTimes:
         self.failed = histograms(len(OPERATIONS))
         self.reads = ReadTimes(self.read_stages, self.succeeded, self.failed)
         self.journals: list[JournalTimes] = []
+        """Times of each journal; all three lists have one item for each journal."""
         self.journal_histograms: list[Histograms] = []
+        """Where the times of its groups go."""
         self.journal_adds: list[Histograms] = []
+        """Where the times of adds in them go."""
 
     def add_journal(self) -> JournalTimes:
         """Return the times of one more journal."""

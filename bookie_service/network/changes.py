@@ -1,6 +1,7 @@
 """Requests that change state, as steps of a connection; an unexpected error of theirs ends the process.
 
-Each says which rights it needs on which ledgers, and can be refused before it is performed.
+A `JudgedChange` says which rights it needs on which ledgers, and can be refused before it is performed. Other changes
+are allowed already, or need no right.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bkspark.security.authorization import FENCE, NOTHING, READ, WRITE
+from bkspark.security.authorization import FENCE, READ, WRITE
 from bkspark.wire.flags import RECOVERY_ADD
 from bkspark.wire.single_add import SingleAdd
 from bkspark.wire.status import Status
@@ -27,20 +28,26 @@ class StateChange(ABC):
 
     __slots__ = ()
 
-    needed: int
-    """The rights that it needs on the ledger of each request."""
-
     @abstractmethod
     def perform(self) -> int | None:
         """Return how many requests were taken, None: all; 0: wait for `resume`."""
 
-    def ledgers(self) -> int | np.ndarray | None:
-        """Return the ledger of all requests, or that of each; None: they name no ledger."""
-        return None
 
+class JudgedChange(StateChange):
+    """Requests that change state, if the peer has the rights."""
+
+    __slots__ = ()
+
+    needed: int
+    """The rights that it needs on the ledger of each request."""
+
+    @abstractmethod
+    def ledgers(self) -> int | np.ndarray:
+        """Return the ledger of all requests, or that of each."""
+
+    @abstractmethod
     def keep(self, count: int) -> None:
-        """Reduce to the first `count` requests; only called where they have ledgers of their own."""
-        raise AssertionError("its requests share a ledger")
+        """Reduce to the first `count` requests, at least one."""
 
     @abstractmethod
     def refuse(self, status: int) -> None:
@@ -48,17 +55,19 @@ class StateChange(ABC):
 
 
 @dataclass(slots=True)
-class Adds(StateChange):
+class Adds(JudgedChange):
     """A run of adds; they all have the recovery flag, or none of them."""
 
     bookie: Bookie
     client: BookieClient
     octets: np.ndarray
     run: AddBatch
+    """Reduced by `keep`."""
     needed: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.needed = add_needs(is_recovery=bool(self.run.flags.item(0) & RECOVERY_ADD))
+        """Set once."""
 
     def perform(self) -> int | None:
         return self.bookie.add(self.client, self.octets, self.run)
@@ -83,17 +92,12 @@ class AllowedSingleAdd(StateChange):
     octets: np.ndarray
     add: SingleAdd
 
-    needed = NOTHING
-
     def perform(self) -> int | None:
         return int(self.bookie.add_single(self.client, self.octets, self.add, is_alone=False))
 
-    def refuse(self, status: int) -> None:
-        raise AssertionError("it was allowed")
-
 
 @dataclass(slots=True)
-class FencingRead(StateChange):
+class FencingRead(JudgedChange):
     """Reads, single ones of one ledger or a batch, that fence it first."""
 
     bookie: Bookie
@@ -110,12 +114,15 @@ class FencingRead(StateChange):
     def ledgers(self) -> int:
         return self.ledger_id
 
+    def keep(self, count: int) -> None:
+        self.reading.keep(count)
+
     def refuse(self, status: int) -> None:
         self.reading.refuse(status)
 
 
 @dataclass(slots=True)
-class LedgerChange(StateChange):
+class LedgerChange(JudgedChange):
     """One request that changes a ledger, whose answer is a status: an explicit LAC, or a force."""
 
     client: BookieClient
@@ -131,6 +138,9 @@ class LedgerChange(StateChange):
     def ledgers(self) -> int:
         return self.ledger_id
 
+    def keep(self, count: int) -> None:
+        assert count == 1
+
     def refuse(self, status: int) -> None:
         self.client.send(self._parts(status))
 
@@ -144,14 +154,9 @@ class ConnectionChange(StateChange):
 
     change: Callable[[], None]
 
-    needed = NOTHING
-
     def perform(self) -> int | None:
         self.change()
         return None
-
-    def refuse(self, status: int) -> None:
-        raise AssertionError("it needs no right")
 
 
 def add_needs(*, is_recovery: bool) -> int:

@@ -75,6 +75,7 @@ class Connection:
     _gate: Gate | None = None
     """What the peer must prove before its requests are served; None: nothing more, and it uses no TLS yet."""
     _tls_socket: TlsSocket | None = None
+    """TLS over the socket; None: there is none. Set once, by `start_tls`."""
     _wait: asyncio.TimerHandle | None = None
     """Ends the wait for START_TLS."""
     _secure_until = math.inf
@@ -121,6 +122,7 @@ class Connection:
         self._events = events
         self._receive_buffer = ReceiveBuffer(memory_budget, self)
         self._send_buffer = SendBuffer(connected, memory_budget, self)
+        """Replies that the peer has not taken; replaced when TLS begins."""
         self._scanned = 0
         """Up to where the receive buffer was divided into frames."""
         self._is_scanned = True
@@ -132,12 +134,15 @@ class Connection:
         self._has_turn = False
         """Whether the connection waits for its next turn."""
         self._is_v2 = False
+        """Whether a V2 frame has come: from then on V3 is not accepted. Set once."""
         self.is_open = True
         """False once the connection is gone, for good."""
         self._is_reading = False
+        """Whether the selector reports received bytes."""
         self.is_taking = True
         """False while too many replies wait for the peer."""
         self._has_ended = False
+        """Whether the peer sends no more. Set once."""
         self._has_sent_request = self._is_known = False
         """The latter: it has sent one, and the peer has proved what it must."""
         self._takes_singles = False
@@ -147,10 +152,13 @@ class Connection:
         self._receptions = self._seen = 0
         """How often bytes arrived, and this number at the last check."""
         self._idle_since = memory_budget.loop.time()
+        """When something last arrived, or a reply was due, as far as noticed."""
         self._progress_at = 0.0
+        """When the peer last took bytes of replies; counts only while some are unsent."""
         self._frame_since = math.inf
         """Since when the peer could have sent the rest of the frame that the receive buffer begins with."""
         self._wait_to_send: list[Callable[[], None]] = []
+        """Called back once the peer takes replies again."""
         self._tls = tls
         self._authentication = authentication
         if tls is not None or authentication is not None:

@@ -79,7 +79,9 @@ class _Group:
 
     def __init__(self) -> None:
         self._all: dict[Member, None] = {}
+        """All of them."""
         self._of: dict[str, dict[Member, None]] = {}
+        """Those of each address that has any."""
 
     def add(self, member: Member) -> None:
         if member not in self._all:
@@ -118,12 +120,15 @@ class Connections:
         self._bookies = bookies
         self._on_failure = on_failure
         self._opened: dict[Member, float] = {}
+        """When each open connection was accepted."""
         self._by_address: Counter[str] = Counter()
+        """How many connections each address has, if it has any."""
         self._silent = _Group()
         """Connections that have sent no request yet."""
         self._idle = _Group()
         """Connections that were idle for `idle_s` at the last check."""
         self._to_look_at: deque[Member] = deque()
+        """Connections that are looked at before all are looked at again."""
 
     def __len__(self) -> int:
         return len(self._opened)

@@ -34,6 +34,7 @@ class TurnSelector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.turn_began = time.monotonic()
+        """When the current turn began."""
 
     def select(self, timeout: float | None = None) -> Any:
         found = super().select(timeout)
@@ -52,12 +53,16 @@ class TurnRecorder(TurnSelector):
         """`report(text)` gets the stack of a turn that has taken `slow_s`, while it runs; called on a thread."""
         super().__init__()
         self.longest_s = 0.0
+        """The longest turn since it was last read, in wall-clock time."""
         self.longest_processor_s = 0.0
+        """The same in processor time."""
         self._slow_s = slow_s
         self._report = report
         self._processor_at = time.thread_time()
+        """The processor time when the turn began."""
         self._loop_thread = threading.get_ident()
         self._is_in_turn = False
+        """Whether a turn is in progress."""
         self._closing = threading.Event()
         self._reporter = threading.Thread(target=self._report_slow_turns, name="slow-turns", daemon=True)
         self._reporter.start()
@@ -113,7 +118,7 @@ def spare_collections() -> None:
 
 
 async def forget_start() -> None:
-    """Have the recorder of the running loop, if any, forget the turns of the start, which hold up no client."""
+    """Have the recorder of the running loop, if any, forget the turns of the start, which delay no client."""
     loop = asyncio.get_running_loop()
     # The present turn is one of them.
     await asyncio.sleep(0)

@@ -26,15 +26,18 @@ class Gate:
     def __init__(
         self, authentication: ListenerAuthentication | None, *, offers_tls: bool = False, needs_tls: bool = False
     ) -> None:
-        """`offers_tls`: START_TLS may come; `needs_tls`: nothing but TLS is served."""
+        """`offers_tls`: START_TLS may come; `needs_tls`: only TLS is served."""
         self.authentication = authentication
         self.needs_tls = needs_tls
+        """Whether TLS is still demanded. Cleared once, when TLS is complete."""
         self._may_wait = offers_tls
         """Whether an AUTH message may still wait for START_TLS."""
         self._held = b""
         """The frame of an AUTH message that waits."""
         self._exchange: ServerExchange | None = None
+        """The login in progress; None: it has not begun."""
         self._bytes_left, self._requests_left = BYTES_MAX, REQUESTS_MAX
+        """Bytes that may still come before the gate is open; `_requests_left`: requests."""
 
     @property
     def refuses(self) -> bool:

@@ -77,6 +77,7 @@ class GatedRequests:
         self._gate = gate
         self._table = table
         self._row = 0
+        """The next request."""
         self._why = ""
         """Why the exchange failed."""
 

@@ -28,6 +28,7 @@ class KnownResponse(Reading):
     client: ReadClient
     responses: bytes
     is_answered: bool = False
+    """Set once."""
 
     def __len__(self) -> int:
         return 0 if self.is_answered else 1
@@ -53,6 +54,7 @@ class SpaceRead(Reading):
     client: ReadClient
     request: protocol.Request
     is_answered: bool = False
+    """Set once."""
 
     def __len__(self) -> int:
         return 0 if self.is_answered else 1

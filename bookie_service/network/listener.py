@@ -47,6 +47,7 @@ class Listener:
         self._on_failure = on_failure
         self._begin_turn = begin_turn
         self._timer: asyncio.TimerHandle | None = None
+        """Accepts again after a pause; None: it accepts."""
 
     def start(self) -> None:
         self._socket.setblocking(False)

@@ -52,8 +52,8 @@ class LocalReadServer:
         readers: Collection[int] = (),
         is_allowed: Callable[[int], bool] = lambda user_id: True,
     ) -> None:
-        """`served`: the address at which the bookie listens. `readers`: users who may read, besides the bookie's own
-        and root. `is_allowed(user)`: asked at each request; if not, the connection is closed.
+        """`served`: the address at which the bookie listens. `readers`: users who may read, in addition to the
+        bookie's own and root. `is_allowed(user)`: asked at each request; if not, the connection is closed.
 
         Raises:
             OSError: the socket cannot be created here, or another process has it.
@@ -70,6 +70,7 @@ class LocalReadServer:
         self._is_allowed = is_allowed
         self._readers = frozenset({0, os.geteuid(), *readers})
         self._has_refused = False
+        """Whether a refusal was logged. Set once."""
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             listening.bind(socket_name(served[1]))

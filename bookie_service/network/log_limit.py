@@ -35,9 +35,13 @@ class _Kind:
     """A kind of line that was seen."""
 
     bucket: Bucket
+    """How many lines may be written now."""
     left_out: int = 0
+    """Lines left out since the last one that was written."""
     since: float = 0.0
+    """When the first of them came."""
     last: logging.LogRecord | None = None
+    """The last of them; None: not one was left out."""
 
 
 class LogLimiter(logging.Filter):
@@ -49,6 +53,7 @@ class LogLimiter(logging.Filter):
         self._clock = clock
         self._emit = emit
         self._kinds: dict[Hashable, _Kind] = {}
+        """Kinds that were seen recently; at most KINDS_MAX."""
         self._all = Bucket(_LINES_PER_S, _BURST, clock())
         self._lock = threading.RLock()
 

@@ -48,6 +48,7 @@ class Budget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
+        """Bytes that are taken; at most `limit`."""
 
     @property
     def room(self) -> int:
@@ -92,11 +93,15 @@ class MemoryBudget:
         self._reading_until = 0.0
         """0: no client reads much."""
         self._waiting: dict[Receiver, _Wait] = {}
+        """Connections that wait for room, in order of arrival."""
         self._unfinished: dict[Receiver, float] = {}
+        """When each frame that is counted and not complete began, oldest first."""
         self._leaving: dict[Receiver, None] = {}
         """Connections with waiting replies; the one whose peer has taken none for longest comes first."""
         self._timer: asyncio.TimerHandle | None = None
+        """Looks for connections to give up; None: no connection waits."""
         self._reading_timer: asyncio.TimerHandle | None = None
+        """Runs until `_reading_until`, while reads have priority over adds; None at other times."""
         self._set_window()
 
     def _set_window(self) -> None:

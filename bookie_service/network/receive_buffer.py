@@ -25,9 +25,13 @@ class ReceiveBuffer:
         self._memory_budget = memory_budget
         self._owner = owner
         self._kept = _NOTHING
+        """Memory of this connection for bytes that stay; empty: nothing stays."""
         self._counted = 0
+        """How many bytes of it the memory budget has counted."""
         self.octets = _NOTHING
+        """Where the received bytes are: the shared buffer, or `_kept`."""
         self.end = 0
+        """Where they end."""
 
     def space(self, most: int) -> memoryview | None:
         """Return where to receive more after `end`, `most` bytes beside a large frame.

@@ -128,9 +128,13 @@ class _Progress:
     """How far reads that came together are answered."""
 
     wanted: int
+    """Reads that came together."""
     answered: int = 0
+    """How many of them are answered."""
     found: int = 0
+    """How many were found."""
     failed: int = EOK
+    """The last bad status; EOK: there was no bad one."""
 
 
 @dataclass(frozen=True, slots=True)

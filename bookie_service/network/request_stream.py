@@ -18,7 +18,7 @@ from bookie_service.engine.bookie_environment import BookieClient
 from bookie_service.engine.containment import end_undecodable
 from bookie_service.engine.reads import Reading
 from bookie_service.engine.turns import ENDLESS, Turn
-from bookie_service.network.changes import AllowedSingleAdd, StateChange, add_needs
+from bookie_service.network.changes import AllowedSingleAdd, JudgedChange, StateChange, add_needs
 
 FEW = 4
 """As many requests or fewer are served one by one, in numbers: arrays of a few cost more."""
@@ -86,7 +86,7 @@ class RequestStream(ABC):
         verdict = ALLOWED
         try:
             step, count = self._next(octets)
-            if self._rights is not None and step.needed:
+            if self._rights is not None and isinstance(step, Reading | JudgedChange) and step.needed:
                 asked = count
                 verdict, count = self._rights.judge(step.needed, step.ledgers(), asked)
                 if count < asked and verdict is not Verdict.WAIT:
@@ -97,6 +97,7 @@ class RequestStream(ABC):
         if verdict is not ALLOWED:
             if verdict is Verdict.WAIT:
                 return False
+            assert isinstance(step, Reading | JudgedChange)
             step.refuse(verdict.status)
             self._row += count
             turn.spend()

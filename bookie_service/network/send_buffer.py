@@ -26,7 +26,9 @@ class SendBuffer:
         self._memory_budget = memory_budget
         self._owner = owner
         self._pending: deque[bytes] = deque()
+        """Parts that are not sent, in order."""
         self._sent_of_first = 0
+        """How much of the first of them is sent."""
         self.size = 0
         """Bytes that are not sent yet."""
 

@@ -81,7 +81,9 @@ class TlsSocket:
         self._has_begun = False
         """Whether the handshake has begun: nothing in clear may follow."""
         self._handshake_bytes = 0
+        """Bytes of the handshake that have come; at most HANDSHAKE_BYTES_MAX."""
         self._has_ended = False
+        """Whether the peer sends no more. Set once."""
         self._unsent = b""
         """Ciphertext that the socket has not taken."""
         self._piece_bytes = 0

@@ -31,6 +31,7 @@ class BatchRead(Reading):
     count_max: int
     bytes_max: int
     is_answered: bool = False
+    """Set once."""
 
     def __len__(self) -> int:
         return 0 if self.is_answered else 1

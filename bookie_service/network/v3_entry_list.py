@@ -50,8 +50,11 @@ class EntryList(Reading):
         self._request = request
         self.ledger_id = request.getListOfEntriesOfLedgerRequest.ledgerId
         self._is_begun = False
+        """Whether the list is being built, waits, or was refused. Set once."""
         self._view: View
+        """Set when the list is begun."""
         self._frame = b""
+        """The response; empty until it is built."""
 
     def __len__(self) -> int:
         return 0 if self._is_begun else 1
@@ -120,9 +123,13 @@ class _Groups:
 
     def __init__(self) -> None:
         self._runs: list[EntryRuns] = []
+        """Runs that are not encoded."""
         self._runs_count = 0
+        """Their number."""
         self._groups: list[bytes] = []
+        """Encoded groups."""
         self._groups_left = _GROUPS_MAX
+        """Groups that may still follow; -1: there were too many."""
 
     def add(self, runs: EntryRuns) -> None:
         self._runs.append(runs)

@@ -43,13 +43,17 @@ class LongPollRead(Poll):
         self._read = request.readRequest
         self._is_piggyback = self._read.flag == protocol.ReadRequest.ENTRY_PIGGYBACK and self._read.HasField("flag")
         self._lac = NO_ENTRY
+        """The LAC that is answered; rises while the read waits."""
         self._advanced: int | None = None
         """The LAC that the ledger reached."""
         self._is_waiting = False
+        """Whether it waits for a higher LAC."""
         self._is_settled = False
         """Whether waiting is over."""
         self._is_answered = False
+        """Set once."""
         self._answering: Reading | None = None
+        """The read of the entry that is answered with the LAC; None: not begun."""
 
     def __len__(self) -> int:
         return 0 if self._is_answered or self._is_waiting else 1

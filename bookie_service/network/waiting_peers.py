@@ -29,7 +29,9 @@ class WaitingPeers:
         self._all_max = all_max
         self._per_address_max = per_address_max
         self._all: dict[WaitingPeer, None] = {}
+        """In order of arrival."""
         self._of_address: dict[str, dict[WaitingPeer, None]] = {}
+        """Those of each address that has any."""
 
     def __len__(self) -> int:
         return len(self._all)

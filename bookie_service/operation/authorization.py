@@ -81,6 +81,7 @@ class RulesFollower:
         self.authorization = authorization
         self._reading = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
+        """Follows the file; None before `start`."""
 
     def start(self) -> None:
         """Look at the file again and again, until `stop`."""

@@ -106,13 +106,16 @@ class BookieOperator:
         self.bookie_id = bookie_id
         self.keys = keys
         self.phase = "starting"
+        """"starting", "serving" or "stopping"; only moves on."""
         self._service = service
         self._files = files
         self._status_file = StatusFile(files, list(map(layout.current, service.options.ledger_directories)))
         self._registration: Registered | None = None
+        """None until the bookie is registered."""
         self._started_ms = time.time_ns() // 1_000_000
         self._changing = asyncio.Lock()
         self._plan: BookiePlan | None = None
+        """The plan for this bookie as last read; None: there is none."""
         self.on_restart: Callable[[], None] = lambda: None
         """Called when the process is to restart."""
         self.reload_rules: Callable[[str], Awaitable[None]] = _nothing_to_reload

@@ -51,6 +51,7 @@ class LiveKeys:
     ) -> None:
         """`path` and `settings` are what the bookie was started with."""
         self.configuration = configuration
+        """Replaced by each change."""
         self._path = path
         self._settings = settings
         self.parts: list[Callable[[Configuration], None]] = []

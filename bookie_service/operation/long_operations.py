@@ -30,13 +30,19 @@ class LongOperation:
     """state: waiting, running, done or failed; result: what it returned; error: why it failed; progress: last lines."""
 
     id: str
+    """Its name in the HTTP interface."""
     kind: str
+    """What is done, as "decommission"."""
     subject: str
+    """What it is done to, as a bookie."""
     who: str
+    """The caller."""
     state: str = "waiting"
     error: str = ""
     began_ms: int = 0
+    """When it began, by the wall clock; 0: not yet."""
     ended_ms: int = 0
+    """When it ended; 0: not yet."""
     result: dict[str, object] = field(default_factory=dict)
     progress: deque[str] = field(default_factory=lambda: deque(maxlen=PROGRESS_LINES_MAX))
 
@@ -53,9 +59,12 @@ class LongOperations:
 
     def __init__(self) -> None:
         self._operations: dict[str, LongOperation] = {}
+        """By id, oldest first; finished ones are dropped when there are many."""
         self._numbers = itertools.count(1)
         self._lanes: dict[str, asyncio.Lock] = {}
+        """Held by the operation that runs; one at a time in each lane."""
         self._tasks: set[asyncio.Task[None]] = set()
+        """Operations that wait or run."""
 
     def begin(self, kind: str, subject: str, who: str, lane: str, work: Work) -> LongOperation:
         """Begin work, now or after what runs in its lane.

@@ -19,8 +19,10 @@ class StoredCounts:
         self._count = count
         self._clock_s = clock_s
         self._due_s = 0.0
+        """When the counts are taken next."""
         self._counting = asyncio.Lock()
         self.ledgers = self.entries = 0
+        """Ledgers of the last count; `entries`: their entries."""
 
     async def refresh(self) -> None:
         """Count again, if the last counts are old enough."""

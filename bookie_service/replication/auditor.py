@@ -53,11 +53,17 @@ class Auditor:
         self._options = options
         self._wake = asyncio.Event()
         self._lost = LostBookies()
+        """What is known of lost bookies, since this process was elected."""
         self._was_elected = False
+        """Whether this process was elected when it last looked."""
         self._delay: RecoveryDelay | None = None
+        """The recovery delay in force, as last read; None: there is none."""
         self._bookies_due_s = 0.0
+        """When all bookies are audited next, whatever has changed."""
         self._checking: asyncio.Task[None] | None = None
+        """The check of ledgers in progress; None: no check runs."""
         self._complaint = ""
+        """The last failure that was logged; the same one is not repeated."""
         self.found = Histograms()
         """How many ledgers each audit listed."""
         self._unexpected = unexpected

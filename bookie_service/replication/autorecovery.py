@@ -65,7 +65,9 @@ class AutoRecovery:
         self._who = who
         self._options = options
         self._tasks: list[asyncio.Task[None]] = []
+        """The auditor's and the worker's; empty before `start`."""
         self.auditor: Auditor | None = None
+        """None before `start`."""
         self.worker: ReplicationWorker | None = None
         """Both from `start` on."""
         self.defect: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()

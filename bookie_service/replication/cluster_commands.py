@@ -62,6 +62,7 @@ class ClusterCommands:
         self._who = who
         self._options = options
         self._cluster: Cluster | None = None
+        """The connection; None before the first command and after `close`."""
 
     async def close(self) -> None:
         """End every connection."""

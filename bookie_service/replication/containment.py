@@ -22,6 +22,7 @@ class UnexpectedErrors:
         """`on_error(error)` is called with each of them."""
         self._on_error = on_error
         self._logged: set[tuple[type[BaseException], str, int]] = set()
+        """Places whose traceback was logged. Only grows: the code has few places."""
 
     def failure(self, error: Exception, what: str, ledger_id: int | None = None) -> BookKeeperError:
         """Return the error as one of ours; `what` failed because of it."""

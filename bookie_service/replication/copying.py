@@ -63,8 +63,11 @@ class ByteRate:
     def __init__(self, bytes_per_s: int) -> None:
         self.bytes_per_s = bytes_per_s
         self._asked = 0.0
+        """Bytes that callers asked for. Only grows."""
         self._permitted = 0.0
+        """Bytes that were permitted. Only grows, and is at most one second ahead of `_asked`."""
         self._seen_s = -math.inf
+        """When `_permitted` last grew."""
 
     async def wait(self, size: int) -> None:
         """Return when `size` more bytes may be sent."""
@@ -107,6 +110,7 @@ class FragmentCopier:
         self._rate = rate
         self._piece_bytes = piece_bytes
         self.copied_bytes = 0
+        """Bytes that were sent to targets. Only grows."""
 
     async def copy(self, todo: CopyEntries, lost: frozenset[str]) -> None:
         """Return when every target has acknowledged every entry of its slot.

@@ -90,12 +90,19 @@ class _Left:
     """A ledger that names the bookie. run: copies it now; due_s: not to be tried before."""
 
     share: CopyEstimate
+    """What there is to copy."""
     run: RepairRun | None = None
+    """The repair in progress; None: none is."""
     due_s: float = 0.0
+    """It is not tried before."""
     failures: int = 0
+    """How often its repair failed."""
     error: BookKeeperError | None = None
+    """Why it last failed; None: it did not."""
     fragment: Fragment | None = None
+    """Its open last fragment when it was last seen; None: its last fragment is not open."""
     since_s: float = 0.0
+    """Since when that fragment is unchanged."""
 
 
 class Drain:
@@ -122,10 +129,15 @@ class Drain:
         self._rate = ByteRate(self._options.bytes_per_s)
         self._piece_bytes = max(1, self._options.copies_in_flight_bytes // (self._options.ledgers_at_once * PIECES_MAX))
         self._left: dict[int, _Left] = {}
+        """Ledgers that still name the bookie, by id, as last surveyed."""
         self._began_s = 0.0
+        """When `run` began."""
         self._copied_bytes = 0
+        """Bytes of repairs that have ended."""
         self._before = DrainProgress()
+        """Progress at the last survey; at first, what an earlier run stored in the plan. Totals never fall below it."""
         self._unreadable: BookKeeperError | None = None
+        """Why metadata cannot be read; None: they can. The run ends with it."""
         self.moved = 0
         """Ledgers that this process moved."""
 

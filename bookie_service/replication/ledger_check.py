@@ -88,6 +88,7 @@ class LedgerCheck:
         self._password = password
         self._unexpected = unexpected
         self.ledgers = 0
+        """Ledgers that were checked. Only grows."""
 
     async def findings(self) -> AsyncIterator[LedgerFindings]:
         """Yield the result for every ledger, complete or not; a few are checked at a time.

@@ -25,7 +25,9 @@ class LostBookies:
 
     def __init__(self) -> None:
         self._since_s: dict[str, float] = {}
+        """Since when each lost bookie is lost."""
         self._audited: frozenset[str] = frozenset()
+        """Lost bookies whose ledgers have been listed; part of `_since_s`."""
 
     def decide(
         self, known: Collection[str], registered: Collection[str], now_s: float, delay_s: float
@@ -61,7 +63,7 @@ def lost_in(
 ) -> list[str]:
     """Return the bookies of a ledger's ensembles whose copies are missing, sorted.
 
-    Besides the lost ones these are bookies with neither cookie nor registration: their cookie was removed too early.
+    These are the lost ones, and bookies with neither cookie nor registration: their cookie was removed too early.
     """
     named = {bookie for ensemble in ensembles for bookie in ensemble}
     return sorted(b for b in named if b not in registered and (b in lost or b not in known))

@@ -33,7 +33,7 @@ class RepairOptions:
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
-    """The auditor. An interval of 0 or less: never. `verified_share`: share of a fragment's entries, besides its first
+    """The auditor. An interval of 0 or less: never. `verified_share`: share of a fragment's entries, without its first
     and last one, 0 to 1."""
 
     lost_bookie_delay_s: float = bounded(0.0, 0.0, YEARS_S, "seconds")

@@ -148,24 +148,40 @@ class RepairCore:
     ) -> None:
         self.ledger_id = ledger_id
         self.metadata = metadata
+        """The ledger's metadata as last read or written. Replaced by `on_metadata_written`,
+        `on_metadata_conflict` and `on_recovered`."""
         self.version = version
+        """The version of `metadata`; they change together."""
         self._reported = frozenset(reported)
         self._writable = frozenset(writable)
         self._registered = frozenset(registered)
         self._random = random
         self._topology = topology
         self._may_recover = may_recover
+        """Whether an open ledger may be recovered. Decided again by a conflict with our claim: a last fragment
+        that has changed shows that the writer lives."""
         self._leaving = frozenset(leaving)
         self._distrusted: frozenset[str] = frozenset()
+        """Bookies whose copies are regarded as lost: they could not be reached, or refused copies. Only grows."""
         self._refusing: frozenset[str] = frozenset()
+        """Bookies that did not accept copies; they are not chosen again. Only grows."""
         self._holes: dict[tuple[int, str], np.ndarray] = {}
+        """The entry ids that a bookie lacks, by the fragment's first entry and the bookie, as inspected once."""
         self._done: set[tuple[int, str]] = set()
+        """Copies that were made or cannot be made, by the fragment's first entry and the bookie. Only grows."""
         self._copying: CopyEntries | None = None
+        """The copies in progress, until the metadata name them; None: nothing is copied."""
         self._recovered_from: int | None = None
+        """The first entry of the fragment that this repair recovered; None: it recovered nothing. Set once."""
         self._is_claiming = False
+        """Whether the write in progress takes an open ledger into recovery."""
         self._failed_targets = 0
+        """How many targets refused copies; the repair ends at TARGETS_TRIED_MAX."""
         self._conflicts = 0
+        """How many writes of the metadata met another version; the repair ends at CONFLICTS_MAX."""
         self._shortage: BookKeeperError | None = None
+        """Why a fragment cannot be repaired now; None: all could. The repair ends with it, after the other
+        fragments."""
 
     def start(self) -> list[Effect]:
         """Begin; every later call continues."""

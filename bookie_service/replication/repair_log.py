@@ -24,9 +24,13 @@ class _Cause:
     """Failures of one cause since its last line."""
 
     since_s: float
+    """When the first of them came."""
     count: int = 0
+    """How many came."""
     ledger_id: int = 0
+    """The ledger of the last one."""
     text: str = ""
+    """What the last one said."""
 
 
 class RepairLog:
@@ -35,8 +39,11 @@ class RepairLog:
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s
         self._causes: dict[str, _Cause] = {}
+        """Failures by cause, at most CAUSES_MAX."""
         self._repaired = self._bytes = 0
+        """Ledgers repaired since the last line, and `_bytes` of them."""
         self._since_s = 0.0
+        """When the first of these repairs ended."""
 
     def failed(self, ledger_id: int, error: BaseException | None, pause_s: float) -> None:
         """Note a failed repair, which is tried again after a pause."""

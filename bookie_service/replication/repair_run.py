@@ -47,7 +47,9 @@ class RepairRun:
         self._rate = rate
         self._piece_bytes = piece_bytes
         self._copied_bytes = 0
+        """Bytes of fragments that are done. Only grows."""
         self._copier: FragmentCopier | None = None
+        """Copies a fragment; None: nothing is copied now."""
 
     @property
     def copied_bytes(self) -> int:

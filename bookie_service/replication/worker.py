@@ -59,10 +59,15 @@ class _Deferred:
     failed."""
 
     due_s: float
+    """It is not tried before."""
     fragment: Fragment | None = None
+    """Its open last fragment when it was last seen; None: its last fragment is not open."""
     since_s: float = 0.0
+    """Since when that fragment is unchanged."""
     failures: int = 0
+    """How often its repair failed."""
     error: BookKeeperError | None = None
+    """Why it last failed; None: it did not."""
 
 
 @dataclass(slots=True)
@@ -70,8 +75,11 @@ class _Running:
     """A repair that runs: bytes to copy, since when, and the run, once it has begun."""
 
     bytes: int
+    """The bytes to copy, as estimated."""
     since_ms: int
+    """When it began, by the wall clock."""
     run: RepairRun
+    """Its state."""
 
 
 class ReplicationWorker:
@@ -93,20 +101,26 @@ class ReplicationWorker:
         self._store = store
         self._who = who
         self._options = options
+        """The options in force. Replaced by `set_options`."""
         self._rate = ByteRate(options.bytes_per_s)
         self._piece_bytes = max(1, options.copies_in_flight_bytes // (options.ledgers_at_once * PIECES_MAX))
         self._deferred: dict[int, _Deferred] = {}
+        """Listed ledgers that are tried again later, by id."""
         self._unexpected = unexpected
         self._wake = asyncio.Event()
         self.repaired = 0
+        """Ledgers that were repaired since the start. Only grows."""
         self.copied_bytes = 0
+        """Bytes that were copied since the start. Only grows."""
         self.copied_sizes = Histograms()
         """Sizes of the entries that were copied; those of one piece count with their mean."""
         self.failures = 0
+        """Repairs that failed since the start. Only grows."""
         self.listed = 0
         """Ledgers that were listed when the list was read last."""
         self._log = RepairLog(self._now_s)
         self._running: dict[int, _Running] = {}
+        """Repairs in progress, by ledger."""
         self._reports = reports
 
     def set_options(self, options: RepairOptions) -> None:

@@ -219,7 +219,7 @@ def _configured(keys: Values, values: Mapping[str, str]) -> Configuration:
         log_format=keys.parsed("logFormat", _one_of(LOG_FORMATS), default="text") or "text",
         values=dict(values),
         rules_path=keys.parsed("authorizationRulesFile", os.path.abspath, default="none: everyone may do everything"),
-        file_group=keys.parsed("permittedFileGroup", group_id, default="none but the bookie's user"),
+        file_group=keys.parsed("permittedFileGroup", group_id, default="only the bookie's user"),
     )
     authentication, recovery = configuration.service.authentication, configuration.auto_recovery
     if configuration.runs_auto_recovery and authentication is not None and authentication.sasl is not None:

@@ -15,7 +15,7 @@ _LEAST = 16
 def allowed_open_files(wanted: int, connections_max: int) -> int:
     """Raise the process's limit as far as it may be; return how many files the storage may keep open to read them.
 
-    That is `wanted`, or less if the limit leaves less besides the connections.
+    That is `wanted`, or less if the limit leaves less beside the connections.
 
     Raises:
         ConfigurationError: the limit leaves too few.

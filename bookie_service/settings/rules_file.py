@@ -21,6 +21,7 @@ class RulesFile:
     def __init__(self, path: str) -> None:
         self.path = path
         self._stamp: _Stamp | None = None
+        """The state of the file when it was last read; None: it was never read."""
 
     def read(self) -> Rules:
         """Return the rules in the file. Raises ConfigurationError: it cannot be used."""

@@ -41,7 +41,7 @@ class ServiceOptions:
 
     received_bytes_max, reply_bytes_max: limits of all connections together, see `memory_budget`.
     tls: None: a peer that asks for TLS gets a refusal. authentication: None: every client is served.
-    local_readers: ids of users whose clients read entry logs themselves, besides this one's and root.
+    local_readers: ids of users whose clients read entry logs themselves, in addition to this one's and root.
     statistics: the times of requests are recorded; statistics_window_s: quantiles are those of the last such time.
     """
 

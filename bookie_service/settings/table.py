@@ -144,7 +144,7 @@ TABLE: Mapping[type, Sequence[Row]] = {
         Row("idle_s", "connectionIdleTimeoutMs", "ms for the first request to come", _MS_IN_S),
     ),
     ListenerTlsOptions: (
-        Row("required", "tlsRequired", "serve nothing but TLS"),
+        Row("required", "tlsRequired", "serve only TLS"),
         Row("handshake_s", "tlsHandshakeTimeoutMs", "ms for a TLS handshake", _MS_IN_S),
         Row("handshakes_max", "maxTlsHandshakes", "unfinished TLS handshakes"),
         Row("handshakes_per_address_max", "maxTlsHandshakesPerAddress", "unfinished TLS handshakes"),

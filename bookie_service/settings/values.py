@@ -100,6 +100,7 @@ class Values:
         self._values = values
         self._environment = environment
         self.asked: dict[str, Setting] = {}
+        """The keys that were read, with what is known of them."""
         self.notes: list[str] = []
         """A line for each value that is not used as given."""
 

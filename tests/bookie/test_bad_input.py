@@ -101,7 +101,7 @@ def test_half_a_frame_for_ever_is_given_up_with_one_line(tmp_path: Path, caplog:
     assert refused_peers(caplog) == {name: 1}
 
 
-def test_metadata_with_a_wrong_magic_are_one_line_of_an_audit_and_hold_up_no_other_ledger(
+def test_metadata_with_a_wrong_magic_are_one_line_of_an_audit_and_delay_no_other_ledger(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(cluster: InProcessCluster) -> None:

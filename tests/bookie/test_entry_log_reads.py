@@ -216,7 +216,7 @@ def test_run_ends_before_a_damaged_item(log: OneLog) -> None:
             check(log.read(positions), items[:position], 0, is_full=False)
 
 
-def test_smallest_item_is_one_of_nothing_but_its_ids(log: OneLog) -> None:
+def test_smallest_item_has_only_its_ids(log: OneLog) -> None:
     smallest = [(16).to_bytes(4, "big") + item(5, entry)[4:20] for entry in range(2)]
     check(log.read(log.put(*smallest)), smallest, 0, is_full=False)
 

@@ -213,7 +213,7 @@ def ask(peer: socket.socket, path: bytes = b"/echo") -> int | None:
 
 
 def test_beyond_the_limit_the_connection_whose_peer_is_waited_for_longest_is_closed() -> None:
-    """Connections that send nothing keep no other client out, also if they were served before: probes are answered."""
+    """Connections that send nothing cannot block probes, even if they were served before."""
 
     def act(port: int) -> list[int | None]:
         peers = [socket.create_connection(("127.0.0.1", port), 30) for _ in range(PATIENT.connections)]

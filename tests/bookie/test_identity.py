@@ -147,7 +147,7 @@ def test_first_start_stamps_every_directory_and_then_the_cluster(tmp_path: Path)
         assert layout.decode_place(contents[layout.place_path(directory)]) == directory
 
 
-def test_later_starts_change_nothing_but_a_place_that_was_not_written(tmp_path: Path) -> None:
+def test_later_starts_change_only_a_place_that_was_not_written(tmp_path: Path) -> None:
     bookie = Bookie(tmp_path)
     bookie.start_and_stop()
     before, writes = bookie.contents(), bookie.store.writes

@@ -474,7 +474,7 @@ def test_backups_go_before_a_journal_ends_for_want_of_space(tmp_path: Path, is_s
     for i, body in enumerate(bodies):
         journal.append([record(body)])
         if i % 3 == 2:
-            # All but the newest file lie before the mark.
+            # All files except the newest are before the mark.
             mark = journal.end
             journal.forget_before(mark)
         if is_started_again and i == 30:

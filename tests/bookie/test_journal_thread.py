@@ -112,7 +112,7 @@ class Running:
         return self.files.operations.count(("sync_data", f"{self.directory}/0000000000000001.txn"))
 
     def bodies(self) -> list[bytes]:
-        """Return the bodies of all records but padding."""
+        """Return the bodies of all records except padding."""
         found: list[bytes] = []
 
         def apply(kind: int, count: int, body: bytes) -> None:

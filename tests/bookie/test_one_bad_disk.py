@@ -24,13 +24,12 @@ from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.bookie import collecting
 from tests.bookie.collecting import Bench
 from tests.bookie.faulty_files import FaultyFiles
-from tests.bookie.serving import Peer, Serving, service_options, stored
+from tests.bookie.serving import Serving, service_options, stored
+from tests.bookie.three_directories import LEDGERS, PAYLOADS, marks, read_all, settle, write_all
 from tests.disks import ROOMY, ROOMY_DISKS
 from tests.polling import wait_until
 
 CHANGES = ("write", "create", "rename", "remove", "sync_data", "sync_directory")
-PAYLOADS = [bytes([i]) * 3000 for i in range(40)]
-LEDGERS = range(10, 16)
 
 
 def options(directory: Path, **changes: object) -> ServiceOptions:
@@ -45,12 +44,6 @@ def options(directory: Path, **changes: object) -> ServiceOptions:
     return replace(service_options(directory), **(defaults | changes))
 
 
-def settle(serving: Serving) -> None:
-    """Return when everything is flushed and the marks are after it. Until the next add, no flush begins."""
-    store = serving.service.storage.store
-    wait_until(lambda: serving.call(lambda: store.is_clean and not store.is_flushing), "the flush of everything")
-
-
 def hurt(serving: Serving, files: FaultyFiles, name: str, code: int) -> None:
     """Have a directory take no changes any more: it is full, or its disk fails. No flush is in the middle of it."""
     settle(serving)
@@ -60,22 +53,6 @@ def hurt(serving: Serving, files: FaultyFiles, name: str, code: int) -> None:
         files.fault = lambda operation, path: operation in ("write", "create") and f"/{name}/current" in path
     else:
         files.fault = lambda operation, path: operation in CHANGES and f"/{name}/current" in path
-
-
-def write_all(peer: Peer, first: int) -> None:
-    for ledger_id in LEDGERS:
-        assert set(peer.add(ledger_id, first, PAYLOADS)) == {Status.EOK}
-
-
-def read_all(peer: Peer, end: int) -> None:
-    for ledger_id in LEDGERS:
-        for entry_id in range(end):
-            expected = stored(ledger_id, entry_id, PAYLOADS[entry_id % len(PAYLOADS)])
-            assert peer.read(ledger_id, entry_id).body == expected
-
-
-def marks(directory: Path) -> dict[str, bytes]:
-    return {name: (directory / name / "current" / "lastMark").read_bytes() for name in "abc"}
 
 
 @contextlib.contextmanager

@@ -82,7 +82,7 @@ def test_files_that_a_journal_keeps_as_backups_are_not_open_to_others(tmp_path: 
                 for first in range(0, 16, 4):
                     assert set(peer.add(7 + life, first, [b"x" * 500_000] * 4)) == {Status.EOK}
                 assert open_to_others(journal) == []
-            # The stop moves the mark to the end, so all files but the newest are before it.
+            # The stop moves the mark to the end, so all files except the newest are before it.
             backups = len(list(journal.rglob("*.txn"))) - 1
             assert backups == 2 or (backups > 2 and reuse == "true")
             assert open_to_others(journal) == []

@@ -254,7 +254,7 @@ def test_waiting_for_space_leaves_no_garbage(files: FaultyFiles, options: Servic
 def test_disk_that_fails_ends_the_process(
     files: FaultyFiles, options: ServiceOptions, operation: str, place: str, code: int
 ) -> None:
-    """EIO is not a lack of space: what the disk holds is unknown. Neither is it known of a file whose sync failed."""
+    """EIO is not a lack of space: what the disk holds is unknown. After a failed sync, too."""
     files.code = code
     with Serving(small(options), files) as serving, serving.connect() as peer:
         files.fault = lambda at, path: at == operation and place in path

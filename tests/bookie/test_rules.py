@@ -151,7 +151,7 @@ def test_ids_are_of_entries_that_can_be_stored(ledger_id: int, lowest: int, high
 def judged(
     ledger_id: int, *entry_ids: int, flags: int = 0, keys: bool = True, lacs: bool = True, **facts: bool
 ) -> list[int]:
-    """Statuses of adds of which nothing but these facts is known for all at once."""
+    """Statuses of adds of which only these facts are known for all at once."""
     statuses = {"fenced": False, "read_only": False} | facts
     count = len(entry_ids)
     found = rules.add_statuses(ledger_id, np.array(entry_ids), np.full(count, flags), keys, lacs, **statuses)

@@ -1,4 +1,4 @@
-"""A ledger directory whose disk does not answer holds up nothing but itself; one that answers again is used again."""
+"""A ledger directory whose disk does not answer delays only itself; one that answers again is used again."""
 
 from __future__ import annotations
 
@@ -18,14 +18,12 @@ from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
-from tests.bookie.serving import Peer, Serving, service_options, stored
+from tests.bookie.serving import Peer, Serving, service_options
 from tests.bookie.stalling_files import StallingFiles
+from tests.bookie.three_directories import LEDGERS, PAYLOADS, marks, read_all, settle, write_all
 from tests.disks import ROOMY, ROOMY_DISKS
 from tests.polling import wait_until
 
-PAYLOADS = [bytes([i]) * 3000 for i in range(40)]
-LEDGERS = range(12, 18)
-"""Two for each of the three directories."""
 HALF_BYTES = 200_000
 """Less than what one call of `write_all` adds."""
 
@@ -60,28 +58,6 @@ class ImpatientServing(Serving):
         assert isinstance(disks, DiskThreads)
         disks.stall_s = 0.05
         return self
-
-
-def settle(serving: Serving) -> None:
-    """Return when everything is flushed and the marks are after it."""
-    store = serving.service.storage.store
-    wait_until(lambda: serving.call(lambda: store.is_clean and not store.is_flushing), "the flush of everything")
-
-
-def write_all(peer: Peer, first: int) -> None:
-    for ledger_id in LEDGERS:
-        assert set(peer.add(ledger_id, first, PAYLOADS)) == {Status.EOK}
-
-
-def read_all(peer: Peer, end: int) -> None:
-    for ledger_id in LEDGERS:
-        for entry_id in range(end):
-            expected = stored(ledger_id, entry_id, PAYLOADS[entry_id % len(PAYLOADS)])
-            assert peer.read(ledger_id, entry_id).body == expected
-
-
-def marks(directory: Path) -> dict[str, bytes]:
-    return {name: (directory / name / "current" / "lastMark").read_bytes() for name in "abc"}
 
 
 def stall(serving: Serving, files: StallingFiles, peer: Peer, name: str) -> None:

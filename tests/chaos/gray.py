@@ -68,7 +68,7 @@ JOURNALS_BYTES = 3 * 300_000_000
 """What the journals of all bookies take at most, until a checkpoint removes them."""
 DISK_GB = 3.0
 SETTLING_S = 10.0
-"""How long the writer runs besides what is measured, rounded up."""
+"""How long the writer runs before and after what is measured, rounded up."""
 ORDINARY_SHARE = 3
 """The ordinary rate is measured for a third of the time: it does not vary as much."""
 

@@ -12,7 +12,7 @@ from bkspark.cli.__main__ import main
 
 
 def assert_one_line(output: CaptureResult[str], *names: str) -> None:
-    """Assert that nothing but one line of error came, and that it holds every one of `names`."""
+    """Assert that only one line of error came, and that it holds every one of `names`."""
     assert output.out == ""
     lines = output.err.splitlines()
     assert len(lines) == 1, output.err

@@ -141,7 +141,7 @@ def test_failed_probe_closes_a_connection_that_is_silent():
     assert writer.core.has_outstanding(2)  # the loss of its connection is news
     assert effects.DropIfSilent("b3") in tick(writer, 9.2)
     assert not writer.core.has_outstanding(2)
-    # So does a bookie that cannot be reached.
+    # The same holds for a bookie that cannot be reached.
     assert probed(tick(writer, 12)) is not None
     assert writer.fail(2, now_ns=12 * SECOND) == [effects.DropIfSilent("b3")]
     assert writer.core.state is WriterState.ACTIVE

@@ -419,7 +419,7 @@ def test_answer_to_a_force_of_a_bookie_that_was_replaced_counts_for_nothing():
     assert writer.core.on_forced(force, 0) == [effects.Confirm(0)]
 
 
-def test_force_that_went_to_a_bookie_that_is_replaced_holds_up_no_later_one():
+def test_force_that_went_to_a_bookie_that_is_replaced_delays_no_later_one():
     """It refuses load and lives: nothing else says that it will not answer the force."""
     writer = Writer(changes_ensemble=True)
     writer.add()

@@ -138,7 +138,7 @@ def killed_by(mutant: Mutant) -> str | None:
     """Return the first sign of a mutant, None when it was not noticed.
 
     A sign is a promise that was broken, or a start that was refused. Whatever else is raised is an error of the
-    harness, and raised: it says nothing about what the campaigns notice. So is a start that ends with a TypeError: the
+    harness, and raised: it says nothing about what the campaigns notice. A start that ends with a TypeError is one: the
     planted function does not take the arguments that the product gives.
     """
     with mutant.plant(), rare_collections():

@@ -71,7 +71,7 @@ def test_many_small_epochs_are_one_ledger_and_one_item_of_the_list(tmp_path):
         head, _ = await (await client.tree()).get("/bkspark/logs/x")
         assert len(head) < 4_000  # most of it is the latest times
         expected = [f"{epoch}{part}" for epoch in range(300) for part in "ab"]
-        # The ledger is open, and its last entries are confirmed by nothing but the list.
+        # The ledger is open, and its last entries are confirmed only by the list.
         assert not (await client.metadata((await snapshot.ledger(0)).ledger_id)).is_closed
         assert await content(log) == expected
         assert await content(cluster.client().log("x")) == expected

@@ -110,7 +110,7 @@ def test_a_head_with_one_wrong_member_is_refused_or_read_unchanged() -> None:
     assert refused > 150
 
 
-def test_truncated_and_damaged_nodes_raise_nothing_but_the_format_error() -> None:
+def test_truncated_and_damaged_nodes_raise_only_the_format_error() -> None:
     data = EXAMPLE.encode()
     chance = random.Random(5)
     damaged = [data[:length] for length in range(len(data))]

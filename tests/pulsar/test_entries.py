@@ -358,7 +358,7 @@ def payloads_one_by_one(batched: bytes, count: int) -> list[bytes] | None:
 
 
 def test_batches_of_runs_and_of_damaged_bytes_are_split_as_one_by_one() -> None:
-    """Messages of one size are found together; nothing but a message's own bytes decides where it ends."""
+    """Messages of one size are found together; only a message's own bytes decide where it ends."""
     luck = random.Random(5)
     split, refused = 0, 0
     for _ in range(400):

@@ -69,7 +69,7 @@ def test_a1_metadata_name_the_new_bookie_only_once_it_has_acknowledged_every_ent
     assert outcome(repair.on_metadata_written(write.metadata, 4)) is Outcome.COMPLETE
 
 
-def test_m2_nothing_but_names_of_bookies_changes() -> None:
+def test_m2_only_names_of_bookies_change() -> None:
     before = closed((0, "abc"), (10, "bcd"), (20, "cab"))
     repair = core(before)
     todo = repair.start()
@@ -319,7 +319,7 @@ def test_the_entries_of_a_slot_are_those_whose_write_set_has_it() -> None:
                 assert stored_entries(fragment, 23, slot, quorum).tolist() == wanted
 
 
-def test_fragments_that_get_no_more_entries_are_all_of_a_closed_ledger_and_all_but_the_last_of_an_open_one() -> None:
+def test_an_open_ledger_adds_entries_only_to_its_last_fragment() -> None:
     rows = ((0, "abc"), (10, "bcd"))
     assert [end for _, end in settled_fragments(closed(*rows))] == [10, 30]
     assert [end for _, end in settled_fragments(opened(*rows))] == [10]

@@ -14,7 +14,7 @@ from bkspark.wire.framing import scan_frames
 from bkspark.wire.status import Status
 from bookie_service.engine.authorization import NO_RULE, AuthorizationLimits, Unfound
 from bookie_service.engine.reads import Reading
-from bookie_service.network.changes import StateChange
+from bookie_service.network.changes import JudgedChange, StateChange
 from tests.bookie.serving import KEY, adds
 from tests.bookie.v3_peer import PIGGYBACK, request
 from tests.security.authorized import ALL_RIGHTS, OTHER_KEY, ROOT, AuthorizedBookie, Metadata, facts, statuses
@@ -298,9 +298,11 @@ def test_list_of_entries_that_waits_is_refused_when_the_rules_change() -> None:
 
 
 def test_every_kind_of_request_says_which_rights_it_needs() -> None:
-    """One that does not would not be judged."""
-    kinds = [*subclasses(Reading), *subclasses(StateChange)]
-    assert len(kinds) >= 11
+    """One that does not would not be judged. An allowed add has been judged, and a connection may change itself."""
+    unjudged = set(subclasses(StateChange)) - set(subclasses(JudgedChange)) - {JudgedChange}
+    assert {kind.__name__ for kind in unjudged} == {"AllowedSingleAdd", "ConnectionChange"}
+    kinds = [*subclasses(Reading), *subclasses(JudgedChange)]
+    assert len(kinds) >= 9
     for kind in kinds:
         if not getattr(kind, "__abstractmethods__", None):
             assert hasattr(kind, "needed"), kind

@@ -115,7 +115,7 @@ def test_request_is_served_exactly_as_its_rights_say(operation: Operation, right
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=str)
-def test_principal_without_a_rule_may_do_nothing_but_authenticate(operation: Operation) -> None:
+def test_principal_without_a_rule_may_only_authenticate(operation: Operation) -> None:
     bookie = refusing(frozenset())
     asked = len(bookie.metadata.asked)
     for principal in (ANONYMOUS, Principal("other", "digest"), Principal("user", "token")):

@@ -181,7 +181,7 @@ def test_sighup_control_http_and_squatting_at_a_bookie(zookeeper: ZooKeeperProce
         following = writer.ledger_id + 1
         assert peer.add(following, 0, [b"x"], key=b"k" * 20) == [Status.EUA]
         assert peer.read(following, -1, 1, b"k" * 20).status == Status.EUA
-        # Nor can the key of one that exists.
+        # The key of one that exists cannot either.
         assert peer.add(writer.ledger_id, 0, [b"x"], key=b"k" * 20) == [Status.EUA]
         writer.append(b"one")
         writer.close()

@@ -193,7 +193,7 @@ def test_self_signed_certificate_in_the_trust_store_is_an_anchor_as_in_java(
 # ---- fail closed ----
 
 
-def test_client_with_tls_sends_nothing_but_start_tls_to_a_bookie_without(tmp_path: Path, authority: Authority) -> None:
+def test_client_with_tls_sends_only_start_tls_to_a_bookie_without(tmp_path: Path, authority: Authority) -> None:
     with serving(tmp_path, None) as bookie:
         with pytest.raises(TlsFailed, match="it has no TLS, and this client is configured to use nothing else"):
             with_pool(bookie.port, client_options(authority), read_all)
@@ -358,7 +358,7 @@ def test_oldest_unfinished_handshake_of_an_address_makes_room(tmp_path: Path, au
         for peer in stuck:
             peer.send(encode_start_tls(7))
             assert peer.frame() is not None
-        # All but the newest ten are closed, and an honest client is served.
+        # All except the newest ten are closed, and an honest client is served.
         assert all(is_closed(peer.socket) for peer in stuck[:20])
         with TlsPeer(bookie.port, trusting(authority)) as honest:
             assert honest.add(1, 0, PAYLOADS) == [v2.Status.EOK] * 3

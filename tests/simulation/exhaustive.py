@@ -139,7 +139,7 @@ class Found:
 
 @contextlib.contextmanager
 def one_entry_at_a_time() -> Iterator[None]:
-    """Have recoveries read one entry at a time: what a window holds besides is neither acknowledged nor missing."""
+    """Have recoveries read one entry at a time: what else a window holds is neither acknowledged nor missing."""
     with replaced(recovery_module, "WINDOW_FIRST", 1), replaced(recovery_module, "WINDOW_ENTRIES_MAX", 1):
         yield
 

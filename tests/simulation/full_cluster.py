@@ -277,7 +277,7 @@ class Cluster:
         self._links_made = 0
         self.bookies = [FullBookie(self, _FIRST_PORT + i) for i in range(bookies)]
         self.network_s = random.choice((0.0005, 0.002, 0.01))
-        # What it takes to connect, besides the network's delay.
+        # What it takes to connect, without the network's delay.
         self.connect_s = 0.0
         self.journal_s = random.choice((0.0005, 0.002, 0.02))
         self.metadata_s = random.choice((0.0005, 0.005, 0.05))

@@ -1,7 +1,7 @@
 """Drains and rolling restarts on virtual time: the shipped drain, commands, followers of plans, auditors and workers.
 
-What must hold besides A1 to A5 (`full_repairs`), looked at whenever a ledger's metadata change, and while a bookie is
-stopped:
+What must hold in addition to A1 to A5 (`full_repairs`), looked at whenever a ledger's metadata change, and while a
+bookie is stopped:
 
     W1  each entry of a whole ledger has Qw durable copies on bookies that its metadata name, at every moment
     W2  while a bookie is stopped for a restart, another bookie that serves has a copy of each of these entries

@@ -1,7 +1,7 @@
 """A large cluster on virtual time: 100 bookies on 25 hosts in 5 racks lose a host and then a rack, for ever.
 
-Client, bookie storage, auditors and workers are the shipped ones, as in `full_repairs`. What must hold, besides A1, A2,
-A5, M2 and C1 there:
+Client, bookie storage, auditors and workers are the shipped ones, as in `full_repairs`. What must hold, in addition to
+A1, A2, A5, M2 and C1 there:
 
     R1  each write set is on Qw hosts and in two racks: when a ledger begins, and when everything is repaired
     R2  repair copies what was lost once, and takes as long as all workers need for these bytes at their rate
@@ -40,7 +40,7 @@ RATE = 500
 """Bytes a second of each worker."""
 ENTRIES, ENTRY_BYTES = 4, 500
 OVERHEAD_S = 10.0
-"""What a repair takes besides its bytes: until losses are noticed, audits, metadata, the first and last pass."""
+"""What a repair takes in addition to its bytes: until losses are noticed, audits, metadata, the first and last pass."""
 COPIES_MIN = 25
 FRAME_SHARE = 0.25
 """What frames an entry that is copied, at most, beside its bytes; digest, master key, head."""

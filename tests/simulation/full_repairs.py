@@ -8,7 +8,7 @@ What must hold (docs/reliability.md, A1 to A5, M2), looked at whenever a ledger'
     A3  an open ledger whose last fragment names no lost bookie is not fenced, no other before the grace period
     placement: no read-only bookie gets copies; where bookies are in racks, as many write sets as can span two
     A5  autorecovery ends: whatever can be repaired is, a bounded time after the faults
-    M2  of a closed ledger nothing but names of bookies changes, of an open one no earlier fragment's beginning
+    M2  in a closed ledger only names of bookies change; in an open one no fragment begins earlier
     C1  what was acknowledged is read in the end, as it was written; Qw copies of it lie on named bookies
 """
 

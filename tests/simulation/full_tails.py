@@ -1,8 +1,8 @@
 """The full tier over V3: readers that follow a ledger while it is written, explicit LACs, relaxed durability.
 
-Besides what `full_schedule` looks at: a reader that follows gets every entry once and in order, to the end, and no LAC
-that was reported to it is after that. In a ledger with relaxed durability only confirmed entries count as acknowledged;
-crashes lose what was not synced.
+In addition to what `full_schedule` looks at: a reader that follows gets every entry once and in order, to the end, and
+no LAC that was reported to it is after that. In a ledger with relaxed durability only confirmed entries count as
+acknowledged; crashes lose what was not synced.
 """
 
 from __future__ import annotations

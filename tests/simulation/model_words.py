@@ -124,7 +124,7 @@ Mail = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Party:
-    """A client and the messages from and to it. `cores` is the number of a state that has nothing but its cores."""
+    """A client and the messages from and to it. `cores` is the number of a state that has only its cores."""
 
     cores: int
     mail: Mail

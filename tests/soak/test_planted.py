@@ -74,7 +74,7 @@ def test_processes_that_leak_are_not_flat(tmp_path: Path) -> None:
 
 
 def idle(folder: Path, defect: str | None) -> ChildProcess:
-    """Start a process that does nothing but what the defect does."""
+    """Start a process that does only what the defect does."""
     options = planted.python_options(defect)
     command = [sys.executable, "-u", *options, "-m", "http.server", "--bind", "127.0.0.1", "0"]
     return ChildProcess(str(defect), command, folder / f"{defect}.log", environment={planted.EVERY_S: "0.01"})

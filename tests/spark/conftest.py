@@ -6,6 +6,7 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from bkspark.blocking import Client
     from tests.cluster import Cluster
+    from tests.pulsar.stored import StoredTopic
 
 CORES = 2
 SETTINGS = {
@@ -115,6 +117,22 @@ def client(cluster: Cluster) -> Iterator[Client]:
 
     with Client(cluster.uri) as client:
         yield client
+
+
+@pytest.fixture
+def topic(client: Client) -> StoredTopic:
+    """A topic of Apache Pulsar that does not exist yet."""
+    from tests.pulsar.stored import StoredTopic
+
+    return StoredTopic(client, f"public/default/t-{uuid.uuid4().hex[:12]}")
+
+
+@pytest.fixture
+def read(cluster: Cluster, topic: StoredTopic) -> Callable[..., list[dict[str, Any]]]:
+    """Reads the topic; returns its rows."""
+    from tests.spark.topic_reads import rows_of
+
+    return partial(rows_of, cluster.uri, topic.name)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Spark on a cluster that serves nothing but TLS, with the program of docs/security.md."""
+"""Spark on a cluster that serves only TLS, with the program of docs/security.md."""
 
 from __future__ import annotations
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import struct
-import uuid
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 
 import pytest
 
-from bkspark.blocking import Client
 from bkspark.errors import ConfigurationError, MalformedPayload
-from tests.cluster import Cluster
 from tests.pulsar.entries import Message, batch, framed, metadata_of, single
 from tests.pulsar.stored import StoredTopic
-from tests.spark.topic_reads import rows_of, values
+from tests.spark.topic_reads import values
 
 pytestmark = pytest.mark.cluster
 
@@ -25,23 +21,6 @@ SEPARATED = {"key.schema.type": "STRING", "value.schema.type": "INT32", "kv.enco
 
 def version(number: int) -> dict[str, bytes]:
     return {"schema_version": struct.pack(">q", number)}
-
-
-@pytest.fixture
-def client(cluster: Cluster) -> Iterator[Client]:
-    with Client(cluster.uri) as client:
-        yield client
-
-
-@pytest.fixture
-def topic(client: Client) -> StoredTopic:
-    return StoredTopic(client, f"public/default/w-{uuid.uuid4().hex[:12]}")
-
-
-@pytest.fixture
-def read(cluster: Cluster, topic: StoredTopic) -> Callable:
-    """Reads the topic; returns its rows."""
-    return partial(rows_of, cluster.uri, topic.name)
 
 
 def test_key_of_a_key_value_message_that_is_not_base64_does_what_mode_says(topic: StoredTopic, read: Callable) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
-from collections.abc import Iterator
 
 import pytest
 from pyspark.sql.types import StructType
@@ -24,17 +22,6 @@ from tests.spark.topic_reads import numbered
 pytestmark = [pytest.mark.cluster, pytest.mark.admission_control]
 
 SCHEMA = StructType().add("value", "binary")
-
-
-@pytest.fixture
-def client(cluster: Cluster) -> Iterator[Client]:
-    with Client(cluster.uri) as client:
-        yield client
-
-
-@pytest.fixture
-def topic(client: Client) -> StoredTopic:
-    return StoredTopic(client, f"public/default/s-{uuid.uuid4().hex[:12]}")
 
 
 class Query:

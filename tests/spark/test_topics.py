@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-import uuid
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +17,9 @@ from bkspark.spark.source import BookKeeperDataSource
 from tests.cluster import Cluster
 from tests.pulsar.entries import PUBLISHED_MS, Message, batch, chunked, framed, marker, metadata_of, single
 from tests.pulsar.stored import StoredTopic
-from tests.spark.topic_reads import VALUE, numbered, rows_of, table, values
+from tests.spark.topic_reads import VALUE, numbered, table, values
 
 pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture
-def client(cluster: Cluster) -> Iterator[Client]:
-    with Client(cluster.uri) as client:
-        yield client
-
-
-@pytest.fixture
-def topic(client: Client) -> StoredTopic:
-    return StoredTopic(client, f"public/default/t-{uuid.uuid4().hex[:12]}")
-
-
-@pytest.fixture
-def read(cluster: Cluster, topic: StoredTopic) -> Callable[..., list[dict[str, Any]]]:
-    """Reads the topic; returns its rows."""
-    return partial(rows_of, cluster.uri, topic.name)
 
 
 def test_topic_is_read_with_the_columns_of_pulsar_spark(topic: StoredTopic, read: Callable) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import uuid
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 
 import pytest
 
@@ -25,23 +23,6 @@ from tests.pulsar.stored import StoredTopic
 from tests.spark.topic_reads import VALUE, numbered, rows_of, table, values
 
 pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture
-def client(cluster: Cluster) -> Iterator[Client]:
-    with Client(cluster.uri) as client:
-        yield client
-
-
-@pytest.fixture
-def topic(client: Client) -> StoredTopic:
-    return StoredTopic(client, f"public/default/w-{uuid.uuid4().hex[:12]}")
-
-
-@pytest.fixture
-def read(cluster: Cluster, topic: StoredTopic) -> Callable:
-    """Reads the topic; returns its rows."""
-    return partial(rows_of, cluster.uri, topic.name)
 
 
 # ---- ledgers ----

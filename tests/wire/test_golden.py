@@ -31,7 +31,7 @@ KINDS = {
     "v3 response AUTH EOK",
     *(f"v3 response {name} EOK" for name in (*ANSWERED, "GET_LIST_OF_ENTRIES_OF_LEDGER")),
 }
-"""What must be among them; besides, V3's requests by the fields that they have."""
+"""What must be among them; also, V3's requests by the fields that they have."""
 
 
 def frames(beginning: str) -> list[bytes]:

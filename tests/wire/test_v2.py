@@ -144,7 +144,7 @@ def test_items_must_fill_their_span():
 
 
 @pytest.mark.slow
-def test_random_bytes_raise_nothing_but_protocol_errors():
+def test_random_bytes_raise_only_protocol_errors():
     generator = np.random.default_rng(11)
     refused = 0
     for _ in range(20_000):

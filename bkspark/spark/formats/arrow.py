@@ -116,7 +116,7 @@ def _rows_without_columns(count: int) -> pa.Table:
 def _column(table: pa.Table, schema: pa.Schema, field: pa.Field, *, is_whole: bool) -> pa.ChunkedArray:
     """Return the table's column for `field` of `schema`, as the field's type.
 
-    It is found by name, in any case if only so and no other field has that name.
+    It is found by name, in any case of its letters if no other field has that name.
     """
     index = table.schema.get_field_index(field.name)
     if index < 0:
@@ -300,8 +300,9 @@ class ArrowEncoder(Encoder):
         self._plain = pa.ipc.IpcWriteOptions(use_threads=False)
         self._compressed = None if compression.codec == NONE else _write_options(compression)
         self._passed_over = 0
+        """How many entries are not compressed before it is tried again."""
         self._entry_bytes = entry_bytes
-        # Bytes left for the record batch besides the schema, message heads and the end mark.
+        # Bytes left for the record batch, without the schema, message heads and the end mark.
         self._batch_bytes_max = entry_bytes_max - len(schema.serialize()) - _STREAM_OVERHEAD_BYTES
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[EntryBatch]:

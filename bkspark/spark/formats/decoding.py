@@ -71,6 +71,7 @@ class Decoder(ABC):
         self.mode = mode
         self.is_whole = is_whole
         self.beyond: dict[str, tuple[int, int]] = {}
+        """The first entry of each column with values beyond its inferred type; at most BEYOND_MAX columns."""
         self._corrupt_index = schema.get_field_index(corrupt_record) if mode is MalformedMode.PERMISSIVE else -1
         if mode is MalformedMode.PERMISSIVE:
             for column in schema:

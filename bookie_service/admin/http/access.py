@@ -44,7 +44,7 @@ class HttpAccess:
     """Identifies callers. For one event loop."""
 
     def __init__(self, options: HttpOptions, own_names: Sequence[str] = ()) -> None:
-        """`own_names`: host names by which this host is reached, besides those of the options.
+        """`own_names`: host names by which this host is reached, in addition to those of the options.
 
         Raises:
             ConfigurationError: the access file cannot be used.

@@ -74,6 +74,7 @@ class BookieApi:
     def __init__(self, operator: BookieOperator) -> None:
         self._operator = operator
         self._passes: set[asyncio.Task[None]] = set()
+        """Collections that were requested and are not done."""
 
     def add_to(self, routes: Routes) -> None:
         """Add all paths."""

@@ -27,9 +27,13 @@ class Routes:
         """`permit(route, request)` raises HttpError for a request that is not allowed; None: all are."""
         self._permit = permit
         self._calls: dict[str, dict[str, Call]] = {}
+        """Handlers by path and method."""
         self._roles: dict[str, dict[str, Role]] = {}
+        """The role that each needs."""
         self._patterns: list[tuple[re.Pattern[str], str]] = []
+        """Paths with parts that vary."""
         self._errors: dict[str, int] = {}
+        """The status for a wrong method, by path."""
 
     def add(
         self,

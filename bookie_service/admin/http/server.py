@@ -3,7 +3,7 @@
 Everything that a peer may use up has a limit (`HttpLimits`): connections, bytes of a request's head and body, time for
 a request to come, for a response to be taken, and between requests. What exceeds a limit, or is not HTTP, is answered
 with a status where that is possible, and the connection is closed. Beyond the number of connections one is closed whose
-peer is waited for, so that silent peers keep no other one out. One request of a connection is served at a time; the
+peer is waited for, so that silent peers cannot block others. One request of a connection is served at a time; the
 next is not read before it is answered. A handler that fails unexpectedly is answered 500 and logged; it never ends the
 process.
 
@@ -35,6 +35,8 @@ from bookie_service.settings.http_options import HttpLimits
 
 logger = logging.getLogger(__name__)
 
+PATH_MAX = 200
+"""Characters of a request's path in a line of the log."""
 _QUOTED = re.compile(r""":? (?:b['"]|bytearray\().*""", re.DOTALL)
 """The end of a parser's message that quotes what the peer sent: it may hold a token."""
 Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
@@ -101,15 +103,23 @@ class _Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
         self._request: h11.Request | None = None
+        """The request in progress; None between requests."""
         self._body = bytearray()
+        """Its body, as far as it has come."""
         self._tasks: set[asyncio.Task[None]] = set()
+        """The one task that answers it, or nothing."""
         self._timer: asyncio.TimerHandle | None = None
+        """Closes the connection when nothing happens; None while a request is answered."""
         self._may_write = asyncio.Event()
         self._may_write.set()
         self._transport: asyncio.Transport
+        """Set when the connection is made."""
         self._peer = ""
+        """The peer's address; set when the connection is made."""
         self._is_tls = False
+        """Whether the connection is in TLS; set when it is made."""
         self._certificate: Mapping[str, Any] | None = None
+        """The peer's certificate; None: it came without one."""
 
     # ---- called by the event loop ----
 
@@ -202,11 +212,12 @@ class _Connection(asyncio.Protocol):
             return
         except Exception as error:
             # A part of the response was sent: the peer sees by the end of the connection that the rest is missing.
-            target, kind = given.target.decode("ascii")[:ERROR_MAX], {"kind": place_of(error)}
+            path = given.target.decode("ascii").partition("?")[0][:PATH_MAX]
+            kind = {"kind": place_of(error)}
             if isinstance(error, BookKeeperError):
-                logger.warning("%s %s failed, and was answered in part: %s", method, target, error, extra=kind)
+                logger.warning("%s %s failed, and was answered in part: %s", method, path, error, extra=kind)
             else:
-                logger.exception("%s %s failed: this is a defect", method, target, extra=kind)
+                logger.exception("%s %s failed: this is a defect", method, path, extra=kind)
             self._transport.abort()
             return
         if self._transport.is_closing():

@@ -30,7 +30,9 @@ class DigestVerifier:
     def __init__(self, password: bytes) -> None:
         """`password`: the password of ledgers with a MAC."""
         self._digests = [EntryDigest(digest_type, password, ANY_COPY) for digest_type in _TYPES]
+        """One for each type. Constant."""
         self._known: dict[int, EntryDigest] = {}
+        """The digest of each ledger that was found out; emptied at _LEDGERS_MAX."""
 
     def knows(self, ledger_id: int) -> bool:
         """Return whether an entry of this ledger was verified."""

@@ -60,6 +60,7 @@ class _EntryLog:
         self._verifier = verifier
         self._size = file.size()
         self._file_header: log_format.LogHeader | None = None
+        """None until it was read, or when it is damaged."""
 
     def read(self) -> Iterator[Finding]:
         yield from self._header()

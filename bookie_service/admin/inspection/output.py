@@ -81,9 +81,13 @@ class Counts:
 
     files: int = 0
     entries: int = 0
+    """Entries and positions."""
     unverified: int = 0
+    """Those whose digest could not be checked."""
     damaged: int = 0
+    """Findings of damage."""
     incomplete: int = 0
+    """Places where a write is under way or was interrupted."""
 
     def add(self, finding: Finding) -> None:
         if isinstance(finding, (FoundEntries, FoundPositions)):

@@ -74,6 +74,7 @@ class IndexPaths:
         """`moved`: the number of the directory of each ledger whose file is not in its usual one."""
         self._directories = directories
         self.moved = dict(moved or {})
+        """The directory of each ledger that is not in its own one, by number."""
         self.moves = 0
         """How often a file moved; incremented before `path` returns the new place."""
         self.removed: set[int] = set()
@@ -210,6 +211,7 @@ class IndexReader:
         )
         self._keeps_pages = keeps_pages
         self._moves = paths.moves
+        """`IndexPaths.moves` when files were last opened: after another move they are opened again."""
 
     def header(self, ledger_id: int) -> LedgerHeader | None:
         """Return a ledger's header, None when there is none.

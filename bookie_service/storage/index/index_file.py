@@ -29,6 +29,7 @@ class IndexFile:
     def __init__(self, file: File) -> None:
         self.file = file
         self._layout: Layout | None = None
+        """Where header and positions are; None: not looked up yet."""
 
     @property
     def layout(self) -> Layout | None:

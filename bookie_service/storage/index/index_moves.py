@@ -45,7 +45,9 @@ class IndexMoves:
         self._doubt = doubt
         self._header_of = header_of
         self._refusing: set[int] = set()
+        """Directories whose disk takes no writes, by number. Emptied by `noted`."""
         self._left_at: list[str] = []
+        """Old files of what was moved; removed by `noted`, when the moves are durable."""
 
     def can_move(self, ledger_id: int) -> bool:
         """Return whether there is a directory that has not refused; the ledger's own one counts as refusing from now

@@ -21,7 +21,7 @@ PageKey = tuple[int, int]
 """(ledger id, number of the page)."""
 
 _PAGE_COST_BYTES = 500
-"""Memory of a page besides its positions: measured, rounded up."""
+"""Memory of a page without its positions: measured, rounded up."""
 _POSITIONS_MIN = 16
 _KEPT_SHARE = 0.9
 """Making room frees this much at once, so that it is rare."""
@@ -34,9 +34,11 @@ class Page:
 
     def __init__(self, positions: np.ndarray) -> None:
         self._room = positions
+        """Memory of `positions`, with room at the end."""
         self.positions = positions
         """int64, native; a view that is replaced when the page grows."""
         self.dirty_first = self.dirty_end = 0
+        """Where the positions begin that a file may lack; `dirty_end`: where they end. Equal: the file has all."""
 
     @property
     def cost(self) -> int:
@@ -76,7 +78,9 @@ class IndexPages:
         self.bytes = 0
         """Memory that all pages take now."""
         self._clean: OrderedDict[PageKey, Page] = OrderedDict()
+        """Pages as in their files, the one used longest ago first."""
         self._dirty: OrderedDict[PageKey, Page] = OrderedDict()
+        """Pages that a file may lack, in order of their change. No page is in both."""
         self._numbers: dict[int, int | set[int]] = {}
         """Which pages of each ledger are in memory: most ledgers have one, and a number takes less memory than a
         set."""

@@ -23,7 +23,9 @@ class SyncRefusals:
     """Which syncs failed because of their disk: those of ledgers' files, and those of whole directories, by number."""
 
     ledgers: dict[int, SyncFailed] = field(default_factory=dict)
+    """By ledger."""
     places: dict[int, SyncFailed] = field(default_factory=dict)
+    """By number of the directory."""
 
 
 class IndexSyncs:
@@ -46,6 +48,7 @@ class IndexSyncs:
         """Whether many files are made durable by one sync of their file system."""
         self.files_synced_singly_max = files_synced_singly_max
         self._late: dict[int, Future[SyncRefusals]] = {}
+        """Syncs that the last caller did not wait for, by directory."""
 
     def sync(
         self, written: dict[int, IndexFile], ledger_ids: Collection[int], directories: Collection[str]

@@ -165,8 +165,10 @@ class KeyValueIndex(KeyValueView):
         files.sync_directory(directory)
         super().__init__(path, files.open_key_values(path, options))
         self._is_clean = True
+        """Whether nothing was written since the last commit."""
         try:
             self._commit_number = max(commits_before, _check_commit(self._key_values, reached, path))
+            """The last commit, in the store and in the file beside it. Rises by one with each."""
         except BaseException:
             self.close_store()
             raise

@@ -53,7 +53,9 @@ class IndexManifest:
         file."""
         is_ledger = ledger_ids >= 0
         self._rows = _last_rows(ledger_ids[is_ledger], rows[is_ledger])
+        """All rows, by ascending ledger id, without `_recent`. Replaced as a whole."""
         self._recent: dict[int, int] = {}
+        """Rows that changed since; at most `_recent_max`."""
 
     @property
     def path(self) -> str:
@@ -133,6 +135,7 @@ class IndexManifestWriter(IndexManifest):
         self._waiting: dict[int, int] = {}
         """Changes that are not durable."""
         self._rows_written = len(self._rows[0])
+        """Rows in the file, replaced ones included."""
         self._log = PlacedLog(files, self._file, is_whole=self.is_complete)
 
     def note(self, changes: Mapping[int, int], moved: Mapping[int, int] | None = None) -> None:

@@ -95,7 +95,9 @@ class CachedSource:
         self.memory = np.empty(max(memory_bytes, _MEMORY_BYTES_MIN), np.uint8).data
         """What `load` reads into."""
         self._used = 0
+        """Bytes of the memory that are lent."""
         self._fetched: Fetched | None = None
+        """What was fetched for this read; None: nothing was."""
 
     def begin(self, fetched: Fetched | None = None) -> None:
         """Begin a read, with the bytes fetched for it; bytes returned before are no longer valid."""

@@ -93,11 +93,15 @@ class DiskThreads:
         self._queues: list[queue.Queue[tuple[Callable[[], Any], Future[Any]] | None]] = [
             queue.Queue(_WAITING_MAX) for _ in directories
         ]
+        """Work of each directory's thread; None ends it."""
         self._threads: list[threading.Thread | None] = [None for _ in directories]
+        """The thread of each directory; None: it was not needed yet."""
         self._giving = [threading.Lock() for _ in directories]
+        """Held while work is given to the directory's thread, which may have to be started."""
         self._last: list[Future[Any] | None] = [None for _ in directories]
         """What each directory was given last. It finishes last, too."""
         self._late_since: dict[int, float] = {}
+        """Since when a directory's work is late; without an entry it is not."""
 
     def run(self, work: Mapping[int, Callable[[], T]]) -> dict[int, Future[T]]:
         futures = {place: self._give(place, task) for place, task in work.items()}

@@ -123,8 +123,19 @@ class File:
             for first in range(0, len(buffers), BUFFERS_PER_CALL_MAX):
                 offset += self._write_some(buffers[first : first + BUFFERS_PER_CALL_MAX], offset)
         except OSError as error:
-            raise _named(error, self.path) from None
+            raise self._change_failed(error) from None
         return offset - start
+
+    def _change_failed(self, error: OSError) -> OSError:
+        """Return the error of a change with the path.
+
+        A file is open for reading only if its file system was made read-only (`open`): then it is EROFS.
+        """
+        if error.errno in (errno.EBADF, errno.EINVAL):
+            with contextlib.suppress(OSError):
+                if fcntl.fcntl(self._fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+                    return OSError(errno.EROFS, os.strerror(errno.EROFS), self.path)
+        return _named(error, self.path)
 
     def _write_some(self, buffers: Sequence[Buffer], offset: int) -> int:
         wanted = sum(map(len, buffers))
@@ -198,7 +209,7 @@ class File:
         try:
             os.posix_fallocate(self._fd, offset, size)
         except OSError as error:
-            raise _named(error, self.path) from None
+            raise self._change_failed(error) from None
 
     def reserve(self, offset: int, size: int) -> None:
         """Allocate space for bytes [offset, offset + size) in the file system; the file does not become longer.
@@ -216,7 +227,7 @@ class File:
         try:
             os.ftruncate(self._fd, size)
         except OSError as error:
-            raise _named(error, self.path) from None
+            raise self._change_failed(error) from None
 
     @property
     def descriptor(self) -> int:
@@ -225,24 +236,6 @@ class File:
 
     def close(self) -> None:
         os.close(self._fd)
-
-
-class _UnwritableFile(File):
-    """A file on a file system that was made read-only."""
-
-    __slots__ = ()
-
-    def write(self, buffers: Sequence[Buffer], offset: int) -> int:
-        raise self._refusal()
-
-    def truncate(self, size: int) -> None:
-        raise self._refusal()
-
-    def preallocate(self, offset: int, size: int) -> None:
-        raise self._refusal()
-
-    def _refusal(self) -> OSError:
-        return OSError(errno.EROFS, os.strerror(errno.EROFS), self.path)
 
 
 class FileSystem:
@@ -427,7 +420,7 @@ class LocalFiles(ReadOnlyFiles):
         except OSError as error:
             if error.errno != errno.EROFS:
                 raise
-        return _UnwritableFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path)
+        return File(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path)
 
     def create(self, path: str) -> File:
         """Create a file that must not exist yet.

@@ -25,6 +25,7 @@ class OpenFiles(Generic[K, T]):
         self._open_file = open_file
         self._limit = limit
         self._open: OrderedDict[K, T] = OrderedDict()
+        """The one used longest ago first; at most `limit`."""
 
     def get(self, key: K) -> T:
         """Return the open file; it stays usable until the next call.

@@ -26,6 +26,7 @@ class PlacedFile:
             StorageDamaged: a disk cannot be read, so that it is unknown which file counts.
         """
         self._paths = [os.path.join(directory, name) for directory in directories]
+        """Where it may lie. Constant."""
         try:
             found = {path: files.read_all(path) for path in self._paths if files.exists(path)}
         except OSError as error:
@@ -43,6 +44,7 @@ class PlacedFile:
         self.path = damaged[0] if damaged else last
         """The path of the file that counts, or where the first one will be."""
         self.generation = whole.get(last, 0)
+        """The number of the newest whole file; rises by one with each write."""
         self.data = found.get(self.path)
         """Its contents; None: there is no such file."""
 

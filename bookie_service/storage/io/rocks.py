@@ -82,6 +82,7 @@ class RocksKeyValues:
         later sync made durable."""
         self._has_space = has_space
         self._is_stuck = False
+        """Whether a write or a sync has failed; then the next one opens the database again first."""
         self._unsynced: list[tuple[Sequence[tuple[bytes, bytes]], Sequence[tuple[bytes, bytes]]]] = []
         """The writes since the last sync; they are repeated when the database had to be reopened."""
         self._open()

@@ -47,6 +47,7 @@ class Marks:
         self.unreadable: list[str] = []
         """Files that `read` found damaged."""
         self._refusing: frozenset[str] = frozenset()
+        """Directories that did not take the last marks: each is logged once."""
         self._late: dict[int, Future[None]] = {}
         """What the last `write` did not wait for."""
 
@@ -182,8 +183,10 @@ class CheckpointThread:
         self._on_stuck = on_stuck
         self._on_failure = on_failure
         self._queue: queue.SimpleQueue[Checkpoint | None] = queue.SimpleQueue()
+        """Checkpoints to carry out; None ends the thread."""
         self._again = threading.Event()
         self._is_stopping = False
+        """Whether `stop` was called; from then on a checkpoint that finds no space is not repeated. Set once."""
         self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
 
     def start(self) -> None:

@@ -90,21 +90,31 @@ class Journal:
         `mark`: a durable mark; files wholly before it are backups, which are removed when there is no space.
         """
         self._marked_id = 0 if mark is None else mark.file_id
+        """The file of the last durable mark; older files are backups. Never decreases."""
         self._files = files
         self._directory = self.directory = directory
         self.clock_ns: Callable[[], int] = lambda: 0
+        """The clock of `written_ns`; set by the owner."""
         self.written_ns = 0
         """When `append` had written its records last, by `clock_ns`."""
         self._options = options
         self._alignment = options.alignment_bytes or files.block_bytes(directory)
+        """Records begin at multiples of this. Constant."""
         self._spares: list[str] = []
+        """Old files that the next file may reuse. Filled by the checkpoint thread, emptied by the journal's."""
         self._offered: set[str] = set()
+        """Names that were ever in `_spares`: each is offered once."""
         self._file_id = chain_end.file_id
+        """The newest file. Rises by one with each file."""
         self._end = chain_end.offset
+        """Where the next record begins in it."""
         self._allocated = 0
+        """Up to here the newest file has space."""
         self._let_go = 0
-        # Everything before `_synced` is durable, and a record proves it for everything before `_proved`.
+        """Up to here the newest file was dropped from the page cache; at most `_synced`."""
         self._synced = self._proved = 0
+        """Everything before it is durable. `_proved`: a record proves that everything before it is durable; at most
+        `_synced`."""
         self._begin_file()
 
     @property

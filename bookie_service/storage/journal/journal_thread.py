@@ -98,13 +98,21 @@ class _Group:
     """Records to be synced together; a mark, a durability marker or the end of the queue closes a group."""
 
     records: list[Record] = field(default_factory=list)
+    """All records, in order."""
     submissions: int = 0
+    """How many submissions they came in."""
     bytes: int = 0
+    """Bytes of their bodies."""
     entries: int = 0
+    """Entries in them."""
     sequence: int = 0
+    """The number of the last submission."""
     is_deferred: bool = True
+    """Whether all records are deferred: then nothing waits for a sync."""
     forces: bool = False
+    """Whether a submission asks for a sync or for a mark."""
     last: _Submission | None = None
+    """The last submission, which may close the group."""
 
     def add(self, submission: _Submission) -> None:
         self.records.extend(submission.records)
@@ -151,25 +159,36 @@ class JournalThread:
         self._turns = turns
         self._commits_inline = commits_inline and limits.flush_when_idle
         self._queue: queue.SimpleQueue[_Submission | None] = queue.SimpleQueue()
+        """What the thread has to do, in order; None ends it. Put by the event loop, taken by the thread."""
         self._sequence = 0
-        # Records that this turn of the event loop submitted and may commit itself.
+        """Number of the last submission. Changed by the event loop."""
         self._held: list[_Submission] = []
+        """Records that this turn of the event loop submitted and may commit itself."""
         self._held_bytes = 0
-        # Both count submissions; if they are equal, the thread is idle.
+        """The bytes of `_held`, and of what was submitted last."""
         self._handed_over = 0
+        """Submissions that were given to the thread. Changed by the event loop; equal to `_carried_out`: the thread is
+        idle."""
         self._carried_out = 0
+        """Submissions that the thread has carried out. Changed by the thread."""
         self._syncs_ns: deque[int] = deque((0,), INLINE_SYNCS)
+        """How long the last syncs took: whether the event loop may wait for one."""
         self._writing = threading.Lock()
+        """Held by the thread, or by the event loop, that writes to the journal."""
         self._failure: BaseException | None = None
+        """Why nothing can be written any more; None while the journal works. Set once."""
         self.group_times: deque[GroupTimes] = deque(maxlen=GROUPS_MAX)
         """How long the last groups took; the part that reports a group may take its times."""
         self._carrying_out: _Group | None = None
         """The group that the thread is writing."""
         self._marker_timer: TimerHandle | None = None
+        """Runs while a durability marker is due; None: nothing was submitted since the last one."""
         self._marker_sequence = 0
-        # The last deferred submission, and the last one that a requested sync covers.
+        """The last submission when the timer began. A marker is written if it is still the last one."""
         self._deferred = 0
+        """The last deferred submission."""
         self._forced = 0
+        """The last submission that a requested sync covers."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:

@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 _POSITIONS_PER_LOOKUP = 8192
 _LEDGERS_MAX = 16 * 1024
-"""Ledgers kept in memory besides those with changes that are not before the marks yet."""
+"""Ledgers kept in memory, without those with changes that are not before the marks yet."""
 _LEDGERS_LOOKED_AT = 8
 """How many of the oldest are checked for one that can be dropped when another comes."""
 _REMOVALS_AT_ONCE = 256
@@ -119,18 +119,28 @@ class BaseLedgerStorage(ABC):
         self.limbo = Limbo(files, directories)
         self._reader = EntryLogReader(self.logs, options.reader_files_max)
         self._item_bytes = LENGTH_BYTES + ENTRY_BYTES_MIN
+        """How long an item probably is: the mean of the last ones read."""
         self.active = MemTable(options.cache_half_bytes)
+        """The half of the write cache that takes entries. `_idle` is the empty one, `_flushing` the one being flushed;
+        there are two halves in all."""
         self._idle: MemTable | None = MemTable(options.cache_half_bytes)
+        """The half that is empty; None while the other half is flushed."""
         self._flushing: MemTable | None = None
+        """The half that is being flushed; None when there is no flush."""
         self._ledgers: OrderedDict[int, Ledger] = OrderedDict()
+        """Ledgers in memory, the one used longest ago first; at most _LEDGERS_MAX beside those that must stay."""
         self._changed: set[int] = set()
+        """Ledgers whose headers have changed since the last flush began. Emptied by each flush."""
         self._is_index_behind = False
+        """Whether a flush wrote entries that the index does not have, because its disk was full."""
         self._are_names_durable = True
         """False from replay on until the index was synced for the first time."""
         self._unmarked: set[int] = set()
         """Ledgers of flushes since the marks last moved, including the current flush."""
         self._unmarked_bytes = 0
+        """Bytes of those flushes."""
         self.writing = threading.Lock()
+        """Held by the thread that changes entry logs or the index."""
         # Last, because its findings may put ledgers into limbo.
         self.index = self._open_index(files, directories, options)
 

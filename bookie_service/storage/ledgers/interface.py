@@ -169,15 +169,20 @@ class Ledger:
     """
 
     ledger_id: int
+    """Constant."""
     generation: int
+    """Which life of the id this is: an id that was deleted may be created again. Constant."""
     fenced: bool
+    """Whether the ledger is fenced. Set once."""
     master_key: bytes = field(repr=False)
+    """The key that adds must have. Constant."""
     explicit_lac: bytes
     last_entry: int
     fence_sequence: int = 0
     lac_sequence: int = 0
     lac_of_entries: int = NO_ENTRY
     lac_entry: int = NO_ENTRY
+    """The entry up to which LACs were read; NO_ENTRY: not one was."""
 
     def note_lac(self, lac: int) -> None:
         """Use the LAC in the last entry; a writer's LAC never decreases."""

@@ -2,8 +2,8 @@
 P29).
 
 A bookie acknowledges from its journal. One that ran with an incomplete journal and was not stopped in order, or whose
-journal is gone, cannot know what it acknowledged. From then on every ledger that it may have held is in limbo. So is a
-single ledger whose index file is lost, or shorter than it was (`manifest`). For a ledger in limbo:
+journal is gone, cannot know what it acknowledged. From then on every ledger that it may have held is in limbo. The same
+holds for a single ledger whose index file is lost, or shorter than it was (`manifest`). For a ledger in limbo:
 
 * a held entry is served; a read of another entry is answered "unknown ledger state", not "no such entry";
 * the bookie does not know which entry is the last;

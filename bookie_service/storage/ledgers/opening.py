@@ -157,6 +157,7 @@ class _Replay:
         self.stuck: Flush | None = None
         """A flush that found no space; later records stay in memory, as far as there is room."""
         self.records = 0
+        """How many records were replayed, without padding."""
 
     def apply(self, kind: int, count: int, body: bytes) -> None:
         """Apply one record. Raises ValueError when its body does not fit its kind."""

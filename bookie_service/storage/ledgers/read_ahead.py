@@ -15,7 +15,7 @@ from bookie_service.metrics.histograms import Histograms
 from bookie_service.storage.io.framed_entries import FramedEntries
 
 _RUN_BYTES = 400
-"""Memory that a run costs besides its bytes and sizes."""
+"""Memory that a run costs in addition to its bytes and sizes."""
 
 
 class ReadAheadCache:
@@ -30,7 +30,9 @@ class ReadAheadCache:
         """Per ledger, the first entry ids of its runs, ascending."""
         self._lock = threading.Lock()
         self.used = 0
+        """Bytes that are used."""
         self.hits = self.lookups = 0
+        """Look-ups that found something; `lookups`: all of them. Only grow."""
         self.sizes = Histograms(2)
         """Entries, and bytes, of the runs that were read ahead."""
         self.epoch = 0

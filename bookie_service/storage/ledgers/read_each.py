@@ -44,6 +44,7 @@ class Look:
         """Ledgers of which the index lacks some of the entries."""
         self._entry_ids = entry_ids
         self._room = bytes_max
+        """Bytes that may still be read."""
         self._item_bytes = max(item_bytes, _GUESS_BYTES_MIN)
         self._ids = [ledger.ledger_id for ledger in ledgers]
         self._bounds = np.array([0, *ends])

@@ -28,6 +28,7 @@ class Tombstones:
         self.notice: str | None = None
         """A line for the operator when the file is unreadable."""
         self._dropped_at_s: dict[int, int] = {}
+        """When each ledger was dropped, by the wall clock. Replaced as a whole."""
         try:
             self._file = PlacedFile(files, directories, tombstone_format.FILE_NAME, tombstone_format.generation)
             found = {} if self._file.data is None else tombstone_format.decode(self._file.data)

@@ -38,8 +38,11 @@ class _Run:
 
     def __init__(self) -> None:
         self._entries = np.empty(4, np.int64)
+        """Ascending ids, with room at the end."""
         self._addresses = np.empty(4, np.int64)
+        """Where each entry is in the memory, with room at the end."""
         self.count = 0
+        """How many there are."""
         self.last = NOT_HELD
         """The highest id."""
 
@@ -104,6 +107,7 @@ class LedgerWrites:
 
     def __init__(self) -> None:
         self._runs = [_Run()]
+        """At least one; entries come mostly in order, so mostly one."""
         self.last_entry = NOT_HELD
         """Highest entry id held here."""
 
@@ -220,11 +224,14 @@ class MemTable:
     """One block of memory, and the addresses of everything in it."""
 
     def __init__(self, capacity_bytes: int) -> None:
-        # Untouched pages of an empty array cost nothing until they are written.
         self.memory = np.empty(capacity_bytes, np.uint8)
+        """The items, back to back in order of arrival. Constant size; pages cost nothing until they are written."""
         self.used = 0
+        """Bytes of it that are used. Back to 0 when the half is emptied."""
         self.ledgers: dict[int, LedgerWrites] = {}
+        """Where each ledger's entries are."""
         self._index_bytes = 0
+        """What `ledgers` costs; counted, so that many small entries do not exceed the memory."""
 
     @property
     def room(self) -> int:

@@ -75,6 +75,7 @@ class Compactor:
         self._directories = directories
         self._intent_path = os.path.join(directories[0], intent_format.FILE_NAME)
         self._scanned: dict[int, LogFacts] = {}
+        """What was found in logs that have no ledgers map, so that they are scanned once."""
         self.unfinished: Intent | None = None
         """A compaction whose step 3 found no space: both logs stay until `finish` is repeated; no other log is copied
         before."""

@@ -41,6 +41,7 @@ class StoredLogs:
         self.files = files
         self._directories = directories
         self._paths: dict[int, str] = {}
+        """The path of each log."""
         self.path = self._paths.get
         """Returns the path of a log, None when there is no such log. Constant."""
         self.notices: list[str] = []
@@ -104,12 +105,18 @@ class EntryLogs(StoredLogs):
         self._limits = limits or DiskLimits()
         self._numbering = threading.Lock()
         self._creating = {directory: threading.Lock() for directory in directories}
+        """Held while a log is created in the directory."""
         self._appended: set[int] = set()
+        """Logs that are being written."""
         self._adopted: set[int] = set()
+        """Logs that compaction writes, until they are finished."""
         self._full: frozenset[str] = frozenset()
+        """Directories that the last check found full. Replaced by `note_full`."""
         self._avoided: frozenset[str] = frozenset()
-        # No number is used twice, also not one of a log that cannot be seen now.
+        """Directories that refused writes since the last `note_full`."""
         self._last_id = min(self._last_id + (_UNSEEN_LOGS_MAX if self.notices else 0), log_format.LOG_ID_MAX)
+        """The highest number that a log has or had: no number is used twice, also not one of a log that cannot be seen
+        now. Never decreases."""
 
     # ---- full disks ----
 

@@ -72,6 +72,7 @@ class EntryLogAppender:
         self._active: OrderedDict[int, tuple[EntryLogWriter, float]] = OrderedDict()
         """Logs and when they were written last, by ledger id, or by `_SHARED`; least recently written ones first."""
         self._unsynced: dict[int, EntryLogWriter] = {}
+        """Logs that have bytes which were not synced, by id."""
         self._created: set[int] = set()
         """Logs created since the last `settle`."""
         self._synced_ends: dict[int, int] = {}

@@ -66,6 +66,7 @@ class _Part:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._is_over = False
+        """Whether the thread or the flush has ended it. Set once, by the first."""
 
     def ends(self) -> bool:
         """End the part; False when the other side did so before."""

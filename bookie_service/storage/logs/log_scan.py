@@ -56,6 +56,7 @@ class LogScan:
             if self.ledgers_map is not None:
                 self.items_end = header.map_offset
         self.end = min(HEADER_BYTES, self.size)
+        """The offset of the first bytes that were not iterated over."""
 
     def __iter__(self) -> Iterator[LogWindow]:
         while self.end < self.items_end:

@@ -29,10 +29,14 @@ class EntryLogWriter:
         """
         self.log_id = log_id
         self.end = HEADER_BYTES
+        """Where the next record begins."""
         self._file = file
         self._reserved = HEADER_BYTES if reserves else None
+        """Up to here the file has space; None: space is not reserved."""
         self._ledger_ids = np.empty(0, np.int64)
+        """The ledgers in the log, ascending."""
         self._ledger_bytes = np.empty(0, np.int64)
+        """Bytes of each of them."""
 
     def count(self, ledger_ids: np.ndarray, sizes: np.ndarray) -> None:
         """Count written records: item i has sizes[i] bytes and belongs to ledger_ids[i]."""
