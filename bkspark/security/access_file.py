@@ -8,7 +8,8 @@ One line for each, `#` begins a comment:
 
 `HEX` is the SHA-256 of a token, 64 digits. That is enough for a random token; no password is a token. A token has at
 least `TOKEN_MIN` characters. `SUBJECT` is the subject of a certificate as RFC 4514 writes it: `CN=ops,O=Example`.
-A file that is one word alone is one token, of the role `destroy` and the name `token`.
+A file of one line that has no such word and no role in its first two words is one token, of the role `destroy` and the
+name `token`.
 
 Only hashes of tokens stay in memory. A given token is compared with all of them in constant time.
 """
@@ -41,6 +42,7 @@ _HASHED = "sha256:"
 _HEX = re.compile("[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9._@:/-]{1,100}")
 _ONE_TOKEN = "token"
+_ROLES = frozenset(role.name.lower() for role in Role)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ def parsed(text: str) -> tuple[_Rules, bool]:
     """Return the rules of a file, and whether it holds a token as it is. Raises ValueError, with the line's number."""
     lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)]
     lines = [(number, line) for number, line in lines if line and not line.startswith("#")]
-    if len(lines) == 1 and lines[0][1].split(maxsplit=1)[0] not in ("token", "certificate"):
+    if len(lines) == 1 and not _is_meant_as_rule(lines[0][1]):
         digest, is_plain = _digest(lines[0][1])
         return _Rules((_Token(_ONE_TOKEN, Role.DESTROY, digest),), {}), is_plain
     tokens: dict[str, _Token] = {}
@@ -160,6 +162,12 @@ def parsed(text: str) -> tuple[_Rules, bool]:
     if not tokens and not certificates:
         raise ValueError(f"it must name a token of at least {TOKEN_MIN} characters, or a certificate")
     return _Rules(tuple(tokens.values()), certificates), has_plain
+
+
+def _is_meant_as_rule(line: str) -> bool:
+    """Whether a line alone is a rule, right or wrong, and no token: a misspelt rule must not become a token."""
+    words = line.split()
+    return words[0].lower() in ("token", "certificate") or any(word.lower() in _ROLES for word in words[:2])
 
 
 def _digest(secret: str) -> tuple[bytes, bool]:

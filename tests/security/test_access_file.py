@@ -68,6 +68,8 @@ def test_a_file_of_one_word_or_line_is_one_token_that_may_do_everything(tmp_path
         (f"token read {SECRET}\n", "line 1: a token must have at least 16"),
         ("token read x sha256:abc\n", "line 1: sha256: must be followed by 64 hexadecimal digits"),
         (f"user read x {SECRET}\nuser read y {SECRET}\n", "line 1: it must begin with token or certificate"),
+        (f"Token read x {SECRET}\n", "line 1: it must begin with token or certificate"),
+        (f"read {SECRET}\n", "line 1 must be: token ROLE NAME TOKEN"),
         ("certificate read\ntoken\n", "line 1 must be"),
         ("certificate read CN=a\ncertificate destroy CN=a\n", "line 2: the subject has a line already"),
     ],
