@@ -24,6 +24,7 @@ _PROCESSES_OF = {
     "console_cluster": ("cluster",),
     "zookeeper": ("cluster",),
     "shared_apache_bookies": ("cluster", "interop"),
+    "shared_peer": ("cluster", "interop"),
     "peer": ("cluster", "interop"),
 }
 _GROUPS = ("real_cluster", "spark", "interop", "cluster")

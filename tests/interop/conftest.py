@@ -27,8 +27,20 @@ def classpath() -> str:
 
 
 @pytest.fixture(scope="session")
+def shared_peer(classpath: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
+    """A JVM with Apache's client, for the clusters that serve a whole run."""
+    peer = Peer(classpath, tmp_path_factory.mktemp("peer") / "java.log")
+    yield peer
+    peer.kill()
+
+
+@pytest.fixture(scope="module")
 def peer(classpath: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
-    """A JVM with Apache's client, for as many clusters as tests ask for."""
+    """A JVM with Apache's client, for the clusters of one file.
+
+    It ends with the file: commands of Apache's shell leave clients open, and each makes sessions with a ZooKeeper that
+    has ended for as long as the JVM lives; two of them kept a processor busy.
+    """
     peer = Peer(classpath, tmp_path_factory.mktemp("peer") / "java.log")
     yield peer
     peer.kill()
@@ -36,9 +48,9 @@ def peer(classpath: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
 
 @pytest.fixture(scope="session")
 def shared_apache_bookies(
-    classpath: str, peer: Peer, tmp_path_factory: pytest.TempPathFactory
+    classpath: str, shared_peer: Peer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ApacheCluster]:
-    with ApacheCluster(classpath, tmp_path_factory.mktemp("apache"), peer) as apache:
+    with ApacheCluster(classpath, tmp_path_factory.mktemp("apache"), shared_peer) as apache:
         yield apache
 
 
@@ -50,16 +62,16 @@ def apache_bookies(shared_apache_bookies: ApacheCluster) -> Iterator[ApacheClust
 
 
 @pytest.fixture(scope="session")
-def java_on_ours(peer: Peer, shared_cluster: Cluster) -> Iterator[JavaClient]:
+def java_on_ours(shared_peer: Peer, shared_cluster: Cluster) -> Iterator[JavaClient]:
     """Apache's client on our bookies."""
-    with JavaClient(peer, shared_cluster.uri) as java:
+    with JavaClient(shared_peer, shared_cluster.uri) as java:
         yield java
 
 
 @pytest.fixture(scope="session")
-def java_on_apache(peer: Peer, shared_apache_bookies: ApacheCluster) -> Iterator[JavaClient]:
+def java_on_apache(shared_peer: Peer, shared_apache_bookies: ApacheCluster) -> Iterator[JavaClient]:
     """Apache's client on Apache's bookies."""
-    with JavaClient(peer, shared_apache_bookies.uri) as java:
+    with JavaClient(shared_peer, shared_apache_bookies.uri) as java:
         yield java
 
 
@@ -70,6 +82,6 @@ def bookies(request: pytest.FixtureRequest) -> Bookies:
 
 
 @pytest.fixture
-def java(request: pytest.FixtureRequest, peer: Peer, bookies: Bookies) -> JavaClient:
+def java(request: pytest.FixtureRequest, bookies: Bookies) -> JavaClient:
     """Apache's client on `bookies`."""
     return request.getfixturevalue("java_on_ours" if isinstance(bookies, Cluster) else "java_on_apache")

@@ -6,9 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import ArrayType, NullType, StructType
 
 from bkspark.entries import EntryBatch
-from bkspark.errors import MalformedPayload
+from bkspark.errors import ConfigurationError, MalformedPayload
 from bkspark.spark.columns import arrow_schema, inferred_columns
 from bkspark.spark.formats.arrow_types import in_microseconds, of_spark
 from bkspark.spark.formats.decoding import MalformedMode
@@ -139,3 +140,20 @@ def test_types_that_spark_has_stay() -> None:
         pa.timestamp("us", "UTC"),
     ):
         assert of_spark(kind) == kind
+
+
+def test_decimal_of_another_program_that_spark_cannot_hold_is_reported_with_its_column() -> None:
+    payload = pa.schema({"fine": pa.int64(), "s": pa.struct({"d": pa.decimal256(40, 2)})})
+    with pytest.raises(ConfigurationError) as refused:
+        inferred_columns(payload)
+    assert "column 's' of the first entry is struct<d:decimal(40,2)>" in str(refused.value)
+    assert "38 digits at most: name the columns to read by .schema()" in str(refused.value)
+
+
+def test_array_of_nothing_is_refused_by_its_column() -> None:
+    """What `array()` is in SQL."""
+    schema = StructType().add("fine", "integer").add("c", ArrayType(NullType(), containsNull=False))
+    with pytest.raises(ConfigurationError) as refused:
+        arrow_schema(schema)
+    assert "column 'c' has type array<void>" in str(refused.value)
+    assert "cast it" in str(refused.value)

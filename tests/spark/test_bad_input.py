@@ -12,7 +12,7 @@ from dataclasses import replace
 import msgpack
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import ArrayType, NullType, StructType
+from pyspark.sql.types import StructType
 
 from bkspark.blocking import run
 from bkspark.errors import (
@@ -33,7 +33,6 @@ from bkspark.metadata.zookeeper import open_tree
 from bkspark.security.client_keys import PROVIDER, PROVIDER_CLASS
 from bkspark.spark import option_values as values
 from bkspark.spark import topic_options
-from bkspark.spark.columns import arrow_schema, inferred_columns
 from bkspark.spark.local_files import LedgerPassword
 from bkspark.spark.option import READ, STREAM, WRITE, Option
 from bkspark.spark.options import OPTIONS, SourceOptions
@@ -593,18 +592,3 @@ def test_columns_are_read_off_a_shared_ledger_that_is_still_open(cluster, client
     batch = pa.record_batch({"a": pa.array([5], pa.int64())})
     writer.commit([destination.write(owner, iter([batch]), is_keyed=True)])
     assert rows(*source(cluster, name, "json")) == [{"a": 5}]
-
-
-def test_decimal_of_another_program_that_spark_cannot_hold_is_reported_with_its_column():
-    payload = pa.schema({"fine": pa.int64(), "s": pa.struct({"d": pa.decimal256(40, 2)})})
-    message = error_of(ConfigurationError, lambda: inferred_columns(payload))
-    assert "column 's' of the first entry is struct<d:decimal(40,2)>" in message
-    assert "38 digits at most: name the columns to read by .schema()" in message
-
-
-def test_array_of_nothing_is_refused_by_its_column():
-    """What `array()` is in SQL."""
-    schema = StructType().add("fine", "integer").add("c", ArrayType(NullType(), containsNull=False))
-    message = error_of(ConfigurationError, lambda: arrow_schema(schema))
-    assert "column 'c' has type array<void>" in message
-    assert "cast it" in message
