@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from bkspark.cli.arguments import ledger_password
@@ -99,7 +99,7 @@ class _Copy:
     context: ClientContext
     ledger_id: int
     metadata: LedgerMetadata
-    password: bytes
+    password: bytes = field(repr=False)
     fragment: Fragment
     end_entry: int
     slot: int

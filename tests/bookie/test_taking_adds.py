@@ -220,7 +220,7 @@ def test_run_of_one_add_that_lacks_a_byte_of_room_waits() -> None:
         payload = twin.store.active.room - LENGTH_BYTES - INDEX_BYTES_PER_ENTRY - 24 + excess
         content = np.array([5, 1, -1], ">i8").tobytes() + bytes(payload)
         octets, _ = twin._runs(client, add_frame(KEY, content))
-        assert twin.bookie._count_with_room(_batch(octets)) == 1 - excess
+        assert _batch(octets).count_within(twin.store.active.room, INDEX_BYTES_PER_ENTRY) == 1 - excess
 
 
 def _batch(octets: np.ndarray) -> Any:

@@ -135,7 +135,7 @@ TRAPS: dict[int, tuple[str, tuple[str, ...]]] = {
     30: (
         "A fragment that is not the last may end beyond the known LAC",
         (
-            "tests/replication/test_repair.py::test_fragments_that_get_no_more_entries*",
+            "tests/replication/test_repair.py::test_an_open_ledger_adds_entries_only_to_its_last_fragment",
             f"{_TRAPS}::test_trap_30_*",
         ),
     ),

@@ -12,6 +12,7 @@ from bkspark.core.metadata import LedgerState
 from bkspark.errors import ConfigurationError, DecryptionFailed, LedgerFenced
 from bkspark.wire.encrypted_entries import RECORD_KEY, TAG_BYTES
 from tests.ledger.in_process import InProcessCluster, run
+from tests.polling import until
 
 PAYLOADS = [b"payload %d in clear" % i + bytes(i) for i in range(300)]
 
@@ -113,7 +114,7 @@ def test_a_client_without_keys_recovers_a_ledger_and_the_entries_still_open(tmp_
         # An ensemble change resends what was not acknowledged by the new bookie.
         await cluster.bookie(writer.metadata.last_fragment.bookies[0]).stop()
         await writer.append_many(PAYLOADS[100:200])
-        assert len(writer.metadata.fragments) > 1
+        await until(lambda: len(writer.metadata.fragments) > 1, "the ensemble to change")
         metadata = await cluster.client().recover(writer.ledger_id)
         assert (metadata.state, metadata.last_entry) == (LedgerState.CLOSED, 199)
         with pytest.raises(LedgerFenced):
