@@ -6,6 +6,7 @@ A look at several ledgers that fails is repeated for each of them: an error conc
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -24,6 +25,8 @@ from bookie_service.storage.ledgers.interface import Ledger, LookResult
 
 _ROWS_PER_LOOK = 8192
 """Requests that are divided by ledgers at once: dividing all of them in each turn would cost more than the turn."""
+logger = logging.getLogger(__name__)
+
 _LEDGERS_PER_LOOK = 16
 """Ledgers that are looked up at once; absent ones are answered together, at the price of a few."""
 _ABSENT_COST = 1 / 16
@@ -192,6 +195,9 @@ class SingleReads(Reading):
             raise
         except Exception as error:
             if len(ledgers) > 1:
+                if not isinstance(error, (StorageDamaged, OSError)):
+                    # Each by itself may be answered, and then nothing else would show the defect.
+                    logger.exception("a look at %d ledgers failed: this is a defect", len(ledgers))
                 self._apart_end = ends[-1]
                 return 0, 0
             if not isinstance(error, (StorageDamaged, OSError)):
