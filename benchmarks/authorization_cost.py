@@ -2,7 +2,7 @@
 
     python -m benchmarks.authorization_cost [--rounds 10]
 
-As `statistics_cost`: two services in this process get the same bursts by turns. One has 1,000 rules, of which the last
+As `statistics_cost`, but two services in this process get the same bursts by turns. One has 1,000 rules, of which the last
 allows the client to use the ledgers of one log. Each ledger is looked up once, before the first burst is over.
 """
 
@@ -53,10 +53,14 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     rules = parse_rules(f"{_RULES}anonymous read,write,fence log:mine\n".encode())
     with tempfile.TemporaryDirectory() as name:
-        without = Serving(service_options(Path(name) / "without"))
+        without = Measured(Serving(service_options(Path(name) / "without")))
         authorization = Authorization(rules, _look_up, log_refusal)
-        ruled = Serving(service_options(Path(name) / "with"), authorization=authorization)
-        compare(without, ruled, rounds, (*BURSTS, add_to_many_ledgers, read_from_many_ledgers))
+        ruled = Measured(Serving(service_options(Path(name) / "with"), authorization=authorization))
+        try:
+            compare(without.cost, ruled.cost, rounds, (*BURSTS, add_to_many_ledgers, read_from_many_ledgers))
+        finally:
+            without.close()
+            ruled.close()
 
 
 if __name__ == "__main__":
