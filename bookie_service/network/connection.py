@@ -105,6 +105,9 @@ class Connection:
             authorization: decides which requests are served; None: all of them.
         """
         self._socket = connected
+        self._fd = connected.fileno()
+        """For the event loop. Given a socket that it does not watch yet, asyncio formats its `repr`, with two system
+        calls for the addresses: a twentieth of a recovery's time, in which a connection pauses often."""
         self._transport: socket.socket | TlsSocket = connected
         """Where bytes of requests come from: the socket, or the TLS over it."""
         self._is_called = False
@@ -244,7 +247,7 @@ class Connection:
             self.close()
             return
         if not self._send_buffer.size:
-            self._memory_budget.loop.remove_writer(self._socket)
+            self._memory_budget.loop.remove_writer(self._fd)
             if self._has_ended:
                 self.close()
         if not self.is_taking and self._send_buffer.size <= _UNSENT_BYTES_LOW:
@@ -269,7 +272,7 @@ class Connection:
             return
         if was_idle and self._send_buffer.size:
             self._progress_at = self._memory_budget.loop.time()
-            self._memory_budget.loop.add_writer(self._socket, self._guarded, self._send_more)
+            self._memory_budget.loop.add_writer(self._fd, self._guarded, self._send_more)
         if self._send_buffer.size > _UNSENT_BYTES_MAX:
             self.is_taking = False
 
@@ -350,7 +353,7 @@ class Connection:
             return
         self.is_open = False
         self._pause()
-        self._memory_budget.loop.remove_writer(self._socket)
+        self._memory_budget.loop.remove_writer(self._fd)
         self._waiting = []
         self._memory_budget.forget(self)
         self._bookie.forget(self)
@@ -377,14 +380,14 @@ class Connection:
     def _read_on(self) -> None:
         if not self._is_reading and not self._has_ended:
             self._is_reading = True
-            self._memory_budget.loop.add_reader(self._socket, self._guarded, self._receive)
+            self._memory_budget.loop.add_reader(self._fd, self._guarded, self._receive)
             if self._tls_socket is not None:
                 self._receive_held_later(self._tls_socket)
 
     def _pause(self) -> None:
         if self._is_reading:
             self._is_reading = False
-            self._memory_budget.loop.remove_reader(self._socket)
+            self._memory_budget.loop.remove_reader(self._fd)
 
     # ---- TLS ----
 
