@@ -113,6 +113,10 @@ class SimulatedSocket:
         """How many bytes the peer still takes."""
         self.is_closed = False
 
+    def fileno(self) -> SimulatedSocket:
+        """Return what `SteppedLoop` watches: there is no descriptor."""
+        return self
+
     def setblocking(self, flag: bool) -> None:
         """There is nothing to wait for."""
 
