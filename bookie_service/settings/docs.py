@@ -78,8 +78,8 @@ def page() -> str:
             "## Honoured\n",
             _table(("Key", "Type", "Default", "Unit", "Bounds"), (_row(key, served[key]) for key in _sorted(served))),
             "## Dangerous\n",
-            "These keys are also honoured; a bookie logs them at the start. Such a setting gives up the\n"
-            "guarantee that an acknowledged entry is durable. Unless the bookie stopped in order, its ledgers are in limbo:\n"
+            "These keys are also honoured; a bookie logs them at the start. Such a setting gives up the guarantee\n"
+            "that an acknowledged entry is durable. Unless the bookie stopped in order, its ledgers are in limbo:\n"
             'reads of missing entries are answered "unknown ledger state".\n',
             _table(("Setting", "What it costs"), ((f"`{key}=false`", DANGEROUS[key]) for key in _sorted(DANGEROUS))),
             "## Always so\n",
