@@ -136,9 +136,9 @@ def _head() -> list[str]:
         "",
         "The tests of `tests/interop` (`make test-interop`, and part of `make test`) run Apache's own client, bookies",
         "and shell (4.18.0, from Maven), unchanged.",
-        "The item numbers are those of the conformance checklist; the names of the tests contain them. `yes` means that",
+        "The item numbers are those of the conformance checklist; the tests' names contain them. `yes` means that",
         "the tests listed below pass between these programs; `-` means that there is no test. 'Ours' means bkspark's.",
-        "Items 1, 2 and 6 are tested with bkspark's programs on both sides, items 1 and 3 with bytes that Apache's wrote.",
+        "Items 1, 2 and 6 are tested with bkspark's programs on both sides, items 1 and 3 with bytes of Apache's.",
         "",
     ]
 
