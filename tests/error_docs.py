@@ -47,12 +47,13 @@ _INTRODUCTION = """\
 
 Made by `python -m tests.error_docs > docs/errors.md`; a test compares the two.
 
-Everything that `bkspark` raises for a reason outside its own code is a `bkspark.errors.BookKeeperError`; arguments of
-a wrong Python type are a `TypeError`, values that no call can take a `ValueError` or a `ConfigurationError`. An error
-has `code`, that of Apache's `BKException` for the same situation, and what is known of `ledger_id`, `entry_id` and
-`bookie`, else None; it can be pickled. *Carries* shows what the places that raise it give; in brackets, what only
-some of them know. `entry_id` of an error that ends a writer is the first entry whose outcome is unknown: it, and
-those above it, may or may not be stored.
+All errors that `bkspark` raises for a reason outside its own code are subclasses of `bkspark.errors.BookKeeperError`.
+An argument of a wrong Python type raises `TypeError`, and a value that no call accepts raises `ValueError` or
+`ConfigurationError`. The attribute `code` of an error is the code of Apache's `BKException` for the same situation. The
+attributes `ledger_id`, `entry_id` and `bookie` are None if they are not known. Errors can be pickled. The column
+*Carries* lists the attributes that are set whenever the error is raised; those in brackets are set only in some cases.
+If an error ends a writer, its `entry_id` is the first entry whose outcome is unknown: this entry and all later entries
+may or may not be stored.
 """
 
 

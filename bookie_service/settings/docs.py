@@ -17,43 +17,52 @@ _INTRODUCTION = """\
 
 Made by `python -m bookie_service.settings.docs > docs/configuration.md`; a test compares the two.
 
-A bookie reads Apache's `bk_server.conf` (`--config FILE`); `--set KEY=VALUE` wins over the file. With
-`--environment` variables `BK_KEY` do, too, as in Apache's image. Names, units and
-defaults are Apache's, but for these: a journal flushes when its queue is empty (the lowest latency), and then up to
-4 MiB at once (half a MiB in Apache's); a frame may have 10 KiB more (Pulsar's brokers need them); one full ledger
-directory of several does not make the bookie read-only
-(Apache's before 4.18); what must be free for recovery on a full disk is less on a small disk; the journal is aligned
-to the physical blocks of its disk; a peer that takes no replies is closed; reads in
-progress are not limited; the caches of DbLedgerStorage do not depend on the memory of the machine; a bookie that an
-operator made read-only is so after a restart; and certificates are checked for changes every minute, host names always
-([security.md](security.md)). Keys that are ours alone say so. There are four kinds of key:
+A bookie reads Apache's configuration file `bk_server.conf` (`--config FILE`). `--set KEY=VALUE` overrides the file.
+With `--environment`, variables `BK_KEY` also override it, as in Apache's image. Names, units and defaults are
+Apache's, with these exceptions:
+
+* A journal flushes when its queue is empty (for the lowest latency), and writes up to 4 MiB at once (512 KiB in
+  Apache's).
+* A frame may be 10 KiB larger, because Pulsar's brokers need it.
+* If one of several ledger directories is full, the bookie does not become read-only (Apache's before 4.18 does).
+* The free space that recovery needs on a full disk is smaller on a small disk.
+* The journal is aligned to the physical blocks of its disk.
+* The connection of a peer that does not read its replies is closed.
+* The number of reads in progress is not limited.
+* The caches of DbLedgerStorage do not depend on the memory of the machine.
+* A bookie that an operator made read-only stays read-only after a restart.
+* Certificates are checked for changes every minute, and host names are always verified ([security.md](security.md)).
+
+Keys that Apache does not have are marked *ours*. There are four kinds of key:
 
 | Kind | What happens |
 |---|---|
-| honoured | the value has its effect; one that is not usable ends the start with one line and exit code 2 |
-| always so | accepted silently: this bookie does what every value of it asks for |
-| refused | it would protect data or access, and is not served: ignoring it would be worse than not starting |
-| accepted | Apache's, without effect here; named in one line at start |
+| honoured | the value takes effect; with an invalid value the bookie prints one line and exits with code 2 |
+| always so | accepted silently: this bookie behaves as the key asks, whatever its value is |
+| refused | the key would protect data or access, but is not supported: the bookie does not start |
+| accepted | a key of Apache's without effect here; the bookie logs its name at the start |
 
-A number beyond the bounds is raised or lowered to them, and a line at start says so, unless *Bounds* says that it is
-refused; so every number that Apache's bookies start with starts this one. A storage class that is a kind of one of
-the three by its name, as `org.example.SlowSortedLedgerStorage`, counts as that one, with a line, too.
+A number outside the bounds is raised or lowered to the nearest bound, and the bookie logs this at the start, unless the
+column *Bounds* says that such values are refused. Therefore this bookie starts with every number that Apache's bookies
+start with. If the name of a storage class ends with that of one of the three classes, such as
+`org.example.SlowSortedLedgerStorage`, that class is used, and the bookie logs this.
 
-A key that is in no list is accepted without effect, too, and named at start: another release of Apache's may have
-it. But one that is nearly the name of a key that there is, and one that by its name may protect something (TLS,
-authentication), end the start, unless their value turns nothing on. Pulsar's `standalone.conf`, which has the keys of
-a broker too, starts a bookie as long as it protects neither.
+A key that is in no list is also accepted without effect and logged at the start, because another release of Apache's
+may have it. There are two exceptions: if the name is nearly that of an existing key, or if by its name the key may
+protect something (TLS, authentication), the bookie does not start, unless the value turns nothing on. A bookie starts
+with Pulsar's `standalone.conf`, which also has the keys of a broker, if the file turns on no protection of either.
 
-The bookie's files are for its user alone: 0600, directories 0700. *permittedFileGroup* lets a group read them (0640,
-2750); the bookie's user must be in it. Files that were there before keep their mode: `chgrp -R` and `chmod -R g+rX`
-them once. *permittedLocalReadUsers* names users, separated by commas, whose clients may read entry logs themselves.
+The bookie's files belong to its user only: files have mode 0600, directories 0700. *permittedFileGroup* lets a group
+read them (0640, 2750); the bookie's user must be in this group. Files that existed before keep their mode: run
+`chgrp -R` and `chmod -R g+rX` on them once. *permittedLocalReadUsers* is a list of users, separated by commas, whose
+clients may read entry logs directly.
 
 Files are read as Apache's bookies read them. `key = value`, `key: value` and `key value` are the same; `\\` joins
-lines. Whole numbers may be written `0x10`; true is also yes, on, y, t, 1. The first of several values of one key
-counts, those of lists (directories, servers) are joined. `include = FILE` and `includeoptional = FILE` read another
-file at that place. `${key}`, `${env:NAME}` and `${key:-default}` are replaced; what only Java can replace, as
-`${sys:user.home}`, ends the start where the value has an effect. An empty value counts as not set. `--set` wins over
-the file, and its last value of a key counts.
+lines. Whole numbers may be written `0x10`; true is also yes, on, y, t, 1. If a key has several values, the first one
+is used; the values of lists (directories, servers) are joined. `include = FILE` and `includeoptional = FILE` insert
+another file at this point. `${key}`, `${env:NAME}` and `${key:-default}` are replaced. If a value has an effect
+and contains something that only Java can replace, such as `${sys:user.home}`, the bookie does not start. An empty value
+counts as not set. `--set` overrides the file; if it is given several times for a key, the last value is used.
 """
 
 
@@ -69,9 +78,9 @@ def page() -> str:
             "## Honoured\n",
             _table(("Key", "Type", "Default", "Unit", "Bounds"), (_row(key, served[key]) for key in _sorted(served))),
             "## Dangerous\n",
-            "Honoured, too; a bookie that has one of these says so in a line at start. It gives up the promise\n"
-            "that an acknowledged entry is durable. When it was not stopped in order, its ledgers are in limbo:\n"
-            'what is missing in them is answered "unknown ledger state".\n',
+            "These keys are also honoured; a bookie logs them at the start. Such a setting gives up the guarantee\n"
+            "that an acknowledged entry is durable. Unless the bookie stopped in order, its ledgers are in limbo:\n"
+            'reads of missing entries are answered "unknown ledger state".\n',
             _table(("Setting", "What it costs"), ((f"`{key}=false`", DANGEROUS[key]) for key in _sorted(DANGEROUS))),
             "## Always so\n",
             _paragraph(HARMLESS),
@@ -86,7 +95,7 @@ def page() -> str:
                 ("Key, without effect", "What happens instead"),
                 ((f"`{key}`", EXPLAINED[key]) for key in _sorted(EXPLAINED)),
             ),
-            f"And every key that begins with {families}: the stream and table service, which shares Apache's file.\n",
+            f"Also every key that begins with {families}: keys of the stream and table service.\n",
         ]
     )
 

@@ -132,13 +132,13 @@ def _head() -> list[str]:
     return [
         "# Compatibility with Apache BookKeeper",
         "",
-        "Made by `python -m tests.interop.conformance` from the names of the tests; not to be edited.",
+        "`python -m tests.interop.conformance` generates this page from the names of the tests. Do not edit it.",
         "",
         "The tests of `tests/interop` (`make test-interop`, and part of `make test`) run Apache's own client, bookies",
         "and shell (4.18.0, from Maven), unchanged.",
-        "Numbers are those of the conformance checklist that the tests are named after. `yes`: the tests listed below",
-        "pass between these programs; `-`: there is no test. Items 1, 2 and 6 are proved with our programs on both",
-        "sides, 1 and 3 with bytes that Apache's wrote.",
+        "The item numbers are those of the conformance checklist; the tests' names contain them. `yes` means that",
+        "the tests listed below pass between these programs; `-` means that there is no test. 'Ours' means bkspark's.",
+        "Items 1, 2 and 6 are tested with bkspark's programs on both sides, items 1 and 3 with bytes of Apache's.",
         "",
     ]
 
