@@ -1,11 +1,9 @@
 """One bookie in the foreground: reads arguments and configuration, then runs `wiring` or a command.
 
 Exit code 0 after SIGTERM or SIGINT; 1 if the bookie cannot start or had to end; 2 for wrong usage or configuration.
-With
---instances several bookies run, each in its own process: see `instances`. With --check and --rebuild-index no bookie
-runs: see `check` and `rebuild`. --collect and COMMAND send a request to the running bookie: see `live_commands`. The
-    last line
-on stderr names the error.
+With --instances several bookies run, each in its own process: see `instances`. With --check and --rebuild-index no
+bookie runs: see `check` and `rebuild`. --collect and COMMAND send a request to the running bookie: see `live_commands`.
+The last line on stderr names the error.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ use. Then, at intervals, each ledger in limbo is compared with its metadata:
 * if this bookie lacks entries of fragments that receive no more entries, the ledger is listed as under-replicated, and
   autorecovery, ours or Apache's, copies the entries to this bookie or to another one;
 * a closed ledger that lacks nothing leaves limbo, fenced, because its fence may have been lost and a late writer must
-not
-  succeed;
+  not succeed;
 * a deleted ledger leaves limbo, also fenced.
 
 A ledger for which this cannot be determined stays in limbo, which is always safe.

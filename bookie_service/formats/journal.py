@@ -43,9 +43,8 @@ below S is damage, and acknowledged data may be lost.
 
 PADDING fills a group up to a multiple of `journalAlignmentSize`, so that no later write touches a sector with synced
 records: a sector torn by a power failure destroys none of them. A PADDING record alone is written and synced when
-    nothing
-was added for a moment: its `synced` says that the group before it is durable. From then on, damage anywhere in the file
-is distinguished from a torn write. Before that, damage in the very last group is not.
+nothing was added for a moment: its `synced` says that the group before it is durable. From then on, damage anywhere in
+the file is distinguished from a torn write. Before that, damage in the very last group is not.
 
 FOLLOWED is written after the last record of a file, and synced, when the next file with its header is durable and has
 no record yet. So if a reader finds it and the next file does not begin with a whole header, acknowledged records are

@@ -34,8 +34,7 @@ new file has the next generation.
 What is durable when:
 
 1. A row is durable before the marks advance past its contents. Until then the journal has them, and replay writes the
-row
-   again.
+   row again.
 2. A record is appended only to a file whose generation `indexFiles` has (`formats.index_files`). Otherwise the file is
    rewritten. After each write `indexFiles` gets generation and length, durably, before the marks advance.
 3. When the ledger gets its first entry, its index file gets the header. That file is durable and recorded in

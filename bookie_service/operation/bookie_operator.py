@@ -74,9 +74,8 @@ class BookieState:
     """The state of a bookie at one moment.
 
     phase: starting, serving or stopping. reason: why the bookie is read-only; "": it is not. set_by_operator: an
-        operator
-    made it read-only. plan: maintenance, drain or quarantine; "": there is none. limbo_ledgers: how many ledgers may
-    have lost entries here. log_level: of the process.
+    operator made it read-only. plan: maintenance, drain or quarantine; "": there is none. limbo_ledgers: how many
+    ledgers may have lost entries here. log_level: of the process.
     """
 
     id: str

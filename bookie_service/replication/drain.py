@@ -7,8 +7,7 @@ No copy is given up early: a fragment names another bookie only when that one ha
   left. Running it again continues. Several processes may drain a bookie together, because each ledger has its lock.
 * Deleting the plan cancels the drain. What was copied stays where it is, and the bookie takes entries again.
 * The last fragment of an open ledger may still grow. Its writer leaves a read-only bookie at its next entry, and the
-ledger
-  waits until then. With `closes_open` it is fenced and closed after the grace period, as when a bookie is lost.
+  ledger waits until then. With `closes_open` it is fenced and closed after the grace period, as when a bookie is lost.
 * The plan has the progress, and a rate that can be changed while the drain runs.
 """
 

@@ -52,7 +52,7 @@ MOST = {
     "connections": _COUNT_MAX,
     "lists": _COUNT_MAX,
 }
-"""The highest number of each unit, if a key sets no other. No timer, counter or file offset computed from it overflows."""
+"""The highest number of each unit, if a key sets no other. Timers, counters and file offsets made from it fit."""
 
 
 @dataclass(frozen=True, slots=True)

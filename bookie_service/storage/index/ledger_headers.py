@@ -69,8 +69,7 @@ class LedgerHeaders:
         """Read the file.
 
         `directories`: the `current` directories of all ledger directories. `noted`: the generation and the least bytes
-            of
-        the file according to the manifest.
+        of the file according to the manifest.
 
         Raises:
             StorageDamaged: a later version wrote the file.

@@ -5,8 +5,7 @@ the same methods. Callers rely on these rules:
 
 * A write is complete or raises OSError; nothing is retried. After an error on a file its contents are unknown.
 * Data is durable after `File.sync_data`. A name that was created, renamed or removed is durable after `sync_directory`
-of
-  its directory.
+  of its directory.
 * Every OSError names the path.
 
 An embedded key-value store does its own input and output. It is opened here, too; `key_values` states its guarantees.
