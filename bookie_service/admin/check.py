@@ -339,7 +339,7 @@ class BookieCheck:
             self._indexed_to[log_id] = max(offset, self._indexed_to.get(log_id, 0))
 
     def _settle_slot_damage(self) -> None:
-        """Report unreadable headers, except those that replay writes again, because a crash interrupted their writing."""
+        """Report unreadable headers, except those that replay writes again: a crash interrupted their writing."""
         for ledger_id, damages in self._slot_damage.items():
             for damage in damages:
                 is_left = self._fileless.has(ledger_id) and not self._known.least_bytes(ledger_id)

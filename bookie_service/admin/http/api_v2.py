@@ -504,7 +504,7 @@ def _ledger_id(request: HttpRequest) -> int:
 def _check(endpoint: Endpoint, request: HttpRequest) -> None:
     """Raise HttpError if a parameter or the body is not as the endpoint describes it."""
     if request.method == "POST" and (request.content_type or request.body) and request.content_type != JSON:
-        # Of the methods here a form of another site can send only POST, and not with this type.
+        # A form of another site can send only POST of the methods here, and not with this type.
         raise HttpError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the body must be sent as Content-Type: {JSON}")
     if "{bookie_id}" in endpoint.path:
         usable_bookie(request.query["bookie_id"])

@@ -90,7 +90,7 @@ class LedgerIndex(IndexView, Protocol):
     def holding_entries(self, ledger_ids: np.ndarray) -> np.ndarray:
         """Return those of the ledgers, ascending, that hold entries, or held entries that are lost. For any thread.
 
-        Of the other ledgers only a master key, a fence or an explicit LAC is known, which any client may have sent.
+        All other ledgers are known only by a master key, a fence or an explicit LAC, which any client may have sent.
         """
 
     def has(self, ledger_id: int) -> bool:
