@@ -48,9 +48,9 @@ logger = logging.getLogger(__name__)
 
 SLOW_STOP_S = 30.0
 _SLOW_STOP = (
-    "the bookie has been stopping for %g s: a journal or ledger directory has not made everything durable yet. It goes "
-    "on waiting. If a disk does not answer, kill the process: nothing that was acknowledged is lost, as the next start "
-    "replays the journal"
+    "the bookie has been stopping for %g s: a journal or ledger directory has not made everything durable yet. It "
+    "keeps waiting. If a disk does not answer, kill the process: nothing that was acknowledged is lost, because the "
+    "next start replays the journal"
 )
 
 _WATCH_INTERVAL_S = 0.1
@@ -186,12 +186,12 @@ class BookieService:
             await asyncio.to_thread(limbo.begin, {*held.tolist(), *await suspects()})
             logger.warning(
                 "entries or fences may have been lost: the last run was not stopped in order and its journal is not "
-                "complete, or a file is damaged. %d ledgers are in limbo: nothing certain is answered of what is "
-                "missing in them",
+                "complete, or a file is damaged. %d ledgers are in limbo: the bookie gives no certain answer about "
+                "entries that are missing in them",
                 len(limbo),
             )
         elif len(limbo):
-            logger.warning("%d ledgers are still in limbo since entries may have been lost", len(limbo))
+            logger.warning("%d ledgers are still in limbo, because entries may have been lost", len(limbo))
         options = self._options
         is_complete = options.bookie.journals_entries and options.journal.sync_groups
         await asyncio.to_thread(partial(storage.dirty.set, journal_is_complete=is_complete))
@@ -474,7 +474,7 @@ class BookieService:
 
     def _on_checkpoint_stuck(self, error: OSError) -> None:
         if not self._disks.is_stuck:
-            logger.warning("a checkpoint waits for space, the journal keeps all that is not flushed: %s", error)
+            logger.warning("a checkpoint waits for space; the journal keeps everything that is not flushed: %s", error)
         self._bookie.on_checkpoint_stuck()
         # Garbage collection may free space.
         self._release_flushed()

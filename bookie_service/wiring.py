@@ -241,7 +241,7 @@ async def _stop(parts: _Parts, registration: Registration) -> None:
     """Stop in order. Raises the error of the disks if the bookie stops because they are full."""
     service, operator, manager = parts.service, parts.operator, parts.manager
     operator.phase = "stopping"
-    why = "its disks are full" if service.full.done() else "a signal asked for it"
+    why = "its disks are full" if service.full.done() else "a signal requested it"
     if operator.restart_word is None:
         manager.stopping(why)
     else:

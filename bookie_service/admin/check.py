@@ -216,7 +216,7 @@ class BookieCheck:
         """Return whether all directories exist; otherwise the other checks make no sense."""
         missing = [each for each in self._directories() if not self._files.is_directory(each)]
         for directory in missing:
-            self._report.add(Damage(directory, 0, None, "the directory is missing, the bookie lost what it held"))
+            self._report.add(Damage(directory, 0, None, "the directory is missing, and everything in it is lost"))
         if missing:
             return False
         found = {}
@@ -312,7 +312,7 @@ class BookieCheck:
         for ledger_id, least_bytes in zip(*(column.tolist() for column in known.all())):
             path = self._paths.path(ledger_id)
             size = self._files.file_size(path)
-            remedy = "`bkspark bookie --rebuild-index` makes it again; if the bookie starts, the ledger is in limbo"
+            remedy = "`bkspark bookie --rebuild-index` rebuilds it; if the bookie starts, the ledger is in limbo"
             if size is None:
                 self._report.add(Damage(path, 0, None, f"the index file is missing; {remedy}", ledger_id))
             elif size < least_bytes:

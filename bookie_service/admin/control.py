@@ -159,7 +159,7 @@ def ask(
                 line = answers.readline()
         except TimeoutError:
             raise BookKeeperError(
-                f"the bookie has not answered for {timeout_s:g} s: it is busy or held up; its log may say by what"
+                f"the bookie has not answered for {timeout_s:g} s: it is busy or blocked; its log may say why"
             ) from None
     if not line:
         raise BookKeeperError("the bookie ended before it answered")

@@ -126,7 +126,7 @@ async def _autorecovery(arguments: argparse.Namespace, configuration: Configurat
         _tell(arguments, facts, f"autorecovery of {configuration.metadata_uri} runs (pid {os.getpid()})")
         manager.ready("repairing")
         await stopping.wait()
-        why = "a signal asked for it"
+        why = "a signal requested it"
         manager.stopping(why)
         logger.info("autorecovery stops: %s", why, extra={"event": "stop", "attributes": {"reason": why}})
     finally:
@@ -175,7 +175,7 @@ async def _check(cluster: RepairedCluster, arguments: argparse.Namespace, config
         "ok": result.ok,
     }
     missing = f"{result.underreplicated} of {result.ledgers} ledgers lack {result.missing_copies} copies; "
-    lost = f"{result.missing_entries} entries have no copy at all; {result.unreadable} ledgers cannot be looked at"
+    lost = f"{result.missing_entries} entries have no copy at all; {result.unreadable} ledgers cannot be checked"
     _tell(arguments, facts, f"{result.ledgers} ledgers, nothing is missing" if result.ok else missing + lost)
     return 0 if result.ok else 1
 

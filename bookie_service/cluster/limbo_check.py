@@ -122,8 +122,8 @@ class LimboCheck:
                 await asyncio.to_thread(self._store.end_limbo, ended)
             if ended or reported:
                 logger.warning(
-                    "of %d ledgers in limbo %d are whole again or deleted; %d lack entries and are listed as "
-                    "under-replicated",
+                    "%d ledgers in limbo were checked: %d are whole again or deleted; %d lack entries and are listed "
+                    "as under-replicated",
                     len(some),
                     len(ended),
                     reported,

@@ -29,7 +29,7 @@ def refuse_after(error: Exception, client: Disconnectable, refuse: Callable[[], 
         refuse()
     except Exception:
         logger.exception("a refusal failed: this is a defect of the bookie")
-        client.give_up("a request of it failed, and cannot be refused")
+        client.give_up("one of its requests failed, and cannot be refused")
 
 
 def end_undecodable(client: Disconnectable, error: Exception) -> None:
@@ -37,4 +37,4 @@ def end_undecodable(client: Disconnectable, error: Exception) -> None:
     if isinstance(error, ProtocolError):
         raise error
     logger.error("bytes of a peer cannot be decoded: this is a defect of the bookie", exc_info=error)
-    client.give_up("what it sent cannot be decoded")
+    client.give_up("its bytes cannot be decoded")

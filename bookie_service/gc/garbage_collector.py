@@ -91,7 +91,7 @@ class CollectionOptions:
             if level.is_on and level.interval_s < self.interval_s:
                 raise ConfigurationError(
                     f"{name}CompactionInterval {level.interval_s:g} s is shorter than gcWaitTime "
-                    f"{round(self.interval_s * 1000)} ms, which says how often it is looked at"
+                    f"{round(self.interval_s * 1000)} ms, the interval at which it is checked"
                 )
         if self.minor.is_on and self.major.is_on:
             if self.minor.threshold >= self.major.threshold:

@@ -102,16 +102,16 @@ def brake(own_count: int, missing_count: int, share_max: float, *, is_listing_em
         return None
     if is_listing_empty:
         return (
-            f"the metadata store lists no ledger at all, and this bookie has {own_count} with entries; none is dropped "
-            "while that is so. If all were deleted on purpose, restart this bookie once with gcDeletedShareMax=1; if "
-            "not, restore the metadata"
+            f"the metadata store lists no ledger at all, and this bookie has {own_count} with entries; no ledger is "
+            "dropped until the store lists some. If all were deleted on purpose, restart this bookie once with "
+            "gcDeletedShareMax=1; if not, restore the metadata"
         )
     if missing_count <= BRAKE_LEDGERS_MIN or missing_count <= share_max * own_count:
         return None
     return (
         f"{missing_count} of {own_count} ledgers of this bookie with entries are not in the metadata store, more than "
         f"gcDeletedShareMax={share_max:g} of them. Each is dropped when it has been missing in {BRAKE_PASSES} passes "
-        "in a row. If metadata are lost, restore them before; if the ledgers were deleted on purpose and must go now, "
+        "in a row. If metadata are lost, restore them first. To drop ledgers now that were deleted on purpose, "
         "restart this bookie once with gcDeletedShareMax=1"
     )
 

@@ -180,12 +180,13 @@ class Connections:
         """Close the connection that has to make room, from this address or from any; False: there is none."""
         member = self._silent.first(address)
         if member is not None and now - self._opened[member] >= FIRST_REQUEST_S:
-            member.give_up("it has sent no request, and others want its place (maxConnections)")
+            member.give_up("it has sent no request, and another connection needs its place (maxConnections)")
             return True
         while (member := self._idle.first(address)) is not None:
             self._idle.discard(member)
             if member.idle_s(now) >= self._limits.idle_s:
-                member.give_up(f"it was idle for {self._limits.idle_s:g} s, and others want its place (maxConnections)")
+                why = f"it was idle for {self._limits.idle_s:g} s, and another one needs its place (maxConnections)"
+                member.give_up(why)
                 return True
         return False
 

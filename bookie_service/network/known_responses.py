@@ -36,7 +36,7 @@ class KnownResponse(Reading):
     def refuse(self, status: int) -> None:
         """Close the connection, because these requests have no other answer."""
         self.is_answered = True
-        self.client.give_up("a request of it cannot be answered")
+        self.client.give_up("one of its requests cannot be answered")
 
     def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> FileRange | None:
         self.is_answered = True

@@ -181,8 +181,8 @@ class MemoryBudget:
     def too_many_replies(self) -> str:
         """Return the reason for closing a connection whose peer does not take its replies."""
         return (
-            f"it has read nothing for the longest time, and unread replies fill all {self.replies.limit} "
-            "bytes for them (replyBuffersMaxBytes)"
+            f"it has read no replies for longest, and unread replies fill all {self.replies.limit} bytes for them "
+            "(replyBuffersMaxBytes)"
         )
 
     def forget(self, receiver: Receiver) -> None:

@@ -83,7 +83,7 @@ class Auditor:
                 if not isinstance(error, BookKeeperError):
                     error = self._unexpected.failure(error, "the audit")
                 self._was_elected = False
-                logger.warning("the auditor cannot work now, it tries again: %s", error)
+                logger.warning("the auditor cannot work now, and tries again later: %s", error)
                 await asyncio.sleep(RETRY_S)
 
     @contextlib.asynccontextmanager
@@ -227,7 +227,7 @@ class Auditor:
     def _complain(self, what: str) -> None:
         """Log what is wrong with a node, but only once until the problem changes."""
         if what != self._complaint:
-            logger.warning("%s; it is not taken into account", what)
+            logger.warning("%s; it is ignored", what)
             self._complaint = what
 
     def _stop_checking(self) -> None:

@@ -346,7 +346,7 @@ class Drain:
         while not isinstance(effect, Ended):
             if self._cluster.tree.session_id != session:
                 return Ended(
-                    Outcome.DEFERRED, SessionExpired(f"the lock of ledger {ledger_id} went with its session")
+                    Outcome.DEFERRED, SessionExpired(f"the lock of ledger {ledger_id} ended with its session")
                 ), None
             (effect,) = await left.run.perform(effect)
         return effect, core.metadata

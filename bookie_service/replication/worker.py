@@ -143,7 +143,7 @@ class ReplicationWorker:
                 except Exception as error:
                     if not isinstance(error, BookKeeperError):
                         error = self._unexpected.failure(error, "the list of under-replicated ledgers")
-                    logger.warning("autorecovery cannot work now, it tries again: %s", error)
+                    logger.warning("autorecovery cannot work now, and tries again later: %s", error)
                     done = 0
                 if not done:
                     await self._pause()
@@ -360,7 +360,7 @@ class ReplicationWorker:
             (effect,) = core.start()
             while not isinstance(effect, Ended):
                 if self._tree.session_id != session:
-                    error = SessionExpired(f"the lock of ledger {ledger_id} went with its session")
+                    error = SessionExpired(f"the lock of ledger {ledger_id} ended with its session")
                     return Ended(Outcome.DEFERRED, error), None
                 (effect,) = await run.perform(effect)
         finally:

@@ -16,7 +16,7 @@ from bookie_service.storage.io.files import File
 def rebuild_remedy(ledger_id: int) -> str:
     """Return what an operator can do about the lost index of a ledger."""
     return (
-        "To get back what the entry logs have of it, stop the bookie, run `bkspark bookie --rebuild-index "
+        "To restore what the entry logs have of it, stop the bookie, run `bkspark bookie --rebuild-index "
         f"{ledger_id}` with its configuration, and start it again"
     )
 

@@ -28,7 +28,7 @@ _PUTS_PER_WRITE = 1024
 """How many keys, of at most 2 KiB, one call sets: it holds Python's lock for about 2 ms."""
 _REMEDY = (
     "entries that were acknowledged would not be found, so this bookie does not start; run `bkspark bookie "
-    "--rebuild-index`, which makes it again from the entry logs, or start a bookie with a new id and empty directories "
+    "--rebuild-index`, which rebuilds it from the entry logs, or start a bookie with a new id and empty directories "
     "and let autorecovery copy the ledgers"
 )
 

@@ -112,7 +112,7 @@ class DiskThreads:
                 logger.warning(
                     "the disk of %s has not finished its part of a flush for %g s: adds and the other ledger "
                     "directories continue without it. Until it answers the marks may stay where they are, so the "
-                    "journal grows, and reads of what is stored there may wait",
+                    "journal grows, and reads of entries on this disk may wait",
                     self._directories[place],
                     self.stall_s,
                 )

@@ -223,7 +223,7 @@ def _error_of(text: str, path: str) -> Exception:
         return OSError(code, text, path)
     # Missing or contradictory data counts as damage, too.
     return StorageDamaged(
-        f"{path}: the key-value store is damaged: {text}; run `bkspark bookie --rebuild-index`, which makes it again "
+        f"{path}: the key-value store is damaged: {text}; run `bkspark bookie --rebuild-index`, which rebuilds it "
         "from the entry logs, or start a bookie with a new id and empty directories and let autorecovery copy the "
         "ledgers"
     )

@@ -188,8 +188,8 @@ class BaseLedgerStorage(ABC):
         if lost:
             self.limbo.begin([ledger_id])
             logger.error(
-                "%s. Entries, a fence, or all that was known of the ledger may be lost: until it is recovered or "
-                "repaired, nothing certain is answered of what is missing. %s",
+                "%s. Entries, a fence, or everything that was known of the ledger may be lost: until it is recovered "
+                "or repaired, the bookie gives no certain answer about missing entries. %s",
                 lost,
                 rebuild_remedy(ledger_id),
             )

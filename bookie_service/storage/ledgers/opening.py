@@ -104,7 +104,7 @@ def open_storage(
     if replay.stuck is None:
         notices += _move_marks(marks, journals)
     else:
-        notices.append("the ledger directories have no space for what the journals hold: it stays there and in memory")
+        notices.append("the ledger directories have no space for what the journals hold; it stays there and in memory")
     return Storage(store, marks, journals, compactor, notices, dirty, is_in_doubt, replay.stuck, replay.records)
 
 

@@ -63,8 +63,8 @@ class StoredLogs:
             if not is_disk_failure(error) or len(self._directories) == 1:
                 raise
             self.notices.append(
-                f"{directory} cannot be read ({error.strerror}): what is stored there is answered with an error, and "
-                "new entries go to the other ledger directories"
+                f"{directory} cannot be read ({error.strerror}): requests for what is stored there are answered with "
+                "an error, and new entries go to the other ledger directories"
             )
             return []
 
