@@ -58,12 +58,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _WaitingReply:
-    """Replies that are sent once a record is durable: to adds, or to a read that fences.
+    """Replies that are sent once record `sequence` is durable: `parts`, with the replies to `adds` adds, or a `read`.
 
-    sequence: the record's number in its journal.
-    parts: the encoded replies to adds; empty for a read, which answers by itself.
-    adds: how many adds are answered; they leave `_adds_in_flight`.
-    read: runs once the fence before it is durable.
     received_ns, given_ns: when the requests were received, and when the record was given to the journal.
     """
 
@@ -110,15 +106,12 @@ class Bookie:
         self._deferred: list[deque[_WaitingReply]] = [deque() for _ in journals]
         """Replies to adds that need only be written, not synced."""
         self._deferrals = Deferrals(len(journals))
-        """Deferred adds that are not durable yet."""
         self._forces = Forces(self._deferrals, options.forces_max)
-        """Forces that wait for a flush."""
         self._durable = [0] * len(journals)
         """The highest sequence of each journal that is durable. It never decreases."""
         self._adds_in_flight = 0
         """Adds that wait for their journal record. Raised when a record is submitted, lowered when replies are sent."""
         self._new_ledgers = NewLedgers(options.new_ledgers_per_s, options.new_ledgers_burst, turns.clock)
-        """Limits how many ledgers one address may begin."""
         self._unlooked_bytes = self._room_bytes = 0
         """Bytes added since the disks were checked, and how many may be added until then. Reset by `look_at_disks`."""
         # If one of these does not hold, a single add is handled as a run.
@@ -301,10 +294,7 @@ class Bookie:
         ledgers: dict[int, Ledger],
         new_keys: list[tuple[int, bytes]],
     ) -> int | np.ndarray:
-        """Return the statuses of one ledger's adds, or one status for all.
-
-        Adds the ledger to `ledgers`, and its key to `new_keys` if this bookie did not know the ledger.
-        """
+        """Return the statuses of one ledger's adds, or one for all; fill `ledgers`, and `new_keys` if it is new."""
         try:
             ledger = self._store.ledger(ledger_id)
         except (StorageDamaged, OSError) as error:
@@ -463,10 +453,7 @@ class Bookie:
     # ---- durability ----
 
     def force(self, client: BookieClient, ledger_id: int, encode: Callable[[Status], Parts]) -> None:
-        """Send encode(EOK) once all adds that were taken for the ledger before are durable.
-
-        The ledger may be unknown. Sends ETOOMANYREQUESTS if too many forces wait for a flush.
-        """
+        """Send encode(EOK) once all earlier adds of the ledger, which may be unknown, are durable."""
         if not self._forces.must_wait(ledger_id):
             self._force_journal(client, ledger_id, encode(Status.EOK))
         elif self._forces.is_full:
@@ -537,8 +524,7 @@ class Bookie:
     def checkpoint(self, *, advances_checkpoint: bool = True) -> bool:
         """Begin a checkpoint; False when there is nothing to flush or another one runs.
 
-        Without `advances_checkpoint` a flush only makes room for adds: the index may stay in memory, because the
-        journal keeps the adds.
+        Without `advances_checkpoint` a flush only makes room: the index may stay in memory; the journal has the adds.
         """
         flush = None if self._store.is_clean else self._store.begin_flush(advances_checkpoint=advances_checkpoint)
         if flush is None:
