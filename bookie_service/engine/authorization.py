@@ -157,7 +157,7 @@ class Authorization:
         return found
 
     def forget(self, client: RightsClient) -> None:
-        """Forget a connection that is gone."""
+        """Forget a connection that is closed."""
         self._connections.pop(client, None)
 
     def may(self, principal: Principal, address: str, needed: int) -> bool:

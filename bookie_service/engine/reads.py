@@ -73,7 +73,7 @@ class ReadClient(Disconnectable, Hashable, Protocol):
 
     @property
     def is_open(self) -> bool:
-        """False once the connection is gone."""
+        """False once the connection is closed."""
 
     @property
     def is_taking(self) -> bool:

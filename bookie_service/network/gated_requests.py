@@ -49,7 +49,7 @@ class GatedClient(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """False once the connection is gone."""
+        """False once the connection is closed."""
 
     def send(self, parts: Parts) -> None:
         """Send the parts back to back."""
@@ -82,7 +82,7 @@ class GatedRequests:
         """Why the exchange failed."""
 
     def serve(self, octets: np.ndarray, turn: Turn = ENDLESS) -> bool:
-        """Serve or refuse the requests; False: the connection is gone, or the turn is over. Raises ProtocolError."""
+        """Serve or refuse the requests; False: the connection is closed, or the turn is over. Raises ProtocolError."""
         try:
             return self._serve(octets, turn)
         except Exception as error:

@@ -123,8 +123,8 @@ class Acceptor:
             accepted.close()
         else:
             accepted.setblocking(False)
-            # Without it, a reply after an unacknowledged one waits 40 ms for the peer's delayed acknowledgement.
+            # Otherwise a reply after an unacknowledged one waits 40 ms for the peer's delayed acknowledgement.
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(self._options.no_delay))
-            # It finds peers whose machine died; otherwise their connections would count against the limit for ever.
+            # Keep-alive finds peers whose machine died; otherwise their connections would occupy places for ever.
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(self._options.keep_alive))
             self._connections.add(Connection(accepted, address, *self._parts), now)
