@@ -1,6 +1,6 @@
 """Sessions of users. They end by time, idleness, signing out, and when their token or role is taken away.
 
-They are in memory, so a console that starts again has none. The clock is an argument.
+They are in memory, so a console that starts again has no session. The clock is an argument.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _REPLACED_NAME = f"{key_value_index.DIRECTORY_NAME}.replaced"
 _REBUILT_NAME = f"{key_value_index.DIRECTORY_NAME}{SUFFIX}"
 
 HeaderOf = Callable[[int, LedgerHeader | None], LedgerHeader]
-"""Called with a ledger id and its header in the old index (None: it has none); returns the new header."""
+"""Called with a ledger id and its header in the old index (None: there is no header); returns the new header."""
 
 
 class IndexBuilder(Protocol):

@@ -1,7 +1,7 @@
 """V3 requests: adds, reads and LAC reads as arrays, other requests one by one.
 
 Every request that can be parsed is answered. An unknown version is answered EBADVERSION. A request that is not served,
-or that lacks the message of its operation, is answered EBADREQ. So is an add that names other ids than its entry,
+or that lacks the message of its operation, is answered EBADREQ. An add that names other ids than its entry is, too,
 because it would be acknowledged under ids that are not held. A frame that is not a request ends the connection, as at
 Apache's bookies.
 """

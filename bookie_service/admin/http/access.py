@@ -1,10 +1,10 @@
-"""Who sends an HTTP request, and what the sender may do: by token, by client certificate, or by place on this host.
+"""Identifies the sender of an HTTP request and its role: by token, by client certificate, or by place on this host.
 
 * **Credentials.** With an access file, a request needs a token (`Authorization: Bearer`) or a client certificate that
   the file names. Without an access file, but with a trust store, every accepted certificate has every role, as with
   Apache's bookies. Without both the server listens only at loopback (`settings`), and every sender has every role.
 * **Pages of browsers.** The name in `Host` must be one of ours, or an address. Requests that a page of another site
-  makes as a part of itself are refused. So are requests from such a page that would change something.
+  makes as a part of itself are refused, and also requests from such a page that would change something.
 * **Wrong tokens** are limited by address. A token is accepted only in a header, because a token in a URL would get into
   logs.
 """

@@ -29,7 +29,7 @@ Members = Mapping[int, object] | Mapping[str, object]
 BODY_BYTES_MAX = 1 << 20
 """A longer body is sent in pieces."""
 PROBES = ("bookie/is_ready", "bookie/state")
-"""Paths that need no token, like /heartbeat: probes of orchestrators have none. The responses are a few flags."""
+"""Paths that need no token, like /heartbeat: probes of orchestrators have no token. The responses are a few flags."""
 ABSENT = {
     "bookie/expand_storage": "directories cannot be added: the bookie's cookie names them; start another bookie",
     "bookie/entry_location_compact": "there is nothing to trigger: the index compacts itself",

@@ -149,7 +149,7 @@ class LedgerHeadersWriter(LedgerHeaders):
         self._known = known
         self._rows_beside = rows_beside
         self._noted_generation = None if known.headers is None else known.headers[0]
-        """The generation that is durable in the manifest; None: the manifest has none."""
+        """The generation that is durable in the manifest; None: it names no generation."""
         self._log = PlacedLog(files, self._file, is_whole=self._is_whole and not self.damage)
 
     def settle(self, filed: np.ndarray) -> None:

@@ -232,7 +232,7 @@ class MemTable:
         self.ledgers: dict[int, LedgerWrites] = {}
         """Where the entries of each ledger are. Emptied by `clear`."""
         self._index_bytes = 0
-        """Memory of `ledgers` and changed headers. It is counted, so many small entries cannot exceed the limit."""
+        """Memory of `ledgers` and changed headers. Counted, so that small entries cannot exceed the limit."""
 
     @property
     def room(self) -> int:
