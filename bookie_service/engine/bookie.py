@@ -442,6 +442,7 @@ class Bookie:
             records.append(Record.of(RecordKind.LEDGER_KEY, 1, journal_format.encode_keys([(ledger_id, master_key)])))
         if self._store.advance_lac(ledger, packet):
             records.append(Record.of(RecordKind.LAC, 1, journal_format.encode_lacs([(ledger_id, packet)])))
+        if records:
             ledger.lac_sequence = self._journals[index].submit(records)
             self.long_polls.touch(ledger_id)
         if ledger.lac_sequence <= self._durable[index]:
