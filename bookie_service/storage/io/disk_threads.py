@@ -37,7 +37,7 @@ class DiskWork(Protocol):
     """Whether `run` waits for every disk without a limit: before the bookie serves, and when it stops."""
 
     def run(self, work: Mapping[int, Callable[[], T]]) -> dict[int, Future[T]]:
-        """Do the work of each directory; return when all of it is done or late. The future of late work is not done."""
+        """Do the work of each directory; return when all of it is done or late. A late future is not done."""
 
     def is_busy(self, place: int) -> bool:
         """Return whether a directory has not finished its work."""
