@@ -50,7 +50,7 @@ class IndexMoves:
         """Old files of moved ledgers. Removed by `noted`, when the moves are durable."""
 
     def can_move(self, ledger_id: int) -> bool:
-        """Return whether a directory has not refused writes. The ledger's own directory counts as refusing from now on."""
+        """Return whether a directory has not refused writes. The ledger's own directory counts as refusing from now."""
         self._refusing.add(self._paths.place(ledger_id))
         return self._doubt is not None and not self._refusing.issuperset(self._paths.places())
 
