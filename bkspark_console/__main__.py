@@ -34,18 +34,18 @@ _TLS_OPTIONS = (
     ("tlsCertificatePath", "--tls-certificate"),
     ("tlsTrustStore", "--tls-trust"),
 )
-"""Keys in errors about files of TLS, and the options that name these files here."""
+"""Keys in errors about TLS files, and the options that name these files here."""
 _FAILED = 1
 
 
 def main() -> int:
-    """Run; return the exit code."""
+    """Run the console; return the exit code."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
     parser = Parser(prog="bkspark console")
     console.add_arguments(parser)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    # kazoo says each attempt to connect, and aiohttp each request.
+    # kazoo logs each attempt to connect, and aiohttp each request.
     logging.getLogger("kazoo").setLevel(logging.ERROR)
     logging.getLogger("aiohttp.server").addFilter(PeersErrors())
     try:
@@ -80,7 +80,7 @@ def check_host(host: str, users: AccessFile | None) -> None:
 
 
 def tls_context(arguments: argparse.Namespace) -> TlsContext | None:
-    """Return the TLS of the pages, None: plain HTTP. Raises ConfigurationError."""
+    """Return the TLS of the pages; None: plain HTTP. Raises ConfigurationError."""
     if arguments.tls_key is None:
         for option in ("tls_certificate", "tls_password_file", "tls_trust"):
             if getattr(arguments, option) is not None:
@@ -116,7 +116,7 @@ async def _serve(
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    # The console has no keys: entries of encrypted ledgers are shown as encrypted.
+    # The console has no encryption keys, so entries of encrypted ledgers are shown as encrypted.
     encryption = EncryptionOptions(shows_sealed=True)
     net, zookeeper = client_net(arguments), client_zookeeper(arguments)
     async with Client(options.uri, password=password, net=net, zookeeper=zookeeper, encryption=encryption) as client:
@@ -139,7 +139,7 @@ async def _serve(
 
 @asynccontextmanager
 async def _listening(runner: web.AppRunner, host: str, port: int, context: TlsContext | None) -> AsyncIterator[int]:
-    """Accept connections while inside; give the port. Raises ConfigurationError."""
+    """Accept connections inside the context, which yields the port. Raises ConfigurationError."""
     server = runner.server
     assert server is not None, "the runner is set up"
     gate = None if context is None else TlsGate(context, HANDSHAKE_S, HANDSHAKES_MAX)

@@ -1,4 +1,4 @@
-"""How handlers reach what the application holds, and what a user must be to reach a handler."""
+"""How handlers get the parts of the application, and which role a user needs for a handler."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def check_role(request: web.Request, role: Role) -> None:
 
 
 def who_of(request: web.Request) -> str:
-    """Return the user who sends a request, for the audit log: its address, and the name of its token or certificate."""
+    """Return the sender of a request for the audit log: the address, and the name of its token or certificate."""
     principal: Principal | None = request.get("principal")
     address = request.remote or ""
     return address if principal is None or principal.kind == "local" else f"{principal}@{address}"
@@ -65,5 +65,5 @@ def view_of(request: web.Request) -> ClusterView:
 
 
 def actions_of(request: web.Request) -> Actions:
-    """Return what changes something."""
+    """Return what sends changes to bookies."""
     return request.app[ACTIONS]

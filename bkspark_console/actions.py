@@ -1,6 +1,6 @@
 """Changes: each is a request to a bookie's `/api/v2`, which checks its role and keeps the audit log.
 
-A bookie takes changes only from its own host. For another one, the console says what the bookie answered.
+A bookie takes changes only from its own host, unless it has an access file. Otherwise the console shows its refusal.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from bkspark_console.cluster_view import API, NO_ORIGIN, ClusterView
 logger = logging.getLogger("bkspark_console.audit")
 
 RECENT_MAX = 1000
-"""Requests for changes that the console remembers."""
+"""How many requests for changes the console remembers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsoleRecord:
-    """A change that a user of the console asked for, and what came of it."""
+    """A change that a user of the console requested, and its outcome."""
 
     at_ms: int
     who: str
@@ -39,19 +39,19 @@ class Actions:
     def __init__(self, view: ClusterView) -> None:
         self._view = view
         self.recent: deque[ConsoleRecord] = deque(maxlen=RECENT_MAX)
-        """The last changes that this console asked for."""
+        """The last changes that this console requested."""
 
     async def ask(
         self, who: str, bookie: str, change: str, method: str, path: str, body: Mapping[str, Any] | None
     ) -> Any:
-        """Let a bookie change something; return its answer.
+        """Let a bookie change something; return its response.
 
         Args:
-            who: the user's address, for the record. change: what it is, in words. path: below `/api/v2`.
+            who: the user, for the record. change: what it is, in words. path: below `/api/v2`.
 
         Raises:
-            BookieUnavailable: the bookie has no HTTP server that this host can ask, or another bookie answers there.
-            BookieHttpError: it refused, with its reason, or did not answer: whether it did it is not known then.
+            BookieUnavailable: the bookie has no HTTP server that this host can reach, or another bookie answers there.
+            BookieHttpError: it refused, with its reason, or did not answer; then it is unknown whether it did it.
         """
         origin = await self._view.origin(bookie)
         if origin is None:
@@ -69,11 +69,11 @@ class Actions:
         return answer
 
     async def ask_any(self, who: str, change: str, method: str, path: str, body: Mapping[str, Any] | None) -> str:
-        """Let any bookie do what is about the whole cluster; return which one did.
+        """Let any bookie do what concerns the whole cluster; return which one did it.
 
         Raises:
             BookieUnavailable: no bookie has `/api/v2`.
-            BookieHttpError: as `ask`, of the last bookie that refused because of the role.
+            BookieHttpError: as `ask`; that of the last bookie that refused because of the role.
         """
         refusal: BookieHttpError | None = None
         for bookie in await self._view.our_origins():
@@ -81,7 +81,7 @@ class Actions:
                 await self.ask(who, bookie, change, method, path, body)
                 return bookie
             except BookieHttpError as error:
-                # Another bookie may be on this host: only that one takes changes from here.
+                # Another bookie may be on this host, and only that one takes changes from here.
                 if error.status != 403:
                     raise
                 refusal = error

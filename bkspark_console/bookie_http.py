@@ -1,7 +1,7 @@
-"""The HTTP of bookies, as the console asks it: metrics, `/api/v1` and `/api/v2`.
+"""The HTTP of bookies, as the console uses it: metrics, `/api/v1` and `/api/v2`.
 
-Answers are limited in size and time; redirects and proxies are not followed. A bookie of Apache's has no `/api/v2`: the
-console only reads from it.
+Responses are limited in size and time. Redirects and proxies are not followed. Apache's bookies have no `/api/v2`, so
+the console only reads from them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from bkspark.metadata.registration import BookieAddress
 
 ANSWER_S_MAX = 5.0
 CHANGE_S_MAX = 30.0
-"""A change may wait until the cluster knows it."""
+"""A change may take this long, because it waits until the cluster knows it."""
 ANSWER_BYTES_MAX = 8 << 20
 CONNECTIONS_MAX = 64
 
 
 class BookieHttpError(BookKeeperError):
-    """A bookie did not answer by HTTP, or refused; `status` is its answer's, 0 without one."""
+    """A bookie did not answer by HTTP, or refused. `status`: that of its response; 0: there was none."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class BookieHttpError(BookKeeperError):
 
 
 def origin_of(address: BookieAddress) -> str | None:
-    """Return the origin of a bookie's HTTP server, None if this host can reach no server of it."""
+    """Return the origin of a bookie's HTTP server; None: this host can reach no server of it."""
     return None if http_problem(address) else http_origin(address)
 
 
@@ -43,7 +43,7 @@ class BookieHttp:
     def __init__(self, access: BookieHttpAccess) -> None:
         self._access = access
         self._session: aiohttp.ClientSession | None = None
-        """None before the first request, and after `close`."""
+        """The session; None before the first request, and after `close`."""
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -52,7 +52,7 @@ class BookieHttp:
         return self._session
 
     async def close(self) -> None:
-        """End every connection."""
+        """Close every connection."""
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -67,7 +67,7 @@ class BookieHttp:
         return _json(origin, path, (await self._ask("GET", origin, path, query or {}, None, ANSWER_S_MAX))[1])
 
     async def change(self, method: str, origin: str, path: str, body: object, operator: str) -> Any:
-        """Return the JSON of a request that changes something; `operator` names the user in the bookie's audit log.
+        """Return the JSON of a request that changes something. `operator`: the user, for the bookie's audit log.
 
         Raises:
             BookieHttpError: the bookie refused, with its reason, or did not answer.
@@ -86,7 +86,7 @@ class BookieHttp:
     ) -> tuple[int, bytes]:
         limit = aiohttp.ClientTimeout(total=seconds)
         sent = None if body is None else json.dumps(body).encode()
-        # Without a body, too: the library would name another type, which a bookie refuses.
+        # Set without a body, too: otherwise the library would name another type, which a bookie refuses.
         headers = {} if method == "GET" else {"Content-Type": "application/json"}
         headers |= {"X-Operator": operator} if operator else {}
         headers |= self._access.headers(origin)

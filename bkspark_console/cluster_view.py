@@ -1,4 +1,4 @@
-"""What the console knows of its cluster. Facts are read on demand and kept for a moment, however many pages ask."""
+"""What the console knows of its cluster. Facts are read on demand and kept for a moment, for all pages."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from bkspark_console.prometheus_text import Scrape
 FACTS_S = 3.0
 LEDGER_IDS_S = 1.0
 SCANS_MAX = 4
-"""Searches and checks that read the metadata of many ledgers at the same time; others wait."""
+"""How many searches and checks may read the metadata of many ledgers at the same time. Others wait."""
 API = "/api/v2"
 OURS, APACHES, SILENT = "bkspark", "apache", "silent"
-"""Whose HTTP a bookie has: ours with `/api/v2`, Apache's, or none that answers."""
+"""The kind of a bookie's HTTP: ours with `/api/v2`, Apache's, or none that answers."""
 NO_ORIGIN = (
     "it has no HTTP server that this host can ask: set httpServerEnabled=true, and httpServerAccessFile for other hosts"
 )
@@ -39,9 +39,9 @@ _T = TypeVar("_T")
 
 
 class Kept(Generic[_T]):
-    """A value that is read again when it is older than some seconds; callers at the same time share one reading.
+    """A value that is read again when it is older than some seconds. Callers at the same time share one reading.
 
-    A value that takes long to read is kept longer: reading it again and again takes a tenth of the time at most.
+    A value that takes long to read is kept longer, so that reading it takes at most a tenth of the time.
     """
 
     def __init__(self, read: Callable[[], Awaitable[_T]], seconds: float) -> None:
@@ -49,12 +49,12 @@ class Kept(Generic[_T]):
         self._seconds = seconds
         self._lock = asyncio.Lock()
         self._value: tuple[float, _T] | None = None
-        """Until when the value is used, and the value; None: to be read."""
+        """Until when the value is used, by the monotonic clock, and the value; None: it must be read."""
         self._changes = 0
-        """How often it was dropped; a value that was read meanwhile is not kept."""
+        """How often `forget` was called. A value whose reading began before the last call is not kept."""
 
     async def get(self) -> _T:
-        """Return the value, no older than that, and not from before the last `forget`."""
+        """Return the value. It is not older than these seconds, and not from before the last `forget`."""
         async with self._lock:
             while True:
                 began, changes = time.monotonic(), self._changes
@@ -67,17 +67,18 @@ class Kept(Generic[_T]):
                     return value
 
     def forget(self) -> None:
-        """Read again at the next call: something was changed. A reading under way may not know it yet."""
+        """Read the value again at the next call, because something was changed. A current reading may not know it."""
         self._value = None
         self._changes += 1
 
 
 @dataclass(frozen=True, slots=True)
 class BookieHttpFacts:
-    """What a bookie's HTTP says. kind: OURS, APACHES or SILENT; problem: why it is silent; state: of `/api/v2/bookie`.
+    """What a bookie's HTTP says. kind: OURS, APACHES or SILENT. problem: why it is silent. state: of `/api/v2/bookie`.
 
-    origin: of its HTTP server, None if its registration names none that this host can ask. is_of_another: another
-    bookie answers there.
+    origin: of its HTTP server; None: its registration names none that this host can reach. is_of_another: another
+        bookie
+    answers there.
     """
 
     kind: str
@@ -110,17 +111,17 @@ class ClusterView:
         return await self._facts.get()
 
     async def health(self) -> tuple[ClusterFacts, list[Reason]]:
-        """Return the facts, and why the cluster is degraded. Raises MetadataError."""
+        """Return the facts, and the reasons why the cluster is degraded. Raises MetadataError."""
         facts = await self.facts()
         return facts, reasons(facts)
 
     def changed(self) -> None:
-        """Read the cluster's facts again: something was changed."""
+        """Read the cluster's facts again, because something was changed."""
         self._facts.forget()
         self._http_facts.forget()
 
     async def against_stopping(self, bookie: str) -> tuple[list[Reason], int]:
-        """Return (why a bookie may not be stopped, ledgers at it). Reads the metadata of all ledgers."""
+        """Return (why a bookie may not be stopped, number of ledgers at it). Reads the metadata of all ledgers."""
         facts = await self.facts()
         async with self.scans:
             return await against_stopping(self.client, bookie, facts)
@@ -130,11 +131,11 @@ class ClusterView:
         return UnderreplicationStore(await self.client.tree(), self.client.uri)
 
     async def changes(self, count_max: int) -> list[ChangeRecord]:
-        """Return the last changes that commands made in the metadata store. Raises MetadataError."""
+        """Return the last changes that commands recorded in the metadata store. Raises MetadataError."""
         return await ChangeRecords(await self.client.tree(), self.client.uri).latest(count_max)
 
     async def lacking(self) -> list[int]:
-        """Return the ids of ledgers that lack copies, ascending; some seconds old. Raises MetadataError."""
+        """Return the ids of ledgers that lack copies, ascending, as read some seconds ago. Raises MetadataError."""
         return await self._lacking.get()
 
     async def _read_lacking(self) -> list[int]:
@@ -142,7 +143,7 @@ class ClusterView:
         return sorted([ledger_id async for ledger_id in store.ids()])
 
     async def ledger_ids(self) -> np.ndarray:
-        """Return the ids of all ledgers, ascending; some seconds old. Raises MetadataError."""
+        """Return the ids of all ledgers, ascending, as read some seconds ago. Raises MetadataError."""
         return await self._ledger_ids.get()
 
     async def _read_ledger_ids(self) -> np.ndarray:
@@ -152,41 +153,41 @@ class ClusterView:
     # ---- bookies ----
 
     async def addresses(self) -> dict[str, BookieAddress | None]:
-        """Return what the registration of each registered bookie says. Raises MetadataError."""
+        """Return the registered address data of each registered bookie. Raises MetadataError."""
         registry = (await self.client.context()).registry
         return {**await registry.read_only(), **await registry.writable()}
 
     async def origins(self) -> dict[str, str]:
-        """Return the origin of each registered bookie's HTTP server that this host can ask. Raises MetadataError."""
+        """Return the origin of each bookie's HTTP server, if this host can reach it. Raises MetadataError."""
         found = {
             bookie: origin_of(address) for bookie, address in (await self.addresses()).items() if address is not None
         }
         return {bookie: origin for bookie, origin in found.items() if origin is not None}
 
     async def origin(self, bookie: str) -> str | None:
-        """Return the origin of a bookie's HTTP server as it is registered now, None without one."""
+        """Return the currently registered origin of a bookie's HTTP server; None: there is none."""
         registry = (await self.client.context()).registry
         try:
-            # Reads the registration again: a bookie may have started with another port.
+            # The registration is read again, because a bookie may have started with another port.
             await registry.resolve(bookie)
         except BookKeeperError:
             return None
         return (await self.origins()).get(bookie)
 
     async def racks(self) -> dict[str, str]:
-        """Return the rack of each bookie that has one; an unreadable map is not a reason to show nothing."""
+        """Return the rack of each bookie that has one. If the map is unreadable, there are no racks."""
         try:
             return (await (await self.client.context()).registry.racks()).racks
         except MetadataError:
             return {}
 
     async def cookie(self, bookie: str) -> Cookie | None:
-        """Return a bookie's cookie, None without one. Raises MetadataError."""
+        """Return a bookie's cookie; None: there is none. Raises MetadataError."""
         stored = await (await self.client.context()).registry.read_cookie(bookie)
         return None if stored is None else stored.cookie
 
     async def http_facts(self, bookie: str) -> BookieHttpFacts:
-        """Return what a bookie's HTTP says; never raises for a bookie that does not answer."""
+        """Return what a bookie's HTTP says. It does not raise for a bookie that does not answer."""
         return (await self.all_http_facts()).get(bookie) or NOT_REGISTERED
 
     async def all_http_facts(self) -> dict[str, BookieHttpFacts]:

@@ -1,7 +1,7 @@
-"""Whether every bookie of a ledger has its copies, checked when a user asks. Reads only: nothing is fenced or repaired.
+"""Whether every bookie of a ledger has its copies, checked on request. It only reads: nothing is fenced or repaired.
 
-Each bookie is asked for its list of the ledger's entries, which costs little however long the ledger is. If it sends no
-list, or if the user asks for it, its copies are read and their digests checked: the first READ_MAX entries of each
+Each bookie is asked for its list of the ledger's entries, which costs little even for a long ledger. If it sends no
+list, or if the user wants it, its copies are read and their digests checked: the first READ_MAX entries of each
 fragment and bookie. An open ledger is checked up to its last confirmed entry.
 """
 
@@ -25,7 +25,7 @@ from bkspark_console.cluster_view import ClusterView
 
 READ_MAX = 10_000
 FRAGMENTS_MAX = 100
-"""Fragments that are checked, the last ones."""
+"""How many fragments are checked, the last ones."""
 AT_ONCE = 8
 
 
@@ -33,8 +33,9 @@ AT_ONCE = 8
 class CopyFindings:
     """A bookie's copies of one fragment.
 
-    how: list or read. wanted: entries that it must have, of those that were checked; missing: without or with a damaged
-    copy; first_missing: the first of them. problem: why nothing is known, "" if it is.
+    how: list or read. wanted: how many of the checked entries it must have. missing: how many of these have no copy or
+        a
+    damaged one. first_missing: the first of them. problem: why nothing is known; "": it is known.
     """
 
     first_entry: int
@@ -48,13 +49,13 @@ class CopyFindings:
 
     @property
     def state(self) -> str:
-        """whole, missing or unknown."""
+        """The state: whole, missing or unknown."""
         return "unknown" if self.problem else "missing" if self.missing else "whole"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedCopies:
-    """The findings of a ledger. end_entry: entries below it were checked; skipped: fragments that were not."""
+    """The findings of a ledger. end_entry: entries below it were checked. skipped: how many fragments were not."""
 
     findings: Sequence[CopyFindings]
     end_entry: int
@@ -66,11 +67,11 @@ class CheckedCopies:
 
 
 async def check_copies(view: ClusterView, ledger_id: int, *, reads: bool, password: bytes) -> CheckedCopies:
-    """Check a ledger's copies; `reads`: read them, too.
+    """Check a ledger's copies. `reads`: copies are read, too.
 
     Raises:
         NoSuchLedger, MetadataError: it does not exist, or its metadata cannot be read.
-        ReadFailed: too few bookies of an open ledger answer to know its end.
+        ReadFailed: too few bookies of an open ledger answer to determine its end.
     """
     async with view.scans:
         return await _check(view, ledger_id, reads, password)
@@ -101,7 +102,7 @@ async def _check(view: ClusterView, ledger_id: int, reads: bool, password: bytes
 
 
 def fragment_ends(metadata: LedgerMetadata, end_entry: int) -> list[tuple[Fragment, int]]:
-    """Return the fragments, and the entry after the last one of each, if the ledger ends before `end_entry`."""
+    """Return the fragments, each with the entry id after its last entry, if the ledger ends before `end_entry`."""
     firsts = [fragment.first_entry for fragment in metadata.fragments]
     ends = [*firsts[1:], max(end_entry, firsts[-1])]
     return list(zip(metadata.fragments, ends))

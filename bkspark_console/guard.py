@@ -1,13 +1,13 @@
-"""What each request passes before a page: its host name, sign-in, role, cross-site requests, errors, headers.
+"""What each request must pass before a page: checks of host name, sign-in, role and origin; errors and headers.
 
-* **Host.** A request's Host must be an address, `localhost`, or a name that the operator allowed. A page of another
+* **Host.** A request's Host must be an address, `localhost`, or a name that the operator allowed. So a page of another
   site whose name suddenly resolves to this host gets nothing.
 * **Sign-in.** With an access file, every page except the sign-in needs a session, a token as `Authorization: Bearer`,
   or a certificate that the file names. Addresses with too many wrong tokens are refused for a while.
-* **Role.** Each handler has the role that it needs (`access.needs`). It is looked up in the file for each request.
-* **Changes.** Only POST changes something, and only with the form's own token, from a page of this console: a form of
-  another site has no such token, and the browser sends neither cookie nor Origin of this one.
-* **Errors.** Each is a page with a status and a reason; an unexpected one is logged, and never shown.
+* **Role.** Each handler names the role that it needs (`access.needs`). The user's role is looked up for each request.
+* **Changes.** Only POST changes something, and only with the form's own token, from a page of this console. A form of
+  another site has no such token, and the browser does not send this console's cookie or Origin with it.
+* **Errors.** Each error is a page with a status and a reason. An unexpected error is logged, and never shown.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 CSRF_FIELD = "csrf"
 FORM = "application/x-www-form-urlencoded"
 _OPEN_PATHS = ("/sign-in", "/sign-out", "/static/", "/healthz")
-"""What is answered without signing in."""
+"""Paths that are served without signing in."""
 LIVE_UPDATE = "X-Live-Update"
-"""The header of requests that a page sends by itself: they do not keep a session."""
+"""The header of requests that a page sends by itself. They do not keep a session alive."""
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -81,7 +81,7 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
 
 
 class Guard:
-    """Middleware of the console. `users` None: no sign-in, and everyone on this host may do everything."""
+    """The middleware of the console. `users` None: there is no sign-in, and everyone on this host may do everything."""
 
     def __init__(self, users: AccessFile | None, sessions: Sessions, allowed_hosts: frozenset[str]) -> None:
         self._users = users
@@ -162,7 +162,7 @@ class Guard:
     # ---- cross-site requests ----
 
     async def _refusal(self, request: web.Request) -> str:
-        """Return why a request may not change anything, "" if it may."""
+        """Return why a request may not change anything; "": it may."""
         headers = request.headers
         if is_foreign(headers.get("Sec-Fetch-Site"), headers.get("Origin"), headers.get("Host")):
             return "this request comes from a page of another site"
@@ -177,12 +177,12 @@ class Guard:
     # ---- sign-in ----
 
     def _cookie(self, request: web.Request) -> str:
-        # Cookies are shared by all ports of a host; the port keeps two consoles apart.
+        # All ports of a host share cookies; the port in the name keeps two consoles apart.
         address = request.transport.get_extra_info("sockname") if request.transport else None
         return f"bkspark-console-{address[1] if address else 0}"
 
     def _identify(self, request: web.Request) -> tuple[Principal | None, Role]:
-        """Return the user of a request and its role; (None, NONE) for one that has not signed in."""
+        """Return the user of a request and its role; (None, NONE): the user has not signed in."""
         if self._users is None:
             return Principal("loopback", "local"), Role.DESTROY
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
@@ -201,7 +201,7 @@ class Guard:
         return (principal, role) if role else (None, Role.NONE)
 
     def _is_still_known(self, request: web.Request) -> bool:
-        """Return whether the user of a request that takes long may still read: its session may have ended."""
+        """Return whether the user of a long request may still read: the session may have ended."""
         if self._users is None:
             return True
         if "is_signed_in" in request and self._sessions.find(request["session"], by_user=False) is None:
@@ -209,7 +209,7 @@ class Guard:
         return self._users.role_of(request["principal"]) >= Role.READ
 
     def _try(self, request: web.Request, token: str) -> tuple[Principal, Role] | None:
-        """Return the user with a token, None: the token is wrong. Raises HTTPTooManyRequests."""
+        """Return the user with a token; None: the token is wrong. Raises HTTPTooManyRequests."""
         assert self._users is not None
         address = request.remote or ""
         if wait_s := self._attempts.wait_s(address):
@@ -240,7 +240,7 @@ class Guard:
         if role < Role.READ:
             raise Forbidden(f"the role {role} of this token opens no page")
         logger.info("audit: %s signed in from %s", principal, request.remote)
-        # A new session: one that another person may have planted is not signed in.
+        # A new session, because another person may have planted the old one.
         self._sessions.close(request["session"])
         response = web.Response(status=HTTPStatus.SEE_OTHER, headers={"Location": "/"})
         session = self._sessions.open(principal, self._users.mark(principal))
@@ -255,7 +255,7 @@ class Guard:
 
 
 async def _form(request: web.Request) -> Mapping[str, object]:
-    """Return the fields of a form. Raises HTTPException: it cannot be read as one."""
+    """Return the fields of a form. Raises HTTPException if it cannot be read as a form."""
     if request.content_type != FORM:
         raise web.HTTPUnsupportedMediaType(text=f"a form must have the content type {FORM}")
     try:
@@ -265,13 +265,13 @@ async def _form(request: web.Request) -> Mapping[str, object]:
 
 
 class PeersErrors(logging.Filter):
-    """A filter for the logger of aiohttp's server: it leaves out errors about requests that are not HTTP.
+    """A filter for the logger of aiohttp's server. It leaves out errors about requests that are not HTTP.
 
-    They are answered with 400. Such an error quotes what the peer sent, which may be a token, and a peer can send many.
+    Such requests are answered 400. The error quotes what the peer sent, which may be a token; and a peer can send many.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a line is written: it is not about such a request."""
+        """Return whether a line is written: not if it is about such a request."""
         error = record.exc_info[1] if record.exc_info else None
         return not isinstance(error, (HttpProcessingError, web.RequestPayloadError))
 

@@ -1,7 +1,7 @@
-"""The last hour of each bookie's metrics, in memory. PURE: samples come in with their times.
+"""The last hour of each bookie's metrics, in memory. PURE: samples come with their times.
 
-Memory is bounded: SAMPLES_MAX samples of each series of BOOKIES_MAX bookies, 8 bytes each. A bookie that was not seen
-for an hour is forgotten.
+Memory is limited: SAMPLES_MAX samples of 8 bytes for each series of BOOKIES_MAX bookies. A bookie that was not seen for
+an hour is forgotten.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from bkspark_console.prometheus_text import Scrape
 
 SAMPLE_S = 10.0
 SAMPLES_MAX = 360
-"""An hour."""
+"""Samples of one hour."""
 BOOKIES_MAX = 500
 PACE_S_MIN = 600.0
-"""A shorter time says nothing of the pace at which space is used up: collection frees it in between."""
+"""A shorter time does not show the pace at which space is used up, because garbage collection frees some in between."""
 
 ADDS, READS, WRITTEN, READ_BYTES, ADD_P99, READ_P99, SYNC_P99, QUEUE, FREE, TOTAL = range(10)
 SERIES = 10
-"""Entries and bytes per second; ms; adds that wait for a journal; bytes of the ledger directories."""
+"""Entries and bytes per second; latencies in ms; adds that wait for a journal; bytes of the ledger directories."""
 COUNTERS = (ADDS, READS, WRITTEN, READ_BYTES)
 
 ADD, READ = "bookkeeper_server_ADD_ENTRY", "bookkeeper_server_READ_ENTRY"
@@ -53,9 +53,10 @@ WANTED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class BookieSample:
-    """One scrape of a bookie. values: by series, counters as they are; stages: (seconds, adds) of each stage so far.
+    """One scrape of a bookie. values: by series, with counters as they are. stages: (seconds, adds) of each stage so
+    far.
 
-    directories: (path, kind, share of its disk that is used).
+    directories: (path, kind, used share of its disk).
     """
 
     values: Sequence[float]
@@ -64,7 +65,7 @@ class BookieSample:
 
 
 def sample_of(scrape: Scrape) -> BookieSample:
-    """Return what the plots need of a scrape; NaN where the bookie has no such metric."""
+    """Return what the plots need of a scrape; NaN: the bookie has no such metric."""
     good = {"success": "true"}
     values = (
         scrape.total(f"{ADD}_count", **good),
@@ -94,16 +95,16 @@ class History:
 
     def __init__(self) -> None:
         self._times = np.full(SAMPLES_MAX, np.nan)
-        """When each sample was taken; nan: not yet. One moves out with each that comes."""
+        """When each sample was taken; NaN: there is none yet. Each new sample moves the oldest one out."""
         self._rings: dict[str, np.ndarray] = {}
-        """The samples of each bookie, at the same places as `_times`; at most BOOKIES_MAX bookies."""
+        """The samples of each bookie, at the indices of `_times`; at most BOOKIES_MAX bookies."""
         self._last: dict[str, tuple[float, BookieSample]] = {}
-        """The last sample of each bookie, and when it was taken."""
+        """The last sample of each bookie, and its time."""
         self._before: dict[str, BookieSample] = {}
-        """The sample before the last one."""
+        """The sample before the last one, of each bookie."""
 
     def add(self, at_s: float, samples: Mapping[str, BookieSample | None]) -> None:
-        """Take the samples of one moment (seconds since 1970); None: the bookie did not answer."""
+        """Take the samples of one moment (seconds since 1970). None: the bookie did not answer."""
         self._times = np.append(self._times[1:], at_s)
         for bookie in [*samples, *self._rings]:
             if bookie not in self._rings and len(self._rings) < BOOKIES_MAX:
@@ -117,7 +118,7 @@ class History:
                 self._before.pop(bookie, None)
 
     def _rates(self, at_s: float, bookie: str, sample: BookieSample | None) -> np.ndarray:
-        """Return a sample's values, counters as rates since the last one; NaN after a restart or a gap."""
+        """Return a sample's values, with counters as rates since the last sample; NaN after a restart or a gap."""
         last = self._last.pop(bookie, None)
         if sample is None:
             return np.full(SERIES, np.nan)
@@ -139,7 +140,7 @@ class History:
 
     @property
     def times(self) -> np.ndarray:
-        """When samples were taken, seconds since 1970, the last one last; NaN before the first."""
+        """When samples were taken, in seconds since 1970, the last one last; NaN: there was no sample."""
         return self._times
 
     def values(self, bookie: str, series: int) -> np.ndarray:
@@ -148,24 +149,24 @@ class History:
         return np.full(SAMPLES_MAX, np.nan) if ring is None else ring[series]
 
     def total(self, series: int) -> np.ndarray:
-        """Return the sum over all bookies, NaN where no bookie answered."""
+        """Return the sum over all bookies; NaN: no bookie answered."""
         if not self._rings:
             return np.full(SAMPLES_MAX, np.nan)
         stacked = np.stack([ring[series] for ring in self._rings.values()])
         return np.where(np.isnan(stacked).all(axis=0), np.nan, np.nansum(stacked, axis=0))
 
     def now(self, bookie: str, series: int) -> float:
-        """Return the last value, NaN if the bookie did not answer last."""
+        """Return the last value; NaN: the bookie did not answer."""
         return float(self.values(bookie, series)[-1])
 
     def recent(self, bookie: str, series: int, samples: int) -> float:
-        """Return the median of the last samples, NaN without any."""
+        """Return the median of the last samples; NaN: there are none."""
         values = self.values(bookie, series)[-samples:]
         values = values[~np.isnan(values)]
         return float(np.median(values)) if len(values) else math.nan
 
     def stages(self, bookie: str) -> list[tuple[str, float]]:
-        """Return the mean of each stage of an add, in ms: of the adds since the sample before, or of all."""
+        """Return the mean of each stage of an add in ms: for the adds since the previous sample, or for all adds."""
         last = self._last.get(bookie)
         if last is None:
             return []
@@ -180,14 +181,16 @@ class History:
         return found
 
     def directories(self, bookie: str) -> Sequence[tuple[str, str, float]]:
-        """Return (path, kind, share of its disk that is used) of each directory."""
+        """Return (path, kind, used share of its disk) of each directory."""
         last = self._last.get(bookie)
         return () if last is None else last[1].directories
 
 
 def seconds_until_full(times: np.ndarray, free: np.ndarray) -> float:
-    """Return how long the free space lasts at the pace of these samples; infinity if it does not shrink, or if they
-    cover less than PACE_S_MIN."""
+    """Return how long the free space lasts at the pace of these samples.
+
+    Infinity: it does not shrink, or the samples cover less than PACE_S_MIN.
+    """
     known = ~np.isnan(times) & ~np.isnan(free)
     if known.sum() < 2 or times[known][-1] - times[known][0] < PACE_S_MIN:
         return math.inf

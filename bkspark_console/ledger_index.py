@@ -1,4 +1,4 @@
-"""Ledgers found by what they are: state, bookie, owner, age. The list is walked in order of ids, a page at a time."""
+"""Ledgers found by state, bookie, owner or age. The list is searched in order of ids, a page at a time."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from bkspark_console.cluster_view import ClusterView
 
 PAGE = 50
 LOOKED_AT_MAX = 5_000
-"""Ledgers whose metadata are read for one page; the page says so when there are more."""
+"""How many ledgers' metadata are read for one page. The page says if there are more ledgers."""
 AT_ONCE = 64
 VALUE_SHOWN_MAX = 120
 NAMES_SHOWN_MAX = 100
-"""Names of one ledger's custom metadata."""
+"""How many names of a ledger's custom metadata are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerFilter:
-    """What is searched. `owner`: part of a name or value of the custom metadata; `older_s`: age, at least."""
+    """What is searched. `owner`: part of a name or value of the custom metadata. `older_s`: the least age."""
 
     state: str = "any"
     bookie: str = ""
@@ -38,7 +38,7 @@ class LedgerFilter:
         return self == LedgerFilter()
 
     def matches(self, stored: Versioned, now_ms: int) -> bool:
-        """Whether a ledger is one of those."""
+        """Return whether a ledger matches."""
         metadata = stored.metadata
         if self.state not in ("any", metadata.state.name):
             return False
@@ -54,7 +54,7 @@ class LedgerFilter:
 
 @dataclass(frozen=True, slots=True)
 class FoundLedger:
-    """A ledger of the list; stored None: its metadata cannot be read, `problem` says why."""
+    """A ledger of the list. stored: its metadata; None: they cannot be read, and `problem` says why."""
 
     ledger_id: int
     stored: Versioned | None
@@ -62,12 +62,12 @@ class FoundLedger:
 
     @property
     def owner(self) -> str:
-        """Whose ledger it is, as far as its custom metadata say."""
+        """The owner of the ledger, as far as its custom metadata name one."""
         return "" if self.stored is None else owner_of(self.stored.metadata)
 
     @property
     def bookies(self) -> list[str]:
-        """All bookies that have entries of it."""
+        """All bookies that have entries of the ledger."""
         if self.stored is None:
             return []
         return sorted({bookie for fragment in self.stored.metadata.fragments for bookie in fragment.bookies})
@@ -75,7 +75,7 @@ class FoundLedger:
 
 @dataclass(frozen=True, slots=True)
 class LedgerPage:
-    """A page of ledgers. total: ledgers of the cluster; looked_at: for this page; next_after: None at the end."""
+    """A page of ledgers. total: of the cluster; looked_at: for this page; next_after: None at the end of the list."""
 
     rows: list[FoundLedger]
     total: int
@@ -84,7 +84,7 @@ class LedgerPage:
 
 
 async def find(view: ClusterView, wanted: LedgerFilter, after: int) -> LedgerPage:
-    """Return the next ledgers after an id that match. Raises MetadataError."""
+    """Return the next ledgers after the id `after` that match. Raises MetadataError."""
     async with view.scans:
         return await _find(view, wanted, after)
 
@@ -123,7 +123,7 @@ async def _row(view: ClusterView, ledger_id: int) -> FoundLedger | None:
 
 
 def custom_of(metadata: LedgerMetadata) -> list[tuple[str, str]]:
-    """Return the custom metadata as text, cut where they are long."""
+    """Return the custom metadata as text. Long names and values are cut."""
     return [
         (name[:VALUE_SHOWN_MAX], value[: 4 * VALUE_SHOWN_MAX].decode("utf-8", "replace")[:VALUE_SHOWN_MAX])
         for name, value in itertools.islice(metadata.custom_metadata.items(), NAMES_SHOWN_MAX)

@@ -1,7 +1,7 @@
-"""Entries as they come, as server-sent events: of a ledger or of a log.
+"""Entries of a ledger or of a log as they come, as server-sent events.
 
-Each event is JSON with the entry as bounded text. A browser that does not read in time slows its own stream down and
-nothing else. TAILS_MAX streams run at a time.
+Each event is JSON with the entry as text of limited length. A browser that does not read in time delays only its own
+stream. At most TAILS_MAX streams run at a time.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from bkspark_console.payloads import shown_in
 
 TAILS_MAX = 20
 BEAT_S = 15.0
-"""A comment is sent when no entry came for this long: proxies and browsers close silent streams."""
+"""If no entry comes for this long, a comment is sent, because proxies and browsers close silent streams."""
 BATCH_SHOWN_MAX = 200
-"""Entries of one batch that are sent; the number of those left out is sent instead."""
+"""How many entries of one batch are sent. For the others only their number is sent."""
 
 TAILS = web.AppKey("TAILS", asyncio.Semaphore)
 
 
 async def stream(request: web.Request, batches: AsyncIterator[EntryBatch], payload_format: str) -> web.StreamResponse:
-    """Send entries until the browser leaves, or the ledger is closed and read.
+    """Send entries until the browser leaves, or until the ledger is closed and all entries were sent.
 
     Raises:
-        HTTPServiceUnavailable: TAILS_MAX streams run.
+        HTTPServiceUnavailable: TAILS_MAX streams run already.
     """
     tails = request.app[TAILS]
     if tails.locked():

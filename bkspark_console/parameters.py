@@ -1,4 +1,4 @@
-"""Values of requests, checked: each error names the value and says what would be right."""
+"""Checks values of requests. Each error names the value and says what would be right."""
 
 from __future__ import annotations
 

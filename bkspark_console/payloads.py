@@ -1,7 +1,7 @@
-"""Entries as text for people: text, JSON, MessagePack, Arrow or hexadecimal. Bounded, and safe for any bytes. PURE.
+"""Entries as text for people: text, JSON, MessagePack, Arrow or hexadecimal. Limited, and safe for any bytes. PURE.
 
-An entry is written by a client of the cluster, so it may be anything: a payload that is large, deeply nested or not
-what it says is shown as text or hexadecimal.
+A client of the cluster writes an entry, so it may contain anything. A payload that is large, deeply nested, or not what
+it claims to be is shown as text or hexadecimal.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from bkspark.entries import EntryBatch
 FORMATS = ("auto", "text", "json", "msgpack", "arrow", "hex")
 CHARACTERS_MAX = 4_000
 PARSED_BYTES_MAX = 256 * 1024
-"""A larger payload is not parsed; its beginning is shown."""
+"""A larger payload is not parsed; only its beginning is shown."""
 ARROW_BYTES_MAX = 4 << 20
-"""Bytes of one Arrow batch after decompression."""
+"""The most bytes of one Arrow batch after decompression."""
 ARROW_ROWS_SHOWN = 20
 _HEX_BYTES_SHOWN = 1_024
 _HEX_WIDTH = 16
@@ -30,7 +30,7 @@ _HEX_WIDTH = 16
 
 @dataclass(frozen=True, slots=True)
 class ShownPayload:
-    """A payload as text: the format that it has, and whether more of it is not shown."""
+    """A payload as text. format: its format. is_cut: whether a part of it is not shown."""
 
     format: str
     text: str
@@ -42,7 +42,7 @@ class _NotThis(ValueError):
 
 
 def shown(payload: bytes, wanted: str = "auto") -> ShownPayload:
-    """Return a payload in one of FORMATS; `auto` takes the first that fits, and a wrong one falls back to `hex`."""
+    """Return a payload in one of FORMATS. `auto` takes the first that fits; one that does not fit becomes `hex`."""
     tries = ("arrow", "json", "text", "msgpack") if wanted == "auto" else (wanted,)
     for name in tries:
         try:
@@ -56,14 +56,14 @@ def shown(payload: bytes, wanted: str = "auto") -> ShownPayload:
 
 
 def shown_in(batch: EntryBatch, row: int, wanted: str = "auto") -> ShownPayload:
-    """Return a payload of a batch as `shown`; of one that is encrypted, that it is, and with which key."""
+    """Return a payload of a batch as `shown`. For an encrypted payload, return the name of its key instead."""
     if batch.sealed_with is not None:
         return ShownPayload("encrypted", f"encrypted with key {batch.sealed_with!r}")
     return shown(batch[row], wanted)
 
 
 def _visible(text: str) -> str:
-    """Return a text whose characters can all be seen: an override of the direction of writing could disguise it."""
+    """Return a text with visible characters only, because an override of the writing direction could disguise it."""
     return "".join(each if each.isprintable() or each in "\t\n\r" else f"\\u{ord(each):04x}" for each in text)
 
 
@@ -72,7 +72,7 @@ def _text(payload: bytes) -> tuple[str, bool]:
     try:
         text = part.decode()
     except UnicodeDecodeError as error:
-        # The cut may be within a character.
+        # The cut may be inside a character.
         if len(part) == len(payload) or error.start < len(part) - 4:
             raise _NotThis from None
         text = part[: error.start].decode()
@@ -98,13 +98,13 @@ def _msgpack(payload: bytes) -> tuple[str, bool]:
     try:
         value = msgpack.unpackb(payload, strict_map_key=False)
         if not isinstance(value, (dict, list)):
-            # Nearly every byte is a number in MessagePack: that says nothing.
+            # Nearly every byte is a number in MessagePack, so a number proves nothing.
             raise _NotThis
         return json.dumps(_plain(value), indent=2, ensure_ascii=False), False
     except _NotThis:
         raise
     except Exception:
-        # msgpack raises errors of its own, of Python and of datetime for damaged bytes.
+        # For damaged bytes msgpack raises its own errors, Python's and datetime's.
         raise _NotThis from None
 
 
@@ -139,7 +139,7 @@ def _arrow(payload: bytes) -> tuple[str, bool]:
         with pa.ipc.open_stream(payload) as reader:
             schema = reader.schema
             for batch in reader:
-                # Offsets and lengths of hostile bytes may lead outside of the payload.
+                # Offsets and lengths of hostile bytes may point outside the payload.
                 batch.validate(full=True)
                 for row in batch.slice(0, max(0, ARROW_ROWS_SHOWN - count)).to_pylist():
                     lines.append(json.dumps(_plain(row), ensure_ascii=False))
@@ -147,12 +147,12 @@ def _arrow(payload: bytes) -> tuple[str, bool]:
         head = ", ".join(f"{field.name}: {field.type}" for field in schema)
         return f"{count} rows of {head}\n" + "\n".join(lines), count > ARROW_ROWS_SHOWN
     except Exception:
-        # pyarrow has errors of its own, and flatbuffers of hostile bytes give struct's and Python's.
+        # pyarrow raises its own errors, and flatbuffers of hostile bytes cause struct's and Python's.
         raise _NotThis from None
 
 
 def _batch_bytes(message: Any) -> int:
-    """Return how many bytes a message's body takes, uncompressed: what its flatbuffer and buffers say."""
+    """Return how many bytes a message's body takes uncompressed, according to its flatbuffer and buffers."""
     body = message.body.size if message.body is not None else 0
     if message.type != "record batch" and message.type != "dictionary":
         return int(body)
@@ -176,7 +176,7 @@ def _batch_bytes(message: Any) -> int:
 
 
 class _Table:
-    """A table of a flatbuffer; fields by their number."""
+    """A table of a flatbuffer. Fields have numbers."""
 
     def __init__(self, data: bytes, position: int) -> None:
         self._data = data
@@ -184,7 +184,7 @@ class _Table:
         self._fields = position - struct.unpack_from("<i", data, position)[0]
 
     def at(self, field: int) -> int | None:
-        """Return where a field is, None if it is not there."""
+        """Return where a field is; None: it is missing."""
         size = struct.unpack_from("<H", self._data, self._fields)[0]
         entry = 4 + 2 * field
         offset = struct.unpack_from("<H", self._data, self._fields + entry)[0] if entry < size else 0
@@ -197,7 +197,7 @@ class _Table:
         return _Table(self._data, at + struct.unpack_from("<I", self._data, at)[0])
 
     def vector(self, field: int) -> tuple[int, int]:
-        """Return (where its items are, how many)."""
+        """Return (where the items of a vector are, how many there are)."""
         at = self.at(field)
         if at is None:
             return 0, 0

@@ -1,7 +1,7 @@
 """Pictures as inline SVG: lines over the last hour, and the fragments of a ledger. PURE.
 
-Colours come from the page's style sheet by class, so they follow light and dark. Lines are stretched to the width that
-the page has; the text around them is HTML, which is not.
+Classes of the page's style sheet give the colours, so they follow light and dark. Lines are stretched to the width of
+the page; the text around them is HTML, and is not stretched.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 WIDTH, HEIGHT = 600, 140
 LINES_MAX = 8
-"""Lines of one plot, one colour each."""
+"""The most lines of one plot; each has its own colour."""
 _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
@@ -34,7 +34,7 @@ class PlotLine:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A plot: top: the value at its upper edge; span_s: the time that it covers."""
+    """A plot. top: the value at its upper edge. span_s: the time that it covers."""
 
     title: str
     unit: str
@@ -44,7 +44,7 @@ class Plot:
 
     @property
     def svg(self) -> str:
-        """The picture. Its text alternative says the last and the highest value of each line."""
+        """The picture. Its text alternative has the last and the highest value of each line."""
         said = "; ".join(
             f"{line.name}: last {_short(line.last)}, highest {_short(line.highest)}" for line in self.lines
         )
@@ -64,7 +64,7 @@ class Plot:
 
 
 def plot(title: str, unit: str, times: np.ndarray, values: Mapping[str, np.ndarray], *, scale: float = 1.0) -> Plot:
-    """Return a plot of series over time; `scale` multiplies each value. At most LINES_MAX of them are drawn."""
+    """Return a plot of series over time. `scale` multiplies each value. At most LINES_MAX series are drawn."""
     known = times[~np.isnan(times)]
     first, last = (float(known[0]), float(known[-1])) if len(known) else (0.0, 0.0)
     span_s = max(last - first, 1.0)
@@ -83,7 +83,7 @@ def plot(title: str, unit: str, times: np.ndarray, values: Mapping[str, np.ndarr
 
 
 def _parts(times: np.ndarray, line: np.ndarray, first: float, span_s: float, top: float) -> list[str]:
-    """Return the points of each run of known values; a single one twice."""
+    """Return the points of each run of known values. A single value is given twice."""
     parts: list[list[str]] = [[]]
     for at, value in zip(times.tolist(), line.tolist()):
         if math.isnan(at) or math.isnan(value):
@@ -96,13 +96,13 @@ def _parts(times: np.ndarray, line: np.ndarray, first: float, span_s: float, top
 
 
 def _kind(points: str) -> str:
-    """Return the class of a polyline: a single value is a dot."""
+    """Return the class of a polyline. A single value is a dot."""
     first, second = points.split(" ", 2)[:2]
     return "line dot" if first == second else "line"
 
 
 def nice(value: float) -> float:
-    """Return a round number that is not below a value, and above 0.
+    """Return a round number that is above 0 and not below a value.
 
     >>> nice(37.0), nice(0.0), nice(0.04)
     (50.0, 1.0, 0.05)
@@ -119,7 +119,7 @@ def _short(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FragmentCell:
-    """A bookie's part of a fragment: state is serves, readonly, down or unknown."""
+    """A bookie's part of a fragment. state: serves, readonly, down or unknown."""
 
     bookie: str
     state: str
@@ -127,7 +127,7 @@ class FragmentCell:
 
 @dataclass(frozen=True, slots=True)
 class FragmentRow:
-    """A fragment: its entries, and a cell for each slot of its ensemble. last_entry -1: not known yet."""
+    """A fragment: its entries, and a cell for each slot of its ensemble. last_entry -1: unknown so far."""
 
     first_entry: int
     last_entry: int
@@ -138,9 +138,9 @@ _ROW, _LEFT = 30, 4
 
 
 def fragments_drawing(rows: Sequence[FragmentRow], bookies: Sequence[str]) -> str:
-    """Return a picture: fragments from left to right as wide as they have entries, a row for each bookie.
+    """Return a picture with a row for each bookie. Fragments go from left to right, wider the more entries they have.
 
-    A bar says that the bookie is in the fragment's ensemble. Bars differ in pattern as well as in colour.
+    A bar means that the bookie is in the fragment's ensemble. Bars differ in pattern as well as in colour.
     """
     entries = [max(1, row.last_entry - row.first_entry + 1) for row in rows]
     # The square root keeps short fragments visible beside long ones.

@@ -1,7 +1,7 @@
 """Values in the text of a bookie's `/metrics`, ours or Apache's. PURE.
 
-Apache's names are the same in both. A line that is not understood is left out. Labels of one name are added up, or the
-largest value counts: Apache's bookies have a series for each worker thread.
+Apache's names are the same in both. A line that is not understood is left out. Samples of one name are added up, or the
+largest one counts, because Apache's bookies have a series for each worker thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Scrape:
 
     def __init__(self, text: str, wanted: Collection[str]) -> None:
         self._values: dict[str, list[MetricValue]] = {}
-        """The samples of each metric. Constant once it is made."""
+        """The wanted samples of each metric. Constant."""
         for line in text.splitlines():
             name = line.partition("{")[0].partition(" ")[0]
             if name not in wanted:
@@ -48,10 +48,10 @@ class Scrape:
         return [each for each in self._values.get(name, ()) if all(each.labels.get(k) == v for k, v in labels.items())]
 
     def total(self, name: str, **labels: str) -> float:
-        """Return the sum of a metric's samples, NaN without any."""
+        """Return the sum of a metric's samples; NaN: there are none."""
         values = [each.value for each in self.of(name, **labels) if not math.isnan(each.value)]
         return sum(values) if values else math.nan
 
     def largest(self, name: str, **labels: str) -> float:
-        """Return the largest of a metric's samples, NaN without any."""
+        """Return the largest of a metric's samples; NaN: there are none."""
         return max((each.value for each in self.of(name, **labels) if not math.isnan(each.value)), default=math.nan)

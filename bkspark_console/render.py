@@ -1,4 +1,4 @@
-"""Templates: every value in them is escaped. Filters for numbers, bytes and times."""
+"""Templates, in which every value is escaped, and filters for numbers, bytes and times."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ PAGES = (
 
 
 def size(value: float | None) -> str:
-    """Return bytes with a unit, a dash if they are not known."""
+    """Return bytes with a unit; a dash: unknown."""
     return "–" if value is None or math.isnan(value) else human_bytes(int(value))
 
 
 def number(value: float | None, digits: int = 0) -> str:
-    """Return a number with separators, a dash if it is not known."""
+    """Return a number with separators; a dash: unknown."""
     if value is None or math.isnan(value):
         return "–"
     return f"{value:,.{digits}f}"
 
 
 def rate(value: float | None) -> str:
-    """Return a number of few digits: of a rate or a duration."""
+    """Return a rate or a duration with few digits."""
     if value is None or math.isnan(value):
         return "–"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.1f}" if abs(value) >= 10 else f"{value:,.2f}"
 
 
 def moment(value_ms: float | None) -> str:
-    """Return ms since 1970 as a UTC time, a dash if it is not known."""
+    """Return ms since 1970 as a UTC time; a dash: unknown."""
     if not value_ms or math.isnan(value_ms) or not 0 < value_ms < 250_000_000_000_000:
         return "–"
     return datetime.fromtimestamp(value_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -76,7 +76,7 @@ def age(value_ms: float | None) -> str:
 
 
 def segment(value: object) -> str:
-    """Return text as one segment of a path."""
+    """Return a text as one segment of a path."""
     return quote(str(value), safe="")
 
 
@@ -87,7 +87,7 @@ def query(values: dict[str, Any], **changes: Any) -> str:
 
 
 def environment() -> Environment:
-    """Return the environment of all templates. A name that a page does not give is an error."""
+    """Return the environment of all templates. A name that a page does not provide is an error."""
     made = Environment(
         loader=FileSystemLoader(_FOLDER / "templates"),
         autoescape=True,
@@ -106,11 +106,11 @@ CLUSTER_NAME = web.AppKey("CLUSTER_NAME", str)
 
 
 DONE_S = 60.0
-"""How long after a change its page says that it is done."""
+"""For this time after a change its page says that the change is done."""
 
 
 def _said(request: web.Request) -> str:
-    """Return what the user has just changed. Not text of the address, which any link could have."""
+    """Return the change that the user has just made. It is not taken from the URL, which any link could set."""
     if "done" not in request.query:
         return ""
     since_ms = (time.time() - DONE_S) * 1000
@@ -126,7 +126,7 @@ def render(request: web.Request, template: str, status: int = 200, **context: An
         .get_template(template)
         .render(
             here=request.path,
-            # A visitor who is not signed in, or asks for another host, learns nothing.
+            # A visitor who is not signed in, or uses another host name, learns nothing.
             cluster=request.app[CLUSTER_NAME] if request.get("is_known", False) else "",
             csrf=request.get("csrf", ""),
             may_sign_out=request.get("may_sign_out", False),
@@ -137,6 +137,6 @@ def render(request: web.Request, template: str, status: int = 200, **context: An
             **context,
         )
     )
-    # What operators and bookies said may have half a pair of surrogates, which UTF-8 has no bytes for.
+    # Texts of operators and bookies may contain half a surrogate pair, which UTF-8 cannot encode.
     body = text.encode("utf-8", "backslashreplace")
     return web.Response(body=body, status=status, content_type="text/html", charset="utf-8")

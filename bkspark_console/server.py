@@ -34,9 +34,9 @@ BODY_BYTES_MAX = 64 * 1024
 
 @dataclass(frozen=True)
 class ConsoleOptions:
-    """How a console runs. users: None: no sign-in; allowed_hosts: names, in addition to localhost and addresses.
+    """How a console runs. users: None: no sign-in. allowed_hosts: host names, in addition to localhost and addresses.
 
-    session_idle_s, session_s: how long a session lasts without a request by its user, and at most.
+    session_idle_s, session_s: how long a session lasts without a request by its user, and in all.
     """
 
     uri: str
@@ -51,7 +51,7 @@ class ConsoleOptions:
 
 
 def application(client: Client, options: ConsoleOptions, password: bytes, http: BookieHttpAccess) -> web.Application:
-    """Return the application of a console; `client` is connected and stays the caller's. `http`: to ask bookies."""
+    """Return the application of a console. The caller connects and closes `client`. `http`: access to bookies."""
     app = web.Application(client_max_size=BODY_BYTES_MAX)
     view = ClusterView(client, BookieHttp(http))
     app[VIEW] = view
@@ -83,7 +83,7 @@ async def _alive(request: web.Request) -> web.Response:
 
 
 async def _sample(view: ClusterView, seconds: float) -> None:
-    """Scrape all bookies again and again."""
+    """Scrape all bookies at intervals, for ever."""
     while True:
         try:
             await view.sample()

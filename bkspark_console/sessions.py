@@ -1,6 +1,6 @@
-"""Sessions of users: they end by time, by idleness, by signing out, and when their token or role is taken away.
+"""Sessions of users. They end by time, idleness, signing out, and when their token or role is taken away.
 
-They are in memory: a console that starts again has no session. A clock comes as an argument.
+They are in memory, so a console that starts again has no session. The clock is an argument.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from dataclasses import dataclass
 from bkspark.security.principal import Principal
 
 SESSIONS_MAX = 1000
-"""Beyond that the session ends that was opened first."""
+"""If there are more, the session that was opened first ends."""
 ID_CHARACTERS_MAX = 100
 
 
 @dataclass(slots=True)
 class Session:
-    """A user who signed in. mark: of the token with which it did, see `AccessFile.mark`."""
+    """A session of a user who signed in. mark: that of the token that was used; see `AccessFile.mark`."""
 
     principal: Principal
     """The user."""
     mark: str
     began_at: float
-    """When, by the sessions' clock."""
+    """When it was opened, by the sessions' clock."""
     used_at: float
-    """When the session was last used."""
+    """When it was last used, by the sessions' clock."""
 
 
 class Sessions:
     """All sessions of a console. For one event loop."""
 
     def __init__(self, clock: Callable[[], float], idle_s: float, time_s: float) -> None:
-        """`idle_s`: without a request by the user; `time_s`: at most."""
+        """`idle_s`: how long a session lasts without a request by the user. `time_s`: how long it lasts in all."""
         self._clock = clock
         self._idle_s = idle_s
         self._time_s = time_s
         self._sessions: OrderedDict[str, Session] = OrderedDict()
-        """Open sessions by id, oldest first."""
+        """Open sessions by id, the oldest first; at most SESSIONS_MAX."""
 
     def open(self, principal: Principal, mark: str) -> str:
         """Return the id of a new session."""
@@ -50,7 +50,7 @@ class Sessions:
         return identity
 
     def find(self, identity: str, *, by_user: bool) -> Session | None:
-        """Return a session that has not ended. `by_user`: the user does something, so it is not idle."""
+        """Return a session that has not ended. `by_user`: the user does something, so the session is not idle."""
         found, now = self._sessions.get(identity), self._clock()
         if found is None:
             return None

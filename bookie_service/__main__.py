@@ -1,4 +1,4 @@
-"""The entry point of a bookie: answers to signals before anything else is imported.
+"""The program of a bookie. It handles signals before it imports anything else.
 
     python -m bookie_service [--config FILE] [--set key=value]... [--json] [--check | --collect | COMMAND]
 
@@ -24,12 +24,12 @@ _COMMANDS = (
     "limbo",
     "restart",
 )
-"""How --check and --collect begin, and other commands that run no bookie. Arguments are not parsed yet."""
+"""How --check, --collect and other commands that run no bookie begin. Arguments are not parsed yet."""
 
 if __name__ == "__main__":
     signals = ShutdownSignals(is_command=any(argument.startswith(_COMMANDS) for argument in sys.argv[1:]))
     signals.begin()
-    # numpy and kazoo take a good part of a second to import; a signal in that time must not find Python's own handlers.
+    # Importing numpy and kazoo takes most of a second, in which a signal must not meet Python's own handlers.
     from bookie_service.process import main
 
     sys.exit(main(sys.argv[1:], signals))

@@ -1,9 +1,9 @@
-"""One bookie in the foreground: arguments -> configuration -> `wiring`, or a command.
+"""One bookie in the foreground: reads arguments and configuration, then runs `wiring` or a command.
 
-Exit code 0 after SIGTERM or SIGINT; 1 when the bookie cannot start or had to end; 2 for wrong usage or configuration.
-With --instances several bookies run, each in a process of its own: see `instances`.
-With --check and --rebuild-index no bookie runs: see `check` and `rebuild`. --collect and COMMAND send a request to the
-running bookie: see `live_commands`. The last line on stderr names the error.
+Exit code 0 after SIGTERM or SIGINT; 1 if the bookie cannot start or had to end; 2 for wrong usage or configuration.
+With --instances several bookies run, each in its own process: see `instances`. With --check and --rebuild-index no
+bookie runs: see `check` and `rebuild`. --collect and COMMAND send a request to the running bookie: see `live_commands`.
+The last line on stderr names the error.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ def _main(argv: Sequence[str], signals: ShutdownSignals) -> int:
 
 
 def _is_command(arguments: argparse.Namespace) -> bool:
-    """Return whether no bookie is to run."""
+    """Return whether a command runs instead of a bookie."""
     return bool(arguments.check or arguments.collect or arguments.rebuild_index is not None or arguments.command)
 
 
 def _command(configuration: Configuration, arguments: argparse.Namespace) -> int:
-    """Carry out what is asked for instead of a bookie; return the exit code."""
-    # Imported here: no bookie needs what reads damaged files.
+    """Run the command that the arguments name; return the exit code."""
+    # Imported here, because a bookie does not need the readers of damaged files.
     from bookie_service.admin import check, rebuild
 
     if arguments.check:
@@ -108,7 +108,7 @@ def _warn(configuration: Configuration) -> None:
 
 
 def _serve(start: Start, recorder: TurnRecorder | None) -> int:
-    """Run the bookie to its end; return the exit code, or replace the process for a restart."""
+    """Run the bookie to its end; return the exit code. For a restart, replace this process."""
     try:
         try:
             restart_word = event_loop.run(run(start), recorder)
@@ -143,7 +143,7 @@ def _supervise(arguments: argparse.Namespace, argv: Sequence[str], signals: Shut
 
 
 def _of_instance(arguments: argparse.Namespace, number: int) -> dict[str, str]:
-    """Return the keys of an instance that differ from the configuration of all. Raises ConfigurationError."""
+    """Return the keys in which an instance differs from the configuration of all. Raises ConfigurationError."""
     from bookie_service.settings.instances import instance_settings
 
     values = {} if arguments.config is None else read(arguments.config)[0]
@@ -151,10 +151,10 @@ def _of_instance(arguments: argparse.Namespace, number: int) -> dict[str, str]:
 
 
 def _restart(word: str) -> NoReturn:
-    """Replace this process by the same command, which may be a newer version by now. Raises OSError."""
+    """Replace this process by the same command, which may be a newer version. Raises OSError."""
     if word:
         os.environ[RESTARTED_FOR] = word
-    # Python is not ready for a signal until the first lines of the command run; they let these through again.
+    # Python is not ready for a signal before the first lines of the command run, and they let signals through again.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     ignore_harmless()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
@@ -169,7 +169,7 @@ def _recorder() -> TurnRecorder | None:
 
 
 def _settings(arguments: argparse.Namespace) -> list[tuple[str, str]]:
-    """Return all keys beside the file; later ones win."""
+    """Return all keys that are not in the file. Later ones win."""
     log = (("logLevel", arguments.log_level), ("logFormat", arguments.log_format))
     return [*settings(arguments), *((key, value) for key, value in log if value is not None)]
 
@@ -182,7 +182,7 @@ def _check_user(permitted: Sequence[str]) -> None:
 
 
 def _check_credentials(configuration: Configuration) -> None:
-    """Raise ConfigurationError unless the credentials of TLS and SASL can be used: no bookie starts without."""
+    """Raise ConfigurationError unless the credentials of TLS and SASL can be used: a bookie must not start without."""
     if configuration.service.tls is not None:
         TlsContext(configuration.service.tls.tls, is_server=True)
     if configuration.runs_auto_recovery and configuration.auto_recovery.tls is not None:

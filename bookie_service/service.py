@@ -1,6 +1,6 @@
-"""A running bookie on an event loop: storage, its threads, the listening socket. Does not know the metadata store.
+"""A running bookie on an event loop: storage, its threads, and the listening socket. Does not know the metadata store.
 
-The death of a core thread ends the service: `failed` gets the error, and no further reply is sent (S28).
+If a core thread dies, the service ends: `failed` gets the error, and no further reply is sent (S28).
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ logger = logging.getLogger(__name__)
 
 SLOW_STOP_S = 30.0
 _SLOW_STOP = (
-    "the bookie has been stopping for %g s: a journal or ledger directory has not made everything durable yet. It goes "
-    "on waiting. If a disk does not answer, kill the process: nothing that was acknowledged is lost, as the next start "
-    "replays the journal"
+    "the bookie has been stopping for %g s: a journal or ledger directory has not made everything durable yet. It "
+    "keeps waiting. If a disk does not answer, kill the process: nothing that was acknowledged is lost, because the "
+    "next start replays the journal"
 )
 
 _WATCH_INTERVAL_S = 0.1
-"""How often some connections are checked; all of them in `connections.LOOKS` times that."""
+"""How often some connections are checked. All of them are checked in `connections.LOOKS` times this."""
 
 
 class BookieMetadataView(GarbageView, LedgerShareView, Protocol):
-    """All queries to the metadata store while serving."""
+    """All queries to the metadata store while the bookie serves."""
 
 
 class BookieService:
     """Serves from `start` to `stop`, or until `failed` is done. For one event loop."""
 
     def __init__(self, files: LocalFiles, options: ServiceOptions, authorization: Authorization | None = None) -> None:
-        """`authorization`: None: every request is allowed."""
+        """`authorization` None: every request is allowed."""
         self._authorization = authorization
         self._local_principals: dict[int, Principal] = {}
         """The principals of local users, by user id."""
@@ -84,11 +84,11 @@ class BookieService:
         )
         self._disks.on_change = self._on_disks_change
         self._collector: GarbageCollector | None = None
-        """Set once, by `start_collecting`."""
+        """Garbage collection, or None. Set once, by `start_collecting`."""
         self._limbo_check: LimboCheck | None = None
-        """Set once, by `start_collecting`."""
+        """The check of ledgers in limbo, or None. Set once, by `start_collecting`."""
         self._flushed: list[asyncio.Future[None]] = []
-        """Calls of `_flush` that wait for the end of a checkpoint, or for the news that it has no space."""
+        """Calls of `_flush` that wait until a checkpoint has ended or is known to have no space."""
         self._tls = None if options.tls is None else ListenerTls(options.tls)
         self._authentication = (
             None if options.authentication is None else ListenerAuthentication(options.authentication)
@@ -101,28 +101,28 @@ class BookieService:
             files, options.fetch_threads, self._post, self._on_failure, list(options.ledger_directories)
         )
         self._listener: Listener | None = None
-        """None before `start`."""
+        """Accepts connections; None before `start`."""
         self._local_reads: LocalReadServer | None = None
-        """Serves local reads; None: they are not offered."""
+        """Answers local reads; None: they are not offered."""
         self._timers: list[Repeating] = []
-        """What is done at intervals, from `start` to `stop`."""
+        """What is called at intervals, from `start` to `stop`."""
         self.cluster_addresses: Callable[[], Collection[str]] = lambda: ()
         """Returns the addresses of the cluster's bookies, for which some connections are reserved."""
         self.on_mode_change: Callable[[], None] = lambda: None
         """Called when `is_read_only` has changed."""
         self.failed: asyncio.Future[BaseException] = self._loop.create_future()
-        """Done when a thread of the service died; the process must end."""
+        """Done when a thread of the service has died; the process must end."""
         self.full: asyncio.Future[BaseException] = self._loop.create_future()
-        """Done when the disks are full and there is no read-only mode: the process must stop, in order."""
+        """Done when the disks are full and read-only mode is off; the process must stop in order."""
 
     async def start(self, listener: socket.socket, suspects: Callable[[], Awaitable[Collection[int]]]) -> None:
-        """Replay, then accept connections on `listener`, which is bound but does not listen yet.
+        """Replay the journals, then accept connections on `listener`, which is bound but does not listen yet.
 
         Args:
-            suspects: returns all ledgers that this bookie may have held; called when entries may be lost.
+            suspects: returns all ledgers that this bookie may have held. Called if entries may be lost.
 
         Raises:
-            StorageDamaged, OSError: as `open_storage`; nothing is left running.
+            StorageDamaged, OSError: as `open_storage`. Nothing is left running.
             BookKeeperError: `suspects` failed.
         """
         options = self._options
@@ -152,7 +152,7 @@ class BookieService:
             self._authorization,
         )
         if self._storage.stuck is not None:
-            # Handled as a lack of space while serving: reads continue, and the flush is retried.
+            # Handled like a lack of space while serving: reads continue, and the flush is retried.
             self._bookie.on_checkpoint_stuck()
             self._checkpoints.submit(Checkpoint(self._storage.stuck, []))
         self._bookie.look_at_disks()
@@ -179,19 +179,19 @@ class BookieService:
         ]
 
     async def _begin_run(self, storage: Storage, suspects: Callable[[], Awaitable[Collection[int]]]) -> None:
-        """Put ledgers in limbo if entries may be lost, durably; then mark the directories as in use."""
+        """Put ledgers into limbo, durably, if entries may be lost; then mark the directories as in use."""
         limbo = storage.store.limbo
         if storage.may_have_lost_entries:
             held = await asyncio.to_thread(storage.store.index.ledger_ids)
             await asyncio.to_thread(limbo.begin, {*held.tolist(), *await suspects()})
             logger.warning(
                 "entries or fences may have been lost: the last run was not stopped in order and its journal is not "
-                "complete, or a file is damaged. %d ledgers are in limbo: nothing certain is answered of what is "
-                "missing in them",
+                "complete, or a file is damaged. %d ledgers are in limbo: the bookie gives no certain answer about "
+                "entries that are missing in them",
                 len(limbo),
             )
         elif len(limbo):
-            logger.warning("%d ledgers are still in limbo since entries may have been lost", len(limbo))
+            logger.warning("%d ledgers are still in limbo, because entries may have been lost", len(limbo))
         options = self._options
         is_complete = options.bookie.journals_entries and options.journal.sync_groups
         await asyncio.to_thread(partial(storage.dirty.set, journal_is_complete=is_complete))
@@ -203,7 +203,7 @@ class BookieService:
 
     @property
     def options(self) -> ServiceOptions:
-        """The options that it was started with."""
+        """The options that the bookie was started with."""
         return self._options
 
     @property
@@ -213,12 +213,12 @@ class BookieService:
 
     @property
     def bookie(self) -> Bookie:
-        """The requests that are being served."""
+        """The bookie, which serves requests."""
         return self._bookie
 
     @property
     def storage(self) -> Storage:
-        """What is stored."""
+        """The open storage."""
         return self._storage
 
     @property
@@ -227,7 +227,7 @@ class BookieService:
 
     @property
     def collector(self) -> GarbageCollector | None:
-        """Garbage collection, once it runs."""
+        """Garbage collection; None before `start_collecting`."""
         return self._collector
 
     @property
@@ -236,7 +236,7 @@ class BookieService:
 
     @property
     def fetch_threads(self) -> int:
-        """How many threads fetch for reads."""
+        """How many threads fetch from disks for reads."""
         return self._fetches.threads
 
     @property
@@ -254,17 +254,17 @@ class BookieService:
         self._bookie.look_at_disks()
 
     def set_planned(self, reason: str) -> None:
-        """`set_read_only`, for a plan in the metadata store. Raises OSError."""
+        """Do as `set_read_only` for a plan in the metadata store. Raises OSError."""
         self._disks.set_planned(reason)
         self._bookie.look_at_disks()
 
     def set_collection(self, options: CollectionOptions) -> None:
-        """Collect garbage with other thresholds and rates from now on."""
+        """Use other thresholds and rates of garbage collection from now on."""
         if self._collector is not None:
             self._collector.set_options(options)
 
     def start_collecting(self, metadata_view: BookieMetadataView) -> None:
-        """Begin to collect garbage, and to release ledgers from limbo; only these query the metadata store."""
+        """Begin to collect garbage, and to release ledgers from limbo. Only these query the metadata store."""
         storage = self._storage
         collection = self._options.collection
         self._limbo_check = LimboCheck(
@@ -289,7 +289,7 @@ class BookieService:
             self._authorization.forget_ledger(ledger_id)
 
     def start_local_reads(self, bookie_id: str) -> None:
-        """Serve clients on this host that read entry logs themselves, if this is enabled and possible here."""
+        """Offer local reads to clients on this host, if they are enabled and possible."""
         options = self._options
         is_closed = options.authentication is not None or (options.tls is not None and options.tls.required)
         if not options.local_reads or is_closed:
@@ -311,7 +311,7 @@ class BookieService:
                 logger.info("clients on this host read over the network only: %s", error)
 
     def _may_read_locally(self, user_id: int) -> bool:
-        """Whether authorization lets a user of this host read every ledger: an entry log has entries of any."""
+        """Return whether authorization lets a user of this host read every ledger, because entry logs mix ledgers."""
         if self._authorization is None:
             return True
         principal = self._local_principals.get(user_id)
@@ -320,7 +320,7 @@ class BookieService:
         return self._authorization.may(principal, "local reads", READ)
 
     async def collect_garbage(self, *, major: bool = True, minor: bool = True) -> PassReport:
-        """Collect garbage now, with a major compaction, a minor one, or none; return the report.
+        """Collect garbage now, with a major compaction, a minor one, or no compaction; return the report.
 
         Raises:
             BookKeeperError: the bookie stopped before it was done.
@@ -329,13 +329,13 @@ class BookieService:
         return await self._collector.collect(major=major, minor=minor)
 
     async def stop(self, slow_s: float = SLOW_STOP_S) -> None:
-        """Stop serving, move everything into entry logs and index, end the threads.
+        """Stop serving, flush everything into entry logs and index, and end the threads.
 
-        Without space for that, the journal keeps the entries, and the next start replays them. It waits for every disk,
-        and logs after `slow_s` seconds that it still waits.
+        If there is no space for that, the journal keeps the entries, and the next start replays them. It waits for
+        every disk, and logs after `slow_s` seconds that it still waits.
 
         Raises:
-            BaseException: the error that made a thread of the service fail, before or meanwhile; the next start replays
+            BaseException: the error that made a thread of the service fail, before or meanwhile. The next start replays
                 the journal.
         """
         slow = self._loop.call_later(slow_s, logger.warning, _SLOW_STOP, slow_s)
@@ -346,12 +346,12 @@ class BookieService:
 
     async def _stop(self) -> None:
         self.abandon()
-        # What is not durable in the end has to be found in the journal.
+        # What is not durable in the end must be in the journal.
         self._storage.store.disks.waits = True
         if self._collector is not None:
             await self._collector.stop()
         await asyncio.to_thread(self._checkpoints.stop)
-        # The end of the last checkpoint, or its error, is on its way to this loop.
+        # The end of the last checkpoint, or its error, may still be on its way to this loop.
         await asyncio.sleep(0)
         if not self.failed.done():
             await self._flush_at_the_end(self._storage)
@@ -436,7 +436,7 @@ class BookieService:
 
     def _post(self, callback: Callable[..., None], *arguments: object) -> None:
         """Call back on the event loop, from a thread."""
-        # On a closed loop there is nothing left to call.
+        # A closed loop has nothing left to call.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._call, callback, *arguments)
 
@@ -457,8 +457,8 @@ class BookieService:
         self._release_flushed()
 
     async def _flush(self) -> None:
-        """Return when everything added before is in entry logs and index, or when there is no space for that."""
-        for _ in range(2):  # a checkpoint that is already running began before
+        """Return when everything added before is in entry logs and index, or when there is no space for it."""
+        for _ in range(2):  # a checkpoint that is running may have begun before
             self._bookie.checkpoint()
             if not self._storage.store.is_flushing or self._disks.is_stuck:
                 return
@@ -469,12 +469,12 @@ class BookieService:
     def _on_failure(self, error: BaseException) -> None:
         if not self.failed.done():
             self.failed.set_result(error)
-            # At once: from now on nothing is answered, not even what was durable before the error.
+            # At once, because from now on nothing is answered, not even what was durable before the error.
             self.abandon()
 
     def _on_checkpoint_stuck(self, error: OSError) -> None:
         if not self._disks.is_stuck:
-            logger.warning("a checkpoint waits for space, the journal keeps all that is not flushed: %s", error)
+            logger.warning("a checkpoint waits for space; the journal keeps everything that is not flushed: %s", error)
         self._bookie.on_checkpoint_stuck()
         # Garbage collection may free space.
         self._release_flushed()
@@ -518,12 +518,12 @@ class Repeating:
         self._interval_s = interval_s
         self._callback = callback
         self._handle = loop.call_later(interval_s, self._run)
-        """The next call; replaced by each."""
+        """The next call. Replaced at each call."""
 
     def cancel(self) -> None:
         self._handle.cancel()
 
     def _run(self) -> None:
-        # Before the call, which may cancel the timer.
+        # Planned before the callback, because the callback may cancel the timer.
         self._handle = self._loop.call_later(self._interval_s, self._run)
         self._callback()

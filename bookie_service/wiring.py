@@ -1,7 +1,7 @@
-"""The parts of one bookie's process, put together and run. The only place that wires.
+"""Builds the parts of one bookie's process, and runs them. No other module wires them.
 
-They are made in this order, and end in the opposite one: metadata, the locked directories, the storage's service, the
-HTTP server; then the journal is replayed, the bookie is registered, and it serves.
+The parts are made in this order, and end in the opposite order: the metadata session, the locked directories, the
+storage's service, the HTTP server. Then the journal is replayed, the bookie is registered, and it serves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-# numpy imports it at the first use of `unique`, for 20 ms of the event loop: before the bookie serves is better.
+# numpy imports it at the first use of `unique`, which takes 20 ms of the event loop: better before the bookie serves.
 import numpy.ma  # noqa: F401
 
 from bkspark.errors import ConfigurationError
@@ -80,8 +80,9 @@ _SIGHUP = "signal:SIGHUP"
 class Start:
     """What the command line asks for.
 
-    file, settings: where the configuration's keys came from, as they may be read again. as_json: how to announce that
-    the bookie serves.
+    file, settings: where the configuration's keys came from, because they may be read again. as_json: whether to
+        announce
+    in JSON that the bookie serves.
     """
 
     configuration: Configuration
@@ -94,9 +95,9 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What exists before the journal is replayed.
+    """The parts that exist before the journal is replayed.
 
-    authorization: None: no rules are configured. stopping: is set when the bookie is to end, or to start again.
+    authorization: None: no rules are configured. stopping: set when the bookie must end or restart.
     """
 
     start: Start
@@ -120,7 +121,7 @@ async def run(start: Start) -> str | None:
     loop = asyncio.get_running_loop()
     Repeating(loop, _LOG_FLUSH_S, start.limiter.flush)
     for number in SIGNALS:
-        # The loop's own way wakes it, whichever thread takes the signal.
+        # The loop's own handler wakes the loop, whichever thread gets the signal.
         loop.add_signal_handler(number, start.signals.request)
     bound = address.bind(start.configuration.address)
     try:
@@ -144,7 +145,7 @@ async def run(start: Start) -> str | None:
 
 
 async def _parts(start: Start, bound: BoundAddress, held: contextlib.AsyncExitStack) -> _Parts:
-    """Return the parts; `held` ends them."""
+    """Return the parts. `held` ends them."""
     configuration, bookie_id = start.configuration, bound.bookie_id
     tree = await held.enter_async_context(_metadata(configuration))
     registry = BookieRegistry(tree, configuration.metadata_uri)
@@ -171,7 +172,7 @@ async def _parts(start: Start, bound: BoundAddress, held: contextlib.AsyncExitSt
 
 
 async def _http(parts: _Parts, held: contextlib.AsyncExitStack) -> Ports:
-    """Serve HTTP, as far as it is configured."""
+    """Serve HTTP as configured."""
     add_api = await _api(parts.configuration, parts.operator, held)
     prepare = partial(_prepare_scrape, parts.operator, parts.counts)
     names = (parts.bound.host, socket.gethostname())
@@ -192,7 +193,7 @@ async def _replay(parts: _Parts) -> None:
 
 
 def _end(parts: _Parts) -> None:
-    """Take a signal to end; one that comes while the bookie stops for a restart ends it for good."""
+    """Handle a signal to end. A signal that comes while the bookie stops for a restart ends it for good."""
     parts.operator.restart_word = None
     parts.stopping.set()
 
@@ -212,7 +213,7 @@ def _mode_changed(operator: BookieOperator, registration: Registration) -> None:
 
 
 async def _serve(parts: _Parts, ports: Ports, registration: Registration) -> None:
-    """Serve, registered, until a signal or a command ends it, or raise the first error of a part."""
+    """Serve while registered, until a signal or a command ends it; raise the first error of a part."""
     service, operator, configuration = parts.service, parts.operator, parts.configuration
     await registration.enter()
     service.start_collecting(parts.metadata_view)
@@ -237,10 +238,10 @@ async def _serve(parts: _Parts, ports: Ports, registration: Registration) -> Non
 
 
 async def _stop(parts: _Parts, registration: Registration) -> None:
-    """Stop in order. Raises the error of the disks if they are full, which is why the bookie stops."""
+    """Stop in order. Raises the error of the disks if the bookie stops because they are full."""
     service, operator, manager = parts.service, parts.operator, parts.manager
     operator.phase = "stopping"
-    why = "its disks are full" if service.full.done() else "a signal asked for it"
+    why = "its disks are full" if service.full.done() else "a signal requested it"
     if operator.restart_word is None:
         manager.stopping(why)
     else:
@@ -263,7 +264,7 @@ async def _metadata(configuration: Configuration) -> AsyncIterator[Tree]:
         configuration.metadata_uri, configuration.zookeeper, session_timeout_s=timeout_s, call_timeout_s=timeout_s
     )
     try:
-        # Raises an error when there is no cluster at the root, before any directory is touched.
+        # Raises an error if there is no cluster at the root, before any directory is touched.
         await read_manager(tree, configuration.metadata_uri.root, configuration.metadata_uri.manager)
         yield tree
     finally:
@@ -285,14 +286,14 @@ async def _identified(
 
 
 def _protect(files: LocalFiles, options: ServiceOptions) -> None:
-    """Restrict access to the directories; an older release, and Apache's bookies, leave them open to all users."""
+    """Restrict access to the directories, which an older release and Apache's bookies leave open to all users."""
     directories = dict.fromkeys(map(layout.current, [*options.journal_directories, *options.ledger_directories]))
     if said := [line for line in map(files.protect, directories) if line is not None]:
         logger.warning("%s", "; ".join(said))
 
 
 def _within_file_limit(options: ServiceOptions) -> ServiceOptions:
-    """Return the options with as many open files as the operating system allows beside all connections."""
+    """Return the options, with as many open files as the operating system allows in addition to all connections."""
     allowed = allowed_open_files(options.store.open_files_max, options.connections.all)
     return dataclasses.replace(options, store=dataclasses.replace(options.store, open_files_max=allowed))
 
@@ -300,7 +301,7 @@ def _within_file_limit(options: ServiceOptions) -> ServiceOptions:
 async def _authorization(
     configuration: Configuration, metadata_view: LedgerMetadataView, held: contextlib.AsyncExitStack
 ) -> RulesFollower | None:
-    """Return what keeps the rules file in force, None without one. Raises ConfigurationError."""
+    """Return what keeps the rules file in force; None: there is no such file. Raises ConfigurationError."""
     if configuration.rules_path is None:
         return None
     source = RulesFile(configuration.rules_path)
@@ -315,7 +316,7 @@ async def _authorization(
 
 
 def _apply(service: BookieService, configuration: Configuration) -> None:
-    """Let the parts use live keys that changed."""
+    """Let the parts use changed live keys."""
     service.set_collection(configuration.service.collection)
     log_output.set_level(configuration.log_level)
 
@@ -323,10 +324,10 @@ def _apply(service: BookieService, configuration: Configuration) -> None:
 async def _api(
     configuration: Configuration, operator: BookieOperator, held: contextlib.AsyncExitStack
 ) -> Callable[[Routes], None]:
-    """Return what adds the paths of the HTTP API."""
+    """Return a function that adds the paths of the HTTP API."""
     if not configuration.http.serves_api:
         return lambda routes: None
-    # Imported here: most bookies need neither it nor the client that it loads.
+    # Imported here, because most bookies need neither it nor the client that it loads.
     from bookie_service.admin.http.api_v2 import ApiV2
     from bookie_service.admin.http.cluster_v1 import ClusterApi
     from bookie_service.replication.cluster_commands import ClusterCommands
@@ -367,7 +368,7 @@ def _address_data(configuration: Configuration, bound: BoundAddress, ports: Port
 
 
 def _follow_peers(service: BookieService, registry: BookieRegistry, held: contextlib.AsyncExitStack) -> None:
-    """Let the service know the addresses of the cluster's bookies, which have places among its connections."""
+    """Let the service know the addresses of the cluster's bookies, for which some connections are reserved."""
     peers = ClusterPeers(registry)
     peers.start()
     held.push_async_callback(peers.stop)
@@ -376,17 +377,17 @@ def _follow_peers(service: BookieService, registry: BookieRegistry, held: contex
 
 @contextlib.asynccontextmanager
 async def _repairing(configuration: Configuration, who: str, registry: Registry, keys: LiveKeys) -> AsyncIterator[None]:
-    """Run autorecovery meanwhile, if configured. Its errors never end the bookie."""
+    """Run autorecovery inside the context, if it is configured. Its errors never end the bookie."""
     if not configuration.runs_auto_recovery:
         yield
         return
-    # Imported here: most bookies need neither it nor the client that it loads.
+    # Imported here, because most bookies need neither it nor the client that it loads.
     from bookie_service.replication.autorecovery import AutoRecovery
     from bookie_service.replication.recovery_metrics import recovery_families
 
     recovery = AutoRecovery.of_cluster(str(configuration.metadata_uri), who, configuration.auto_recovery)
     keys.parts.append(lambda changed: recovery.set_options(changed.auto_recovery))
-    # Dashboards know the names of autorecovery in a process of its own; those of a bookie's begin with `replication_`.
+    # Dashboards know the names of autorecovery in its own process; in a bookie the names begin with `replication_`.
     for scope in ("", "replication_"):
         registry.add(partial(recovery_families, recovery, scope))
     try:
@@ -397,7 +398,7 @@ async def _repairing(configuration: Configuration, who: str, registry: Registry,
 
 
 def _permits(authorization: Authorization | None) -> control.Permits:
-    """Return who may use the control socket."""
+    """Return a function that says who may use the control socket."""
     if authorization is None:
         return lambda principal, where: True
     return lambda principal, where: authorization.may(principal, where, ADMIN)
@@ -408,13 +409,13 @@ def _permit(authorization: Authorization | None) -> Permit | None:
 
 
 def _log_state(operator: BookieOperator) -> None:
-    """Log what `bkspark bookie state` prints: SIGUSR1."""
+    """Log what `bkspark bookie state` prints, for SIGUSR1."""
     state = as_json(operator.state())
     logger.info("SIGUSR1: %s", json.dumps(state), extra={"event": "state", "attributes": state})
 
 
 def _reload(operator: BookieOperator, manager: ServiceManager, tasks: set[asyncio.Task[None]]) -> None:
-    """Read the configuration and the authorization rules again: SIGHUP."""
+    """Read the configuration and the authorization rules again, for SIGHUP."""
     manager.reloading()
     try:
         found = operator.keys.reload(_SIGHUP)
@@ -461,7 +462,7 @@ def _announce(bound: BoundAddress, ports: Ports, as_json: bool) -> None:
 async def _first_of(
     stopping: asyncio.Event, full: asyncio.Future[BaseException], *failures: asyncio.Future[BaseException]
 ) -> None:
-    """Return on a request to stop, or when the disks are full; raise the first error of any part."""
+    """Return when a stop is requested or the disks are full; raise the first error of any part."""
     asked = asyncio.ensure_future(stopping.wait())
     awaited: list[asyncio.Future[Any]] = [asked, full, *failures]
     try:

@@ -1,4 +1,4 @@
-"""Audit: who changed what, from the bookies' audit logs and from the console itself."""
+"""Audit: who changed what, according to the bookies' audit logs and the console itself."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from bkspark_console.render import render
 
 PAGE = 100
 RECORDS_MAX, ALL_RECORDS_MAX = 1000, 20_000
+"""How many changes of one bookie are read for a page, and how many of all bookies."""
 COMMANDS_MAX = 200
-"""What a bookie remembers; what is read for one page from all of them."""
+"""How many changes of the metadata store's record are read for a page."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRow:
-    """A change: when, at which bookie, by whom, what, and what came of it if the console asked for it."""
+    """A change: when, at which bookie, by whom, what; and its outcome if the console requested it."""
 
     at_ms: int
     bookie: str
@@ -59,13 +60,13 @@ async def audit(request: web.Request) -> web.Response:
         for bookie, facts in (await view.all_http_facts()).items()
         if facts.kind == SILENT and only in ("", bookie)
     ]
-    # What a bookie did is in its own list; here is what it refused.
+    # Changes that bookies made are in their own lists. Here are those that they refused.
     refused = [
         AuditRow(each.at_ms, each.bookie, f"console:{each.who}", each.change, each.outcome)
         for each in actions_of(request).recent
         if each.outcome != "done" and only in ("", each.bookie)
     ]
-    # Changes that commands made in the metadata store; no bookie took part.
+    # Changes that commands recorded in the metadata store. No bookie took part.
     stored = await view.changes(COMMANDS_MAX) if not only else []
     refused += [AuditRow(each.at_ms, "", each.who, each.change) for each in stored]
     rows = [row for answer in answers if not isinstance(answer, str) for row in answer] + refused

@@ -112,7 +112,7 @@ async def _shown(request: web.Request, **more: Any) -> web.Response:
 
 
 async def _live(view: ClusterView, http: BookieHttpFacts) -> tuple[BookieHttpFacts, dict[str, Any]]:
-    """Return what the bookie's own HTTP says now, and why not if it does not answer."""
+    """Return what the bookie's own HTTP says now, or why it does not answer."""
     keys: dict[str, str] = {}
     limbo: dict[str, Any] = {"ledgers": [], "next": None}
     collection: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Ledgers: found by id, owner, state, bookie or age; one with its fragments, copies, entries and live tail."""
+"""Ledgers found by id, owner, state, bookie or age; and one ledger: fragments, copies, entries and live tail."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ OLDER_S_MAX = 10**9
 ENTRIES_PAGE = 50
 ENTRIES_MAX = 500
 PAGE_BYTES_MAX = 8 << 20
-"""Payload bytes that are read for one page of entries."""
+"""How many payload bytes are read for one page of entries."""
 FRAGMENTS_SHOWN = 60
-"""Fragments that are drawn, the last ones."""
+"""How many fragments are drawn, the last ones."""
 PASSWORD = web.AppKey("PASSWORD", bytes)
 
 
@@ -46,7 +46,7 @@ def add_to(app: web.Application) -> None:
 
 
 async def ledgers(request: web.Request) -> web.Response:
-    """A page of the ledgers that match; an id leads to its ledger."""
+    """A page of the ledgers that match. An id leads to its ledger."""
     query = request.query
     if query.get("id", "").strip():
         raise web.HTTPSeeOther(f"/ledgers/{ledger_id(query['id'].strip())}")
@@ -118,7 +118,7 @@ async def _shown(request: web.Request, checked: CheckedCopies | None) -> web.Res
 
 
 async def _end(view: ClusterView, identity: int, metadata: LedgerMetadata) -> tuple[int, int, str]:
-    """Return (last confirmed entry, bytes, why these are not known)."""
+    """Return (last confirmed entry, bytes, why they are unknown)."""
     if metadata.is_closed:
         return metadata.last_entry, metadata.length, ""
     try:
@@ -143,7 +143,7 @@ def _rows(metadata: LedgerMetadata, last_entry: int, states: dict[str, str]) -> 
 
 
 async def entries(request: web.Request) -> web.Response:
-    """A page of confirmed entries. Opens without recovery: nothing is fenced."""
+    """A page of confirmed entries. The ledger is opened without recovery, so nothing is fenced."""
     view, identity = view_of(request), ledger_id(request.match_info["ledger"])
     count = whole_number(request.query, "count", ENTRIES_PAGE, 1, ENTRIES_MAX)
     wanted = choice(request.query, "format", FORMATS, "auto")
@@ -168,7 +168,7 @@ async def entries(request: web.Request) -> web.Response:
 
 
 async def read_rows(reader: LedgerReader, first: int, count: int, payload_format: str) -> list[dict[str, Any]]:
-    """Return entries as text, up to PAGE_BYTES_MAX of payload; at least one. `first` must be confirmed."""
+    """Return entries as text: at least one, and up to PAGE_BYTES_MAX of payload. `first` must be confirmed."""
     rows: list[dict[str, Any]] = []
     size = 0
     end = min(first + count, reader.last_entry + 1)
@@ -184,7 +184,7 @@ async def read_rows(reader: LedgerReader, first: int, count: int, payload_format
 
 
 async def tail(request: web.Request) -> web.StreamResponse:
-    """Confirmed entries as they come; from the next one, or from `from`. Nothing is fenced."""
+    """Confirmed entries as they come, from the next one or from `from` on. Nothing is fenced."""
     view, identity = view_of(request), ledger_id(request.match_info["ledger"])
     wanted = choice(request.query, "format", FORMATS, "auto")
     reader = await view.client.open(identity)

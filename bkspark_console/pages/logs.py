@@ -1,4 +1,4 @@
-"""Logs: their ledgers, writer, schema and retention, the queries that publish in them, and attempts under way."""
+"""Logs: their ledgers, writer, schema and retention, the queries that publish in them, and current attempts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def add_to(app: web.Application) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """A log of the list; snapshot None: it cannot be read, `problem` says why."""
+    """A log of the list. snapshot None: it cannot be read, and `problem` says why."""
 
     name: str
     snapshot: LogSnapshot | None
@@ -73,7 +73,7 @@ async def _row(view: ClusterView, name: str) -> LogRow:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRow:
-    """A ledger of a log, or a slice of one; -1 and None where the list does not say it and the ledger grows."""
+    """A ledger of a log, or a slice of one. -1 and None: the list does not say it, or the ledger still grows."""
 
     ordinal: int
     ledger_id: int
@@ -84,7 +84,7 @@ class SegmentRow:
 
 
 async def log(request: web.Request) -> web.Response:
-    """One log, the last ledgers first."""
+    """One log, with its last ledgers first."""
     view, name = view_of(request), log_name(request.match_info["log"])
     before = whole_number(request.query, "before", ORDINAL_MAX, 0, ORDINAL_MAX)
     opened = view.client.log(name)
@@ -122,7 +122,7 @@ async def log(request: web.Request) -> web.Response:
 
 @dataclass(frozen=True, slots=True)
 class ShownSchema:
-    """The schema that applies at the end of a log: columns as (name, type, may be null). problem: why none is shown."""
+    """The schema that applies at the end of a log. columns: (name, type, may be null). problem: why none is shown."""
 
     payload_format: str
     number: int
@@ -133,7 +133,7 @@ class ShownSchema:
 
 
 async def _schema(snapshot: LogSnapshot) -> ShownSchema | None:
-    """Return the schema that the log remembers, None without one."""
+    """Return the schema that the log remembers; None: there is none."""
     if not snapshot.schemas:
         return None
     ref = snapshot.schemas[-1]

@@ -1,7 +1,7 @@
 """Operations: drain, maintenance and restart of a bookie as steps, and the long work of all bookies.
 
-Each step that changes something is a request to a bookie's `/api/v2`. A process is stopped and started where it
-runs: the page says when that may be done, and sees that it was.
+Each step that changes something is a request to a bookie's `/api/v2`. A process is stopped and started on its own host:
+the page says when that may be done, and notices when it was done.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ async def preview(request: web.Request) -> web.Response:
 
 
 async def _ask(request: web.Request, change: str, method: str, path: str, body: dict[str, Any] | None) -> web.Response:
-    """Let a bookie do it, any one: these requests are about the cluster."""
+    """Let any bookie do it, because these requests concern the cluster."""
     identity = (await _known(view_of(request), bookie_id(request.match_info["bookie"]))).id
     change = f"{change} of bookie {identity}"
     at = f"/cluster/bookies/{segment(identity)}{path}"
@@ -154,7 +154,7 @@ async def maintenance(request: web.Request) -> web.Response:
 
 @needs(Role.OPERATE)
 async def drain(request: web.Request) -> web.Response:
-    """Begin to drain, or continue, with a rate if one is given."""
+    """Begin a drain, or continue it, with a rate if one is given."""
     form = await posted(request)
     rate = whole_number(form, "mib_per_s", 0, 0, RATE_MAX >> 20) << 20
     body: dict[str, Any] = {"bytes_per_s": rate, "reason": words(form, "reason")}
@@ -163,7 +163,7 @@ async def drain(request: web.Request) -> web.Response:
 
 @needs(Role.OPERATE)
 async def end(request: web.Request) -> web.Response:
-    """End the bookie's plan, also a drain."""
+    """End the bookie's plan, which may be a drain."""
     return await _ask(request, "end the plan", "DELETE", "/plan", None)
 
 
@@ -177,7 +177,7 @@ async def restart(request: web.Request) -> web.Response:
 
 @needs(Role.OPERATE)
 async def recover(request: web.Request) -> web.Response:
-    """Copy all that a stopped bookie held to others, and forget it if that is wanted."""
+    """Copy everything that a stopped bookie held to others, and forget the bookie if requested."""
     forgets = choice(await posted(request), "forget", ("yes", "no"), "no") == "yes"
     if forgets:
         check_role(request, Role.DESTROY)

@@ -1,4 +1,4 @@
-"""Overview: whether the cluster is well, and its last hour."""
+"""Overview: whether the cluster is healthy, and its last hour."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bkspark_console.render import render
 _MIB = 1 / (1 << 20)
 REASONS_SHOWN = 50
 _RECENT = 30
-"""Samples by whose median bookies are ordered."""
+"""Bookies are ordered by the median of this many samples."""
 
 
 def add_to(app: web.Application) -> None:
@@ -72,6 +72,6 @@ def _plots(history: History) -> list[Plot]:
 
 
 def slowest(history: History, series: int) -> dict[str, np.ndarray]:
-    """Return a series of the bookies where it is highest, at most as many as a plot shows."""
+    """Return a series of the bookies in which it is highest, at most as many bookies as a plot shows."""
     ordered = sorted(history.bookies, key=lambda bookie: -np.nan_to_num(history.recent(bookie, series, _RECENT)))
     return {bookie: history.values(bookie, series) for bookie in sorted(ordered[:LINES_MAX])}

@@ -33,7 +33,7 @@ WORKERS_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class LackingLedger:
-    """A listed ledger. least_copies: of its entry with the fewest copies at bookies that answer, None: not known.
+    """A listed ledger. least_copies: copies, at bookies that answer, of its entry with the fewest; None: unknown.
 
     is_locked: a process repairs it now, or waits before it tries again.
     """
@@ -127,7 +127,7 @@ def _state(facts: BookieFacts | None) -> str:
 
 
 def least_copies(metadata: LedgerMetadata, serving: frozenset[str]) -> int:
-    """Return how many copies the entry with the fewest has at these bookies."""
+    """Return how many copies at these bookies the entry with the fewest copies has."""
     size, quorum = metadata.ensemble_size, metadata.write_quorum
     return min(
         sum(fragment.bookies[slot] in serving for slot in write_set(residue, size, quorum))
@@ -136,12 +136,12 @@ def least_copies(metadata: LedgerMetadata, serving: frozenset[str]) -> int:
     )
 
 
-# ---- what the processes that repair report ----
+# ---- reports of the processes that repair ----
 
 
 @dataclass(frozen=True, slots=True)
 class RepairProgress:
-    """A ledger that a process repairs now; bytes are an estimate."""
+    """A ledger that a process repairs now. The bytes are an estimate."""
 
     worker: str
     copied_bytes: int
@@ -165,7 +165,7 @@ class RepairPause:
 
 @dataclass(frozen=True, slots=True)
 class RepairWorker:
-    """What a process that repairs says of itself. bytes_per_s: its limit, below 0: none."""
+    """The report of a process that repairs. bytes_per_s: its limit; below 0: there is no limit."""
 
     name: str
     at_ms: int
@@ -177,18 +177,18 @@ class RepairWorker:
 
 
 class ReportedRepairs:
-    """All reports: `workers`, and by ledger what is under way and what is postponed. known: some bookie has reports."""
+    """All reports: `workers`, and by ledger current and postponed repairs. known: some bookie has reports."""
 
     def __init__(self, reports: Sequence[object] | None, now_ms: int) -> None:
         self.known = reports is not None
         self.workers: list[RepairWorker] = []
-        """What each worker says of itself."""
+        """The report of each worker."""
         self.progress: dict[int, RepairProgress] = {}
-        """Repairs in progress, by ledger."""
+        """Current repairs, by ledger."""
         self.pauses: dict[int, RepairPause] = {}
         """Postponed repairs, by ledger."""
         for report in (reports or ())[:WORKERS_MAX]:
-            # What another version reports differently is left out.
+            # A report of another version that has another form is left out.
             with suppress(KeyError, TypeError, ValueError, AttributeError):
                 self._add(report, now_ms)
 
@@ -241,7 +241,7 @@ async def delay(request: web.Request) -> web.Response:
 
 @needs(Role.OPERATE)
 async def rate(request: web.Request) -> web.Response:
-    """Set how much each process that repairs may copy a second, for all of them; empty: as each is configured."""
+    """Set how many bytes a second each process that repairs may copy; empty: as each process is configured."""
     form = await posted(request)
     is_given = bool(form.get("mib_per_s", "").strip())
     mib = whole_number(form, "mib_per_s", 0, 1, RATE_MIB_MAX) if is_given else 0

@@ -1,4 +1,4 @@
-"""Slow bookies: each bookie's latencies beside those of its peers."""
+"""Slow bookies: each bookie's latencies compared with those of its peers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bkspark_console.plots import plot
 from bkspark_console.render import render
 
 RECENT = 30
-"""Samples whose median counts: five minutes."""
+"""The median of this many samples counts: five minutes."""
 RATIO = 3.0
 EXCESS_MS = 5.0
 """A bookie is slow if a latency is this many times, and this much, above the median of its peers."""
@@ -26,7 +26,7 @@ MEASURES: Mapping[str, int] = {"add p99": ADD_P99, "read p99": READ_P99, "journa
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """A bookie's recent latencies in ms, and the ratio of each to the median of its peers; NaN: not known.
+    """A bookie's recent latencies in ms, and the ratio of each to the median of its peers; NaN: unknown.
 
     stages: the mean of each stage of an add in ms, the longest first.
     """
@@ -40,14 +40,14 @@ class Pace:
 
     @property
     def verdict(self) -> str:
-        """slow, as its peers, or unknown."""
+        """The verdict: slow, as its peers, or unknown."""
         if self.slow_in:
             return "slow"
         return "unknown" if all(map(math.isnan, self.values.values())) else "as its peers"
 
     @property
     def worst(self) -> float:
-        """The largest ratio, 0 if none is known."""
+        """The largest ratio; 0: none is known."""
         return max((ratio for ratio in self.ratios.values() if not math.isnan(ratio)), default=0.0)
 
 
@@ -84,7 +84,7 @@ def add_to(app: web.Application) -> None:
 
 
 async def slow(request: web.Request) -> web.Response:
-    """All bookies by how much slower than their peers they are."""
+    """All bookies, ordered by how much slower than their peers they are."""
     view = view_of(request)
     history = view.history
     found = paces(history)

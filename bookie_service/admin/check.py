@@ -1,8 +1,8 @@
-"""The check of a stopped bookie's folder: is everything that the bookie acknowledged still there?
+"""The check of a stopped bookie's folder: does it still have everything that the bookie acknowledged?
 
     python -m bookie_service --check [--config FILE] [--set key=value]... [--json]
 
-The check holds the directory locks, so that no bookie can start meanwhile, and changes nothing. It verifies that:
+The check holds the directory locks, so no bookie can start meanwhile, and it changes nothing. It verifies that:
 
 * every directory has a readable cookie, and all cookies are equal and name the configured directories in their order;
 * the files that garbage collection wrote are readable;
@@ -14,8 +14,8 @@ The check holds the directory locks, so that no bookie can start meanwhile, and 
 * entry logs are whole; a log without a ledgers map must be whole up to the last entry that an index points to;
 * every entry of a ledger in the entry logs has a position in the index, or is still in the journal.
 
-Entries of ledgers without an index file belong to deleted ledgers; they are counted and are not damage. Memory: 8 bytes
-per entry of the journal after the mark.
+Entries of ledgers without an index file belong to deleted ledgers. They are counted, and are not damage. Memory: 8
+bytes for each entry of the journal after the mark.
 
 Exit code 0: everything is in order; 1: something is not, or the bookie runs; 2: wrong usage or configuration.
 """
@@ -73,15 +73,15 @@ from bookie_service.storage.ledgers.interface import IndexView
 
 _PROGRAM = "bookie"
 _SHOWN_MAX = 1000
-"""At most this many damages are listed; all are counted."""
+"""At most this many findings of damage are listed; all are counted."""
 _NAMED_MAX = 20
 """At most this many ledgers are named in one note."""
 _FILES_OPEN_MAX = 16
 _PAGE_BYTES = 8192
 _PAGES_BYTES = 1024 * 1024
-"""Bytes of the index that are kept in memory while entry logs are compared with it."""
+"""How many bytes of the index are kept in memory while entry logs are compared with it."""
 _GAP_MAX = 8192
-"""Entry ids that lie further apart than this are looked up separately."""
+"""Entry ids that are further apart than this are looked up separately."""
 _COUNTS = (
     "cookies",
     "marks",
@@ -100,7 +100,7 @@ _COUNTS = (
 
 @dataclass(slots=True)
 class Report:
-    """What the check found."""
+    """The result of the check."""
 
     directories: list[str]
     cookies: int = 0
@@ -115,7 +115,7 @@ class Report:
     ledgers: int = 0
     positions: int = 0
     damaged: int = 0
-    """Findings of damage; `damage` has the first of them."""
+    """How many findings of damage there are. `damage` has the first of them."""
     damage: list[Damage] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     unverified_ledgers: list[int] = field(default_factory=list)
@@ -145,13 +145,13 @@ def run(configuration: Configuration, as_json: bool) -> int:
 
 @contextlib.contextmanager
 def locked(files: ReadOnlyFiles, directories: Sequence[str], purpose: str) -> Iterator[None]:
-    """Hold the locks of directories, so that no bookie runs on them; `purpose`: a verb for messages.
+    """Hold the locks of directories, so that no bookie runs on them. `purpose`: a verb for messages.
 
     Raises:
-        ConfigurationError: one does not exist, or a bookie runs on it.
+        ConfigurationError: a directory does not exist, or a bookie runs on it.
     """
     with contextlib.ExitStack() as locks:
-        # A journal and a ledger directory may be the same.
+        # A journal directory and a ledger directory may be the same.
         for directory in dict.fromkeys(directories):
             if not files.is_directory(directory):
                 raise ConfigurationError(f"directory {directory} does not exist: there is no bookie to {purpose}")
@@ -181,19 +181,19 @@ class BookieCheck:
         pages = IndexPages(_PAGE_BYTES, _PAGES_BYTES)
         self._fileless = LedgerHeaders(files, self._ledgers, self._known.headers)
         self._index: IndexView = IndexReader(files, self._paths, pages, self._fileless, _FILES_OPEN_MAX)
-        """The index that is checked; replaced by the one of `DbLedgerStorage` where that is used."""
+        """The index that is checked. Replaced by that of `DbLedgerStorage` if there is one."""
         self._index_place: str | None = None
-        """The key-value store that holds the index, None when files do."""
+        """The path of the key-value store that holds the index; None: files do."""
         self._closing = contextlib.ExitStack()
         self._closing.callback(self._index.close)
         self._indexed: set[int] = set()
         """Ledgers with a readable header in the index."""
         self._slot_damage: dict[int, list[Damage]] = {}
-        """Damage of index slots by ledger, until the ledger is looked at."""
+        """Damage of header slots by ledger, until `_settle_slot_damage` reports it."""
         self._unverified: set[int] = set()
         """Ledgers with entries in entry logs whose digest cannot be checked here."""
         self._indexed_to: dict[int, int] = {}
-        """Per entry log, the highest offset that an index position points to."""
+        """For each entry log, the highest offset that an index position points to."""
         self._journal = _JournalContents()
 
     def run(self) -> Report:
@@ -213,10 +213,10 @@ class BookieCheck:
     # ---- cookies and marks ----
 
     def _check_cookies(self) -> bool:
-        """Return whether all directories exist, so that the other checks make sense."""
+        """Return whether all directories exist; otherwise the other checks make no sense."""
         missing = [each for each in self._directories() if not self._files.is_directory(each)]
         for directory in missing:
-            self._report.add(Damage(directory, 0, None, "the directory is missing, the bookie lost what it held"))
+            self._report.add(Damage(directory, 0, None, "the directory is missing, and everything in it is lost"))
         if missing:
             return False
         found = {}
@@ -301,7 +301,7 @@ class BookieCheck:
         lookup.close()
 
     def _check_index_files(self) -> None:
-        """Report index files that were durable and are missing or cut: reads of their entries would find nothing."""
+        """Report index files that were durable and are missing or cut, because reads would not find their entries."""
         known = self._known
         if known.damaged_at is not None:
             place = f"{known.path} offset {known.damaged_at}"
@@ -312,7 +312,7 @@ class BookieCheck:
         for ledger_id, least_bytes in zip(*(column.tolist() for column in known.all())):
             path = self._paths.path(ledger_id)
             size = self._files.file_size(path)
-            remedy = "`bkspark bookie --rebuild-index` makes it again; if the bookie starts, the ledger is in limbo"
+            remedy = "`bkspark bookie --rebuild-index` rebuilds it; if the bookie starts, the ledger is in limbo"
             if size is None:
                 self._report.add(Damage(path, 0, None, f"the index file is missing; {remedy}", ledger_id))
             elif size < least_bytes:
@@ -320,7 +320,7 @@ class BookieCheck:
                 self._report.add(Damage(path, size, least_bytes - size, reason, ledger_id))
 
     def _key_value_index(self, path: str, lookup: LogLookup) -> Iterator[Finding]:
-        """Yield what the store holds; positions are looked up in it from now on."""
+        """Yield the contents of the store. Positions are looked up in it from now on."""
         self._index_place = path
         for finding in read_key_value_index(self._files, path, lookup):
             self._report.ledgers += isinstance(finding, Fact)
@@ -328,7 +328,7 @@ class BookieCheck:
         try:
             self._index = held = open_view(self._files, os.path.dirname(path))
         except StorageDamaged:
-            return  # said already
+            return  # the damage was reported already
         self._closing.callback(held.close_store)
 
     def _count_positions(self, run: FoundPositions) -> None:
@@ -339,7 +339,7 @@ class BookieCheck:
             self._indexed_to[log_id] = max(offset, self._indexed_to.get(log_id, 0))
 
     def _settle_slot_damage(self) -> None:
-        """Report unreadable headers, unless replay writes them again: then a crash interrupted their writing."""
+        """Report unreadable headers, except those that replay writes again: a crash interrupted their writing."""
         for ledger_id, damages in self._slot_damage.items():
             for damage in damages:
                 is_left = self._fileless.has(ledger_id) and not self._known.least_bytes(ledger_id)
@@ -411,7 +411,7 @@ class BookieCheck:
             end = self._indexed_to.get(log_format.parse_file_name(os.path.basename(path)) or 0, 0)
             for finding in read_entry_log(self._files, path, verifier):
                 if isinstance(finding, Fact) and finding.kind == "entry-log" and finding.values["map_offset"]:
-                    # A log that has a map was durable as a whole before the header named it.
+                    # A log with a map was durable as a whole before the header named the map.
                     end = finding.values["bytes"] + 1
                 elif isinstance(finding, FoundEntries):
                     self._report.logged_entries += len(finding.entry_ids)
@@ -444,7 +444,7 @@ class BookieCheck:
         )
 
     def _check_indexed(self, run: FoundEntries) -> None:
-        """Report entries of a log that are in neither the index nor the journal."""
+        """Report entries of a log that neither the index nor the journal has."""
         chosen = (run.states != WRONG) & (run.entry_ids <= STORED_ENTRY_ID_MAX)
         ledger_ids, entry_ids = run.ledger_ids[chosen], run.entry_ids[chosen]
         for ledger_id, rows in rows_by_ledger(ledger_ids) if len(ledger_ids) else ():
@@ -481,7 +481,7 @@ class BookieCheck:
         self._report.add(Damage(place, at, length, reason, ledger_id, first))
 
     def _layout(self, path: str) -> Layout | None:
-        """Return the layout of an index file; None when the file is missing or its layout cannot be read."""
+        """Return the layout of an index file; None: the file is missing, or its layout cannot be read."""
         try:
             with contextlib.closing(IndexFile(self._files.open(path))) as file:
                 return file.layout
@@ -496,7 +496,7 @@ class BookieCheck:
 
 
 class _JournalContents:
-    """What replay would bring back."""
+    """What replay would restore."""
 
     def __init__(self) -> None:
         self.keyed: set[int] = set()
@@ -504,14 +504,14 @@ class _JournalContents:
         self.changed: set[int] = set()
         """Ledgers whose header replay writes again."""
         self._entries: dict[int, list[np.ndarray]] = {}
-        """Entry ids by ledger, as found."""
+        """Entry ids by ledger, in the order in which they were found."""
 
     def add_entries(self, run: FoundEntries) -> None:
         for ledger_id, rows in rows_by_ledger(run.ledger_ids):
             self._entries.setdefault(ledger_id, []).append(run.entry_ids[rows])
 
     def without(self, ledger_id: int, entry_ids: np.ndarray) -> np.ndarray:
-        """Return those entry ids that the journal does not hold."""
+        """Return those entry ids that the journal does not have."""
         held = self._entries.get(ledger_id)
         return entry_ids if held is None or not len(entry_ids) else np.setdiff1d(entry_ids, np.concatenate(held))
 

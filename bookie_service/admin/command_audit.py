@@ -1,4 +1,4 @@
-"""The audit log of commands that this package carries out: a line on stderr, and a record in the metadata store."""
+"""The audit log of commands that run here: a line on stderr, and a record in the metadata store."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from bookie_service.settings.users import current_user
 
 
 def operator() -> str:
-    """Return who runs this command: the user and its process."""
+    """Return the operator of this command: the user and the process."""
     return f"{current_user()}@{this_process()}"
 
 
 async def commanded(cluster: RepairedCluster, change: str, **attributes: object) -> None:
-    """Log and record what an operator has this command do. Raises MetadataError."""
+    """Log and record a change that an operator makes by this command. Raises MetadataError."""
     audit(operator(), change, **attributes)
     record = ChangeRecord(time.time_ns() // 1_000_000, f"command:{operator()}", change)
     await ChangeRecords(cluster.tree, cluster.uri).add(record)

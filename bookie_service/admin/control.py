@@ -1,8 +1,8 @@
 """The control socket of a running bookie: an operator requests an action and receives its result.
 
-It is `control` in the `current` directory of the first ledger directory, open to the bookie's own user alone. A
-connection carries one request, a JSON object on one line, and one answer likewise: `live_commands` has the requests.
-`do` names the command. An answer has `seconds`; one with `error` says why the request failed.
+It is `control` in the `current` directory of the first ledger directory, and only the bookie's own user can open it. A
+connection carries one request, a JSON object on one line, and one response in the same form. `live_commands` has the
+requests: `do` names the command. A response has `seconds`; `error` in it says why the request failed.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _CREDENTIALS = struct.Struct("3i")
 
 Permits = Callable[[Principal, str], bool]
 Do = Callable[[Mapping[str, Any], str], Awaitable[dict[str, Any]]]
-"""Carries out a request for a peer, and returns the answer."""
+"""Carries out a request of a peer, and returns the response."""
 
 
 @contextlib.asynccontextmanager
 async def serving(
     ledger_directories: Sequence[str], do: Do, permits: Permits = lambda principal, where: True
 ) -> AsyncIterator[None]:
-    """Let `do(request, who)` answer requests while inside, of those that `permits(principal, where)` lets in.
+    """Let `do(request, who)` answer those requests that `permits(principal, where)` allows, inside the context.
 
     The directories must be locked: a socket that exists already belongs to a dead process.
 
     Raises:
-        OSError: the socket could not be made.
+        OSError: the socket could not be created.
     """
     directory = layout.current(ledger_directories[0])
     listener = _listen(directory)
@@ -74,7 +74,7 @@ def _listen(directory: str) -> socket.socket:
             os.unlink(os.path.join(directory, NAME))
         with _short_path(directory) as path:
             listener.bind(path)
-            # Before it listens, so that no other user can ever connect.
+            # Before the socket listens, so that no other user can ever connect.
             os.chmod(path, 0o600)
         listener.setblocking(False)
         return listener
@@ -85,7 +85,7 @@ def _listen(directory: str) -> socket.socket:
 
 @contextlib.contextmanager
 def _short_path(directory: str) -> Iterator[str]:
-    """Give a path to the socket that is short enough for an address, however long the directory's is."""
+    """Yield a path to the socket that is short enough for an address, even if that of the directory is long."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{fd}/{NAME}"
@@ -104,20 +104,20 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, do
         writer.write(json.dumps(answer).encode() + b"\n")
         await writer.drain()
     except (OSError, TimeoutError, ValueError):
-        pass  # the client is gone, sends nothing, or never ends its line
+        pass  # the client has left, sends nothing, or never ends its line
     finally:
         writer.close()
 
 
 def _peer(writer: asyncio.StreamWriter) -> tuple[str, int]:
-    """Return which user and process are at the other end, as the kernel says."""
+    """Return the user and the process at the other end, as the kernel reports them."""
     peer: socket.socket = writer.get_extra_info("socket")
     pid, user_id, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return user_name(user_id), pid
 
 
 async def _done(line: bytes, who: str, do: Do) -> dict[str, Any]:
-    """Carry out a request and return the answer."""
+    """Carry out a request; return the response."""
     try:
         request = json.loads(line)
     except ValueError:
@@ -137,10 +137,11 @@ async def _done(line: bytes, who: str, do: Do) -> dict[str, Any]:
 def ask(
     ledger_directories: Sequence[str], request: Mapping[str, Any], timeout_s: float | None = None
 ) -> dict[str, Any]:
-    """Ask the bookie that runs on these directories, and wait for its answer, for ever without a time-out.
+    """Send a request to the bookie that runs on these directories; return its response. Without a time-out, wait for
+    ever.
 
     Raises:
-        BookKeeperError: no bookie runs there, or the request failed; the message says why in one line.
+        BookKeeperError: no bookie runs there, or the request failed. The message says why in one line.
         OSError: its socket may not be opened.
     """
     directory = layout.current(ledger_directories[0])
@@ -158,7 +159,7 @@ def ask(
                 line = answers.readline()
         except TimeoutError:
             raise BookKeeperError(
-                f"the bookie has not answered for {timeout_s:g} s: it is busy or held up; its log may say by what"
+                f"the bookie has not answered for {timeout_s:g} s: it is busy or blocked; its log may say why"
             ) from None
     if not line:
         raise BookKeeperError("the bookie ended before it answered")

@@ -1,7 +1,7 @@
-"""`bkspark cluster drain`: begins a drain, or continues, watches, changes or cancels it.
+"""`bkspark cluster drain`: begins a drain, or continues, watches, changes or cancels one.
 
-With `--json` stdout has a line of progress every few seconds (`ledgers_done`, `ledgers`, `bytes_done`, `bytes`,
-`bytes_per_s`, `seconds_left`, ...), and a last one with `"done": true`.
+With `--json` stdout gets a line of progress every few seconds (`ledgers_done`, `ledgers`, `bytes_done`, `bytes`,
+`bytes_per_s`, `seconds_left`, ...), and a last line with `"done": true`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ IMPOSSIBLE = 10
 """The exit code of a preview if ledgers cannot be moved."""
 REPORT_S = 2.0
 SILENT_S = 15.0
-"""A drain whose process has not reported for longer is said to be interrupted; it reports every second."""
+"""A drain whose process has not reported for longer is shown as interrupted. It reports every second."""
 _MIB = 1 << 20
 
 
@@ -92,7 +92,7 @@ async def drain(cluster: RepairedCluster, arguments: argparse.Namespace, configu
 
 
 class _Lines:
-    """Prints progress: a line every few seconds, and each new reason for blocked ledgers once, with one of them."""
+    """Prints progress: a line every few seconds, and each new reason for blocked ledgers once, with one such ledger."""
 
     def __init__(self, *, is_json: bool) -> None:
         self._is_json = is_json
@@ -102,9 +102,9 @@ class _Lines:
         """Reasons that were printed."""
 
     def report(self, progress: DrainProgress) -> None:
-        """Print what is due."""
+        """Print the lines that are due."""
         for ledger, reason in progress.blocked.items():
-            # Without its numbers: thousands of ledgers may lack one bookie.
+            # Compared without its numbers, because thousands of ledgers may lack the same bookie.
             if (cause := no_digits(reason)) not in self._said:
                 self._said.add(cause)
                 _say(f"ledger {ledger} is not moved yet: {reason.removeprefix(f'ledger {ledger}: ')}")

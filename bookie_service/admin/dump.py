@@ -1,10 +1,10 @@
-"""Printing a bookie's files: what is in them, which checksums hold, what is damaged and where.
+"""Prints a bookie's files: their contents, which checksums hold, and where they are damaged.
 
     python -m bookie_service.admin.dump journal|entry-log|index|marks|garbage [PATH]...
                                         [--config FILE] [--set KEY=VALUE]... [--ledger ID] [--entry ID] [--json]
 
-Reads files of a stopped or running bookie, takes no lock and changes nothing. A record that a running bookie is still
-writing is "incomplete", not damaged. Reading continues after damage where the format allows it.
+It reads files of a stopped or running bookie, takes no lock and changes nothing. A record that a running bookie is
+still writing is "incomplete", not damaged. Reading continues after damage if the format allows it.
 
 Exit code 0: nothing is damaged; 1: something is, or cannot be read; 2: wrong usage.
 """
@@ -61,7 +61,7 @@ def _main(argv: Sequence[str]) -> int:
     except ConfigurationError as error:
         return fail(_PROGRAM, error, 2)
     except BrokenPipeError:
-        # The reader of our output has left (`| head`); Python would complain again when it flushes at exit.
+        # The reader of the output has left (`| head`). Python would complain again when it flushes at exit.
         os._exit(1)
     except OSError as error:
         return fail(_PROGRAM, describe(error), 1)
@@ -94,10 +94,10 @@ class Source:
 
 
 def _sources(files: ReadOnlyFiles, arguments: argparse.Namespace) -> list[Source]:
-    """Return what to read.
+    """Return the files to read.
 
     Raises:
-        ConfigurationError: no path was given, or a path does not exist or holds no file of the kind.
+        ConfigurationError: no path was given, or a path does not exist or has no file of the kind.
     """
     if not arguments.paths:
         return _configured(files, arguments)
@@ -154,7 +154,7 @@ def _named(files: ReadOnlyFiles, path: str, kind: str, ledger_id: int | None) ->
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """What is read, and which of it is shown."""
+    """Which files are read, and which findings are shown."""
 
     files: ReadOnlyFiles
     kind: str
@@ -162,7 +162,7 @@ class Dump:
     selection: Selection
 
     def each_file(self) -> Iterator[tuple[str, Iterator[Finding]]]:
-        """Yield (path, what the file holds) of every file."""
+        """Yield (path, findings) for every file."""
         verifier = DigestVerifier(password_from(os.environ))
         for source in self.sources:
             lookup = LogLookup(self.files, source.bookie.ledgers) if self.kind == "index" else None
@@ -193,7 +193,7 @@ class Dump:
         return None if journal_index is None else highest_mark(self.files, source.bookie.ledgers, journal_index)
 
     def _guarded(self, path: str, findings: Iterator[Finding]) -> Iterator[Finding]:
-        """Yield the findings; a file that a running bookie deletes meanwhile simply ends."""
+        """Yield the findings. A file that a running bookie deletes meanwhile simply ends."""
         try:
             yield from findings
         except FileNotFoundError:

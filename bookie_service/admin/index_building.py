@@ -1,11 +1,11 @@
-"""Builds a new index from positions found in entry logs, beside the old index, and then replaces the old one.
+"""Builds a new index from positions that were found in entry logs, beside the old index, and then replaces the old one.
 
 Positions come in the order of the logs. If an entry has several positions, the last one counts, unless the old index
-has a position that leads to the entry: when an entry was written more than once, only the index knows for certain which
-copy is the newest.
+has a position that leads to the entry: if an entry was written more than once, only the index certainly knows the
+newest copy.
 
 A crash at any moment leaves either the old index or the new one: files and directories are made durable under temporary
-names and then renamed.
+names, and then renamed.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ _REPLACED_NAME = f"{key_value_index.DIRECTORY_NAME}.replaced"
 _REBUILT_NAME = f"{key_value_index.DIRECTORY_NAME}{SUFFIX}"
 
 HeaderOf = Callable[[int, LedgerHeader | None], LedgerHeader]
-"""Called with a ledger id and its header in the old index, or None without one; returns the new header."""
+"""Called with a ledger id and its header in the old index (None: there is no header); returns the new header."""
 
 
 class IndexBuilder(Protocol):
     """Collects positions, then replaces the old index with them."""
 
     def hold(self, ledger_id: int, entry_ids: np.ndarray, positions: np.ndarray) -> None:
-        """Add positions of a ledger; entry ids ascend, and each occurs once."""
+        """Add positions of a ledger. Entry ids ascend, and each occurs once."""
 
     def finish(self, ledger_ids: Sequence[int], header_of: HeaderOf) -> int:
-        """Build the index of these ledgers and of all ledgers with positions; return their number of entries.
+        """Build the index of these ledgers and of all ledgers with positions; return how many entries they have.
 
         Raises:
-            OSError: a file could not be read or written; the old index is unchanged, except for ledgers that are done.
+            OSError: a file could not be read or written. The old index is unchanged, except for ledgers that are done.
         """
 
 
@@ -89,15 +89,17 @@ class PerLedgerIndexBuilder:
     """Builds index files."""
 
     def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
-        """`directories`: the `current` directories of all ledger directories. Files that an interrupted run left are
-        removed."""
+        """Remove files that an interrupted run left.
+
+        `directories`: the `current` directories of all ledger directories.
+        """
         self._files = files
         self._directories = directories
         known = IndexManifest(files, directories)
         self._paths = IndexPaths(directories, known.moved())
         self._fileless = LedgerHeaders(files, directories, known.headers)
         self._built: set[int] = set()
-        """Ledgers whose file was begun here."""
+        """Ledgers whose file was begun in this run."""
         for path in self._paths.leftovers(files, SUFFIX):
             files.remove(path)
 
@@ -112,7 +114,7 @@ class PerLedgerIndexBuilder:
             return IndexFile(self._files.open(path))
         self._files.make_directory(os.path.dirname(path))
         file = IndexFile(self._files.create(path))
-        # The final header is written last; this one only determines where positions go.
+        # The final header is written last. This one only determines where positions go.
         file.create(LedgerHeader(ledger_id, 0, False, index_format.UNKNOWN_KEY))
         self._built.add(ledger_id)
         return file
@@ -144,7 +146,7 @@ class PerLedgerIndexBuilder:
         return entries
 
     def _take_over(self, ledger_id: int, file: IndexFile, old: IndexReader, logs: _Logs) -> None:
-        """Write the positions of the old file that count."""
+        """Write those positions of the old file that count."""
         with contextlib.suppress(StorageDamaged):  # the layout of its positions is unknown
             for first, positions in old.extents(ledger_id):
                 ids = first + np.arange(len(positions))
@@ -192,9 +194,9 @@ class KeyValueIndexBuilder:
         self._from_scratch = from_scratch
         self._logs = _Logs(files, directories)
         self._built: set[int] = set()
-        """Ledgers whose positions were written here."""
+        """Ledgers whose positions were written in this run."""
         if from_scratch:
-            # Left by a run that was interrupted.
+            # A run that was interrupted left it.
             self._remove_commit()
             remove_tree(files, os.path.join(directory, _REBUILT_NAME))
             commit = os.path.join(directory, key_value_index.COMMIT_NAME)
@@ -227,7 +229,7 @@ class KeyValueIndexBuilder:
         return entries
 
     def _replace(self) -> None:
-        """Replace the old store by the new one; the old one is kept under another name."""
+        """Replace the old store by the new one. The old one is kept under another name."""
         self._remove_commit()
         path = os.path.join(self._directory, key_value_index.DIRECTORY_NAME)
         if self._files.is_directory(path):
@@ -239,7 +241,7 @@ class KeyValueIndexBuilder:
         self._files.sync_directory(self._directory)
 
     def _remove_commit(self) -> None:
-        """Remove the new store's own commit count: the old store's count remains valid at its place."""
+        """Remove the new store's own commit count. At its final place, the old store's count remains valid."""
         path = os.path.join(self._directory, _REBUILT_NAME + key_value_index.COMMIT_SUFFIX)
         if self._files.exists(path):
             self._files.remove(path)
@@ -251,7 +253,7 @@ class KeyValueIndexBuilder:
 
 
 def remove_tree(files: LocalFiles, directory: str) -> None:
-    """Remove a directory of files, if there is one; its name may come back after a crash."""
+    """Remove a directory of files, if it exists. After a crash its name may come back."""
     if files.is_directory(directory):
         for name in files.names(directory):
             files.remove(os.path.join(directory, name))
@@ -266,7 +268,7 @@ def _readable_header(index: IndexReader | KeyValueIndex, ledger_id: int) -> Ledg
 
 
 def _count(file: IndexFile) -> int:
-    """Return for how many entries an index file has a position."""
+    """Return how many entries have a position in an index file."""
     count, at = 0, file.next_data(0)
     while at is not None:
         positions = file.positions(at, _PAGE_BYTES)

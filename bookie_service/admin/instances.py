@@ -1,10 +1,10 @@
 """Several bookies of one host under one supervisor: `--instances N`.
 
-The supervisor starts each bookie as a process of its own, with the keys that `settings.instances` derives. It serves
-nothing itself. When all serve, it prints a line and reports READY to the service manager. SIGTERM and SIGINT end all of
-them in order, SIGHUP reaches each. A bookie that ends with an error is started again, after a pause that doubles each
-time; one that ends without an error was stopped by an operator and stays stopped. A bookie that cannot start at first
-ends all, with its exit code. When the supervisor dies, the kernel kills the bookies.
+The supervisor starts each bookie as a process of its own, with the keys that `settings.instances` derives. It serves no
+client itself. When all bookies serve, it prints a line and reports READY to the service manager. SIGTERM and SIGINT
+stop all of them in order; SIGHUP reaches each of them. A bookie that ends with an error is started again, after a pause
+that doubles each time. One that ends without an error was stopped by an operator, and stays stopped. If a bookie cannot
+start at first, all bookies end, with its exit code. When the supervisor dies, the kernel kills the bookies.
 
 Placement treats the host as one failure domain: see `bkspark.core.placement`.
 """
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 PAUSE_S_MIN = 1.0
 PAUSE_S_MAX = 60.0
-"""Pauses before a bookie is started again: the first one, and the longest. One that served that long begins again."""
+"""The first and the longest pause before a bookie starts again. After serving for the longest, the first applies."""
 
 _LINE_BYTES_MAX = 1 << 20
 
@@ -61,14 +61,14 @@ class _Supervisor:
         self._count = count
         self._manager = ServiceManager()
         self._processes: dict[int, asyncio.subprocess.Process] = {}
-        """Those that run, by number."""
+        """Running processes, by number."""
         self._facts: dict[int, dict[str, Any]] = {}
-        """What each printed when it first served."""
+        """What each instance printed when it first served."""
         self._all_serve = asyncio.Event()
         self._stopping = asyncio.Event()
 
     async def run(self, signals: ShutdownSignals, *, as_json: bool) -> int:
-        """Return the exit code when all have ended."""
+        """Run the instances; return the exit code when all have ended."""
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, signals.request)
@@ -129,7 +129,7 @@ class _Supervisor:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             limit=_LINE_BYTES_MAX,
-            # The supervisor alone reports to the service manager. A Ctrl-C at the terminal reaches it alone, too.
+            # Only the supervisor reports to the service manager. A Ctrl-C at the terminal reaches only it, too.
             env={name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
             | {INSTANCE_VARIABLE: str(number)},
             process_group=0,

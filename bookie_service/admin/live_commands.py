@@ -34,7 +34,7 @@ COLLECT = "collect"
 SUSPENDABLE = ("minor", "major", "collection")
 LIMBO_PAGE = 1000
 ANSWER_S_MAX = 60.0
-"""Far more than any of the commands takes that do no work themselves."""
+"""Commands that do no long work need far less time than this."""
 _PROGRAM = "bookie"
 
 Request = Mapping[str, Any]
@@ -119,7 +119,7 @@ def _suspendable(request: Request) -> dict[str, bool]:
 
 
 def run(ledger_directories: Sequence[str], command: str, words: Sequence[str], as_json: bool) -> int:
-    """Send a command to the bookie that runs on these directories, and print the answer; return the exit code."""
+    """Send a command to the bookie that runs on these directories, and print its response; return the exit code."""
     try:
         request = _request(command, words)
         answer = control.ask(ledger_directories, request, None if command == COLLECT else ANSWER_S_MAX)
@@ -141,7 +141,7 @@ def run(ledger_directories: Sequence[str], command: str, words: Sequence[str], a
 
 
 def shown(name: str, value: object) -> str:
-    """Return a member of an answer for a person, on one line; the end of its name says what a number is."""
+    """Return a member of a response as one line for a person. The end of its name says what a number is."""
     if value is None or value == "" or value == [] or value == {}:
         return "-"
     if isinstance(value, bool):
@@ -161,7 +161,7 @@ def shown(name: str, value: object) -> str:
 
 
 COMMANDS = ("state", "read-only", "writable", "suspend", "resume", "set", "reload", "limbo", "restart")
-"""Commands with words of their own; `--collect` is another."""
+"""Commands that have words of their own. `--collect` is another command."""
 
 
 def _request(command: str, words: Sequence[str]) -> dict[str, Any]:

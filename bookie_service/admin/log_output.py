@@ -2,12 +2,12 @@
 
 JSON has one object a line in the form of OpenTelemetry's log model, as Apache's bookies can log: `Timestamp` (UTC, ms),
 `SeverityText`, `Body`, and `Attributes` with `thread.name`, `code.namespace`, `exception.*` and those of the event.
-Text has the same attributes only where the message names them. It has one line for each event, as far as a peer can
-choose its words: control characters are escaped, and tracebacks are indented. Otherwise a path or a reason with a line
+Text has the same attributes only if the message names them. Text has one line for each event, even if a peer chooses
+some of its words: control characters are escaped, and tracebacks are indented. Otherwise a path or a reason with a line
 end could look like a line of the audit log.
 
-A line of the audit log is never left out, whatever the level is: only those who may change something cause one, and one
-of these changes is the level.
+Lines of the audit log are always written, whatever the level is: only operators who may change something cause them,
+and one of these changes is the level.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ logger = logging.getLogger(__name__)
 
 TEXT = "%(asctime)s %(levelname)s %(message)s"
 INSTANCE_VARIABLE = "BKSPARK_INSTANCE"
-"""The environment variable with the number of a bookie that shares a host's log with others; each line names it."""
+"""The environment variable with the number of a bookie that shares a host's log with others. Each line names it."""
 
 _SEVERITIES = {logging.WARNING: "WARN", logging.CRITICAL: "FATAL"}
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """Writes one JSON object a line."""
 
     def __init__(self, instance: str | None = None) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """One line, and indented ones for a traceback or other details."""
+    """Writes one line, and indented lines for a traceback or other details."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name in logging
         line = one_line(super().formatMessage(record))
@@ -102,7 +102,7 @@ def log_to_stderr() -> LogLimiter:
     handler.setFormatter(TextFormatter(_text()))
     logging.basicConfig(handlers=[handler], level=logging.INFO)
     logging.getLogger(AUDIT_LOGGER).setLevel(logging.INFO)
-    # kazoo logs every attempt to connect; our errors report the outcome.
+    # kazoo logs every attempt to connect. Our errors report the outcome.
     logging.getLogger("bkspark.kazoo").setLevel(logging.ERROR)
     return limiter
 

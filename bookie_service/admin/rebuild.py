@@ -5,25 +5,25 @@
 It corresponds to Apache's `regenerate-interleaved-storage-index-file`, `rebuild-db-ledger-locations-index` and
 `rebuild-db-ledgers-index`. The argument chooses the ledgers:
 
-* none named: those whose index file is lost or cut, whose header is unreadable, or that are in limbo; with
-  DbLedgerStorage all, if the key-value store is damaged or gone;
+* none named: ledgers whose index file is lost or cut, whose header is unreadable, or that are in limbo; with
+  DbLedgerStorage all ledgers, if the key-value store is damaged or missing;
 * named ones, whatever their index is like;
 * `all`: every ledger that entry logs or journals name. This is also for a folder that lost `indexFiles`, without which
   it is unknown which index files existed. Deleted ledgers come back, and garbage collection drops them again.
 
 The new index has:
 
-* every entry that has a whole copy in the logs: a copy whose digest fails is left out; if there are several copies, the
+* every entry that has a whole copy in the logs. A copy whose digest fails is left out. If there are several copies, the
   one that the old index names counts, otherwise the last one;
-* master key, fence and explicit LAC: from the old index where its header is readable, else from the journal files that
-  are left (also those kept as backups); a fence also from `fencedDeleted`. Information that is in no such file is
+* master key, fence and explicit LAC: from the old index if its header is readable, otherwise from the remaining journal
+  files (including those kept as backups); a fence also from `fencedDeleted`. Information that is in no such file is
   lost: the next key that a client sends is accepted, no fence is set, no explicit LAC is known. (Apache's tools know
   none of the three: they take a password or leave the key unknown, and fence what they rebuild in RocksDB.)
 
 A rebuild cannot prove that nothing is missing. So it durably puts the ledgers into limbo before their index changes:
-the bookie gives no certain answer about missing entries, and refuses ordinary adds because a fence may be lost. With
-`all`, and when a whole store was lost, the next start puts every ledger into limbo that this bookie has according to
-the metadata. Ledgers leave limbo when they are closed and whole; autorecovery brings that about.
+the bookie then gives no certain answer about missing entries, and refuses ordinary adds because a fence may be lost.
+With `all`, and if a whole store was lost, the next start puts every ledger into limbo that this bookie has according to
+the metadata. Ledgers leave limbo when they are closed and whole; autorecovery achieves that.
 
 The command holds the directory locks, so no bookie runs meanwhile. A crash at any moment loses nothing: run it again.
 
@@ -76,7 +76,7 @@ from bookie_service.storage.ledgers.tombstones import Tombstones
 ALL = "all"
 _PROGRAM = "bookie"
 _POSITIONS_HELD_MAX = 4 * 1024 * 1024
-"""Positions that are kept in memory before they are written; each takes 16 bytes."""
+"""How many positions are kept in memory before they are written. Each takes 16 bytes."""
 _PROGRESS_S = 10.0
 _FILES_OPEN_MAX = 16
 _PAGE_BYTES = 8192
@@ -86,7 +86,7 @@ _PAGE_BYTES = 8192
 class RebuildReport:
     """What was rebuilt.
 
-    damaged_entries: records of these ledgers whose digest fails; they are left out.
+    damaged_entries: records of these ledgers whose digest fails. They are left out.
     unknown_keys: ledgers whose master key is lost.
     everything: the next start puts every ledger into limbo that this bookie has according to the metadata.
     """
@@ -102,14 +102,14 @@ class RebuildReport:
 
 @dataclass(slots=True)
 class _Known:
-    """What the journals say about a ledger."""
+    """What the journals say of one ledger."""
 
     master_key: bytes | None = field(default=None, repr=False)
-    """None: the journals do not say."""
+    """The master key; None: the journals do not have it."""
     is_fenced: bool = False
-    """Set once."""
+    """Whether the journals have a fence. Set once."""
     explicit_lac: bytes = b""
-    """The newest one; empty: there was no explicit LAC."""
+    """The newest packet; empty: there is none."""
 
 
 def run(configuration: Configuration, named: Sequence[str], as_json: bool) -> int:
@@ -138,7 +138,7 @@ def run(configuration: Configuration, named: Sequence[str], as_json: bool) -> in
 
 
 def _wanted(named: Sequence[str]) -> frozenset[int] | str | None:
-    """Return the named ledgers, ALL, or None for the ledgers that lost something."""
+    """Return the named ledgers, ALL, or None: the ledgers that have lost something."""
     if not named:
         return None
     if list(named) == [ALL]:
@@ -171,13 +171,13 @@ class Rebuild:
         self._known: dict[int, _Known] = {}
         """What the journals say, by ledger."""
         self._held: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
-        """Positions that were found and are not in the index yet, by ledger."""
+        """Positions that were found and are not written to the index yet, by ledger."""
         self._positions_held = 0
-        """How many these are; at most _POSITIONS_HELD_MAX and one log's."""
+        """How many positions `_held` has; at most _POSITIONS_HELD_MAX plus those of one log."""
         check_written_by(files, ledgers, storage_class)
 
     def run(self, wanted: frozenset[int] | str | None) -> RebuildReport:
-        """Rebuild the index of the named ledgers, of ALL, or for None of the ledgers that lost something.
+        """Rebuild the index of the named ledgers, of ALL, or (None) of the ledgers that have lost something.
 
         Raises:
             ConfigurationError: the directories belong to another storage class.
@@ -244,7 +244,7 @@ class Rebuild:
             reader.close()
 
     def _begin_doubt(self, chosen: frozenset[int] | None) -> None:
-        """Record durably that these ledgers may miss entries, before the index loses any other sign of it."""
+        """Record durably that these ledgers may lack entries, before the index loses any other sign of it."""
         if chosen is None:
             self._report.everything = True
             DirtyMarker(self._files, self._ledgers).set(journal_is_complete=False)
@@ -325,7 +325,7 @@ class Rebuild:
     def _write(self, builder: IndexBuilder) -> None:
         for ledger_id, pieces in self._held.items():
             entry_ids, positions = (np.concatenate(column) for column in zip(*pieces))
-            # If an entry occurs several times in the log, the last one counts.
+            # If an entry occurs several times in the log, its last position counts.
             order = np.lexsort((positions, entry_ids))
             entry_ids, positions = entry_ids[order], positions[order]
             is_last = np.append(np.diff(entry_ids) > 0, True)

@@ -1,6 +1,6 @@
-"""Repair from the command line: arguments -> configuration -> one command, which runs to its end or until a signal.
+"""Repair from the command line: reads arguments and configuration, and runs one command to its end or until a signal.
 
-Exit code 0; 1 when something failed, was interrupted or, in a check, is missing; 2 for wrong usage or configuration.
+Exit code 0; 1 if something failed, was interrupted or, in a check, is missing; 2 for wrong usage or configuration.
 Progress goes to stderr; the last line there names the error.
 """
 
@@ -61,7 +61,7 @@ logger = logging.getLogger(__name__)
 PROGRAM = "bkspark cluster"
 
 NICENESS = 10
-"""Niceness of the process that repairs: bookies and clients on the same machine have priority."""
+"""The niceness of a process that repairs, because bookies and clients on the same machine have priority."""
 
 
 def main(argv: Sequence[str], signals: ShutdownSignals) -> int:
@@ -126,7 +126,7 @@ async def _autorecovery(arguments: argparse.Namespace, configuration: Configurat
         _tell(arguments, facts, f"autorecovery of {configuration.metadata_uri} runs (pid {os.getpid()})")
         manager.ready("repairing")
         await stopping.wait()
-        why = "a signal asked for it"
+        why = "a signal requested it"
         manager.stopping(why)
         logger.info("autorecovery stops: %s", why, extra={"event": "stop", "attributes": {"reason": why}})
     finally:
@@ -138,7 +138,7 @@ async def _autorecovery(arguments: argparse.Namespace, configuration: Configurat
 
 
 async def _at_once() -> None:
-    """Prepare a scrape: there is nothing to prepare."""
+    """Prepare a scrape: nothing needs to be prepared."""
 
 
 async def _once(
@@ -147,7 +147,7 @@ async def _once(
     configuration: Configuration,
     signals: ShutdownSignals,
 ) -> int:
-    """Carry out an operator's command; a signal ends it in order, so that locks are released at once."""
+    """Carry out an operator's command. A signal ends it in order, so locks are released at once."""
     _take_signals(signals)
     net = NetOptions(tls=configuration.auto_recovery.tls, sasl=configuration.auto_recovery.sasl)
     async with Cluster(str(configuration.metadata_uri), net=net, zookeeper=configuration.zookeeper) as cluster:
@@ -159,7 +159,7 @@ async def _once(
 
 def _take_signals(signals: ShutdownSignals) -> None:
     for number in SIGNALS:
-        # The loop's own way wakes it, whichever thread takes the signal.
+        # The loop's own handler wakes the loop, whichever thread gets the signal.
         asyncio.get_running_loop().add_signal_handler(number, signals.request)
 
 
@@ -175,7 +175,7 @@ async def _check(cluster: RepairedCluster, arguments: argparse.Namespace, config
         "ok": result.ok,
     }
     missing = f"{result.underreplicated} of {result.ledgers} ledgers lack {result.missing_copies} copies; "
-    lost = f"{result.missing_entries} entries have no copy at all; {result.unreadable} ledgers cannot be looked at"
+    lost = f"{result.missing_entries} entries have no copy at all; {result.unreadable} ledgers cannot be checked"
     _tell(arguments, facts, f"{result.ledgers} ledgers, nothing is missing" if result.ok else missing + lost)
     return 0 if result.ok else 1
 
@@ -190,7 +190,7 @@ async def _decommission(cluster: RepairedCluster, arguments: argparse.Namespace,
 
 
 async def _repair(cluster: RepairedCluster, arguments: argparse.Namespace, configuration: Configuration) -> int:
-    await cluster.context.ledgers.read(arguments.ledger)  # what does not exist is not repaired, and leaves no record
+    await cluster.context.ledgers.read(arguments.ledger)  # a ledger that does not exist must not leave a record
     await commanded(cluster, f"repair ledger {arguments.ledger}", ledger_id=arguments.ledger)
     found = await repair_ledger(cluster, arguments.ledger, configuration.auto_recovery)
     facts = {"ledger": arguments.ledger, "missing_copies": found.copies, "bookies": list(found.bookies)}

@@ -1,7 +1,7 @@
 """Reports the state of the process to the service manager that started it: systemd's notify protocol, sd_notify(3).
 
-A unit of `Type=notify` sets NOTIFY_SOCKET to a datagram socket: a path, or a name of the abstract namespace after `@`.
-Each message is lines of NAME=VALUE. Without the variable nothing is sent.
+A unit of `Type=notify` sets NOTIFY_SOCKET to a datagram socket: a path, or `@` and a name of the abstract namespace.
+Each message consists of lines NAME=VALUE. Without the variable nothing is sent.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ _VARIABLE = "NOTIFY_SOCKET"
 
 
 class ServiceManager:
-    """What the process is doing, for the service manager. A message that cannot be sent is logged once."""
+    """Reports what the process does to the service manager. If a message cannot be sent, this is logged once."""
 
     def __init__(self) -> None:
         self._address = os.environ.get(_VARIABLE, "")
         self._has_failed = False
-        """Whether a message could not be sent; logged once. Set once."""
+        """Whether a message could not be sent, which was logged. Set once."""
 
     def starting(self, doing: str) -> None:
-        """It is starting, and what it does now."""
+        """Report that the process is starting, and what it does now."""
         self._send(f"STATUS={doing}")
 
     def ready(self, doing: str) -> None:
-        """It serves, for the first time or again after `reloading`."""
+        """Report that it serves, for the first time or again after `reloading`."""
         self._send(f"READY=1\nSTATUS={doing}")
 
     def reloading(self) -> None:
-        """It reads its configuration again; `ready` follows."""
-        # systemd takes the time to tell this reload from an earlier one (Type=notify-reload).
+        """Report that it reads its configuration again; `ready` follows."""
+        # systemd uses the time to distinguish this reload from an earlier one (Type=notify-reload).
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self, why: str) -> None:
-        """It has begun to stop."""
+        """Report that it has begun to stop."""
         self._send(f"STOPPING=1\nSTATUS={why}")
 
     def _send(self, message: str) -> None:
@@ -48,7 +48,7 @@ class ServiceManager:
         path = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         try:
             with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)) as sender:
-                # A manager that does not read must not stop the event loop.
+                # A manager that does not read must not block the event loop.
                 sender.setblocking(False)
                 sender.sendto(message.encode(), path)
         except (OSError, ValueError) as error:

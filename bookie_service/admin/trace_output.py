@@ -1,7 +1,7 @@
-"""Where the spans of a bookie go (`tracingEnabled`): to OpenTelemetry's exporters, by its standard variables.
+"""Where the spans of a bookie go (`tracingEnabled`): to OpenTelemetry's exporters, according to its standard variables.
 
-`OTEL_TRACES_EXPORTER` names the exporters, `otlp` if it is not set; each comes in a package of its own. A program that
-has set a tracer provider already, such as `opentelemetry-instrument`, keeps it.
+`OTEL_TRACES_EXPORTER` names the exporters; the default is `otlp`. Each comes in a package of its own. If a program such
+as `opentelemetry-instrument` has already set a tracer provider, it stays.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PACKAGES = {
 
 
 def exporter_names() -> list[str]:
-    """Return the exporters that the environment names, as their packages do."""
+    """Return the exporters that the environment names, by the names of their packages."""
     protocol = next((os.environ[name] for name in _PROTOCOL_VARIABLES if os.environ.get(name)), "http/protobuf")
     otlp = "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
     names = (name.strip() for name in (os.environ.get(_EXPORTER_VARIABLE) or "otlp").split(","))
@@ -48,7 +48,7 @@ def check() -> None:
 
 
 def start(bookie_id: str) -> Callable[[], None]:
-    """Make spans from now on; return what sends the last ones and stops. Call `check` before."""
+    """Make spans from now on; return a function that sends the last ones and stops. `check` must be called before."""
     from opentelemetry import trace
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider

@@ -1,12 +1,12 @@
 """Checks which bookie the directories belong to, by cookies and locks, before anything is opened (B10, B11).
 
 The cookie (`bkspark.metadata.cookies`) names the bookie, its directories and its cluster. It is in the file `VERSION`
-of every directory and in the metadata store. A bookie starts only when all of them agree; a bookie that lost data must
-never answer as if it had held none.
+of every directory, and in the metadata store. A bookie starts only if all of them agree, because a bookie that lost
+data must never answer as if it had never had it.
 
 A first boot stamps the directories, writes the first marks to the ledger directories, and then writes the metadata
-cookie. A crash in between leaves stamps that agree, no metadata cookie, and no journal file (which is created later):
-only in this state the next start completes the first boot. The other order would leave a metadata cookie and empty
+cookie. A crash in between leaves stamps that agree, no metadata cookie, and no journal file (which is created later).
+Only in this state the next start completes the first boot. The other order would leave a metadata cookie and empty
 directories, which is also how a wiped disk looks. So if the metadata know the bookie and a ledger directory has no
 marks, the directory was emptied.
 """
@@ -41,28 +41,28 @@ class StartDecision(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class DirectoryState:
-    """What one configured directory holds."""
+    """The contents of one configured directory."""
 
     cookie: Cookie | None
     has_data: bool
     has_marks: bool = True
-    """False for a ledger directory without the mark of every journal."""
+    """False: a ledger directory without the mark of every journal."""
     foreign: str | None = None
-    """A file in this directory that Apache's bookie wrote and this one cannot read."""
+    """A file in this directory that Apache's bookie wrote and this bookie cannot read, or None."""
     place: str | None = None
-    """The path that this directory had when it was stamped; None: a crash came before that was written."""
+    """The path of this directory when it was stamped; None: a crash came before the path was written."""
 
 
 def check_cookie(expected: Cookie, stored: Cookie | None, found: Mapping[str, DirectoryState]) -> StartDecision:
     """Decide whether a bookie may use its directories.
 
     Args:
-        expected: the cookie that the configuration makes.
-        stored: the cookie in the metadata store.
+        expected: the cookie that follows from the configuration.
+        stored: the cookie in the metadata store; None: there is none.
         found: the state of every configured directory, by path.
 
     Raises:
-        ConfigurationError: it must not start; the message says in one line what differs and what to do.
+        ConfigurationError: the bookie must not start. The message says in one line what differs and what to do.
     """
     for path, state in found.items():
         if state.cookie is not None and state.cookie != expected:
@@ -75,7 +75,7 @@ def check_cookie(expected: Cookie, stored: Cookie | None, found: Mapping[str, Di
                 f"directory {path} holds a bookie's files but no cookie {layout.COOKIE_NAME}: restore it, {_NEW_ID}"
             )
     for path, state in found.items():
-        # This comes before the checks that advise on lost contents: nothing is lost here.
+        # Before the checks that advise on lost contents, because nothing is lost here.
         if state.foreign is not None:
             raise ConfigurationError(
                 f"directory {path} is an Apache bookie's: this bookie cannot read its {state.foreign}. Start that "
@@ -120,17 +120,17 @@ class Identity:
         self._journals = tuple(journals)
         self._ledgers = tuple(ledgers)
         self._locks: dict[str, DirectoryLock] = {}
-        """Locks on directories, until `release`."""
+        """Locks on directories, by path. Filled by `establish`, emptied by `release`."""
 
     async def establish(self, registry: BookieRegistry, bookie_id: str) -> None:
         """Lock and check all directories; on a first boot, stamp them.
 
         Raises:
-            ConfigurationError: they belong to another bookie, are incomplete, or in use; nothing was changed.
+            ConfigurationError: they belong to another bookie, are incomplete, or are in use. Nothing was changed.
             MetadataError: the metadata store failed.
         """
         expected = Cookie(bookie_id, self._journals, self._ledgers, await registry.instance_id())
-        # A journal and a ledger directory may be the same.
+        # A journal directory and a ledger directory may be the same.
         directories = tuple(dict.fromkeys(self._journals + self._ledgers))
         for directory in directories:
             if self._files.exists(directory):

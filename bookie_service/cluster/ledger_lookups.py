@@ -1,7 +1,8 @@
-"""Looks ledgers up in the metadata store for authorization: a few at once, each once for all that ask together.
+"""Looks ledgers up in the metadata store for authorization. A few look-ups run at once, and requests share them.
 
-An answer that a ledger does not exist is certain for requests that came before the look-up began: the server is made to
-catch up first. Those that ask while a look-up runs share its answer if the ledger exists; else another one follows.
+The answer that a ledger does not exist is certain for requests that came before the look-up began, because the server
+is made to catch up first. Requests that come while a look-up runs share its answer if the ledger exists. Otherwise
+another look-up follows.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 LOOKUPS_AT_ONCE = 64
 LOOKUP_S_MAX = 4.0
-"""Less than the time-outs of clients, so that they get an answer: EIO."""
+"""Less than the time-outs of clients, so that they get an answer, EIO."""
 
 _DEFECT = "this is a defect of the bookie"
 
@@ -32,7 +33,7 @@ class LedgerFactsView(Protocol):
     """The query to the metadata store."""
 
     async def facts(self, ledger_id: int) -> LedgerFacts | None:
-        """Return what rules may ask about a ledger; None: it does not exist, for certain. Raises BookKeeperError."""
+        """Return the facts of a ledger; None: it certainly does not exist. Raises BookKeeperError."""
 
 
 class LedgerLookups:
@@ -42,9 +43,9 @@ class LedgerLookups:
         self._view = view
         self._seconds_max = seconds_max
         self._waiting: dict[int, list[OnFound]] = {}
-        """Those that wait for look-ups that have not begun, in the order in which these begin."""
+        """Callbacks for look-ups that have not begun, by ledger."""
         self._running: dict[int, list[OnFound]] = {}
-        """Those that asked since a look-up that runs began."""
+        """Callbacks that came after the look-up of their ledger had begun, by ledger."""
         self._queue: deque[int] = deque()
         """Ledgers to look up, in order of arrival."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -62,7 +63,7 @@ class LedgerLookups:
         self._begin()
 
     def close(self) -> None:
-        """Look nothing up any more; no call follows."""
+        """Begin no more look-ups. No callback is called any more."""
         self._queue.clear()
         for task in self._tasks:
             task.cancel()
@@ -85,7 +86,7 @@ class LedgerLookups:
             try:
                 on_found(found)
             except Exception:
-                # The others are answered nevertheless.
+                # The other callbacks are called nevertheless.
                 logger.exception("a request that waited for a look-up of ledger %d failed: %s", ledger_id, _DEFECT)
         self._begin()
 

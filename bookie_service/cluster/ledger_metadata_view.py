@@ -1,6 +1,6 @@
-"""What the metadata store says about ledgers: answers the two questions of `gc_policy`, and never guesses.
+"""What the metadata store says about ledgers. It answers the two questions of `gc_policy`, and never guesses.
 
-Any failure raises. An instance id that changed means that the metadata are another cluster's, or are being restored.
+Any failure raises. A changed instance id means that the metadata belong to another cluster, or are being restored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _READS_AT_ONCE = 64
 
 
 class LedgerMetadataView:
-    """Queries ledger metadata on behalf of one bookie."""
+    """Queries ledger metadata for one bookie."""
 
     def __init__(self, tree: Tree, uri: MetadataUri, bookie_id: str) -> None:
         self._tree = tree
@@ -35,10 +35,10 @@ class LedgerMetadataView:
         self._registry = BookieRegistry(tree, uri)
         self._underreplicated = UnderreplicationStore(tree, uri)
         self._is_list_prepared = False
-        """Whether the nodes that listing needs exist. Set once."""
+        """Whether the nodes that `report` needs exist. Set once."""
         self._bookie_id = bookie_id
         self._instance_id: str | None = None
-        """The cluster's instance id when this bookie started. Set once."""
+        """The cluster's instance id when this bookie started. Set once, by `open`."""
 
     async def open(self) -> None:
         """Remember which cluster this is. Raises MetadataError."""
@@ -49,7 +49,7 @@ class LedgerMetadataView:
         await self._tree.catch_up()
 
     async def listed(self) -> AsyncIterator[np.ndarray]:
-        """Yield the ids of all ledgers, ascending, in int64 arrays of 10,000 or fewer.
+        """Yield the ids of all ledgers, ascending, in int64 arrays of at most 10,000.
 
         Raises:
             MetadataError: the listing could not be finished.
@@ -63,7 +63,7 @@ class LedgerMetadataView:
         """Return all ledgers that have this bookie in any ensemble.
 
         Raises:
-            BookKeeperError: the store failed, or the stored metadata cannot be read: nothing is known.
+            BookKeeperError: the store failed, or stored metadata cannot be read; nothing is known.
         """
         found = []
         async for page in self.listed():
@@ -85,7 +85,7 @@ class LedgerMetadataView:
         """Return what this bookie must hold of a ledger; nothing if the ledger is deleted.
 
         Raises:
-            BookKeeperError: the store failed: nothing is known.
+            BookKeeperError: the store failed; nothing is known.
         """
         try:
             metadata = (await self._ledgers.read(ledger_id)).metadata
@@ -114,10 +114,10 @@ class LedgerMetadataView:
         )
 
     async def facts(self, ledger_id: int) -> LedgerFacts | None:
-        """Return what authorization rules may ask about a ledger; None: it does not exist, for certain.
+        """Return the facts of a ledger that authorization rules use; None: it certainly does not exist.
 
         Raises:
-            BookKeeperError: the store failed, or the stored metadata cannot be read: nothing is known.
+            BookKeeperError: the store failed, or the stored metadata cannot be read; nothing is known.
         """
         if ledger_id < 0:
             return None
@@ -151,7 +151,7 @@ class LedgerMetadataView:
         """Return whether a direct read says that a ledger does not exist.
 
         Raises:
-            BookKeeperError: the store failed, or the stored metadata cannot be read: nothing is known.
+            BookKeeperError: the store failed, or the stored metadata cannot be read; nothing is known.
         """
         try:
             await self._ledgers.read(ledger_id)
@@ -162,12 +162,12 @@ class LedgerMetadataView:
 
     @contextlib.asynccontextmanager
     async def elsewhere(self, ledger_id: int) -> AsyncIterator[bool]:
-        """Yield whether a ledger is certainly on other bookies only; inside the context no process repairs it.
+        """Yield whether only other bookies certainly hold a ledger. No process repairs it inside the context.
 
         Raises:
-            BookKeeperError: the store failed: nothing is known.
+            BookKeeperError: the store failed; nothing is known.
         """
-        # One read suffices for nearly all ledgers; only candidates for deletion need a lock and a second read.
+        # One read suffices for nearly all ledgers. Only candidates for deletion need a lock and a second read.
         if not await self._is_elsewhere(ledger_id):
             yield False
             return
@@ -183,7 +183,7 @@ class LedgerMetadataView:
             marked = f"{self._root}/{paths.UNDERREPLICATION}/ledgers/{paths.underreplication_path(ledger_id)}"
             yield await self._tree.exists(marked) is None and await self._is_elsewhere(ledger_id)
         finally:
-            # The lock is ephemeral: if it cannot be deleted now, it goes with the session.
+            # The lock is ephemeral: if it cannot be deleted now, it ends with the session.
             with contextlib.suppress(MetadataError):
                 await self._tree.delete(lock)
 
@@ -191,7 +191,7 @@ class LedgerMetadataView:
         try:
             metadata = (await self._ledgers.read(ledger_id)).metadata
         except NoSuchLedger:
-            return False  # deleted: this needs the other proof
+            return False  # it is deleted, which needs the other proof
         ensembles = (fragment.bookies for fragment in metadata.fragments)
         return is_elsewhere(metadata.is_closed, ensembles, self._bookie_id)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class HeldShare:
-    """What one bookie holds of a fragment: entry n is on the `write_quorum` bookies that begin at slot n mod E."""
+    """What one bookie holds of a fragment: entry n is on the `write_quorum` bookies from slot n mod E on."""
 
     first_entry: int
     end_entry: int
@@ -19,13 +19,13 @@ class HeldShare:
     write_quorum: int
 
     def includes(self, entry_ids: np.ndarray) -> np.ndarray:
-        """Return which entries of the fragment are on the bookie, as one bool per entry."""
+        """Return which entries of the fragment are on the bookie, bool each."""
         is_its: np.ndarray = (self.slot - entry_ids) % self.ensemble_size < self.write_quorum
         return is_its
 
     @property
     def count(self) -> int:
-        """Number of entries on the bookie."""
+        """The number of entries on the bookie."""
         size = self.ensemble_size
         cycles, rest = divmod(max(0, self.end_entry - self.first_entry), size)
         in_rest = sum((self.slot - self.first_entry - at) % size < self.write_quorum for at in range(rest))
@@ -34,10 +34,10 @@ class HeldShare:
 
 @dataclass(frozen=True, slots=True)
 class LedgerShare:
-    """What one bookie must hold of a ledger, as far as it is final.
+    """What one bookie must hold of a ledger, as far as it does not change any more.
 
-    parts: one for each fragment that receives no more entries: all fragments of a closed ledger, all but the last of an
-    open one.
+    parts: one for each fragment that receives no more entries: for all fragments of a closed ledger, and for all except
+        the last of an open ledger.
     """
 
     parts: tuple[HeldShare, ...]

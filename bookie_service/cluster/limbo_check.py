@@ -1,11 +1,11 @@
-"""Limbo (`storage.ledgers.limbo`) while the bookie serves: which ledgers enter it, are reported, and may leave it.
+"""Limbo (`storage.ledgers.limbo`) while the bookie serves: ledgers enter it, are reported, and leave it.
 
-At the start all index files are checked: a ledger whose index file is lost goes into limbo now, not at its first use.
-Then, at intervals, each ledger in limbo is compared with its metadata:
+At the start all index files are checked, so a ledger whose index file is lost goes into limbo now, and not at its first
+use. Then, at intervals, each ledger in limbo is compared with its metadata:
 
-* if this bookie lacks entries of fragments that receive no more entries, the ledger goes on the list of
-  under-replicated ledgers, and autorecovery, ours or Apache's, copies the entries to this bookie or to another one;
-* a ledger that is closed and misses nothing leaves limbo, fenced: its fence may have been lost, and a late writer must
+* if this bookie lacks entries of fragments that receive no more entries, the ledger is listed as under-replicated, and
+  autorecovery, ours or Apache's, copies the entries to this bookie or to another one;
+* a closed ledger that lacks nothing leaves limbo, fenced, because its fence may have been lost and a late writer must
   not succeed;
 * a deleted ledger leaves limbo, also fenced.
 
@@ -32,13 +32,13 @@ logger = logging.getLogger(__name__)
 
 _OPEN_FILES_MAX = 16
 _LEDGERS_AT_ONCE = 10_000
-"""Ledgers that leave limbo together: the whole list is written each time."""
+"""How many ledgers leave limbo together, because the whole list is written each time."""
 _LOGGED_MAX = 10
-"""Ledgers that get their own line in the log."""
+"""How many ledgers get a log line of their own."""
 
 
 class LedgerShareView(Protocol):
-    """Queries to the metadata store; every method raises BookKeeperError when the answer is unknown."""
+    """Queries to the metadata store. Each method raises BookKeeperError if the answer is unknown."""
 
     async def share(self, ledger_id: int) -> LedgerShare:
         """Return what this bookie must hold of a ledger."""
@@ -78,11 +78,11 @@ class LimboCheck:
                 count = len(self._store.limbo)
                 logger.warning("it is unknown which ledgers are whole: %d stay in limbo: %s", count, error)
             except Exception:
-                logger.exception("ledgers in limbo cannot be looked at because of an unexpected error")
+                logger.exception("ledgers in limbo cannot be checked because of an unexpected error")
             await asyncio.sleep(self._interval_s)
 
     async def _find_lost(self) -> None:
-        """Put ledgers with a lost or cut index file into limbo."""
+        """Put ledgers whose index file is lost or cut into limbo."""
         try:
             lost = await asyncio.to_thread(self._store.index.all_lost)
             new = [ledger_id for ledger_id in lost if ledger_id not in self._store.limbo]
@@ -122,20 +122,20 @@ class LimboCheck:
                 await asyncio.to_thread(self._store.end_limbo, ended)
             if ended or reported:
                 logger.warning(
-                    "of %d ledgers in limbo %d are whole again or deleted; %d lack entries and are listed as "
-                    "under-replicated",
+                    "%d ledgers in limbo were checked: %d are whole again or deleted; %d lack entries and are listed "
+                    "as under-replicated",
                     len(some),
                     len(ended),
                     reported,
                 )
 
     async def _fenced(self, ledger_ids: Sequence[int]) -> list[int]:
-        """Return those of the ledgers that are durably fenced; they are fenced here."""
+        """Fence ledgers; return those that are durably fenced."""
         is_flush_needed = False
         for ledger_id in ledger_ids:
             ledger = self._store.ledger(ledger_id)
             if ledger is None:
-                # This bookie holds nothing of it and must not; but its writer may not know yet.
+                # This bookie holds nothing of it, and must not; but its writer may not know this yet.
                 ledger = self._store.create_ledger(ledger_id, UNKNOWN_KEY)
             if not ledger.fenced:
                 self._store.fence(ledger)
@@ -155,7 +155,7 @@ class LimboCheck:
 
 
 def holds(index: IndexView, ledger_id: int, share: HeldShare) -> bool:
-    """Return whether an index has a position for every entry of a share; the cost depends on the positions it has.
+    """Return whether an index has a position for every entry of a share. The cost depends on its positions.
 
     Raises:
         StorageDamaged: the index of the ledger cannot be read.

@@ -1,4 +1,4 @@
-"""The addresses of the cluster's bookies, from their registrations: some connections are reserved for them.
+"""The addresses of the cluster's bookies, from their registrations. Some connections are reserved for them.
 
 They are looked up at intervals. If a look-up fails, the last addresses stay in force.
 """
@@ -27,7 +27,7 @@ class ClusterPeers:
         self._task: asyncio.Task[None] | None = None
         """Looks the addresses up; None before `start`."""
         self.addresses: frozenset[str] = frozenset()
-        """The addresses as last looked up. Replaced as a whole."""
+        """The addresses of the last look-up. Replaced as a whole by `refresh`."""
 
     def start(self) -> None:
         self._task = asyncio.ensure_future(self._run())
@@ -47,14 +47,14 @@ class ClusterPeers:
             await asyncio.sleep(self._interval_s)
 
     async def refresh(self) -> None:
-        """Look the addresses up. Raises BookKeeperError, OSError: the last ones stay in force."""
+        """Look the addresses up. Raises BookKeeperError, OSError: the last addresses stay in force."""
         registered = {**await self._registry.read_only(), **await self._registry.writable()}
         hosts = sorted({address.host for address in registered.values() if address is not None})
         self.addresses = frozenset().union(*[await _addresses_of(host) for host in hosts])
 
 
 async def _addresses_of(host: str) -> frozenset[str]:
-    """Return the addresses of a host, or an empty result if its name is unknown."""
+    """Return the addresses of a host; empty: its name is unknown."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except socket.gaierror:

@@ -1,7 +1,7 @@
-"""What operators plan for this bookie, read from the metadata store and followed: maintenance, a drain, quarantine.
+"""Follows what operators plan for this bookie in the metadata store: maintenance, a drain, quarantine.
 
-The plan's node is watched, and looked at every minute as well: a missed change must not last. While the store does not
-answer, the last plan stays in force, except that its end is kept.
+The plan's node is watched, and also read every minute, so that a missed change does not last. While the store does not
+answer, the last plan stays in force, but it ends at its time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _now_ms() -> int:
 
 
 class PlanFollower:
-    """Calls `follow(plan)` for each change, None: there is no plan, or its time is over. For one event loop."""
+    """Calls `follow(plan)` for each change. None: there is no plan, or its time is over. For one event loop."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class PlanFollower:
         self._bookie_id = bookie_id
         self._follow = follow
         self._plan: BookiePlan | None = None
-        """The plan as last followed; None: there is none."""
+        """The plan that was last followed; None: there was none."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        """Follows; None before `start`."""
+        """Follows the plan; None before `start`."""
 
     async def start(self) -> None:
         """Follow the plan as it is now, then its changes, until `stop`."""

@@ -1,11 +1,11 @@
-"""This bookie's place in the list of available bookies, kept as long as the process serves.
+"""This bookie's registration in the metadata store, which is kept as long as the process serves.
 
-The registration goes with the metadata session. A connection lost for a moment keeps the session, and nothing happens
-here. When a session has expired, the bookie registers again as soon as the store answers; until then clients that know
-it go on using it. If another process took the id meanwhile, this process must end.
+The registration ends with the metadata session. If a connection is lost for a moment, the session stays, and nothing
+happens here. After a session has expired, the bookie registers again as soon as the store answers; until then clients
+that know the bookie continue to use it. If another process has taken the id meanwhile, this process must end.
 
 A bookie that becomes read-only, or writable again, first registers at the other path and then removes the old node, as
-Apache's do: clients can find its address at every moment.
+Apache's bookies do: clients can find its address at every moment.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ SETTLE_S = 10.0
 
 
 class Registration:
-    """Registered from `enter` to `leave`. `lost` is done when the id was taken by another process."""
+    """Registered from `enter` until `leave`. `lost` is done when another process has taken the id."""
 
     def __init__(self, registry: BookieRegistry, bookie_id: str, address: BookieAddress, *, read_only: bool) -> None:
         self._registry = registry
         self._bookie_id = bookie_id
         self._address = address
-        """What is registered. Replaced together with `_read_only`."""
+        """The registered address. Replaced together with `_read_only`."""
         self._read_only = read_only
         """Whether the bookie is registered as read-only."""
         self._again: asyncio.Task[None] | None = None
-        """Registers again, until it succeeds; None: it was never necessary."""
+        """Registers again until it succeeds; None: that was never necessary."""
         self._is_due = False
-        """Whether something changed since the last attempt began."""
+        """Whether something has changed since the last attempt began."""
         self.is_registered = False
-        """Whether the store knows the bookie, in its present mode or the other."""
+        """Whether the store knows the bookie, in its current mode or the other one."""
         self.lost: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     async def enter(self) -> None:
-        """Register, replacing an earlier process of this bookie: the directories are locked, so that process is dead.
+        """Register in place of an earlier process of this bookie: the directories are locked, so that process is dead.
 
         Raises:
             MetadataError: the store failed.
@@ -52,7 +52,7 @@ class Registration:
         self._registry.on_session_expired(self._on_session_expired)
 
     def change(self, *, read_only: bool, reason: str = "") -> None:
-        """Register as read-only, with the reason for it, or as writable, as soon as the store takes it."""
+        """Register as read-only with a reason, or as writable, as soon as the store accepts it."""
         address = replace(self._address, properties={**self._address.properties, REASON: reason})
         if not reason:
             del address.properties[REASON]
@@ -61,17 +61,17 @@ class Registration:
             self._register_soon()
 
     async def settled(self) -> None:
-        """Return when the store knows the bookie's present mode, or after `SETTLE_S`."""
+        """Return when the store knows the bookie's current mode, or after `SETTLE_S`."""
         if self._again is not None and not self._again.done():
             await asyncio.wait([self._again], timeout=SETTLE_S)
 
     async def leave(self) -> None:
-        """Remove the registration, if the store can be reached; it goes with the session in any case."""
+        """Remove the registration if the store can be reached. It ends with the session in any case."""
         if self._again is not None:
             self._again.cancel()
             await asyncio.wait([self._again])
         try:
-            # Both paths: a change from one to the other may have been interrupted.
+            # Both paths, because a change from one to the other may have been interrupted.
             for read_only in (False, True):
                 await self._registry.unregister(self._bookie_id, read_only=read_only)
         except MetadataError as error:

@@ -28,7 +28,7 @@ class AddBatch:
     flags: RECOVERY_ADD and HIGH_PRIORITY of each add.
     item_starts, sizes: where the items begin, and their sizes in bytes: the length word, then the entry.
     key_starts: where the master keys begin.
-    is_deferred: they are answered before they are durable. `bypasses_journal`: with that, they are not journaled.
+    is_deferred: the adds are answered before they are durable. bypasses_journal: moreover, they are not journaled.
     """
 
     ledger_ids: np.ndarray
@@ -70,11 +70,11 @@ class AddBatch:
         return int.from_bytes(octets[at : at + 8].tobytes(), "big", signed=True)
 
     def newest(self, octets: np.ndarray, ledger_id: int) -> tuple[int, np.ndarray, int]:
-        """Return (ledger id, entry ids, LAC in the newest entry): all adds are of one ledger."""
+        """Return (ledger id, entry ids, LAC in the newest entry). All adds must be of this ledger."""
         return ledger_id, self.entry_ids, self.lac_of(octets, -1)
 
     def lacs_are_right(self, octets: np.ndarray) -> bool | np.ndarray:
-        """Say whether all adds carry a LAC that they can have (`bkspark.wire.lac`), or which do (bool per add).
+        """Return whether the LACs of the adds are possible ones (`bkspark.wire.lac`): one bool for all, or one per add.
 
         An entry that ends before its LAC carries no LAC.
         """
@@ -108,9 +108,10 @@ class AddBatch:
         return octets[at : at + MASTER_KEY_BYTES].tobytes()
 
     def keys_match(self, octets: np.ndarray, key: bytes) -> bool | np.ndarray:
-        """Say whether all adds carry a master key, or which do (bool per add)."""
+        """Return whether the adds carry a master key: one bool for all, or one per add."""
         keys = gather_octets(octets, self.key_starts, MASTER_KEY_BYTES)
-        # Not `==` and `all`, which ends at the first difference: the time would say how much of a key is right.
+        # Every byte is compared. `==` with `all` ends at the first difference, and its time would reveal how much of a
+        # key is right.
         differences = keys ^ np.frombuffer(key, np.uint8)
         if not np.bitwise_or.reduce(differences, axis=None):
             return True

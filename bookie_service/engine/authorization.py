@@ -1,13 +1,13 @@
-"""Which requests of a connection are served: the rules, applied to what the metadata say of ledgers. No clock, no file.
+"""Decides which requests of a connection are served: the rules, applied to the metadata of ledgers. No clock, no file.
 
-Each connection has its `ConnectionRights`. They judge requests after they are decoded and before anything else sees
-them, so a refused request touches no storage. They remember the rights of its principal by ledger: the steady cost of
-an allowed request is a look into a dict.
+Each connection has its `ConnectionRights`. They judge requests after they are decoded and before any other code sees
+them, so a refused request touches no storage. They remember the principal's rights on each ledger, so an allowed
+request usually costs one look-up in a dict.
 
 A ledger that the bookie meets for the first time is looked up in the metadata store. Meanwhile the connection waits, as
-it does for room; others go on. A ledger that exists is remembered, by the connection and by `Authorization` for all.
-That a ledger does not exist is never remembered: it may be created at any time. It counts only for requests that had
-arrived before the look-up began.
+it does for room; other connections continue. A ledger that exists is remembered, by the connection and by
+`Authorization` for all connections. The answer that a ledger does not exist is not remembered, because the ledger may
+be created at any time. It counts only for requests that had arrived before the look-up began.
 
 New rules, and a new principal of the connection, apply to every request that is judged afterwards, and to long polls
 and lists of entries that wait.
@@ -34,11 +34,11 @@ _LOOK_MORE = 8
 
 @dataclass(frozen=True, slots=True)
 class AuthorizationLimits:
-    """How much is remembered.
+    """How many ledgers are remembered and looked up.
 
     ledgers_max: ledgers that are remembered for all connections.
     connection_ledgers_max: those that one connection remembers.
-    connection_lookups_max: those that one connection has looked up at once.
+    connection_lookups_max: look-ups of one connection that run at the same time.
     """
 
     ledgers_max: int = bounded(65_536, 4, COUNT_MAX)
@@ -66,7 +66,7 @@ class Unfound(enum.Enum):
 
 
 def _are_equal(ledgers: np.ndarray) -> bool:
-    """Return whether all ids are the same one: compared as bytes, which for few is much faster than as an array."""
+    """Return whether all ids are equal. For few ids, comparing bytes is much faster than comparing arrays."""
     return bool(ledgers.tobytes() == ledgers[:1].tobytes() * len(ledgers))
 
 
@@ -80,14 +80,14 @@ class Verdict(enum.Enum):
 
     @property
     def status(self) -> Status:
-        """The answer to a request that is judged now, and cannot wait."""
+        """The status that answers a request which is judged now and cannot wait."""
         if self is Verdict.ALLOWED:
             return Status.EOK
         return Status.EUA if self is Verdict.REFUSED else Status.EIO
 
 
 ALLOWED = Verdict.ALLOWED
-"""Members of an enum are looked up slowly."""
+"""A constant of the module, because looking up a member of an enum is slow."""
 Found = LedgerFacts | Unfound
 LookUp = Callable[[int, Callable[[Found], None]], None]
 """Looks a ledger up and calls back with the result, in a later call. The look-up begins after the call."""
@@ -110,7 +110,7 @@ class RightsClient(Hashable, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RefusedRequests:
-    """Requests of one step that were refused: whose, which rights they need, of which ledger (None: of none), why."""
+    """Refused requests of one step. `needed`: the rights that they need; `ledger_id`: None: they name no ledger."""
 
     principal: Principal
     address: str
@@ -124,7 +124,7 @@ NO_RULE = "no rule allows it"
 
 
 class Authorization:
-    """The rules in force, and what is known of ledgers. For one event loop."""
+    """The rules in force, and the ledgers that are known. For one event loop."""
 
     def __init__(
         self,
@@ -157,11 +157,11 @@ class Authorization:
         return found
 
     def forget(self, client: RightsClient) -> None:
-        """Forget a connection that is gone."""
+        """Forget a connection that is closed."""
         self._connections.pop(client, None)
 
     def may(self, principal: Principal, address: str, needed: int) -> bool:
-        """Return whether a principal has rights on every ledger, or on the bookie; report a refusal."""
+        """Return whether a principal has these rights on every ledger, or on the bookie itself; report a refusal."""
         if not needed & ~self.rules.of(principal).everywhere:
             return True
         self.on_refused(RefusedRequests(principal, address, needed, None, 1, NO_RULE))
@@ -173,13 +173,13 @@ class Authorization:
         return Status.EUA if rights is None else rights.status_of(ledger_id)
 
     def expected_key(self, client: Hashable, ledger_id: int) -> bytes | None:
-        """Return the master key of a ledger according to its metadata; None: they do not say."""
+        """Return the master key of a ledger according to its metadata; None: the ledger, or its key, is not known."""
         rights = self._connections.get(client)
         facts = None if rights is None else rights.facts(ledger_id)
         return None if facts is None else facts.master_key
 
     def facts(self, ledger_id: int) -> LedgerFacts | None:
-        """Return what is known of a ledger."""
+        """Return the facts of a ledger from its metadata; None: it is not known."""
         return self._facts.get(ledger_id)
 
     def forget_ledger(self, ledger_id: int) -> None:
@@ -216,21 +216,21 @@ class ConnectionRights:
         self._authorization = authorization
         self._client = client
         self._rules = authorization.rules
-        """The rules that the rights below are by. Replaced by `_refresh`, with `_principal`, `_mine` and `_unknown`."""
+        """The rules of the rights below. Changed by `_refresh`, together with `_principal`, `_mine` and `_unknown`."""
         self._principal = client.principal
-        """The principal that they are of."""
+        """The principal of the rights below."""
         self._mine = self._rules.of(self._principal)
-        """The rights of this principal."""
+        """All rights of this principal under these rules."""
         self._unknown = self._mine.everywhere & READ
-        """The rights on a ledger that was not looked up: what does not exist cannot be read."""
+        """The rights on a ledger that was not looked up. READ suffices: an absent ledger has nothing to read."""
         self._rights: dict[int, int] = {}
-        """The principal's rights on ledgers that exist, by these rules."""
+        """The principal's rights on ledgers that exist. Emptied by `_refresh`; filled by `_remember`."""
         self._facts: dict[int, LedgerFacts] = {}
-        """The ledgers that the connection was allowed to use, or tried to."""
+        """Ledgers that requests of this connection named. Filled by `_remember`."""
         self._unfound: dict[int, Unfound] = {}
-        """Answers for requests that have arrived."""
+        """Ledgers whose look-up found nothing. It counts only for requests that had come: see `begin_requests`."""
         self._looked_up: set[int] = set()
-        """Ledgers whose look-up is not answered."""
+        """Ledgers whose look-up is not answered yet."""
 
     def begin_requests(self) -> None:
         """Forget which ledgers were not found: new requests have arrived, and ledgers may have been created."""
@@ -249,7 +249,7 @@ class ConnectionRights:
         WAIT: look-ups were begun, and the client is resumed when they are answered.
 
         Args:
-            ledgers: the ledger of all requests, or the ledger of each; None: none.
+            ledgers: the ledger of all requests, or the ledger of each; None: they name no ledger.
         """
         first = ledgers.item(0) if isinstance(ledgers, np.ndarray) else ledgers
         is_alike = not isinstance(ledgers, np.ndarray) or count == 1 or _are_equal(ledgers)
@@ -276,7 +276,7 @@ class ConnectionRights:
         return verdict.status
 
     def facts(self, ledger_id: int) -> LedgerFacts | None:
-        """Return what is known of a ledger."""
+        """Return the facts of a ledger, as `Authorization.facts`."""
         return self._facts.get(ledger_id) or self._authorization.facts(ledger_id)
 
     def forget(self, ledger_id: int) -> None:

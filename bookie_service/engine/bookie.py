@@ -1,14 +1,14 @@
 """The bookie: rules, journal and store on one event loop. A response is sent only after what it confirms is durable.
 
-Requests come as runs of one connection's receive buffer, replies go as buffers. For a run of adds:
+Requests come as runs from one connection's receive buffer; replies leave as buffers. A run of adds takes three steps:
 
 1. `rules` decide once for each ledger of the run, for all its adds together;
 2. accepted adds are copied, as items, into the active half of the write cache, and that same memory is submitted to
-   the journal: one record for the run, before it the key of a ledger seen for the first time;
-3. the encoded replies wait until the journal thread reports that record durable.
+   the journal: one record for the run, preceded by the key of a ledger that is new here;
+3. the encoded replies wait until the journal thread reports that the record is durable.
 
-Fencing reads wait for the fence in the same way, whatever their answer (X2). If the write cache is full, a run adds
-what fits; the connection stops reading and is resumed when a checkpoint has emptied a half.
+A read that fences waits for the fence in the same way, whatever its answer (X2). If the write cache is full, a run adds
+what fits; the connection stops reading, and resumes when a checkpoint has emptied a half.
 
 Invariants: a reply is sent only from `on_durable`, or when it promises nothing new. All methods run on the event loop.
 """
@@ -58,7 +58,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _WaitingReply:
-    """Replies that are sent once a record is durable: to adds, or to a read that fences."""
+    """Replies that are sent once record `sequence` is durable: `parts`, with the replies to `adds` adds, or a `read`.
+
+    received_ns, given_ns: when the requests were received, and when the record was given to the journal.
+    """
 
     sequence: int
     client: ReadClient
@@ -67,7 +70,6 @@ class _WaitingReply:
     read: Reading | None = None
     received_ns: int = 0
     given_ns: int = 0
-    """When the requests were received, and when the record was given to the journal."""
 
 
 class Bookie:
@@ -85,15 +87,15 @@ class Bookie:
         times: RequestTimes | None = None,
         authorization: Authorization | None = None,
     ) -> None:
-        """`authorization`: with it the first key of a ledger must be that of its metadata."""
+        """`authorization`: if given, the first key of a ledger must be the one in its metadata."""
         self._store = store
         self._authorization = authorization
         self.times = times or RequestTimes()
         """Records how long requests take."""
         self._journal_times = [self.times.add_journal() for _ in journals]
-        """Times of the groups of each journal."""
+        """Times of the group commits of each journal."""
         self.added_bytes = 0
-        """Bytes of entries that were taken since the start."""
+        """Bytes of entries that were accepted since the start."""
         self._turns = turns
         self._disks = disks
         self._journals = journals
@@ -106,19 +108,20 @@ class Bookie:
         self._deferrals = Deferrals(len(journals))
         self._forces = Forces(self._deferrals, options.forces_max)
         self._durable = [0] * len(journals)
+        """The highest sequence of each journal that is durable. It never decreases."""
         self._adds_in_flight = 0
-        """Adds that are accepted and not answered."""
+        """Adds that wait for their journal record. Raised when a record is submitted, lowered when replies are sent."""
         self._new_ledgers = NewLedgers(options.new_ledgers_per_s, options.new_ledgers_burst, turns.clock)
         self._unlooked_bytes = self._room_bytes = 0
-        """Bytes that were added since the disks were looked at, and how many may be. Reset by `look_at_disks`."""
-        # Without any of these, a lone add is handled like a run.
+        """Bytes added since the disks were checked, and how many may be added until then. Reset by `look_at_disks`."""
+        # If one of these does not hold, a single add is handled as a run.
         self._takes_single_adds = len(journals) == 1 and options.journals_entries and not options.adds_in_flight_max
         self._last_adder: BookieClient | None = None
-        """The client of the last adds; None: it is not known, or adds of several clients were mixed."""
+        """The client of the last add, if it came alone; None: unknown, or the adds came in runs."""
         self._single_adds = 0
-        """How many adds of `_last_adder` came one by one, without another client's between them."""
+        """How many consecutive adds came alone from `_last_adder`."""
         self._blocked: dict[BookieClient, None] = {}
-        """Clients that wait for room, in order."""
+        """Clients that wait for room, in order of their requests. Emptied by `_resume_blocked`."""
         view = View(store, disks.known_space, options.reads)
         self.view = view
         self.reads = Reads(view, threads.fetch, turns, self._resume_blocked, self.times)
@@ -135,7 +138,7 @@ class Bookie:
     def add(self, client: BookieClient, octets: np.ndarray, run: AddBatch) -> int:
         """Take adds of a receive buffer; return how many were taken, the first ones.
 
-        Fewer than all: there is no room now; call again, and after 0 wait for `client.resume`. The frames of the adds
+        Fewer than all: there is no room now. Call again; if 0 were taken, wait for `client.resume`. The frames of the
         taken are overwritten before their entries.
         """
         self._last_adder = None
@@ -161,7 +164,7 @@ class Bookie:
         return count
 
     def takes_single(self, add: SingleAdd) -> bool:
-        """Whether there is room for an add that came alone, its ledger is known, and nothing bars it."""
+        """Return whether an add that came alone can be taken: its ledger is known, it has room, and no rule bars it."""
         return self._ledger_of(add) is not None
 
     def add_single(self, client: BookieClient, octets: np.ndarray, add: SingleAdd, *, is_alone: bool = True) -> bool:
@@ -182,8 +185,8 @@ class Bookie:
         elif client is not self._last_adder:
             self._last_adder, self._single_adds = client, 0
         self._single_adds += is_alone
-        # If one client adds alone, no other client would share the sync: it is done at once.
-        # Apache's recovery reads the next entry while it adds this one: the read would wait for the sync.
+        # If one client adds alone, no other client would share the sync, so it is done at once. An exception is a
+        # recovery by Apache's client: it reads the next entry while it adds this one, and the read would wait.
         is_serial = self._single_adds > self._options.serial_writer_after and not add.is_recovery
         times = self.times
         received_ns, given_ns = times.received_ns, times.clock_ns()
@@ -207,7 +210,7 @@ class Bookie:
         return True
 
     def _ledger_of(self, add: SingleAdd) -> Ledger | None:
-        """Return the ledger of an add that nothing bars, and that has room; `rules.add_statuses` has the rules."""
+        """Return the ledger of an add that is allowed and has room, else None; `rules.add_statuses` has the rules."""
         limbo = self._store.limbo
         if not self._takes_single_adds or self._disks.is_read_only:
             return None
@@ -263,7 +266,7 @@ class Bookie:
             records.append(Record(RecordKind.ENTRIES, len(run), (body,), len(body)))
             self._adds_in_flight += len(asked)
             is_deferred = taken is not None and not new_keys
-            # As `add_single`: a recovery's next read does not wait for the sync.
+            # As in `add_single`: the next read of a recovery must not wait for the sync.
             is_recovery = bool(run.flags.item(0) & RECOVERY_ADD)
             sequence = self._journals[index].submit(records, deferred=is_deferred, on_thread=is_recovery)
             waiting = self._deferred if is_deferred else self._waiting
@@ -291,7 +294,7 @@ class Bookie:
         ledgers: dict[int, Ledger],
         new_keys: list[tuple[int, bytes]],
     ) -> int | np.ndarray:
-        """Return the statuses of one ledger's adds, or one for all; note the ledger, and its key if it is new."""
+        """Return the statuses of one ledger's adds, or one for all; fill `ledgers`, and `new_keys` if it is new."""
         try:
             ledger = self._store.ledger(ledger_id)
         except (StorageDamaged, OSError) as error:
@@ -324,14 +327,14 @@ class Bookie:
     # ---- reads ----
 
     def resume_later(self, client: BookieClient) -> None:
-        """Call `client.resume` when there is room again: too many reads are in flight now."""
+        """Call `client.resume` when there is room again, because too many reads are in flight now."""
         self._blocked[client] = None
 
     def fence_and_read(self, client: BookieClient, ledger_id: int, master_key: bytes, reading: Reading) -> int | None:
-        """Fence a ledger, which is created if unknown; read and answer once the fence is durable.
+        """Fence a ledger, and read and answer once the fence is durable. An unknown ledger is created.
 
         Returns:
-            None; 0: nothing was done, as there is no room for an unknown ledger: wait for `client.resume`.
+            None; 0 if nothing was done because there is no room for an unknown ledger: wait for `client.resume`.
         """
         fence = self._fence(client, ledger_id, master_key)
         if fence is None:
@@ -344,10 +347,10 @@ class Bookie:
         return None
 
     def _room_for_ledger(self, client: BookieClient) -> Status | None:
-        """Return EOK if an unknown ledger may begin; None: it must wait until a flush makes room in the write cache.
+        """Return EOK if an unknown ledger may be created; None: it waits until a flush makes room in the write cache.
 
-        Ledgers without entries take no other room there, and without a limit any number could be created between two
-        flushes.
+        A ledger without entries takes no room there. Without this limit, a client could create any number of ledgers
+        between two flushes.
         """
         if self._store.active.room > 0 or (self.checkpoint(advances_checkpoint=False) and self._store.active.room > 0):
             return Status.EOK if self._new_ledgers.take(client) else Status.ETOOMANYREQUESTS
@@ -362,13 +365,13 @@ class Bookie:
             self._waiting[fence.journal_index].append(reply)
 
     def _key_of(self, client: BookieClient, ledger_id: int, ledger: Ledger | None) -> bytes | None:
-        """Return the master key that requests must carry; None: the first key that comes is believed."""
+        """Return the master key that requests must carry; None: the first key that comes is accepted."""
         if ledger is not None and ledger.master_key != UNKNOWN_KEY:
             return ledger.master_key
         return None if self._authorization is None else self._authorization.expected_key(client, ledger_id)
 
     def _fence(self, client: BookieClient, ledger_id: int, key: bytes) -> _Fence | None:
-        """Fence a ledger, unless the fence is refused; None: there is no room for an unknown ledger now."""
+        """Fence a ledger, unless the fence is refused. Returns None if there is no room for an unknown ledger now."""
         try:
             ledger = self._store.ledger(ledger_id)
         except (StorageDamaged, OSError) as error:
@@ -396,7 +399,7 @@ class Bookie:
         return self.long_polls.has(client)
 
     def forget(self, client: BookieClient) -> None:
-        """Forget a client whose connection is gone."""
+        """Forget a client whose connection is closed."""
         if client is self._last_adder:
             self._last_adder = None
         self.long_polls.forget(client)
@@ -409,7 +412,7 @@ class Bookie:
         """Keep an explicit LAC; send encode(status), EOK once it or a higher one is durable.
 
         Returns:
-            None; 0: nothing was done, as there is no room for an unknown ledger: wait for `client.resume`.
+            None; 0 if nothing was done because there is no room for an unknown ledger: wait for `client.resume`.
         """
         try:
             ledger = self._store.ledger(ledger_id)
@@ -439,6 +442,7 @@ class Bookie:
             records.append(Record.of(RecordKind.LEDGER_KEY, 1, journal_format.encode_keys([(ledger_id, master_key)])))
         if self._store.advance_lac(ledger, packet):
             records.append(Record.of(RecordKind.LAC, 1, journal_format.encode_lacs([(ledger_id, packet)])))
+        if records:
             ledger.lac_sequence = self._journals[index].submit(records)
             self.long_polls.touch(ledger_id)
         if ledger.lac_sequence <= self._durable[index]:
@@ -450,8 +454,7 @@ class Bookie:
     # ---- durability ----
 
     def force(self, client: BookieClient, ledger_id: int, encode: Callable[[Status], Parts]) -> None:
-        """Send encode(EOK) once everything that was taken for the ledger before is durable; the ledger may be
-        unknown."""
+        """Send encode(EOK) once all earlier adds of the ledger, which may be unknown, are durable."""
         if not self._forces.must_wait(ledger_id):
             self._force_journal(client, ledger_id, encode(Status.EOK))
         elif self._forces.is_full:
@@ -465,7 +468,7 @@ class Bookie:
         self._send_when_durable(index, self._journals[index].force(), client, parts, 0)
 
     def _flush_forced(self) -> None:
-        """Begin a flush for the forces that wait for one, unless a flush runs; its end calls this again."""
+        """Begin a flush if forces wait for one and none runs; at the end of a flush this is called again."""
         if self._forces.need_flush:
             self.checkpoint()
 
@@ -474,7 +477,7 @@ class Bookie:
 
     def on_durable(self, journal_index: int, sequence: int) -> None:
         """Send the replies that waited for records up to `sequence`, one buffer per connection."""
-        # Commits by the event loop overtake the report of the thread's last group.
+        # A commit by the event loop can be newer than the thread's report of its last group.
         self._durable[journal_index] = max(self._durable[journal_index], sequence)
         if self._deferrals.waiting[journal_index]:
             self._deferrals.on_durable(journal_index, sequence)
@@ -491,7 +494,7 @@ class Bookie:
             self._resume_blocked()
 
     def on_written(self, journal_index: int, sequence: int) -> None:
-        """Answer deferred adds up to `sequence`: they were written to the operating system, which suffices."""
+        """Answer deferred adds up to `sequence`: it suffices that they were written to the operating system."""
         self._send_up_to(journal_index, sequence, self._deferred[journal_index])
         self._resume_blocked()
 
@@ -522,7 +525,7 @@ class Bookie:
     def checkpoint(self, *, advances_checkpoint: bool = True) -> bool:
         """Begin a checkpoint; False when there is nothing to flush or another one runs.
 
-        Without `advances_checkpoint` it makes room for adds: the index may stay in memory, and the journal keeps it.
+        Without `advances_checkpoint` a flush only makes room: the index may stay in memory; the journal has the adds.
         """
         flush = None if self._store.is_clean else self._store.begin_flush(advances_checkpoint=advances_checkpoint)
         if flush is None:
@@ -534,7 +537,7 @@ class Bookie:
         return True
 
     def on_checkpoint_done(self, checkpoint: Checkpoint) -> None:
-        """Use the emptied half again and let waiting connections go on."""
+        """Use the emptied half of the write cache again, and let waiting connections continue."""
         self._store.end_flush(checkpoint.flush)
         if checkpoint.flush.advances_checkpoint:
             self._deferrals.on_flush_done()
@@ -546,7 +549,7 @@ class Bookie:
             self.look_at_disks()
         self._resume_blocked()
 
-    # ---- what is going on ----
+    # ---- figures ----
 
     @property
     def adds_in_flight(self) -> int:
@@ -567,7 +570,7 @@ class Bookie:
         self._store.logs.note_full(self._disks.verdict.full)
 
     def on_checkpoint_stuck(self) -> None:
-        """A checkpoint found no space and will be retried: nothing is lost, but no new entry fits."""
+        """Note that a checkpoint found no space and will be retried: nothing is lost, but no new entry fits."""
         self._disks.is_stuck = True
         self.look_at_disks()
         self._resume_blocked()
@@ -579,11 +582,11 @@ class Bookie:
 
 
 def _records_of_keys(keys: list[tuple[int, bytes]], ledgers: Mapping[int, Ledger]) -> list[Record]:
-    """Return the journal's records of the first adds of ledgers."""
+    """Return the journal records that precede the first adds of ledgers: their keys, and remembered fences."""
     records = [Record.of(RecordKind.LEDGER_KEY, len(keys), journal_format.encode_keys(keys))]
     fenced = [ledger_id for ledger_id, _ in keys if ledgers[ledger_id].fenced]
     if fenced:
-        # A repair brings back ledgers that were dropped here: their fence is remembered.
+        # A repair brings back ledgers that were dropped here: a tombstone kept their fence.
         records.append(Record.of(RecordKind.FENCE, len(fenced), journal_format.encode_fences(fenced)))
     return records
 

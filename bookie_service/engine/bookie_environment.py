@@ -1,4 +1,4 @@
-"""What a bookie is given: its limits, threads for work that blocks, and its clients."""
+"""What a bookie is given: its limits, threads for work that blocks, and the interface of its clients."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class ReadThreads(Protocol):
     """Threads for work that must not block the event loop."""
 
     def fetch(self, place: FileRange, on_fetched: Callable[[Fetched], None]) -> None:
-        """Read a place and call back with the result, on the event loop."""
+        """Read a range of a file, and call back with the result on the event loop."""
 
     def run(self, task: Callable[[], StepReport], on_done: Callable[[StepReport], None]) -> None:
-        """Call on_done(task()), the task on a thread."""
+        """Run `task` on a thread, then call `on_done` with its result on the event loop."""
 
 
 class BookieClient(PollClient, Protocol):
@@ -37,17 +37,18 @@ class BookieClient(PollClient, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BookieOptions:
-    """Limits of one bookie process; bytes and counts.
+    """Limits of one bookie process, in bytes and counts.
 
-    adds_in_flight_max: adds not yet durable before connections must wait; 0: only the write cache limits them.
-    long_polls, long_poll_s_max: how many reads may wait for a LAC, and for how long; above, ETOOMANYREQUESTS.
-    entry_lists: how many lists of entries may wait to be made, one after the other; above, ETOOMANYREQUESTS.
-    new_ledgers_per_s, new_ledgers_burst: how many ledgers that the bookie has never seen one address may begin; above,
-        ETOOMANYREQUESTS; 0 a second: no limit.
+    adds_in_flight_max: how many adds may wait for the journal before connections wait; 0: any number that fits in the
+        write cache.
+    long_polls, long_poll_s_max: how many reads may wait for a LAC, and for how long; beyond, ETOOMANYREQUESTS.
+    entry_lists: how many lists of entries may wait to be built, one at a time; beyond, ETOOMANYREQUESTS.
+    new_ledgers_per_s, new_ledgers_burst: how many ledgers that the bookie has never seen one address may begin; beyond,
+        ETOOMANYREQUESTS. 0 a second: no limit.
     serial_writer_after: after this many consecutive single adds from one client, its adds are journaled without waiting
         for others.
-    forces_max: how many forces may wait for a flush; above, ETOOMANYREQUESTS.
-    journals_entries: False answers adds from memory; a crash loses those that no checkpoint moved to the entry log.
+    forces_max: how many forces may wait for a flush; beyond, ETOOMANYREQUESTS.
+    journals_entries: False: adds are answered from memory, and a crash loses those that no checkpoint has flushed.
     """
 
     serial_writer_after: int = bounded(8, 0, COUNT_MAX)

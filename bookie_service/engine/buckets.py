@@ -1,10 +1,10 @@
-"""Bucket: room for events that grows with time, up to a bound; the times are the caller's."""
+"""A token bucket: room for events that grows with time up to a bound. The caller passes the times."""
 
 from __future__ import annotations
 
 
 class Bucket:
-    """Room for events, which grows by `per_s` up to `burst`, and is `burst` at first."""
+    """Room for events. It begins at `burst` and grows by `per_s` a second, up to `burst`."""
 
     __slots__ = ("_burst", "_per_s", "_room", "_since")
 
@@ -12,7 +12,7 @@ class Bucket:
         self._per_s = per_s
         self._burst = burst
         self._room = burst
-        """Room at `_since`."""
+        """Room at `_since`; below 0 after more was taken than there was."""
         self._since = now
         """When `_room` was last changed."""
 
@@ -21,11 +21,11 @@ class Bucket:
         return self._grown(now) >= 1.0
 
     def is_full(self, now: float) -> bool:
-        """Return whether the room is what it was at first."""
+        """Return whether there is as much room as at the beginning."""
         return self._grown(now) >= self._burst
 
     def take(self, events: float) -> None:
-        """Take room; what is taken in excess is missing later."""
+        """Take room. More may be taken than there is; the difference must grow again first."""
         self._room -= events
 
     def _grown(self, now: float) -> float:

@@ -1,7 +1,7 @@
-"""Deferred adds on their way to the disk: which are accepted, and when the sync cursors count them. Decisions only.
+"""Deferred adds until they are durable, and when the sync cursors count them. Decisions only.
 
-A deferred add is answered before it is durable. Either it is journaled, and is durable when the journal reports it; or
-it bypasses the journal, and is durable after a flush that moves the marks: then entry log and index have it.
+A deferred add is answered before it is durable. If it is journaled, it is durable when the journal reports it. If it
+bypasses the journal, it is durable after a flush that advances the marks: then entry log and index have it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bookie_service.engine.sync_cursor import RANGES_MAX, EntryRange, SyncCursor
 
 @dataclass(frozen=True, slots=True)
 class TakenAdds:
-    """Deferred adds that came together: for each ledger, its cursor and the runs of entries that were accepted."""
+    """Deferred adds that came together: the cursor of each ledger, and the ranges of entries that were accepted."""
 
     ledgers: Mapping[int, tuple[SyncCursor, Sequence[EntryRange]]]
 
@@ -33,7 +33,7 @@ class TakenAdds:
         return found
 
     def count(self) -> None:
-        """Count these adds in the cursors: they are durable."""
+        """Count these adds in the cursors, because they are durable."""
         for cursor, runs in self.ledgers.values():
             cursor.on_synced(runs)
 
@@ -44,54 +44,54 @@ class Deferrals:
     def __init__(self, journals: int) -> None:
         self._cursors = SyncCursors()
         self.waiting: list[deque[tuple[int, TakenAdds]]] = [deque() for _ in range(journals)]
-        """Adds whose records are not durable yet, by journal, with their sequence number. For this class to change."""
+        """Journaled adds that are not durable yet, by journal, with their sequences. Only this class changes it."""
         self._unflushed: dict[int, tuple[SyncCursor, list[EntryRange]]] = {}
-        """Adds that bypass the journal, by ledger: accepted since the start of the last flush that moves the marks."""
+        """Adds that bypass the journal, by ledger, which no flush covers yet."""
         self._flushing: dict[int, tuple[SyncCursor, list[EntryRange]]] = {}
-        """Those that the current flush covers."""
+        """Adds that bypass the journal, by ledger, which the running flush covers."""
 
     def take(self, ledgers: Sequence[tuple[int, np.ndarray, int]]) -> TakenAdds:
-        """Track adds that were accepted: (ledger id, entry ids, LAC in the newest of them) of each ledger."""
+        """Track accepted adds. Each ledger has (ledger id, entry ids, LAC in the newest of the entries)."""
         taken: dict[int, tuple[SyncCursor, Sequence[EntryRange]]] = {}
         for ledger_id, entry_ids, lac in ledgers:
             cursor = self._cursors.of(ledger_id)
             runs = ranges_of(entry_ids)
             cursor.on_taken(runs)
-            # An entry confirms only entries before it.
+            # An entry can confirm only entries before it.
             cursor.on_confirmed(min(lac, runs[-1][1] - 1))
             taken[ledger_id] = (cursor, runs)
         return TakenAdds(taken)
 
     def journaled(self, index: int, sequence: int, taken: TakenAdds) -> None:
-        """The adds are durable once a journal has made `sequence` so."""
+        """Note that the adds are durable once the journal has made `sequence` durable."""
         self.waiting[index].append((sequence, taken))
 
     def on_durable(self, index: int, sequence: int) -> None:
-        """A journal has made everything up to `sequence` durable."""
+        """Count the adds up to `sequence`, which a journal has made durable."""
         waiting = self.waiting[index]
         while waiting and waiting[0][0] <= sequence:
             waiting.popleft()[1].count()
 
     def bypassed(self, taken: TakenAdds) -> None:
-        """The adds are in the write cache alone. Only the first RANGES_MAX runs of a ledger are tracked."""
+        """Note adds that are only in the write cache. At most RANGES_MAX ranges of each ledger are tracked."""
         for ledger_id, (cursor, runs) in taken.ledgers.items():
-            # A forgotten cursor is replaced by a new one, which counts from here on.
+            # The cursor of a ledger may have been forgotten; a new one counts from here on.
             _, held = self._unflushed.get(ledger_id, (cursor, []))
             self._unflushed[ledger_id] = (cursor, held)
             _extend(held, runs)
 
     def is_unflushed(self, ledger_id: int) -> bool:
-        """Whether adds of a ledger are in the write cache alone, and no flush has begun that makes them durable."""
+        """Return whether adds of a ledger are only in the write cache, and no flush that covers them has begun."""
         return ledger_id in self._unflushed
 
     def is_flushing(self, ledger_id: int) -> bool:
-        """Whether the flush that runs makes adds of a ledger durable."""
+        """Return whether the running flush makes adds of a ledger durable."""
         return ledger_id in self._flushing
 
     def on_flush_begun(self) -> None:
-        """A flush that moves the marks has begun; it covers everything accepted before.
+        """Note that a flush which advances the marks has begun. It covers everything that was accepted before.
 
-        If the last one did not move them after all, this one also covers what that did.
+        If the last flush failed to advance the marks, this one also covers what that one did.
         """
         for ledger_id, (cursor, runs) in self._unflushed.items():
             _, held = self._flushing.get(ledger_id, (cursor, []))
@@ -100,14 +100,14 @@ class Deferrals:
         self._unflushed = {}
 
     def on_flush_done(self) -> None:
-        """The flush is complete: its adds are durable in entry log and index."""
+        """Count the adds of the flush, which is complete: entry log and index have them."""
         for cursor, runs in self._flushing.values():
             cursor.on_synced(runs)
         self._flushing = {}
 
 
 def _extend(held: list[EntryRange], runs: Sequence[EntryRange]) -> None:
-    """Add runs of entries, as far as there is room."""
+    """Append ranges of entries, as far as there is room."""
     for first, last in runs:
         if held and held[-1][1] == first - 1:
             held[-1] = (held[-1][0], last)

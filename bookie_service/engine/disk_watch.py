@@ -1,7 +1,7 @@
-"""What a bookie's disks allow at the moment, found by checking them; for the event loop.
+"""What a bookie's disks allow now, found by checking them. For the event loop.
 
-The disks are checked at intervals, and after as many added bytes as could fill them: a fast writer fills a small disk
-in less time than the interval.
+The disks are checked at intervals, and also after as many added bytes as could fill them: a fast writer can fill a
+small disk within the interval.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DiskOptions:
 
 
 class DiskWatch:
-    """Remembers the last decision. `on_change()` is called when the bookie becomes read-only or writable."""
+    """Keeps the last decision about the disks. Calls `on_change()` when the bookie becomes read-only or writable."""
 
     def __init__(
         self,
@@ -61,19 +61,19 @@ class DiskWatch:
         self._space: FileSystemSpace | None = None
         """The space of the ledger directories as last measured; None: not yet."""
         self._space_until = 0.0
-        """Until when `_space` is used."""
+        """Until when `_space` is used, by `clock`."""
         self.verdict = DiskDecision()
         """The last decision about the disks. Replaced by `look`."""
         self._operators_reason = ""
-        """Why an operator wants the bookie read-only; empty: nothing."""
+        """Why an operator wants the bookie read-only; empty: no operator does."""
         self._plans_reason = ""
-        """Why a plan wants the bookie read-only; empty: nothing."""
+        """Why a plan wants the bookie read-only; empty: no plan does."""
         self.usage: dict[str, float] = {}
         """How full each directory was at the last check, in percent."""
         self.is_read_only = self._is_forced
         """Whether ordinary adds are refused. Changed by `look` alone."""
         self.is_stuck = False
-        """A flush found no space and waits for it."""
+        """Whether a flush found no space and waits for it. Changed by `Bookie`."""
         self.on_change: Callable[[], None] = lambda: None
 
     @property
@@ -99,11 +99,11 @@ class DiskWatch:
         return bool(self._operators_reason)
 
     def set_read_only(self, reason: str) -> None:
-        """Refuse ordinary adds for an operator's reason from the next `look` on; "": the disks alone decide again."""
+        """Refuse ordinary adds for this reason from the next `look` on; "": the disks alone decide again."""
         self._operators_reason = reason
 
     def set_planned(self, reason: str) -> None:
-        """`set_read_only`, for a plan in the metadata store, which comes and goes independently."""
+        """Do as `set_read_only` for a plan in the metadata store. Plan and operator are independent."""
         self._plans_reason = reason
 
     @property
@@ -112,7 +112,7 @@ class DiskWatch:
 
     @property
     def room(self) -> DiskRoom:
-        """Room of the ledger directories: that of the emptiest one, which receives the next log."""
+        """The room of the ledger directory with the most free space, which receives the next entry log."""
         full, warned = self.verdict.full, self.verdict.warned
         if self.is_stuck or full.issuperset(self._ledgers):
             return DiskRoom.FULL
@@ -128,7 +128,7 @@ class DiskWatch:
         return FileSystemSpace(0, sum(space.total_bytes for space in spaces), sum(space.free_bytes for space in spaces))
 
     def known_space(self) -> FileSystemSpace:
-        """Return `ledger_space`, at most `_SPACE_S` old: peers may ask for it as often as they like.
+        """Return `ledger_space`, measured at most `_SPACE_S` ago, because peers may ask for it at any rate.
 
         Raises:
             OSError: as `ledger_space`.
@@ -139,7 +139,7 @@ class DiskWatch:
         return self._space
 
     def _ledger_spaces(self) -> dict[str, FileSystemSpace]:
-        """Return how full each ledger directory is; a directory whose disk does not answer counts as full."""
+        """Return the space of each ledger directory. A directory whose disk gives an error counts as full."""
         spaces, errors = {}, []
         for path in self._ledgers:
             try:

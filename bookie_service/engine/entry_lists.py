@@ -1,8 +1,8 @@
-"""Requests for lists of entries: one list is built at a time while others wait. For the event loop.
+"""Requests for lists of entries: one list is built at a time while the others wait. For the event loop.
 
-A list covers everything that the bookie holds of a ledger. It is built in steps on a thread, with pauses that are
-longer than the steps, so that any request costs only a small share of the process. Connections take turns, list by
-list. The number of waiting lists is bounded: in total, per address, and per connection (`shares`).
+A list names everything that the bookie holds of a ledger. It is built in steps on a thread. Pauses between the steps
+are longer than the steps, so lists use only a small share of the processor. Connections take turns, list by list. The
+number of waiting lists is limited: in total, per address, and per connection (`shares`).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from bookie_service.engine.shares import Peer, ShareLimits, Shares
 
 STEP_S = 0.001
 _PAUSES = 4
-"""A pause is this many times as long as the step before it: lists take a fifth of a processor at most."""
+"""A pause is this many times as long as the step before it, so lists take at most a fifth of a processor."""
 
 Apart = Callable[[Callable[[], "StepReport"], Callable[["StepReport"], None]], None]
-"""Runs the first on a thread, and calls the second with its result, back on the event loop."""
+"""Runs its first argument on a thread, then calls the second with the result on the event loop."""
 
 
 class ListClient(ReadClient, Peer, Protocol):
     """The part of a connection that lists use."""
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> object:
-        """Call back after a time, whether the connection is gone or not."""
+        """Call back after this time, even if the connection is closed by then."""
 
 
 class Listing(Protocol):
@@ -42,7 +42,7 @@ class Listing(Protocol):
     ledger_id: int
 
     def begin(self) -> Iterator[None] | None:
-        """Read what is in memory; return an iterator that builds the list in small steps, or None: it is refused.
+        """Read what is in memory; return an iterator that builds the list in small steps, or None if it is refused.
 
         The steps run on a thread, and change only the list itself.
         """
@@ -51,12 +51,12 @@ class Listing(Protocol):
         """Send the list."""
 
     def refuse(self, status: int) -> None:
-        """Answer with a status, V2's."""
+        """Answer with a status."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """The result of a step; `error`: it failed."""
+    """The result of a step. `error`: why it failed."""
 
     seconds: float
     is_done: bool = False
@@ -73,25 +73,25 @@ class EntryLists:
         clock: Callable[[], float] = time.monotonic,
         status_of: StatusOf = always_allowed,
     ) -> None:
-        """`status_of(connection, ledger)` says whether a list that waited may still be built: EOK."""
+        """`status_of(connection, ledger)` is asked when a list's turn comes. The list is built only after EOK."""
         self._status_of = status_of
         self._places = Shares(limits)
         self._apart = apart
         self._clock = clock
         self._waiting: OrderedDict[ListClient, deque[Listing]] = OrderedDict()
-        """The lists of each connection; the connection whose turn it is comes first."""
+        """Waiting lists of each connection, in the order of their turns."""
         self._present: Listing | None = None
-        """The list that is being built; None: no list is."""
+        """The list that is being built, or None."""
         self._steps: Iterator[None] = iter(())
-        """What is left to do for it."""
+        """The remaining steps of `_present`."""
         self._is_busy = False
-        """Whether a next step is planned."""
+        """Whether a step is running or planned. Cleared when no list is left."""
 
     def __len__(self) -> int:
         return len(self._places)
 
     def add(self, listing: Listing) -> bool:
-        """Build a list when its turn comes; False: too many wait."""
+        """Build a list when its turn comes; False: too many lists wait."""
         if not self._places.take(listing.client):
             return False
         self._waiting.setdefault(listing.client, deque()).append(listing)
@@ -118,8 +118,7 @@ class EntryLists:
                 self._places.give(client)
 
     def _begin_next(self) -> bool:
-        """Begin a list of the connection whose turn it is; False: it is refused, and the next one follows a turn
-        later."""
+        """Begin a list of the connection whose turn it is; False: it was refused, and the next step tries another."""
         client, listings = self._waiting.popitem(last=False)
         listing = self._present = listings.popleft()
         if listings:
@@ -149,7 +148,7 @@ class EntryLists:
         return listing
 
     def _run(self) -> StepReport:
-        """Continue with the list for about `STEP_S`; on a thread."""
+        """Continue with the list for about `STEP_S`. Runs on a thread."""
         began = self._clock()
         try:
             for _ in self._steps:
@@ -160,7 +159,8 @@ class EntryLists:
         return StepReport(self._clock() - began, is_done=True)
 
     def _on_step(self, report: StepReport) -> None:
-        # A pause follows each step, also the last one of a list: many short lists cost no more than a long one.
+        # A pause follows each step, even the last one of a list: otherwise many short lists would cost more than one
+        # long list.
         assert self._present is not None
         self._present.client.call_later(_PAUSES * report.seconds, self._step)
         if report.is_done:

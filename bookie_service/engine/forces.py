@@ -1,4 +1,4 @@
-"""Forces that wait for a flush, as what they cover is in the write cache alone: adds that bypassed the journal."""
+"""Forces that wait for a flush: they cover adds that bypassed the journal and are only in the write cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bookie_service.engine.responses import Parts
 
 @dataclass(frozen=True, slots=True)
 class WaitingForce:
-    """A force of a ledger, and its answer."""
+    """A force of a ledger. `parts`: the encoded answer."""
 
     client: BookieClient
     ledger_id: int
@@ -26,12 +26,12 @@ class Forces:
         self._deferrals = deferrals
         self._most = most
         self._waiting: list[WaitingForce] = []
-        """Those that wait for a flush to begin."""
+        """Forces that wait for a flush to begin."""
         self._flushing: list[WaitingForce] = []
-        """Those that the present flush carries out."""
+        """Forces that the running flush carries out."""
 
     def must_wait(self, ledger_id: int) -> bool:
-        """Return whether adds of a ledger are durable only after a flush."""
+        """Return whether adds of a ledger become durable only by a flush."""
         return self._deferrals.is_unflushed(ledger_id) or self._deferrals.is_flushing(ledger_id)
 
     @property
@@ -45,18 +45,18 @@ class Forces:
         return bool(self._waiting)
 
     def add(self, force: WaitingForce) -> None:
-        """Let a force wait for the flush that has the adds of its ledger."""
+        """Let a force wait for the flush that covers the adds of its ledger."""
         waiting = self._waiting if self._deferrals.is_unflushed(force.ledger_id) else self._flushing
         waiting.append(force)
 
     def on_flush_begun(self) -> None:
-        """A flush begins, which moves the marks: it has the adds that the waiting forces cover.
+        """Note that a flush which advances the marks has begun: it covers the adds of all waiting forces.
 
-        If the last one did not move them after all, its forces wait for this one.
+        If the last flush failed to advance the marks, its forces wait for this one.
         """
         self._flushing, self._waiting = self._flushing + self._waiting, []
 
     def on_flush_done(self) -> list[WaitingForce]:
-        """The flush has ended: return the forces that it carried out."""
+        """Return the forces that the flush carried out, which has ended."""
         done, self._flushing = self._flushing, []
         return done

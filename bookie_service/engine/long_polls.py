@@ -1,9 +1,9 @@
-"""Which reads wait for a ledger's LAC to advance. For the event loop.
+"""Reads that wait until the LAC of a ledger advances. For the event loop.
 
-A poll that waits is woken once: when the LAC is above the one that its client has, when the ledger is fenced, or when
-its time is over. It is then answered like any reading, in a later turn of the event loop: code that changes the ledger
-only reports the change. Polls of a closed connection are forgotten. The number of waiting polls is bounded: in total,
-per address, and per connection (`shares`).
+A poll that waits is woken once: when the LAC passes the one that its client has, when the ledger is fenced, or when its
+time is over. It is then answered like any other reading, in a later turn of the event loop, because code that changes a
+ledger only reports the change. Polls of a closed connection are forgotten. The number of waiting polls is limited: in
+total, per address, and per connection (`shares`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class PollTimer(Protocol):
-    """Something that will be called."""
+    """A planned call."""
 
     def cancel(self) -> None: ...
 
@@ -35,7 +35,7 @@ class PollClient(ReadClient, Peer, Protocol):
     """The part of a connection that its long polls use."""
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> PollTimer:
-        """Call back after a time, whether the connection is gone or not."""
+        """Call back after this time, even if the connection is closed by then."""
 
 
 class Poll(Reading):
@@ -47,7 +47,7 @@ class Poll(Reading):
 
     @abstractmethod
     def wake(self, lac: int | None) -> None:
-        """Continue: the LAC advanced to this entry; None: it did not advance."""
+        """Continue: the LAC advanced to this entry id, or did not advance (None)."""
 
 
 @dataclass(eq=False, slots=True)
@@ -55,11 +55,11 @@ class _Waiter:
     poll: Poll
     """The read that waits."""
     timer: PollTimer | None = None
-    """Ends the wait; None: it has not begun."""
+    """Ends the wait. None: the wait has not begun."""
 
 
 class LongPolls:
-    """All polls of a bookie that wait."""
+    """All waiting polls of a bookie."""
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class LongPolls:
         turns: Turns,
         status_of: StatusOf = always_allowed,
     ) -> None:
-        """`seconds_max`: no poll waits for longer; `lac_of(ledger id)` returns the LAC known of a ledger.
+        """`seconds_max`: no poll waits longer. `lac_of(ledger id)` returns the LAC of a ledger as known in memory.
 
-        `status_of(connection, ledger)` says whether a poll that waited may still be answered: EOK.
+        `status_of(connection, ledger)` is asked after the wait; the poll is answered only if it returns EOK.
         """
         self._status_of = status_of
         self._places = Shares(limits)
@@ -81,23 +81,23 @@ class LongPolls:
         self._reads = reads
         self._turns = turns
         self.by_ledger: dict[int, dict[_Waiter, None]] = {}
-        """The polls that wait, by ledger. Changed by this class alone."""
+        """The waiting polls of each ledger. Only this class changes it."""
         self._by_client: dict[PollClient, dict[_Waiter, None]] = {}
         """Waiting polls of each client; a client without one has no entry."""
         self._touched: dict[int, bool] = {}
         """Ledgers that changed since their polls were last checked, and whether they were fenced."""
         self._due: deque[tuple[_Waiter, int | None]] = deque()
-        """Polls to be answered, and the LAC; None: the time is over."""
+        """Polls to answer, each with the LAC; None: its time is over."""
         self._unreviewed: deque[_Waiter] = deque()
-        """Polls that have waited since before the rules changed."""
+        """Polls to check against changed rules. Filled by `review`, emptied turn by turn."""
         self._is_queued = False
-        """Whether answering is planned."""
+        """Whether `_wake_some` is planned."""
 
     def __len__(self) -> int:
         return len(self._places)
 
     def wait(self, poll: Poll, seconds: float) -> bool:
-        """Wake a poll when its LAC advances, or when its time is over; False: too many wait already."""
+        """Let a poll wait until its LAC advances or its time is over; False: too many polls wait already."""
         if not self._places.take(poll.client):
             return False
         waiter = _Waiter(poll)
@@ -107,11 +107,11 @@ class LongPolls:
         return True
 
     def has(self, client: PollClient) -> bool:
-        """Return whether a connection waits for something."""
+        """Return whether a poll of this connection waits."""
         return client in self._by_client
 
     def touch(self, ledger_id: int, *, is_fenced: bool = False) -> None:
-        """Note that the LAC of a ledger may have advanced, or that its writer adds no more."""
+        """Note that the LAC of a ledger may have advanced, or that the ledger was fenced."""
         if ledger_id in self.by_ledger:
             self._touched[ledger_id] = is_fenced or self._touched.get(ledger_id, False)
             self._queue()
@@ -122,7 +122,7 @@ class LongPolls:
             self._remove(waiter)
 
     def review(self) -> None:
-        """Refuse, soon, the polls that may wait no longer, because authorization has other rules."""
+        """Refuse, in later turns, the polls that changed authorization rules no longer allow."""
         self._unreviewed = deque(waiter for waiters in self.by_ledger.values() for waiter in waiters)
         if self._unreviewed:
             self._queue()
@@ -157,8 +157,8 @@ class LongPolls:
         try:
             lac = self._lac_of(ledger_id)
         except Exception:
-            # It reads only, so nothing is half changed; the polls wait on.
-            logger.exception("the LAC of ledger %d cannot be sent to the polls that wait for it", ledger_id)
+            # Only reading failed, so nothing is half changed; the polls keep waiting.
+            logger.exception("polls that wait for the LAC of ledger %d cannot be answered", ledger_id)
             lac = NO_ENTRY
         for waiter in waiters:
             if waiter.poll.previous_lac < lac:

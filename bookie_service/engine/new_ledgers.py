@@ -1,8 +1,8 @@
-"""How many ledgers that this bookie has never seen one address may begin.
+"""Limits how many ledgers that this bookie has never seen one address may begin.
 
-Such a ledger costs a row, or with entries an index file, until garbage collection finds that it does not exist. Any
-client can name any id, so that only a rate limits how much one address can cost. An honest client begins many ledgers
-at once when it starts, and few afterwards: `burst` is for the first, `per_s` for the second.
+Such a ledger costs a row, and with entries an index file, until garbage collection finds that it does not exist. A
+client can name any id, so only a rate limits what one address can cost. An honest client begins many ledgers when it
+starts, and few afterwards: `burst` allows the first, `per_s` the second.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bookie_service.engine.shares import Peer
 logger = logging.getLogger(__name__)
 
 _ADDRESSES_MAX = 1024
-"""Addresses that are remembered before those with all their room are forgotten."""
+"""When this many addresses are remembered, those with all their room are forgotten first."""
 
 
 @dataclass(slots=True)
@@ -37,10 +37,10 @@ class NewLedgers:
         self._burst = burst
         self._clock = clock
         self._by_address: dict[Hashable, _Address] = {}
-        """Addresses that have created ledgers recently; at most _ADDRESSES_MAX."""
+        """Addresses that began ledgers recently. Beyond _ADDRESSES_MAX, those with all their room are forgotten."""
 
     def take(self, peer: Peer) -> bool:
-        """Whether the peer's address may begin one more ledger now, which is then counted."""
+        """Return whether the peer's address may begin one more ledger now. If so, the ledger is counted."""
         if not self._per_s:
             return True
         now = self._clock()

@@ -1,18 +1,17 @@
 """Requests that change nothing: what they may see, how they run, and what happens when one fails.
 
-A `Reading` is a request, or a run of them, that changes nothing. It sees the bookie through a `View`, which cannot
+A `Reading` is a request, or a run of requests, that changes nothing. It sees the bookie through a `View`, which cannot
 change it, and only `Reads` runs it. So an error in a reading leaves the bookie unchanged: the request is answered EIO,
-the error is logged with its traceback, and everything else continues. Requests that change something are run by
-`RequestStream`, not here; an unexpected error of theirs ends the process.
+the error is logged with its traceback, and everything else continues. Requests that change state are run by
+`RequestStream`; an unexpected error of theirs ends the process.
 
-Readings are answered at once as far as they need no disk, and later, through fetch threads, where they do. If the next
-entry is not in memory, the rest of a reading is copied out of the connection's buffer and waits for the entry, and the
-connection continues with the next requests: replies need no order. So a read that waits for the disk delays no add and
-no other read. Waiting readings are bounded (`ReadOptions`), hold no entries, and wait on while their peer does not take
-replies.
+A reading is answered at once as far as its entries are in memory, and the rest later, through fetch threads. The rest
+is copied out of the connection's buffer, and the connection continues with its next requests, because replies need no
+order. So a read that waits for the disk delays no add and no other read. Waiting readings are limited (`ReadOptions`)
+and hold no entries. They keep waiting while their peer does not take replies.
 
-A read looks entries up at one moment on the event loop, so a negative answer was true at that moment. If a compaction
-moved an entry after its old place was fetched, the fetched bytes are not used.
+A read looks entries up at one moment on the event loop, so a negative answer was true at that moment. Bytes that were
+fetched from a position are not used if a compaction has moved the entry since.
 """
 
 from __future__ import annotations
@@ -47,16 +46,17 @@ logger = logging.getLogger(__name__)
 _LAC = struct.Struct(">q")
 
 Fetch = Callable[[FileRange, Callable[[Fetched], None]], None]
-"""Reads a place and calls back with the result, on the event loop."""
+"""Reads a range of a file, and calls back with the result on the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """Limits of reads; bytes and counts.
 
-    in_flight_max: requested entries without an answer before connections must wait; 0: only `waiting_max` limits them.
-    waiting_max: entries that wait for the disk; above that a read is answered ETOOMANYREQUESTS.
-    batch_bytes_max: bytes of a batch-read reply. replies_bytes_max: single reads are answered in pieces of this size.
+    in_flight_max: how many requested entries may be unanswered before connections wait; 0: only `waiting_max` counts.
+    waiting_max: how many entries may wait for the disk; further reads are answered ETOOMANYREQUESTS.
+    batch_bytes_max: bytes of the response to a batch read. replies_bytes_max: single reads are answered in pieces of
+        this size.
     """
 
     in_flight_max: int = bounded(0, 0, COUNT_MAX)
@@ -73,35 +73,34 @@ class ReadClient(Disconnectable, Hashable, Protocol):
 
     @property
     def is_open(self) -> bool:
-        """False once the connection is gone."""
+        """False once the connection is closed."""
 
     @property
     def is_taking(self) -> bool:
         """False while too many replies wait for the peer."""
 
     def send(self, parts: Parts) -> None:
-        """Send the parts back to back; they are valid during the call only. Does nothing when the connection is
-        closed."""
+        """Send the parts back to back; they need be valid only during the call. A closed connection sends nothing."""
 
     def when_taking(self, callback: Callable[[], None]) -> None:
-        """Call back once `is_taking`, or when the connection is gone."""
+        """Call back once `is_taking`, or when the connection is closed."""
 
 
 class View:
-    """What readings may see of a bookie. It has no method that changes the bookie's state."""
+    """What readings may see of a bookie. No method changes the bookie's state."""
 
     def __init__(self, store: LedgerStorage, space: Callable[[], FileSystemSpace], options: ReadOptions) -> None:
-        """`space()` returns how much space the ledger directories have together."""
+        """`space()` returns the total space of the ledger directories."""
         self.options = options
         self.ledger = store.ledger
-        """Returns a ledger, or None when this bookie certainly never held it; raises StorageDamaged, OSError."""
+        """Returns a ledger, or None if this bookie certainly never had it; raises StorageDamaged, OSError."""
         self.absent = store.absent
         self.waiting_entries = store.waiting_entries
         self.index_view = store.index.view
         self.space = space
         self.reads = self.entries_read = self.bytes_read = self.misses = 0
-        """How often readings looked for entries, how many they found, with how many bytes (each entry's length before
-        it included), and how often one was not in memory, since the start."""
+        """Since the start: how often readings looked for entries, how many they found, the bytes of those (with the
+        length word of each entry), and how often an entry was not in memory. Changed by `read` and `read_each`."""
         self._read = store.read
         self._read_each = store.read_each
         self._in_limbo = store.limbo.__contains__
@@ -155,7 +154,7 @@ class View:
         return found
 
     def known_lac(self, ledger: Ledger, fetched: Fetched | None = None) -> int:
-        """Return the highest LAC that entries held, as far as they can be read, and the explicit LAC name.
+        """Return the highest LAC that the explicit LAC, or an entry that can be read, names; remember it in the ledger.
 
         Raises:
             NotCached: the last entry is not in memory.
@@ -166,8 +165,8 @@ class View:
                 is_stored = ledger.last_entry > NO_ENTRY
                 pieces = self._read(ledger, ledger.last_entry, 1, 0, self._source) if is_stored else []
             except (StorageDamaged, OSError):
-                # A read of that entry is answered EIO; other reads get a lower LAC. This is recorded, so that no read
-                # tries again: if nothing stays in the page cache, a read would fetch this entry and its own by turns.
+                # A read of this entry is answered EIO; other reads get a lower LAC. It is remembered, so that no read
+                # tries again: with an empty page cache, a read would fetch this entry and its own in alternation.
                 ledger.note_lac(NO_ENTRY)
                 return ledger.known_lac
             if pieces:
@@ -177,19 +176,19 @@ class View:
         return ledger.known_lac
 
     def lac_at_hand(self, ledger_id: int) -> int:
-        """Return the LAC of a ledger as known in memory, without reading the disk; NO_ENTRY without one."""
+        """Return the LAC of a ledger as known in memory, without reading the disk; NO_ENTRY if none is known."""
         ledger = self.ledger(ledger_id)
         if ledger is None:
             return NO_ENTRY
         try:
             self.known_lac(ledger)
         except NotCached:
-            # It is looked up when a client asks for it.
+            # The ledger is looked up when a client asks for it.
             return ledger.known_lac
         return ledger.known_lac
 
     def last_entry(self, ledger: Ledger) -> int:
-        """Return the last entry held; NO_ENTRY for a ledger in limbo, which may have had a later one."""
+        """Return the last entry that is held; NO_ENTRY for a ledger in limbo, which may have had a later one."""
         return NO_ENTRY if self._in_limbo(ledger.ledger_id) else ledger.last_entry
 
     def absence(self, ledger_id: int, ledger: Ledger | None) -> Status:
@@ -202,18 +201,18 @@ class View:
 
 
 class Reading(ABC):
-    """A request, or a run of them, that changes nothing."""
+    """A request, or a run of requests, that changes nothing."""
 
     client: ReadClient
     operation: ClassVar[int] = -1
-    """Its number in `metrics.requests.OPERATIONS`; -1: its times are not recorded."""
+    """The number of the operation in `metrics.requests.OPERATIONS`; -1: its times are not recorded."""
     needed: ClassVar[int]
-    """The rights that it needs on the ledger of each of its requests (`bkspark.security.authorization`)."""
+    """The rights that the reading needs on the ledger of each request (`bkspark.security.authorization`)."""
     received_ns: int = 0
-    """When it was received, once it waits."""
+    """When the requests were received; 0: they do not wait. Set by `Reads` when they begin to wait."""
 
     def ledgers(self) -> int | np.ndarray | None:
-        """Return the ledger of all requests that are not answered, or that of each; None: they name no ledger."""
+        """Return the ledger of all unanswered requests, or that of each; None: they name no ledger."""
         return None
 
     @abstractmethod
@@ -225,19 +224,19 @@ class Reading(ABC):
         """Answer as many requests as are in memory, the peer takes, and the turn has time for.
 
         Returns:
-            What must be fetched before the next request can be answered, or None.
+            What must be fetched before the next request can be answered; None: nothing.
         """
 
     @abstractmethod
     def refuse(self, status: int) -> None:
-        """Answer all requests that are not answered yet with a status, V2's."""
+        """Answer all unanswered requests with a status."""
 
     def refuse_next(self, status: int) -> None:
         """Answer the next request with a status."""
         self.refuse(status)
 
     def keep(self, count: int) -> None:
-        """Reduce to the next `count` requests, copied to memory of their own: they may be in a receive buffer."""
+        """Reduce to the next `count` requests, copied out of the receive buffer."""
         assert count == len(self)
 
     def refuse_behind(self, count: int, status: int) -> None:
@@ -254,7 +253,7 @@ def answer_in_pieces(reading: Reading, turn: Turn, answer_some: Callable[[Pieces
     """Answer requests of a reading, as `Reading.proceed` does.
 
     Args:
-        answer_some: adds responses to its argument, and raises NotCached when the next request needs the disk.
+        answer_some: adds responses to its argument; raises NotCached when the next request needs the disk.
     """
     client = reading.client
     while len(reading) and client.is_taking and client.is_open and not turn.is_over:
@@ -264,14 +263,14 @@ def answer_in_pieces(reading: Reading, turn: Turn, answer_some: Callable[[Pieces
         except NotCached as miss:
             return miss.place
         finally:
-            # Also those of requests before one that failed.
+            # The responses to requests before one that failed are sent as well.
             if parts:
                 client.send(parts)
     return None
 
 
 class Reads:
-    """Runs all readings of one bookie. For the event loop. No method raises what a reading raises."""
+    """Runs all readings of one bookie. For the event loop. No method raises an error of a reading."""
 
     def __init__(
         self,
@@ -281,14 +280,14 @@ class Reads:
         on_room: Callable[[], None],
         times: RequestTimes | None = None,
     ) -> None:
-        """`on_room()` is called when readings that were refused for `is_full` may be offered again."""
+        """`on_room()` is called when readings that were refused because of `is_full` may be offered again."""
         self._times = times or RequestTimes()
         self._view = view
         self._fetch = fetch
         self._turns = turns
         self._on_room = on_room
         self._waiting = 0
-        """Requests whose reading waits for a fetch."""
+        """Requests whose reading waits for a fetch or for its peer."""
 
     @property
     def waiting(self) -> int:
@@ -297,11 +296,14 @@ class Reads:
 
     @property
     def is_full(self) -> bool:
-        """True while too many reads are in flight to accept more."""
+        """True while there are too many waiting reads to accept more."""
         return 0 < self._view.options.in_flight_max <= self._waiting
 
     def answer(self, reading: Reading, turn: Turn) -> bool:
-        """Answer a reading, now or later; False: the turn is over or the peer takes no replies now; offer it again."""
+        """Answer a reading now, or later if it needs the disk.
+
+        False: the turn is over, or the peer takes no replies now; offer the reading again.
+        """
         place, left = self._proceed(reading, None, turn)
         if place is not None:
             self._answer_later(reading, place)
@@ -319,7 +321,7 @@ class Reads:
         self._turns.go_on(reading.client, lambda turn: self.enqueue(reading, turn))
 
     def _proceed(self, reading: Reading, fetched: Fetched | None, turn: Turn) -> tuple[FileRange | None, int]:
-        """Let a reading proceed, and record the times of what was answered; return as `proceed`, and what is left.
+        """Let a reading proceed, and record the times; return what `proceed` returns, and how many requests are left.
 
         If a request fails, it is answered EIO, and the reading continues after it.
         """
@@ -346,7 +348,7 @@ class Reads:
         return place, left
 
     def _answer_later(self, reading: Reading, place: FileRange | None) -> None:
-        """Let as many requests wait as there is room for; refuse the others."""
+        """Let as many requests wait as there is room for; refuse the others with ETOOMANYREQUESTS."""
         room = max(0, self._view.options.waiting_max - self._waiting)
         if len(reading) > room:
             reading.refuse_behind(room, Status.ETOOMANYREQUESTS)
@@ -357,7 +359,7 @@ class Reads:
             self._wait(reading, place)
 
     def _wait(self, reading: Reading, place: FileRange | None) -> None:
-        """Continue when a place is fetched; None: when the peer takes replies, in the next turn of the connection."""
+        """Continue when `place` is fetched. None: in the next turn of the connection, once the peer takes replies."""
         if place is not None:
             began = self._times.clock_ns()
 
@@ -378,8 +380,8 @@ class Reads:
             self._release(before)
             return
         place, left = None, before
-        # Nothing is sent to a peer that takes no replies; the bytes are fetched again later, as they would only wait in
-        # memory.
+        # A peer that takes no replies gets nothing now. The fetched bytes are dropped, and fetched again later: they
+        # would only occupy memory.
         if reading.client.is_taking:
             place, left = self._proceed(reading, fetched, turn)
         if not reading.client.is_open:
@@ -396,7 +398,7 @@ class Reads:
 
 
 def failed(error: Exception) -> Status:
-    """Log why a request is answered EIO: the peer only receives the status."""
+    """Log why a request is answered EIO, because the peer learns only the status."""
     logger.error("%s", error)
     return Status.EIO
 

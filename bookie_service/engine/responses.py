@@ -23,11 +23,11 @@ class ReadResponseEncoder(Protocol):
     def found(
         self, row: int, ledger_ids: np.ndarray, entries: PlacedEntries, lacs: np.ndarray | None
     ) -> bytes | memoryview:
-        """Return the responses to the reads from `row` on, one for each entry, in this order.
+        """Return the responses to the reads from `row` on, one for each entry, in order.
 
         Args:
             ledger_ids: one for each entry, or one for all.
-            entries: with the ids that were asked for.
+            entries: the entries, with the ids that were requested.
             lacs: the LACs of the ledgers, one for each entry, or one for all; None: not known, or not wanted.
         """
 
@@ -51,7 +51,7 @@ class AddResponseEncoder(Protocol):
         entry_ids: np.ndarray,
         last_synced: np.ndarray | None,
     ) -> bytes:
-        """Return the responses to all adds. One status counts for all; `last_synced`: LastAddSynced of each."""
+        """Return the responses to all adds; one status applies to all. `last_synced`: LastAddSynced of each add."""
 
     def take(self, rows: slice | np.ndarray) -> AddResponseEncoder:
         """Return the encoder for some of the adds."""

@@ -1,4 +1,4 @@
-"""Decides whether a request may proceed. Pure functions of what is known about the ledger; results are `Status`.
+"""Decides whether a request may proceed. Pure functions of what is known of the ledger; results are `Status`.
 
 An add is checked in this order (O6: a refused request leaves no trace): ids that cannot be stored and a LAC that no
 correct client sends (EBADREQ), a read-only bookie, a wrong master key, a fenced ledger.
@@ -27,13 +27,13 @@ def add_statuses(
     takes_recovery_adds: bool = True,
     in_limbo: bool = False,
 ) -> int | np.ndarray:
-    """Return the status of each add of one ledger, int32, or one status for all of them; EOK means: journal it.
+    """Return the status of each add of one ledger, int32, or one status for all; EOK: it may be journaled.
 
     Args:
-        keys_match: bool per add, or for all: it carries the ledger's master key.
-        lacs_are_right: bool per add, or for all: its LAC is possible for the entry (`bkspark.wire.lac`).
+        keys_match: a bool per add, or one for all: the add carries the ledger's master key.
+        lacs_are_right: a bool per add, or one for all: the LAC is possible for the entry (`bkspark.wire.lac`).
         fenced: only recovery adds pass.
-        read_only: only high-priority adds pass, and those only where it `takes_recovery_adds`.
+        read_only: only high-priority adds pass, and only if `takes_recovery_adds`.
         in_limbo: only recovery adds pass, because a fence may have been lost (docs/protocol.md §6.10).
     """
     lowest, highest = _bounds(entry_ids)
@@ -55,13 +55,13 @@ def add_statuses(
 
 
 def refused_if_new(statuses: int | np.ndarray) -> int | np.ndarray:
-    """Return the statuses of adds to a ledger that may not begin now: those that would pass are to come again."""
+    """Return the statuses of adds to a ledger that may not begin now: EOK becomes ETOOMANYREQUESTS."""
     too_many = int(Status.ETOOMANYREQUESTS)
     return too_many if isinstance(statuses, int) else np.where(statuses == EOK, too_many, statuses).astype(np.int32)
 
 
 def are_ids(ledger_id: int, lowest_entry: int, highest_entry: int) -> bool:
-    """Whether entries with these ids can be stored."""
+    """Return whether entries with these ids can be stored."""
     return ledger_id >= 0 and lowest_entry >= 0 and highest_entry <= STORED_ENTRY_ID_MAX
 
 
@@ -70,7 +70,7 @@ def _bounds(entry_ids: np.ndarray) -> tuple[int, int]:
 
 
 def absence_status(*, is_known: bool, in_limbo: bool) -> Status:
-    """Return the answer to a read of an entry that is not held; for a ledger in limbo it is not a certain one."""
+    """Return the answer to a read of an entry that is not held. For a ledger in limbo it is not a certain negative."""
     if in_limbo:
         return Status.EUNKNOWNLEDGERSTATE
     return Status.ENOENTRY if is_known else Status.ENOLEDGER
@@ -84,14 +84,14 @@ def fence_status(ledger_id: int, stored_key: bytes | None, given_key: bytes) -> 
 
 
 def opens(stored_key: bytes, given_key: bytes) -> bool:
-    """Whether a master key opens a ledger; the time it takes says nothing about how much of it is right."""
+    """Return whether a master key opens a ledger. The time it takes reveals nothing about the right key."""
     return stored_key == UNKNOWN_KEY or hmac.compare_digest(stored_key, given_key)
 
 
 def explicit_lac_status(
     ledger_id: int, stored_key: bytes | None, given_key: bytes, packet: bytes, *, read_only: bool, is_deleted: bool
 ) -> Status:
-    """Return EOK when an explicit LAC may be stored; a fence does not prevent it, as it only names confirmed entries.
+    """Return EOK when an explicit LAC may be stored. A fence does not prevent it, because it names confirmed entries.
 
     Args:
         stored_key: None: the ledger is unknown and will be created.

@@ -1,9 +1,9 @@
 """Shares of a limited number of places: how many one connection, and one address, may take.
 
-Without authentication only the address distinguishes peers. Many honest clients can share one (a test machine's
-loopback, a network with NAT), so one address may take half of all places, not less: a flood from it leaves the other
-half to others, and honest clients on one address have room for thousands. One connection may have half of what its
-address may, so that a flood on one connection leaves room for other clients on the same address.
+Without authentication only the address distinguishes peers. Many honest clients can share an address (the loopback of a
+test machine, a network with NAT). So one address may take half of all places: a flood from it leaves the other half to
+other addresses, and honest clients at one address still have thousands. One connection may take half of what its
+address may, so a flood on one connection leaves room for other clients at the same address.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class Peer(Protocol):
 
     @property
     def address(self) -> Hashable:
-        """The address of the machine that it comes from."""
+        """The address of the peer's machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShareLimits:
-    """Limits of the places of all peers together, of one address, and of one connection."""
+    """Limits for all peers together, for one address, and for one connection."""
 
     all: int = required(1, COUNT_MAX)
     per_address: int = required(1, COUNT_MAX)
@@ -37,7 +37,7 @@ class ShareLimits:
 
     @classmethod
     def of(cls, places: int, per_address: int = 0) -> ShareLimits:
-        """Return the limits for this many places; `per_address` 0: half of them."""
+        """Return the limits for this many places. `per_address` 0: half of them."""
         for_address = min(places, per_address or max(1, places // 2))
         return cls(places, for_address, max(1, for_address // 2))
 
@@ -52,13 +52,13 @@ class Shares:
         self._by_connection: Counter[Peer] = Counter()
         """Places of each connection that has any."""
         self._count = 0
-        """Places taken in all; the sum of either."""
+        """Places taken in all: the sum of `_by_address`, and of `_by_connection`."""
 
     def __len__(self) -> int:
         return self._count
 
     def take(self, peer: Peer) -> bool:
-        """Take a place for a connection; False: it, its address, or all together have reached their limit."""
+        """Take a place for a connection; False: the connection, its address, or all together have reached the limit."""
         if (
             self._count >= self._limits.all
             or self._by_address[peer.address] >= self._limits.per_address
@@ -80,7 +80,7 @@ class Shares:
         self._tidy(peer)
 
     def _tidy(self, peer: Peer) -> None:
-        """Keep no counts of zero."""
+        """Drop counts of zero."""
         if not self._by_address[peer.address]:
             del self._by_address[peer.address]
         if not self._by_connection[peer]:

@@ -1,7 +1,7 @@
-"""Reads of single entries that came together: those of some ledgers are read together, and answered as arrays.
+"""Reads of single entries that came together. Those of several ledgers are read together and answered as arrays.
 
-Responses need no order. So the requests are sorted by ledger, and those that one look cannot answer follow the others.
-A look at several ledgers that fails is repeated for each of them: an error concerns one ledger alone.
+Responses need no order. So the requests are sorted by ledger, and requests that one look cannot answer are moved after
+the others. When a look at several ledgers fails, it is repeated for each ledger: an error concerns one ledger only.
 """
 
 from __future__ import annotations
@@ -24,44 +24,45 @@ from bookie_service.storage.io.byte_source import Fetched, FileRange, NotCached
 from bookie_service.storage.ledgers.interface import Ledger, LookResult
 
 _ROWS_PER_LOOK = 8192
-"""Requests that are divided by ledgers at once: dividing all of them in each turn would cost more than the turn."""
+"""Requests that are sorted by ledger at once: sorting all of them in each turn would cost more than the turn."""
 logger = logging.getLogger(__name__)
 
 _LEDGERS_PER_LOOK = 16
-"""Ledgers that are looked up at once; absent ones are answered together, at the price of a few."""
+"""Ledgers that are looked up together. Absent ones are answered together, at the price of a few requests."""
 _ABSENT_COST = 1 / 16
 """The cost of an answer for an absent ledger, in requests."""
 
 
 @dataclass(slots=True)
 class SingleReads(Reading):
-    """Single reads that came together, from `row` on. The arrays are its own: it changes their order."""
+    """Single reads that came together, from `row` on. The arrays belong to this object, which changes their order."""
 
     operation: ClassVar[int] = READ_ENTRY
     needed: ClassVar[int] = READ
 
     client: ReadClient
     encoder: ReadResponseEncoder
-    """Encodes the responses to all of them; `ledger_ids` and `entry_ids` are aligned with it."""
+    """Encodes the responses to all requests; its rows are those of `ledger_ids` and `entry_ids`."""
     ledger_ids: np.ndarray
-    """The ledger of each."""
+    """The ledger of each request."""
     entry_ids: np.ndarray
-    """The entry of each."""
+    """The entry of each request."""
     row: int = 0
+    """The next request. Requests before it are answered. `keep` resets it to 0."""
     _ends: list[int] = field(default_factory=list)
-    """Ends of runs of one ledger, for some requests from `row` on; `_run` is the next run."""
+    """Where the runs of requests to one ledger end, for some requests from `row` on. Empty: not divided yet."""
     _run: int = 0
-    """The next run of `_ends`."""
+    """The next run in `_ends`."""
     _odd_end: int = 0
-    """Up to here requests are read alone."""
+    """Requests before this row are read one by one: a look found that it cannot answer them together."""
     _apart_end: int = 0
-    """Up to here each look is at one ledger."""
+    """Before this row each look covers one ledger, because a look at several failed."""
     _absent: list[bool] = field(default_factory=list)
-    """Whether the ledger is absent, for some runs from `_absent_from` on."""
+    """Whether the ledger of a run is absent, for some runs from `_absent_from` on. Emptied by `proceed`."""
     _absent_from: int = 0
     """The run that `_absent` begins with."""
     _was_absent: bool = False
-    """Whether the last ledger was absent: then the next ones are looked up together."""
+    """Whether the last ledger was absent. If so, the next ledgers are looked up together."""
 
     def __len__(self) -> int:
         return len(self.entry_ids) - self.row
@@ -103,12 +104,12 @@ class SingleReads(Reading):
         return self.encoder.not_found(first, status, ledger_ids, entry_ids) if len(ledger_ids) else b""
 
     def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> FileRange | None:
-        # A ledger that was absent a turn ago may exist now.
+        # A ledger that was absent in an earlier turn may exist now.
         self._absent = []
         return answer_in_pieces(self, turn, lambda parts: self._answer_some(view, fetched, turn, parts))
 
     def _answer_some(self, view: View, fetched: Fetched | None, turn: Turn, parts: Pieces) -> None:
-        """Add responses to `parts`: of about `replies_bytes_max` bytes, or what the turn has time for.
+        """Add responses to `parts`, about `replies_bytes_max` bytes or as many as the turn has time for.
 
         Raises:
             NotCached: the next entry is not in memory.
@@ -129,7 +130,7 @@ class SingleReads(Reading):
                 turn.spend(ledgers)
 
     def _run_end(self) -> int:
-        """Return the end of the run of one ledger that the next request is in."""
+        """Return the end of the run of one ledger that contains the next request."""
         ends = self._ends
         if not ends or self.row >= ends[-1]:
             ends = self._ends = self._divide(slice(self.row, self.row + _ROWS_PER_LOOK))
@@ -139,7 +140,7 @@ class SingleReads(Reading):
         return ends[self._run]
 
     def _divide(self, rows: slice) -> list[int]:
-        """Sort some requests by ledger; return where each one ends."""
+        """Sort some requests by ledger; return where the run of each ledger ends."""
         ledger_ids = self.ledger_ids[rows]
         breaks = np.flatnonzero(ledger_ids[1:] != ledger_ids[:-1])
         if len(breaks) > 1 and self.row >= self._odd_end:
@@ -148,7 +149,7 @@ class SingleReads(Reading):
         return [*(breaks + self.row + 1).tolist(), self.row + len(ledger_ids)]
 
     def _arrange(self, order: np.ndarray) -> None:
-        """Put the next requests into another order."""
+        """Reorder the next requests."""
         rows = slice(self.row, self.row + len(order))
         for ids in (self.ledger_ids, self.entry_ids):
             ids[rows] = ids[rows][order]
@@ -171,10 +172,10 @@ class SingleReads(Reading):
         """Answer requests of the next ledgers, as far as one look finds entries.
 
         Returns:
-            (how many ledgers were looked at, the responses' bytes).
+            (how many ledgers were looked at, bytes of the responses).
 
         Raises:
-            NotCached: nothing that they need is in memory.
+            NotCached: nothing that the requests need is in memory.
         """
         end = self._run_end()
         ledger_id = self.ledger_ids.item(self.row)
@@ -196,7 +197,7 @@ class SingleReads(Reading):
         except Exception as error:
             if len(ledgers) > 1:
                 if not isinstance(error, (StorageDamaged, OSError)):
-                    # Each by itself may be answered, and then nothing else would show the defect.
+                    # Each ledger by itself may be answered, and then nothing else would show the defect.
                     logger.exception("a look at %d ledgers failed: this is a defect", len(ledgers))
                 self._apart_end = ends[-1]
                 return 0, 0
@@ -206,10 +207,10 @@ class SingleReads(Reading):
         return len(ledgers), self._answer_found(view, ledgers, within, lacs, found, parts)
 
     def _next_ledgers(self, view: View, fetched: Fetched | None) -> tuple[list[Ledger], list[int]]:
-        """Return the ledgers of the next runs, as far as this bookie has them, and the LACs that are wanted.
+        """Return the ledgers of the next runs, up to the first that is absent or fails, and their LACs if wanted.
 
         Raises:
-            StorageDamaged, OSError, NotCached: of the first one.
+            StorageDamaged, OSError, NotCached: for the first ledger.
         """
         ledgers: list[Ledger] = []
         lacs: list[int] = []
@@ -223,7 +224,7 @@ class SingleReads(Reading):
                 if self.encoder.wants_lac:
                     lacs.append(view.known_lac(ledger, fetched))
             except Exception:
-                # It is met again as the first one.
+                # A later look meets this ledger as its first one, and reports the error.
                 if not ledgers:
                     raise
                 break
@@ -234,9 +235,9 @@ class SingleReads(Reading):
     def _answer_found(
         self, view: View, ledgers: list[Ledger], ends: list[int], lacs: list[int], found: LookResult, parts: Pieces
     ) -> int:
-        """Answer what a look found or missed, and order the requests after it; return the responses' bytes.
+        """Answer the requests that a look decided, and move the others after them; return the bytes of the responses.
 
-        `ends`: where the requests of each ledger end, counted from the first one.
+        `ends`: where the requests of each ledger end, relative to `row`.
         """
         begin, end = self.row, self.row + ends[-1]
         order = found.order(end - begin)
@@ -263,7 +264,7 @@ class SingleReads(Reading):
             sent += self._answer_missing(count, view.absence(ledger_id, by_id[ledger_id]), parts)
         self._odd_end = self.row + len(found.odd)
         if self.row < end and len(ledgers) > 1:
-            # Those that are left are in another order now.
+            # The remaining requests are in another order now.
             left = self.ledger_ids[self.row : end]
             breaks = np.flatnonzero(left[1:] != left[:-1]) + self.row + 1
             self._ends = [*breaks.tolist(), end, *self._ends[self._run + len(ledgers) :]]

@@ -1,10 +1,11 @@
 """The sync cursor of a ledger with relaxed durability: which of its deferred adds are durable here. Decisions only.
 
-LastAddSynced is an entry up to which no entry can be lost any more: each entry of the ledger up to it is durable here,
-or durable on Qa bookies according to the LAC of a later add. It moves with each sync of accepted adds, and with each
-LAC. Entries that are synced out of order, after one that never came, are kept as ranges above it.
+LastAddSynced is an entry id. No entry up to it can be lost: each is durable here, or durable on Qa bookies according to
+the LAC of a later add. It advances with each sync of accepted adds, and with each LAC. Entries that are synced after a
+gap are kept as ranges above it.
 
-A bookie begins at -1 after each start; the next LAC moves the cursor up. So it claims no entry that a crash took.
+A bookie begins at -1 after each start, and the next LAC moves the cursor up. So it never claims an entry that a crash
+destroyed.
 
 Invariants: ranges ascend, and neither touch each other nor the cursor; there are at most RANGES_MAX, and at most
 CURSORS_MAX cursors. Ranges beyond these limits are forgotten and reported as not synced, which is always safe.
@@ -22,7 +23,7 @@ from bkspark.ids import NO_ENTRY
 
 RANGES_MAX = 256
 RUNS_MAX = 16
-"""Runs of adds that came together: adds of a striped ledger have gaps, and only the first runs are tracked."""
+"""How many runs of one batch of adds are tracked, the first ones. Adds of a striped ledger have gaps."""
 CURSORS_MAX = 16 * 1024
 
 EntryRange = tuple[int, int]
@@ -38,7 +39,7 @@ class SyncCursor:
         self.last_synced = NO_ENTRY
         """All entries up to it are synced. Never decreases."""
         self._ranges: list[EntryRange] = []
-        """Synced ranges above it, ascending; at most RANGES_MAX."""
+        """Synced ranges above `last_synced` and a gap, ascending; at most RANGES_MAX."""
 
     @property
     def ranges(self) -> Sequence[EntryRange]:
@@ -46,13 +47,13 @@ class SyncCursor:
         return tuple(self._ranges)
 
     def on_confirmed(self, lac: int) -> None:
-        """A LAC came with an add: everything up to it is durable on Qa bookies."""
+        """Advance to a LAC that came with an add: everything up to it is durable on Qa bookies."""
         if lac > self.last_synced:
             self.last_synced = lac
             self._close_gap()
 
     def on_synced(self, runs: Sequence[EntryRange]) -> None:
-        """Accepted entries are durable now."""
+        """Count accepted entries, which are durable now."""
         for first, last in runs:
             if first <= self.last_synced + 1:
                 if last > self.last_synced:
@@ -62,7 +63,7 @@ class SyncCursor:
                 self._insert(first, last)
 
     def on_taken(self, runs: Sequence[EntryRange]) -> None:
-        """Entries were accepted, perhaps again: until they are synced, an earlier copy of them no longer counts."""
+        """Note accepted entries, which may have come before: until they are synced, an earlier copy does not count."""
         for first, last in runs:
             if first > self.last_synced and not self._ranges:
                 continue
@@ -75,13 +76,13 @@ class SyncCursor:
             self._ranges = sorted(set(kept))[:RANGES_MAX]
 
     def _close_gap(self) -> None:
-        """Absorb the ranges that the cursor has reached."""
+        """Absorb ranges that the cursor has reached."""
         ranges = self._ranges
         while ranges and ranges[0][0] <= self.last_synced + 1:
             self.last_synced = max(self.last_synced, ranges.pop(0)[1])
 
     def _insert(self, first: int, last: int) -> None:
-        """Add a range, joined with those that it touches; forget the highest where there are too many."""
+        """Add a range, joined with those that it touches; forget the highest range if there are too many."""
         ranges = self._ranges
         start = bisect_left(ranges, first - 1, key=_last_of)
         end = start
@@ -93,11 +94,11 @@ class SyncCursor:
 
 
 class SyncCursors:
-    """The cursors of a bookie's ledgers; those longest unused go first where there are too many."""
+    """The cursors of a bookie's ledgers. If there are too many, those unused for longest are forgotten."""
 
     def __init__(self, cursors_max: int = CURSORS_MAX) -> None:
         self._cursors: OrderedDict[int, SyncCursor] = OrderedDict()
-        """By ledger, the one used longest ago first."""
+        """Cursors by ledger id; the one unused for longest comes first."""
         self._cursors_max = cursors_max
 
     def of(self, ledger_id: int) -> SyncCursor:
@@ -116,7 +117,7 @@ class SyncCursors:
 
 
 def ranges_of(entry_ids: np.ndarray) -> list[EntryRange]:
-    """Return entry ids, in order of arrival, as runs of consecutive ones; at most RUNS_MAX, the first of them."""
+    """Return entry ids, in order of arrival, as ranges of consecutive ids: at most the first RUNS_MAX."""
     breaks = np.flatnonzero(np.diff(entry_ids) != 1)[:RUNS_MAX]
     firsts = entry_ids[np.concatenate(([0], breaks + 1))]
     lasts = entry_ids[np.append(breaks, len(entry_ids) - 1)]

@@ -1,20 +1,20 @@
-"""Turns: how much one connection may do before others get the event loop, and which one continues afterwards.
+"""Turns: how much one connection may do before others get the event loop, and which connection continues afterwards.
 
-A connection that receives requests begins a turn. The turn is over after a number of requests, or after some time. The
-remaining requests wait in a queue. Each turn of the event loop takes a little from it, after the sockets that are
-ready. So a client that sends one request waits for little more than one turn of the queue, however much other clients
-have sent. If very many sockets become ready at once, those that come late in a turn of the event loop wait in the queue
-as well. New connections wait there too, and those whose readings need whole turns, while another one is served as its
-requests come (`must_queue`): several of them would otherwise have a turn each before the loop polls again.
+A connection that receives requests begins a turn. The turn ends after a number of requests, or after some time. The
+remaining requests wait in a queue. Each turn of the event loop serves the sockets that are ready, and then a part of
+the queue. So a client that sends one request waits for little more than one turn of the queue, however much other
+clients have sent. If very many sockets become ready at once, the last ones in a turn of the event loop also wait in the
+queue. While a client is served as its requests come, new connections and connections whose readings need whole turns
+wait in the queue, too (`must_queue`): otherwise each of them would have a turn before the loop polls again.
 
-A run of requests that is served as arrays counts as one request: it costs little more.
+A run of requests that is served as arrays counts as one request, because it costs little more.
 
-Work that peers cause before they are known has a queue of its own, by the peers' addresses: first requests of new
-connections, steps of handshakes and logins. Each turn of the event loop takes one step from it, after the other queue.
-So thousands of new connections do not delay a client that is known.
+Work for peers that are not known yet has a queue of its own, by address: the first requests of new connections, and
+steps of handshakes and logins. Each turn of the event loop takes one step from it, after the other queue. So thousands
+of new connections do not delay a known client.
 
-Short turns cost throughput: each ends with its own send. Turns are long unless another connection is served as its
-requests come: only such a client notices how long others' turns are.
+Short turns cost throughput, because each ends with its own send. So turns are long unless another connection is served
+as its requests come: only such a client notices the length of others' turns.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _LONG_FRAMES = 8192
 
 @dataclass(frozen=True, slots=True)
 class TurnLimits:
-    """Limits of one turn: requests, or runs of them, and seconds; frames: of one run at most.
+    """Limits of one turn: requests, or runs of them; seconds; and frames of one run.
 
-    long_requests, long_seconds, long_frames: the same while no other connection was served as its requests came
+    long_requests, long_seconds, long_frames: the limits while no other connection has been served as its requests came
         (`Turns.note`) for `shared_seconds`.
-    queue_seconds: after this time in a turn of the event loop, it begins no further turn of the queue.
-    crowded_seconds: after this time in it, sockets that are ready wait for a turn of the queue.
+    queue_seconds: for how long a turn of the event loop begins callbacks of the queue.
+    crowded_seconds: sockets that become ready later than this in a turn of the event loop wait in the queue.
     """
 
     requests: int = bounded(64, 1, COUNT_MAX)
@@ -53,30 +53,30 @@ class TurnLimits:
 
 
 class Turn:
-    """What may still be done in a turn."""
+    """What may still be done in one turn."""
 
     __slots__ = ("_clock", "_end", "_requests", "frames")
 
     def __init__(self, clock: Callable[[], float], requests: int, end: float, frames: int = _LONG_FRAMES) -> None:
-        """`clock` returns seconds; the turn is over at `end`; one run has at most this many frames."""
+        """`clock` returns seconds, and the turn ends at `end` on it. `frames`: how many frames one run may have."""
         self.frames = frames
         self._clock = clock
         self._end = end
         self._requests: float = requests
-        """How many requests may still be served; below 0 after a costly one."""
+        """How many requests may still be served; below 0 after a costly one. Lowered by `spend`."""
 
     def spend(self, requests: float = 1) -> None:
-        """Count requests that were served."""
+        """Count requests, or the cost of some work in requests."""
         self._requests -= requests
 
     @property
     def is_over(self) -> bool:
-        """True when others must come first."""
+        """True when other connections must come first."""
         return self._requests <= 0 or self._clock() >= self._end
 
 
 class EndlessTurn(Turn):
-    """A turn that is never over, for a bookie that serves no other client."""
+    """A turn that never ends, for a bookie that serves no other client."""
 
     __slots__ = ()
 
@@ -105,27 +105,27 @@ class Turns:
         """`call_last(callback)` calls back in the next turn of the event loop, after the sockets that are ready then.
 
         `clock` returns seconds.
-        `loop_turn_began()` returns when the present turn of the event loop began; without it no turn is crowded.
+        `loop_turn_began()` returns when the current turn of the event loop began; without it no turn is crowded.
         """
         self._call_last = call_last
         self.clock = clock
-        """Seconds; what else depends on time in the same event loop uses it too."""
+        """Returns seconds. Other parts that depend on time in this event loop use it, too."""
         self._loop_turn_began = loop_turn_began or clock
         self._limits = limits or TurnLimits()
         self._waiting: OrderedDict[Hashable, deque[GoOn]] = OrderedDict()
-        """Connections of peers that are known, with what each goes on with, in order."""
+        """What each known connection continues with. Owners are in the order of their turns."""
         self._newcomers: OrderedDict[Hashable, deque[GoOn]] = OrderedDict()
-        """The same for addresses of peers that are not known yet."""
+        """The same for peers that are not known yet, by their address."""
         self._is_called = False
-        """Whether the next turn is planned."""
+        """Whether `_run` is planned."""
         self._has_accepted = False
-        """Whether connections were accepted since the last step of a newcomer that was possible."""
+        """Whether connections were accepted since the last `_run`: then newcomers wait for the next one."""
         self._has_stepped = False
-        """Whether a newcomer had a step since connections were accepted."""
+        """Whether a newcomer had a step since connections were last accepted."""
         self._prompt: Hashable = None
-        """The owner that was noted last."""
+        """The owner that `note` named last."""
         self._prompt_until = self._prompts_until = 0.0
-        """Until when the turns of other owners, and of all owners because two were noted, are short."""
+        """Until when turns are short: those of owners other than `_prompt`, and those of `_prompt` itself."""
 
     def begin(self, owner: Hashable) -> Turn:
         """Return a new turn of an owner."""
@@ -135,10 +135,10 @@ class Turns:
         return Turn(self.clock, limits.long_requests, now + limits.long_seconds, limits.long_frames)
 
     def begin_accepting(self, owner: Hashable) -> Turn | None:
-        """Return a turn of an owner that accepts connections; None: not in this turn of the event loop.
+        """Return a turn for accepting connections; None: not in this turn of the event loop.
 
-        While another owner is served as its requests come, a turn of the event loop accepts one connection, or has a
-        step of a newcomer if some wait: a flood of connections must not make turns long.
+        While another owner is served as its requests come, a turn of the event loop either accepts one connection or,
+        if newcomers wait, takes one of their steps: a flood of connections must not make turns long.
         """
         now, limits = self.clock(), self._limits
         if not self._is_shared(owner, now):
@@ -149,7 +149,7 @@ class Turns:
         return Turn(self.clock, 1, now + limits.seconds)
 
     def note(self, owner: Hashable) -> None:
-        """Note that an owner was served as its requests came, with nothing left for the queue."""
+        """Note that an owner was served as its requests came: it has nothing in the queue."""
         now = self.clock()
         if owner is not self._prompt:
             self._prompts_until, self._prompt = self._prompt_until, owner
@@ -171,14 +171,14 @@ class Turns:
         return now < (self._prompts_until if owner is self._prompt else self._prompt_until)
 
     def go_on(self, owner: Hashable, callback: GoOn) -> None:
-        """Queue `callback(turn)` after the others that wait. Owners take turns, however much each of them queues."""
+        """Queue `callback(turn)`. Owners take turns, so an owner that queues much does not delay others."""
         self._waiting.setdefault(owner, deque()).append(callback)
         self._call()
 
     def go_on_with_newcomer(self, address: Hashable, callback: GoOn) -> None:
-        """Queue `callback(turn)`, a step of a peer that is not known, after those of its address that wait.
+        """Queue `callback(turn)`, a step for a peer that is not known yet.
 
-        Addresses take turns, and each turn of the event loop has one step.
+        Addresses take turns, and each turn of the event loop takes one step.
         """
         self._newcomers.setdefault(address, deque()).append(callback)
         self._call()
@@ -189,7 +189,7 @@ class Turns:
             self._call_last(self._run)
 
     def _run(self) -> None:
-        """Call the callbacks that wait longest, one of each owner: for a short time, at least one."""
+        """Call the oldest callback of each owner, for a limited time but at least one, then one step of a newcomer."""
         self._is_called = False
         end = self.clock() + self._limits.queue_seconds
         for _ in range(len(self._waiting)):
@@ -209,6 +209,6 @@ class Turns:
         if callbacks:
             queue[owner] = callbacks
         if self._waiting or self._newcomers:
-            # Before the callback: it may raise.
+            # Planned before the callback, because the callback may raise.
             self._call()
         callback(self.begin(owner))

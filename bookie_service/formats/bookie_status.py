@@ -1,12 +1,13 @@
-"""The file `BOOKIE_STATUS`, by which a bookie that an operator made read-only stays so over a restart. Version 1, text.
+"""The file `BOOKIE_STATUS`, which keeps a bookie read-only over a restart if an operator made it so. Version 1, text.
 
-It lies in `current/` of every ledger directory and has one line, as Apache's bookies write it:
+It is in `current/` of every ledger directory, and has one line, as Apache's bookies write it:
 
     1,READ_ONLY,1763900000000,true
 
-the version of the layout; READ_ONLY or READ_WRITE; the time of the change in milliseconds since 1970; and whether an
-operator made the bookie read-only, not a full disk. Bookies before 4.18 do not write the last part; then an operator is
-assumed. If the directories differ, the latest counts. A file that is not of this form is treated as missing.
+These are the version of the layout; READ_ONLY or READ_WRITE; the time of the change in milliseconds since 1970; and
+whether an operator, and not a full disk, made the bookie read-only. Bookies before 4.18 do not write the last part; it
+is then taken to be true. If the directories differ, the latest status counts. A file that has another form is treated
+as missing.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ STATUS_NAME = "BOOKIE_STATUS"
 _VERSION = 1
 _READ_ONLY, _READ_WRITE = "READ_ONLY", "READ_WRITE"
 STATUS_BYTES_MAX = 1024
-"""A longer file is not of this form."""
+"""A longer file does not have this form."""
 
 
 @dataclass(frozen=True, slots=True)
 class BookieStatus:
-    """Whether an operator made the bookie read-only, and since when in ms."""
+    """Whether an operator made the bookie read-only, and since when (ms since 1970)."""
 
     is_read_only: bool
     changed_ms: int
@@ -35,7 +36,7 @@ def encode_status(status: BookieStatus) -> bytes:
 
 
 def decode_status(data: bytes) -> BookieStatus | None:
-    """Return the status; None if the bytes are not of this form."""
+    """Return the status; None: the bytes do not have this form."""
     parts = data[:STATUS_BYTES_MAX].split(b"\n")[0].decode("ascii", "replace").split(",")
     if len(parts) not in (3, 4) or parts[0].strip() != str(_VERSION) or parts[1] not in (_READ_ONLY, _READ_WRITE):
         return None
@@ -47,5 +48,5 @@ def decode_status(data: bytes) -> BookieStatus | None:
 
 
 def latest(found: Iterable[BookieStatus | None]) -> BookieStatus | None:
-    """Return the latest status, None if there is none."""
+    """Return the latest status; None: there is none."""
     return max((each for each in found if each is not None), key=lambda each: each.changed_ms, default=None)

@@ -1,7 +1,7 @@
 """The intent of a compaction: which entry log replaces which. Version 1, all integers big endian.
 
-One file `compaction` in the first ledger directory, there from the moment when the new log is complete and durable,
-under its temporary name `<hex log id>.log.compacting`, until the old log is gone:
+There is one file `compaction` in the first ledger directory. It exists from the moment when the new log is complete and
+durable under its temporary name `<hex log id>.log.compacting` until the old log is removed:
 
     offset  size  field
     0       4     magic "BKSC"
@@ -10,7 +10,7 @@ under its temporary name `<hex log id>.log.compacting`, until the old log is gon
     16      8     i64 id of the old log
     24      4     u32 CRC32C of bytes 0 .. 23
 
-With the intent, a crash repeats the rest of the work; without it, temporary files are removed and nothing happened.
+With the intent, a crash makes the next start repeat the rest of the work. Without it, temporary files are removed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CRC = struct.Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """Log `new_id` takes the place of log `old_id`."""
+    """Log `new_id` replaces log `old_id`."""
 
     new_id: int
     old_id: int
@@ -43,7 +43,7 @@ def encode(intent: Intent) -> bytes:
 
 
 def decode(data: bytes) -> Intent | None:
-    """Return the intent; None when the bytes fail their checksum.
+    """Return the intent; None: the bytes fail their checksum.
 
     Raises:
         ValueError: the intent is whole but of a version that this code does not read.

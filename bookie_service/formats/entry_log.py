@@ -13,8 +13,9 @@
     1016    4     u32 CRC32C of all bytes from the ledgers map to the end of the file, 0 without a map
     1020    4     u32 CRC32C of bytes 0 .. 1019
 
-From byte 1024 on, records `i32 length, entry`, which is byte for byte an item of a batch-read reply. A length of 0 or
-less is padding. An entry begins with its ledger id and entry id, so each record says whose it is.
+From byte 1024 on there are records `i32 length, entry`, which are byte for byte items of a batch-read response. A
+length of 0 or less is padding. An entry begins with its ledger id and entry id, so each record says which entry it
+holds.
 
 The ledgers map follows the last entry of a complete log: records of at most 10,000 ledgers each,
 
@@ -24,10 +25,10 @@ The ledgers map follows the last entry of a complete log: records of at most 10,
     20      4     i32 count
     24      16 n  count times i64 ledger id, i64 bytes of its records here, length words included
 
-It is written and synced before the header names it, so a crash in between leaves a log without a map. The map does not
-say which of these bytes an index still points to.
+The map is written and synced before the header names it, so a crash in between leaves a log without a map. The map does
+not say which of these bytes an index still points to.
 
-Log ids begin at 1 and are never used twice; `lastId` holds the highest as hex text and a newline, and is not synced by
+Log ids begin at 1 and are never used twice. `lastId` has the highest id as hex text and a newline. It is not synced by
 itself: after a crash it may be torn or old, and the existing logs determine the highest id. A position is `log id << 32
 | offset of the entry` (after its length word).
 """
@@ -48,13 +49,13 @@ OFFSET_BITS = 32
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
 LOG_BYTES_MAX = 1 << 31
 LOG_ID_MAX = (1 << 31) - 1
-"""The highest log id: a position is an i64."""
+"""The highest log id, because a position is an i64."""
 LAST_ID_NAME = "lastId"
 MAP_LEDGERS_PER_RECORD = 10_000
 
 _HEX = re.compile("[0-9a-fA-F]+")
 _NAME = re.compile(r"(0|[1-9a-f][0-9a-f]*)\.log")
-"""Exactly what `file_name` writes, and no other text that int() accepts: two names must not mean one log."""
+"""Only what `file_name` writes, and no other text that int() accepts, because two names must not mean one log."""
 _MAGIC = b"BKLO"
 _OURS = b"BKS1"
 _HEAD = struct.Struct(">4siqi")
@@ -69,14 +70,14 @@ def file_name(log_id: int) -> str:
 
 
 def parse_file_name(name: str) -> int | None:
-    """Return the log id, or None when `name` is not an entry log's."""
+    """Return the log id; None: `name` is not that of an entry log."""
     match = _NAME.fullmatch(name)
     log_id = int(match[1], 16) if match else 0
     return log_id if 0 < log_id <= LOG_ID_MAX else None
 
 
 def encode_header(log_id: int, map_offset: int = 0, map_ledgers: int = 0, map_crc: int = 0) -> bytes:
-    """Return the 1024 bytes that begin a log; the other arguments are 0 for one without a ledgers map."""
+    """Return the 1024 bytes that begin a log. The other arguments are 0 for a log without a ledgers map."""
     head = _HEAD.pack(_MAGIC, VERSION, map_offset, map_ledgers)
     head = head.ljust(HEADER_BYTES - _TAIL.size - _CRC.size, b"\0") + _TAIL.pack(_OURS, log_id, map_crc)
     return head + _CRC.pack(crc32c(head))
@@ -84,7 +85,7 @@ def encode_header(log_id: int, map_offset: int = 0, map_ledgers: int = 0, map_cr
 
 @dataclass(frozen=True, slots=True)
 class LogHeader:
-    """The contents of a log's header. `checksum_ok` None: Apache wrote it, and its headers carry no checksum."""
+    """The contents of a log's header. `checksum_ok` None: Apache wrote it, without a checksum."""
 
     version: int
     map_offset: int
@@ -94,7 +95,7 @@ class LogHeader:
 
 
 def decode_header(data: bytes, log_id: int) -> LogHeader | None:
-    """Return the header of entry log `log_id`; None when the bytes are not one, or are that of another log."""
+    """Return the header of entry log `log_id`; None: the bytes are not a header, or are that of another log."""
     if len(data) < HEADER_BYTES or data[:4] != _MAGIC:
         return None
     _, version, map_offset, map_ledgers = _HEAD.unpack_from(data)
@@ -120,14 +121,14 @@ def encode_map(ledger_ids: np.ndarray, ledger_bytes: np.ndarray) -> bytes:
 
 
 def map_checksum(table: bytes) -> int:
-    """Return the header's fields about the ledgers map."""
+    """Return the checksum of the ledgers map, for the header."""
     return crc32c(table)
 
 
 def decode_map(data: bytes, header: LogHeader) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return (ledger ids, bytes of each) of the map that `data`, a log from `map_offset` on, holds.
+    """Return (ledger ids, bytes of each) of the map in `data`, which is a log from `map_offset` on.
 
-    None when the header or the map fails its checksum, or their numbers of ledgers differ.
+    None: the header or the map fails its checksum, or their numbers of ledgers differ.
     """
     if not header.checksum_ok or header.map_crc != map_checksum(data):
         return None
@@ -150,8 +151,8 @@ def encode_last_id(log_id: int) -> bytes:
 
 
 def decode_last_id(data: bytes) -> int | None:
-    """Return the id in a `lastId` file; None when it is garbage (then existing logs determine the highest id)."""
+    """Return the id in a `lastId` file; None: it is garbage, and the existing logs determine the highest id."""
     text = data.decode("ascii", "replace").strip()
     log_id = int(text, 16) if _HEX.fullmatch(text) else LOG_ID_MAX
-    # The highest possible id is no more likely to be true than other garbage, and no log could follow it.
+    # The highest possible id is as unlikely to be true as other garbage, and no log could follow it.
     return log_id if log_id < LOG_ID_MAX else None

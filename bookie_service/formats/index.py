@@ -22,18 +22,18 @@ A header slot:
     180     4     u32 CRC32C of bytes 0 .. 179
     184     328   zero
 
-The slots are in different physical sectors, which have 4096 bytes on most disks: a write that a power cut tears may
-destroy the whole sector. Version 2 has the slots at 0 and 512 and the positions from 1024 on. Its files are read and
-written as they are; every new file is of version 3.
+The slots are in different physical sectors, which have 4096 bytes on most disks, because a write that is torn by a
+power failure may destroy the whole sector. Version 2 has the slots at 0 and 512, and the positions from 1024 on. Its
+files are read and written as they are; every new file is of version 3.
 
-A change writes the first slot, syncs, then the second, syncs. So one slot is always whole, and it is the old one only
-while the journal still holds the change. Both slots unreadable means that the file was being created (the journal holds
-the ledger's key, and replay makes the header again) or that it is damaged.
+A change writes the first slot, syncs, writes the second slot, and syncs. So one slot is always whole, and it is the old
+one only while the journal still has the change. If both slots are unreadable, the file was being created (the journal
+has the ledger's key, and replay writes the header again) or is damaged.
 
 An explicit LAC packet is kept as its writer sent it: i64 ledger id, i64 LAC, and a digest that only clients can check.
 
-Positions carry no checksum: a position is trusted only when the entry found there has the requested ids. Log ids and
-offsets are never 0, so no damage to a single byte turns a position into "not held".
+Positions have no checksum: a position is trusted only if the entry at it has the requested ids. Log ids and offsets are
+never 0, so no damage to a single byte turns a position into "not held".
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ VERSION = 3
 SLOT_BYTES = 512
 POSITION_BYTES = 8
 UNKNOWN_KEY = bytes(MASTER_KEY_BYTES)
-"""An all-zero stored key stands for "not known"; the next key that a client sends is accepted (Apache's index
-rebuilding leaves it)."""
+"""A stored key of zeros means "not known": the next key that a client sends is accepted (Apache's rebuilding of an
+index leaves it)."""
 LAC_PACKET_BYTES_MIN = 16
 LAC_PACKET_BYTES_MAX = 128
 STORED_ENTRY_ID_MAX = (1 << 40) - 1
-"""Highest entry id that can be stored: file systems end near offset 2^43."""
+"""The highest entry id that can be stored, because file systems end near offset 2^43."""
 
 EntryIds = TypeVar("EntryIds", int, np.ndarray)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """File offsets of the header slots and the positions in one version."""
+    """File offsets of the header slots and of the positions, in one version."""
 
     version: int
     slots_at: tuple[int, int]
@@ -76,7 +76,7 @@ class Layout:
         return self.positions_at + POSITION_BYTES * entry_id
 
     def entry_at(self, offset: int) -> int:
-        """Return the entry whose position is, or would be, at an offset; 0 for any offset before the positions."""
+        """Return the entry whose position is, or would be, at an offset; 0 for an offset before the positions."""
         return max(0, offset - self.positions_at) // POSITION_BYTES
 
 
@@ -87,7 +87,7 @@ LAYOUTS = {
 LAYOUT = LAYOUTS[VERSION]
 """The layout of new files."""
 HEAD_BYTES = LAYOUT.slots_at[1] + SLOT_BYTES
-"""Every header slot of any version lies within this many bytes."""
+"""Every header slot of any version is within this many bytes."""
 
 _NAME = re.compile(r"(0|[1-9a-f][0-9a-f]*)\.idx")
 _MAGIC = b"BKSI"
@@ -100,18 +100,18 @@ _FENCED = 1
 
 @dataclass(frozen=True, slots=True)
 class LedgerHeader:
-    """What one bookie must never forget about a ledger, apart from its entries."""
+    """What a bookie must never forget of a ledger, apart from its entries."""
 
     ledger_id: int
     generation: int
     fenced: bool
     master_key: bytes = field(repr=False)
     explicit_lac: bytes = b""
-    """The packet, b"" for none."""
+    """The packet; b"": there is none."""
 
 
 def merged(first: LedgerHeader, second: LedgerHeader) -> LedgerHeader:
-    """Return what two headers of one ledger together say: a fence, a known key and the higher explicit LAC stay."""
+    """Return what two headers of one ledger say together: a fence, a known key and the higher explicit LAC are kept."""
     lacs = [each.explicit_lac for each in (first, second) if each.explicit_lac]
     return LedgerHeader(
         first.ledger_id,
@@ -128,7 +128,7 @@ def relative_path(ledger_id: int) -> tuple[str, str, str]:
 
 
 def parse_file_name(name: str) -> int | None:
-    """Return the ledger id, or None when `name` is not an index file's."""
+    """Return the ledger id; None: `name` is not that of an index file."""
     match = _NAME.fullmatch(name)
     ledger_id = int(match[1], 16) if match else -1
     return ledger_id if 0 <= ledger_id < 1 << 63 else None
@@ -145,18 +145,18 @@ def encode_slot(header: LedgerHeader, version: int = VERSION) -> bytes:
 
 
 def encode_head(header: LedgerHeader) -> bytes:
-    """Return what a new file has before its positions: both slots."""
+    """Return the bytes of a new file before its positions: both slots."""
     slot = encode_slot(header)
     return slot.ljust(LAYOUT.slots_at[1], b"\0") + slot.ljust(LAYOUT.positions_at - LAYOUT.slots_at[1], b"\0")
 
 
 _GENERATION_OF = operator.attrgetter("generation")
 _SLOTS_AT = sorted({at for layout in LAYOUTS.values() for at in layout.slots_at})
-"""Where a slot may be."""
+"""All offsets at which a slot may be."""
 
 
 def decode_header(data: bytes, ledger_id: int) -> LedgerHeader | None:
-    """Return the newest whole header of the slots in data[0:HEAD_BYTES]; None when none is whole.
+    """Return the newest whole header of the slots in data[0:HEAD_BYTES]; None: no slot is whole.
 
     Raises:
         ValueError: a slot is whole but of a version that this code does not read.
@@ -175,9 +175,9 @@ def whole_slots(data: bytes, ledger_id: int) -> dict[int, LedgerHeader]:
 
 
 def layout_of(data: bytes) -> Layout | None:
-    """Return the layout of the file that begins with data[0:HEAD_BYTES]; None when it is unknown.
+    """Return the layout of the file that begins with data[0:HEAD_BYTES]; None: it is unknown.
 
-    One slot with readable magic and version suffices.
+    One slot with a readable magic and version is enough.
     """
     for layout in LAYOUTS.values():
         for at in reversed(layout.slots_at):
@@ -187,7 +187,7 @@ def layout_of(data: bytes) -> Layout | None:
 
 
 def _decode_slot(data: bytes, ledger_id: int) -> tuple[int, LedgerHeader] | None:
-    """Return (version, header) of a slot that begins with the magic, None when it is not whole."""
+    """Return (version, header) of a slot that begins with the magic; None: it is not whole."""
     if len(data) < _HEADER.size + _CRC.size:
         return None
     head = data[: _HEADER.size]
@@ -204,7 +204,7 @@ def decode_lac(packet: bytes) -> tuple[int, int]:
     """Return (ledger id, LAC) of an explicit LAC packet.
 
     Raises:
-        ValueError: it is too short or too long for one.
+        ValueError: it is too short or too long for a packet.
     """
     if not LAC_PACKET_BYTES_MIN <= len(packet) <= LAC_PACKET_BYTES_MAX:
         raise ValueError(f"an explicit LAC packet of {len(packet)} bytes")

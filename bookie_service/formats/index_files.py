@@ -1,7 +1,7 @@
 """Which index files must exist, the least length of each, and which are in another directory. Version 3, big endian.
 
-One file `indexFiles` in a ledger directory, mostly the first one (`io.placed_file`), so that a lost index file is
-distinguished from one that never existed:
+There is one file `indexFiles` in a ledger directory, mostly the first one (`io.placed_file`). It distinguishes a lost
+index file from one that never existed:
 
     offset  size  field
     0       4     magic "BKSF"
@@ -9,26 +9,26 @@ distinguished from one that never existed:
     8       8     i64 generation: if there are several such files, the highest counts
     16      4     u32 CRC32C of these
 
-followed by any number of records, each appended and synced by itself:
+Any number of records follows, each appended and synced by itself:
 
     0       4     u32 CRC32C of the rest of the record
     4       4     i32 count, at most 65,536
     8       16 n  count times i64 ledger id, i64 size and place
 
-The lower 56 bits of size and place are the least size of the ledger's index file in bytes; 0: it may be gone. The upper
-8 bits are its place: 0 in the ledger directory number id mod their count, as usual; n in directory number n - 1,
-because the disk of the usual one was full or failed. Version 1 has no generation, which counts as 0, and no places.
+The lower 56 bits of size and place are the least size of the ledger's index file in bytes; 0: the file may be gone. The
+upper 8 bits are its place. 0: in the usual ledger directory, number (id mod number of directories); n: in directory
+number n - 1, because the disk of the usual one was full or failed. Version 1 has no generation, which counts as 0, and
+no places.
 
-A row with the negative id -g is about the file of headers of ledgers without entries (`formats.ledger_headers`):
-there is one of generation g or later, and one of generation g has at least this size. The last such row counts. A
-bookie that does not know that file would deny the ledgers and the fences in it. It reads versions 1 and 2 only, and
+A row with the negative id -g is about the file of headers of ledgers without entries (`formats.ledger_headers`): there
+is one of generation g or later, and a file of generation g has at least this size. The last such row counts. A bookie
+that does not know that file would deny the ledgers and the fences in it; such a bookie reads only versions 1 and 2, and
 refuses version 3.
 
-The last row of a ledger counts. A row is written after the index file is durable and before the marks move past its
-contents; a row of 0 is durable before the file is removed. So a crash leaves no row that is not true. It may leave a
-torn record at the end, which counts for nothing; damage looks the same. A reader that finds either one uses the rows
-before it and takes the others from the existing index files. The file is rewritten under another name when most rows
-are old.
+The last row of a ledger counts. A row is written after the index file is durable, and before the marks advance past its
+contents. A row of 0 is durable before the file is removed. So after a crash no row is false. A crash may leave a torn
+record at the end, which is ignored; damage looks the same. A reader that finds either uses the rows before it, and
+takes the others from the existing index files. The file is rewritten under another name when most rows are obsolete.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ _CRC = struct.Struct(">I")
 _COUNT = struct.Struct(">i")
 
 PLACES_MAX = 127
-"""Directories from this number on take no index file from another one."""
+"""Directories from this number on get no index file from another one."""
 PLACE_BITS = 56
-"""Number of lower bits of a row that are the size."""
+"""How many lower bits of a row are the size."""
 SIZE_MASK = (1 << PLACE_BITS) - 1
 
 
 def encode_head(generation: int, *, names_headers: bool = False) -> bytes:
-    """Return the head of a file; `names_headers`: it has a row with a negative id."""
+    """Return the head of a file. `names_headers`: it has a row with a negative id."""
     version = version_of(names_headers=names_headers)
     head = _HEADS[version].pack(_MAGIC, version, generation)
     return head + _CRC.pack(crc32c(head))
@@ -71,12 +71,12 @@ def with_place(size: int, place: int | None) -> int:
 
 
 def sizes_of(rows: np.ndarray) -> np.ndarray:
-    """Return the bytes that each such number names."""
+    """Return the sizes that these rows name."""
     return rows & SIZE_MASK
 
 
 def places_of(rows: np.ndarray) -> np.ndarray:
-    """Return the directory that each such number names, -1 for the usual one."""
+    """Return the numbers of the directories that these rows name; -1: the usual one."""
     return (rows >> PLACE_BITS) - 1
 
 
@@ -92,9 +92,9 @@ def encode_rows(ledger_ids: np.ndarray, rows: np.ndarray) -> bytes:
 
 
 def decode(data: bytes) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return (ledger ids, size and place of each, where the whole records end) of a file: every row, as written.
+    """Return (ledger ids, size and place of each, end of the whole records) of a file: every row, as written.
 
-    The end is 0 when the head is damaged, and `len(data)` when everything is whole.
+    The end is 0 if the head is damaged, and `len(data)` if everything is whole.
 
     Raises:
         ValueError: the file is of a version that this code does not read.
@@ -113,7 +113,7 @@ def decode(data: bytes) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 def generation(data: bytes) -> int | None:
-    """Return the generation of a file, None when its head is damaged. Raises ValueError as `decode`."""
+    """Return the generation of a file; None: its head is damaged. Raises ValueError as `decode`."""
     head = _head(data)
     if head is None:
         return None
@@ -121,18 +121,18 @@ def generation(data: bytes) -> int | None:
 
 
 def version(data: bytes) -> int:
-    """Return the version of a file, 0 where its head is damaged. Raises ValueError as `decode`."""
+    """Return the version of a file; 0: its head is damaged. Raises ValueError as `decode`."""
     head = _head(data)
     return 0 if head is None else int(head[1])
 
 
 def version_of(*, names_headers: bool) -> int:
-    """Return the version of new files, which have a row with a negative id or not."""
+    """Return the version of new files. `names_headers`: they have a row with a negative id."""
     return VERSION if names_headers else _VERSION_WITHOUT_HEADERS
 
 
 def may_append(version: int, *, names_headers: bool) -> bool:
-    """Return whether a file of a version may get rows; `names_headers`: with a negative id among them."""
+    """Return whether rows may be appended to a file of a version. `names_headers`: one of them has a negative id."""
     return version == VERSION or (version == _VERSION_WITHOUT_HEADERS and not names_headers)
 
 
@@ -142,17 +142,17 @@ def headers_row(generation: int) -> int:
 
 
 def headers_of(ledger_ids: np.ndarray, rows: np.ndarray) -> tuple[int, int] | None:
-    """Return (generation, least bytes) of the file of headers; None when no row is about it."""
+    """Return (generation, least bytes) of the file of headers; None: no row is about it."""
     found = np.flatnonzero(ledger_ids < 0)
     return (-ledger_ids.item(found[-1]), rows.item(found[-1]) & SIZE_MASK) if len(found) else None
 
 
 def _head(data: bytes) -> tuple[Any, ...] | None:
-    """Return (magic, version, ...); None when it fails its checksum."""
+    """Return (magic, version, ...); None: the head fails its checksum."""
     if len(data) < _START.size:
         return None
     magic, found = _START.unpack_from(data)
-    # A later version may have a head of another length: its checksum follows one of these.
+    # The head of a later version may have another length. Its checksum follows one of these lengths.
     for layout in _HEADS.values():
         whole = data[: layout.size]
         if len(data) < layout.size + _CRC.size or _CRC.unpack_from(data, layout.size)[0] != crc32c(whole):
@@ -167,7 +167,7 @@ def _head(data: bytes) -> tuple[Any, ...] | None:
 
 
 def _record(data: bytes, at: int) -> np.ndarray | None:
-    """Return the rows of the record at an offset, None when it is not whole."""
+    """Return the rows of the record at an offset; None: it is not whole."""
     body = at + _CRC.size
     if len(data) < body + _COUNT.size:
         return None

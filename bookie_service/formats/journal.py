@@ -11,7 +11,7 @@ A journal is a chain of files `<16 hex digits of the file id>.txn`; ids ascend b
     32      4     u32 CRC32C of bytes 0 .. 31
     36      476   zero
 
-Because a file names the exact end of the one before it, a file that has a successor is known to be complete: anything
+A file names the exact end of the one before it. So a file that has a successor is known to be complete, and anything
 unreadable in it is damage. Only the last file may end in a torn write.
 
 From byte 512 on, records without gaps; each is a header of 48 bytes and its body:
@@ -35,20 +35,20 @@ From byte 512 on, records without gaps; each is a header of 48 bytes and its bod
     5 PADDING     zeros, count 0: nothing
     6 FOLLOWED    nothing, count 0: the file with the next id is there, and its header is durable
 
-Because each record has its file id and offset, stale bytes of a file that had another name, or at another offset, are
-not taken for records. `synced` distinguishes torn from damaged records: records of one group are written without a sync
-between them, so after a crash a later one of the group may be whole and an earlier one not; neither was acknowledged.
-But a record that says "synced up to S" proves that everything below S was whole once: an unreadable record below S is
-damage, and acknowledged data may be lost.
+Each record has its file id and offset, so stale bytes of a file that had another name, or at another offset, are not
+mistaken for records. `synced` distinguishes torn from damaged records. Records of one group are written without a sync
+between them, so after a crash a later record of the group may be whole while an earlier one is not; neither was
+acknowledged. But a record with "synced up to S" proves that everything below S was whole once: an unreadable record
+below S is damage, and acknowledged data may be lost.
 
-PADDING fills a group up to a multiple of `journalAlignmentSize`, so that no later write touches a sector that holds
-synced records: a sector torn by a power cut destroys none of them. A PADDING record alone is written and synced when
-nothing was added for a moment: its `synced` says that the group before it is durable. From then on damage anywhere in a
-file is distinguished from a torn write; before, damage in the very last group is not.
+PADDING fills a group up to a multiple of `journalAlignmentSize`, so that no later write touches a sector with synced
+records: a sector torn by a power failure destroys none of them. A PADDING record alone is written and synced when
+nothing was added for a moment: its `synced` says that the group before it is durable. From then on, damage anywhere in
+the file is distinguished from a torn write. Before that, damage in the very last group is not.
 
-FOLLOWED is written after the last record of a file, and synced, when the next file is durable with its header and has
+FOLLOWED is written after the last record of a file, and synced, when the next file with its header is durable and has
 no record yet. So if a reader finds it and the next file does not begin with a whole header, acknowledged records are
-missing: no other record would name the newest file of a chain. It costs a sync per file, but no sync per group.
+missing: no other record would name the newest file of a chain. It costs one sync per file, and none per group.
 
 A ledger's LEDGER_KEY precedes its first entry, its fence and its explicit LAC in the chain. `formats.index` describes
 the LAC packet.
@@ -98,7 +98,7 @@ class RecordKind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """Which file this is, and exactly where the one before it ends."""
+    """The id of a file, and the exact end of the file before it."""
 
     file_id: int
     previous_id: int
@@ -107,7 +107,7 @@ class FileHeader:
 
 @dataclass(frozen=True, slots=True)
 class RecordHeader:
-    """A decoded record header of 48 bytes; the body is not checked yet."""
+    """A decoded record header of 48 bytes. The body is not checked yet."""
 
     kind: int
     body_bytes: int
@@ -121,14 +121,14 @@ def file_name(file_id: int) -> str:
 
 
 def parse_file_name(name: str) -> int | None:
-    """Return the file id, or None when `name` is not a journal file's."""
+    """Return the file id; None: `name` is not that of a journal file."""
     match = _NAME.fullmatch(name)
     file_id = int(match[1], 16) if match else 0
     return file_id if 0 < file_id < 1 << 63 else None
 
 
 def is_apaches(name: str) -> bool:
-    """Whether `name` is that of an Apache bookie's journal file, whose digits are not filled up with zeros."""
+    """Return whether `name` is that of a journal file of Apache's, whose digits are not padded with zeros."""
     return _NAME_OF_APACHES.fullmatch(name) is not None
 
 
@@ -139,7 +139,7 @@ def encode_file_header(header: FileHeader) -> bytes:
 
 
 def decode_file_header(data: bytes, file_id: int) -> FileHeader | None:
-    """Return the header of file `file_id`; None when the bytes are not one (never written, torn, or another file's).
+    """Return the header of file `file_id`; None: there is none (never written, torn, or of another file).
 
     Raises:
         ValueError: the header is whole but of a version that this code does not read.
@@ -164,7 +164,7 @@ def encode_record_header(
 
 
 def decode_record_header(data: bytes | memoryview, at: int, *, file_id: int, offset: int) -> RecordHeader | None:
-    """Return the header at data[at:], which is at `offset` of file `file_id`; None when there is no whole one."""
+    """Return the whole header at data[at:], which is at `offset` of file `file_id`; None: there is none."""
     if len(data) - at < RECORD_HEADER_BYTES or bytes(data[at : at + 4]) != RECORD_MAGIC:
         return None
     head = bytes(data[at : at + _RECORD_HEADER.size])
@@ -177,7 +177,7 @@ def decode_record_header(data: bytes | memoryview, at: int, *, file_id: int, off
 
 
 def padding_body_bytes(offset: int, alignment: int) -> int:
-    """Return the bytes of body with which a PADDING record at `offset` ends at a multiple of `alignment`."""
+    """Return how many bytes of body let a PADDING record at `offset` end at a multiple of `alignment`."""
     return -(offset + RECORD_HEADER_BYTES) % alignment
 
 
@@ -190,7 +190,7 @@ def decode_keys(body: bytes, count: int) -> list[tuple[int, bytes]]:
     """Return (ledger id, key) of a LEDGER_KEY body.
 
     Raises:
-        ValueError: the body is not of `count` keys, or one is of no ledger.
+        ValueError: the body does not have `count` keys, or a ledger id is invalid.
     """
     if len(body) != count * _KEYS.itemsize:
         raise ValueError(f"a key record of {len(body)} bytes does not hold {count} keys")
@@ -208,7 +208,7 @@ def decode_fences(body: bytes, count: int) -> list[int]:
     """Return the ledger ids of a FENCE body.
 
     Raises:
-        ValueError: the body is not of `count` ids, or one is of no ledger.
+        ValueError: the body does not have `count` ids, or one is invalid.
     """
     if len(body) != count * 8:
         raise ValueError(f"a fence record of {len(body)} bytes does not hold {count} ledger ids")
@@ -231,7 +231,7 @@ def decode_lacs(body: bytes, count: int) -> list[tuple[int, bytes]]:
     """Return (ledger id, packet) of a LAC body.
 
     Raises:
-        ValueError: the body is not of `count` packets.
+        ValueError: the body does not have `count` packets.
     """
     lacs = []
     at = 0

@@ -1,6 +1,6 @@
 """The index of `DbLedgerStorage`: keys and values in an embedded key-value store. Version 1, all integers big endian.
 
-`positions/` below `current/` of the first ledger directory is a RocksDB database, which checks its own checksums:
+`positions/` in `current/` of the first ledger directory is a RocksDB database, which checks its own checksums:
 
     key                              value
     "H", u64 ledger id               the header: one slot of `formats.index`, version 2, without the zeros at its end
@@ -8,8 +8,8 @@
                                      log id << 32 | offset, as in `formats.index`; 0: not held
     "N"                              u64 commit number: how often this index was made durable
 
-Beside it the file `positions.commit`, written after each of these commits, says which commit the store must have
-reached:
+The file `positions.commit` beside it, which is written after each of these commits, says which commit the database must
+have reached:
 
     offset  size  field
     0       4     magic "BKSN"
@@ -17,7 +17,7 @@ reached:
     8       8     u64 commit number
     16      4     u32 CRC32C of bytes 0 .. 15
 
-A database with a lower number than in this file, or without a number, has lost durable data. A crash between the two
+A database with a lower number than this file, or without a number, has lost durable data. A crash between the two
 writes leaves a higher number. An unreadable file proves nothing: the next commit replaces it.
 """
 
@@ -37,7 +37,7 @@ COMMIT_NAME = DIRECTORY_NAME + COMMIT_SUFFIX
 COMMIT_KEY = b"N"
 ENTRIES_PER_BLOCK = 256
 HEADERS = (b"H", b"I")
-"""First key, and end, of the range that holds all headers."""
+"""The range of keys that has all headers: its first key, and its end."""
 
 _SLOT_VERSION = 2
 _LEDGER_KEY = struct.Struct(">cQ")
@@ -58,12 +58,12 @@ def block_key(ledger_id: int, block: int) -> bytes:
 
 
 def blocks_of(ledger_id: int) -> tuple[bytes, bytes]:
-    """Return (first key, end) of the range that holds all positions of a ledger."""
+    """Return the range of keys that has all positions of a ledger: its first key, and its end."""
     return _LEDGER_KEY.pack(b"P", ledger_id), _LEDGER_KEY.pack(b"P", ledger_id + 1)
 
 
 def block_number(key: bytes) -> int:
-    """Return which block of its ledger a key of positions names."""
+    """Return the number of the block that a key of positions names."""
     return int(_BLOCK_KEY.unpack(key)[2])
 
 
@@ -78,23 +78,23 @@ def encode_header(header: LedgerHeader) -> bytes:
 
 
 def decode_stored_header(value: bytes, ledger_id: int) -> LedgerHeader | None:
-    """Return the header; None when it fails its checksum.
+    """Return the header; None: it fails its checksum.
 
     Raises:
-        ValueError: it is of a version that this code does not read.
+        ValueError: it has a version that this code does not read.
     """
     return decode_header(value.ljust(SLOT_BYTES, b"\0"), ledger_id)
 
 
 def encode_block(positions: np.ndarray) -> bytes:
-    """Return the value that holds the positions of a block, int64, from its first entry on; any of them may be 0."""
+    """Return the value for the positions of a block, int64, from its first entry on. Any of them may be 0."""
     held = np.flatnonzero(positions)
     count = int(held[-1]) + 1 if len(held) else 0
     return positions[:count].astype(">i8").tobytes()
 
 
 def decode_block(value: bytes) -> np.ndarray:
-    """Return the positions from the block's first entry to the last one held, int64."""
+    """Return the positions from the block's first entry to the last held one, int64."""
     return np.frombuffer(value, ">i8", len(value) // POSITION_BYTES).astype(np.int64)
 
 
@@ -103,7 +103,7 @@ def encode_commit_number(number: int) -> bytes:
 
 
 def decode_commit_number(value: bytes | None) -> int:
-    """Return the number in a store, 0 without one."""
+    """Return the number in a store; 0: there is none."""
     return 0 if value is None else int(_NUMBER.unpack(value)[0])
 
 
@@ -114,7 +114,7 @@ def encode_commit(number: int) -> bytes:
 
 
 def decode_commit(data: bytes) -> int | None:
-    """Return the commit number; None when the file fails its checksum.
+    """Return the commit number; None: the file fails its checksum.
 
     Raises:
         ValueError: the file is whole but of a version that this code does not read.

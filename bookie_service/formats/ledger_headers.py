@@ -2,10 +2,10 @@
 integers big endian.
 
 Any client may fence a ledger that this bookie never had, or send an explicit LAC of it. Such a ledger takes a row of 30
-bytes here instead of a file of 8 KiB.
+bytes here, instead of a file of 8 KiB.
 
-One file `ledgerHeaders` in a ledger directory, mostly the first one (`io.placed_file`); it is absent if there never was
-such a ledger:
+There is one file `ledgerHeaders` in a ledger directory, mostly the first one (`io.placed_file`). There is none if there
+never was such a ledger:
 
     offset  size  field
     0       4     magic "BKSH"
@@ -13,7 +13,7 @@ such a ledger:
     8       8     i64 generation: if there are several such files, the highest counts
     16      4     u32 CRC32C of these
 
-followed by any number of records, each appended and synced by itself:
+Any number of records follows, each appended and synced by itself:
 
     0       4     u32 CRC32C of the rest of the record
     4       4     i32 count of rows, 1 to 65,536
@@ -28,28 +28,28 @@ A row:
     9       20    master key
     29      1     u8 bytes of the explicit LAC packet, 16 to 128; 0: none was ever written
 
-The last row of a ledger counts. The file is written again, as a whole and under another name, when most rows are
-obsolete; the new file has the next generation.
+The last row of a ledger counts. The file is rewritten as a whole, under another name, when most rows are obsolete; the
+new file has the next generation.
 
 What is durable when:
 
-1. A row is durable before the marks move past its contents. Until then the journal has them, and replay writes the row
-   again.
+1. A row is durable before the marks advance past its contents. Until then the journal has them, and replay writes the
+   row again.
 2. A record is appended only to a file whose generation `indexFiles` has (`formats.index_files`). Otherwise the file is
-   written again. After each write `indexFiles` gets generation and length, and this is durable before the marks move.
+   rewritten. After each write `indexFiles` gets generation and length, durably, before the marks advance.
 3. When the ledger gets its first entry, its index file gets the header. That file is durable and recorded in
-   `indexFiles` before a row of bit 2 is written here. If both exist, the index file counts once `indexFiles` has it;
-   before that, both do: a fence or a key in either one holds, and so does the higher LAC.
+   `indexFiles` before a row of bit 2 is written here. If both exist, the index file counts once `indexFiles` has it.
+   Before that both count: a fence or a key in either one is valid, and so is the higher LAC.
 4. A deleted ledger that was fenced is in `fencedDeleted` before a row of bit 2 is written.
 
-What a crash leaves: a torn record at the end, which counts for nothing; a file of the next generation that `indexFiles`
-does not have, which is whole; rows that rule 3 or 4 was about to drop, which the next start drops.
+What a crash leaves: a torn record at the end, which is ignored; a whole file of the next generation that `indexFiles`
+does not have; rows that rule 3 or 4 was about to drop, which the next start drops.
 
 What is damage: a file that is shorter or unreadable below the length in `indexFiles`; any unreadable record in a file
 of a generation that `indexFiles` does not have; a file that is missing, or of an earlier generation. Then it is unknown
 which fences are lost. The bookie starts, and every ledger that it may have held goes into limbo (`formats.limbo`).
 
-While `indexFiles` names such a file it is of version 3, which bookies that do not know `ledgerHeaders` refuse: they
+While `indexFiles` names such a file, it has version 3, which bookies that do not know `ledgerHeaders` refuse: they
 would take adds to ledgers that are fenced. A start that finds no row left writes version 2 again.
 """
 
@@ -74,7 +74,7 @@ DROPPED = 2
 
 _MAGIC = b"BKSH"
 _ROWS_PER_COPY = 4096
-"""Copying packets takes 16 times their memory meanwhile."""
+"""How many rows' packets are copied at once, because copying takes 16 times their memory."""
 _HEAD = struct.Struct(">4siq")
 _CRC = struct.Struct(">I")
 _SIZES = struct.Struct(">ii")
@@ -84,9 +84,9 @@ _RECORD_BYTES = _CRC.size + _SIZES.size
 
 @dataclass(frozen=True, slots=True)
 class HeaderRows:
-    """Rows, and the packets of all of them in one array.
+    """Rows, and their packets in one array.
 
-    rows: of dtype `ROW`. packets_at: where in `packets` the packet of each row begins, int64. packets: uint8.
+    rows: of dtype `ROW`. packets_at: the offset of each row's packet in `packets`, int64. packets: uint8.
     """
 
     rows: np.ndarray = field(repr=False)
@@ -101,7 +101,7 @@ class HeaderRows:
         return self.rows["ledger_id"].item(row)
 
     def header(self, row: int) -> LedgerHeader | None:
-        """Return the header in a row, None for one that says that there is none. Its generation is 0."""
+        """Return the header in a row, with generation 0; None: the row says that there is no header."""
         ledger_id, bits, master_key, packet_bytes = self.rows[row].item()
         if bits & DROPPED:
             return None
@@ -110,7 +110,7 @@ class HeaderRows:
         return LedgerHeader(ledger_id, 0, bool(bits & FENCED), bytes(master_key), packet)
 
     def chosen(self, rows: np.ndarray) -> HeaderRows:
-        """Return some of the rows, in the order of their numbers in `rows`, with their packets only."""
+        """Return some of the rows, in the order of the numbers in `rows`, with only their packets."""
         return _packed(self.rows.take(rows), self.packets_at.take(rows), self.packets)
 
 
@@ -118,7 +118,7 @@ NO_ROWS = HeaderRows(np.empty(0, ROW), np.empty(0, np.int64), np.empty(0, np.uin
 
 
 def rows_of(headers: Sequence[LedgerHeader], dropped: np.ndarray | Sequence[int] = ()) -> HeaderRows:
-    """Return a row for each header, and one for each ledger that has no header any more."""
+    """Return a row for each header, and one for each ledger that no longer has a header."""
     rows = np.zeros(len(headers) + len(dropped), ROW)
     packets = [header.explicit_lac for header in headers]
     if headers:
@@ -134,7 +134,7 @@ def rows_of(headers: Sequence[LedgerHeader], dropped: np.ndarray | Sequence[int]
 
 
 def joined(pieces: Sequence[HeaderRows]) -> HeaderRows:
-    """Return the rows of all, in this order."""
+    """Return the rows of all pieces, in this order."""
     packets_before = np.cumsum([0, *(len(piece.packets) for piece in pieces[:-1])])
     return HeaderRows(
         _joined_rows([piece.rows for piece in pieces]),
@@ -160,9 +160,9 @@ def encode_rows(found: HeaderRows) -> bytes:
 
 
 def decode(data: bytes) -> tuple[HeaderRows, int]:
-    """Return (every row, as written; where the whole records end) of a file.
+    """Return (every row, as written; the end of the whole records) of a file.
 
-    The end is 0 when the head is damaged, and `len(data)` when everything is whole.
+    The end is 0 if the head is damaged, and `len(data)` if everything is whole.
 
     Raises:
         ValueError: the file is of a version that this code does not read.
@@ -175,18 +175,18 @@ def decode(data: bytes) -> tuple[HeaderRows, int]:
         pieces.append(rows)
         packets_at.append(packets_begin + _starts(rows))
         end = packets_begin + _bytes_of(rows)
-    # Packed, so that the packets alone stay in memory.
+    # Packed, so that only the packets stay in memory.
     return _packed(_joined_rows(pieces), np.concatenate(packets_at), np.frombuffer(data, np.uint8)), end
 
 
 def row_offsets(data: bytes) -> np.ndarray:
-    """Return where each row that `decode` finds is in the file, int64."""
+    """Return the offset in the file of each row that `decode` finds, int64."""
     found = [at + ROW.itemsize * np.arange(len(rows)) for at, rows in _records(data)]
     return np.concatenate([NO_ROWS.packets_at, *found])
 
 
 def _records(data: bytes) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield (where its rows begin, rows) of every whole record after the head."""
+    """Yield (offset of its rows, rows) for every whole record after the head."""
     end = HEAD_BYTES
     while (rows := _record(data, end)) is not None:
         yield end + _RECORD_BYTES, rows
@@ -194,7 +194,7 @@ def _records(data: bytes) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def generation(data: bytes) -> int | None:
-    """Return the generation of a file, None when its head is damaged. Raises ValueError as `decode`."""
+    """Return the generation of a file; None: its head is damaged. Raises ValueError as `decode`."""
     if len(data) < HEAD_BYTES or _CRC.unpack_from(data, _HEAD.size)[0] != crc32c(data[: _HEAD.size]):
         return None
     magic, version, found = _HEAD.unpack_from(data)
@@ -206,7 +206,7 @@ def generation(data: bytes) -> int | None:
 
 
 def _record(data: bytes, at: int) -> np.ndarray | None:
-    """Return the rows of the record at an offset, None when it is not whole."""
+    """Return the rows of the record at an offset; None: it is not whole."""
     if len(data) < at + _RECORD_BYTES:
         return None
     count, packets_bytes = _SIZES.unpack_from(data, at + _CRC.size)
@@ -236,7 +236,7 @@ def _joined_rows(pieces: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _starts(rows: np.ndarray) -> np.ndarray:
-    """Return where the packet of each row begins if they follow each other."""
+    """Return the offset of each row's packet if the packets follow each other."""
     ends = np.cumsum(rows["packet_bytes"], dtype=np.int64)
     return ends - rows["packet_bytes"]
 

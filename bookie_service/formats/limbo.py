@@ -1,15 +1,15 @@
 """Files that record that a bookie may have lost acknowledged entries. All integers big endian.
 
-`DIRTY` in every ledger directory that can be written, present from before the bookie serves until it has stopped in
-order; Apache's bookies have a file of that name, too, which is empty. One line of text:
+`DIRTY` is in every ledger directory that can be written, from before the bookie serves until it has stopped in order.
+Apache's bookies have a file of this name, too, which is empty. It has one line of text:
 
     journal complete     every entry was in the journal, synced, before it was acknowledged
     journal incomplete   it was not (journalWriteData or journalSyncData is false): a crash may have lost some
 
-Anything else reads as incomplete.
+Anything else counts as incomplete.
 
-`limbo` in a ledger directory, mostly the first one (`io.placed_file`): the ledgers whose negative answers must not be
-trusted; absent if there are none. Version 2:
+`limbo` is in a ledger directory, mostly the first one (`io.placed_file`). It names the ledgers whose negative answers
+must not be trusted; without such ledgers there is no file. Version 2:
 
     offset  size  field
     0       4     magic "BKSL"
@@ -21,7 +21,7 @@ trusted; absent if there are none. Version 2:
 
 Version 1 has no generation, which counts as 0.
 
-Both are written whole under another name, synced, renamed, and the directory synced.
+Both files are written whole under another name, synced and renamed, and the directory is synced.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def encode_dirty(*, journal_is_complete: bool) -> bytes:
 
 
 def decode_dirty(data: bytes) -> bool:
-    """Return whether the journal of the run that left a marker is complete."""
+    """Return whether the journal was complete in the run that left a marker."""
     return data == _COMPLETE
 
 
 def encode_limbo(ledger_ids: np.ndarray, generation: int = 0) -> bytes:
-    """Return the file that names ledgers; they ascend."""
+    """Return the file that names ledgers, which ascend."""
     head = _HEADS[VERSION].pack(_MAGIC, VERSION, len(ledger_ids), generation) + ledger_ids.astype(">i8").tobytes()
     return head + _CRC.pack(crc32c(head))
 

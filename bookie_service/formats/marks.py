@@ -1,7 +1,7 @@
 """The last log mark: where replay begins. Version 1, all integers big endian.
 
-One file per journal in every ledger directory that can be written, in one at least: `lastMark` for journal 0,
-`lastMark.<i>` for the others.
+There is one file per journal in every ledger directory that can be written, but at least in one: `lastMark` for journal
+0, `lastMark.<i>` for the others.
 
     offset  size  field
     0       4     magic "BKSM"
@@ -10,10 +10,10 @@ One file per journal in every ledger directory that can be written, in one at le
     16      8     i64 offset in it: every record before is in entry logs and index, durably
     24      4     u32 CRC32C of bytes 0 .. 23
 
-Written whole under another name, synced, renamed, and the directory synced; so a mark that fails its checksum was
-damaged later, never torn. The copies of one journal may differ, after a crash between two of them or if a directory was
-full: the highest counts, because each was written only after everything below it was durable. The journal files that a
-lower copy names may be gone.
+A mark is written whole under another name, synced and renamed, and the directory is synced. So a mark that fails its
+checksum was damaged later, and is never torn. The copies of one journal's mark may differ, after a crash between two of
+them or if a directory was full. The highest counts, because each was written only after everything before it was
+durable. The journal files that a lower copy names may be gone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CRC = struct.Struct(">I")
 
 @dataclass(frozen=True, slots=True, order=True)
 class JournalPosition:
-    """A place in one journal's chain of files; positions order as the records do."""
+    """A position in one journal's chain of files. Positions have the order of the records."""
 
     file_id: int
     offset: int
@@ -54,12 +54,12 @@ def encode_mark(position: JournalPosition) -> bytes:
 
 
 def is_apaches(data: bytes) -> bool:
-    """Whether a mark is of Apache's format: two i64, id of a journal file and offset in it."""
+    """Return whether a mark has Apache's format: two i64, the id of a journal file and an offset in it."""
     return len(data) == APACHE_MARK_BYTES and not data.startswith(_MAGIC)
 
 
 def decode_mark(data: bytes) -> JournalPosition | None:
-    """Return the mark; None when the bytes fail their checksum.
+    """Return the mark; None: the bytes fail their checksum.
 
     Raises:
         ValueError: the mark is whole but of a version that this code does not read.

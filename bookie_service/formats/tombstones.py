@@ -1,6 +1,7 @@
-"""Ledgers that were fenced and are dropped: a late writer is still refused. Version 2, all integers big endian.
+"""Ledgers that were fenced and then dropped, so that a late writer is still refused. Version 2, all integers big
+endian.
 
-One file `fencedDeleted` in a ledger directory, mostly the first one (`io.placed_file`):
+There is one file `fencedDeleted` in a ledger directory, mostly the first one (`io.placed_file`):
 
     offset  size  field
     0       4     magic "BKST"
@@ -10,8 +11,8 @@ One file `fencedDeleted` in a ledger directory, mostly the first one (`io.placed
     20      16 n  count times i64 ledger id, i64 seconds since the epoch when it was dropped
     end     4     u32 CRC32C of everything before
 
-Version 1 has no generation, which counts as 0. Written whole under another name, synced, renamed, and the directory
-synced.
+Version 1 has no generation, which counts as 0. The file is written whole under another name, synced and renamed, and
+the directory is synced.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def encode(dropped_at_s: Mapping[int, int], generation: int = 0) -> bytes:
 
 
 def decode(data: bytes) -> dict[int, int] | None:
-    """Return when each ledger was dropped; None when the bytes fail their checksum.
+    """Return when each ledger was dropped; None: the bytes fail their checksum.
 
     Raises:
         ValueError: the file is whole but of a version that this code does not read.
@@ -57,7 +58,7 @@ def decode(data: bytes) -> dict[int, int] | None:
 
 
 def generation(data: bytes) -> int | None:
-    """Return the generation of a file, None when the bytes fail their checksum. Raises ValueError as `decode`."""
+    """Return the generation of a file; None: the bytes fail their checksum. Raises ValueError as `decode`."""
     head = _head(data)
     if head is None:
         return None
@@ -70,7 +71,7 @@ def tail_bytes(count: int) -> int:
 
 
 def _head(data: bytes) -> tuple[Any, ...] | None:
-    """Return (magic, version, count, ...); None when the bytes fail their checksum."""
+    """Return (magic, version, count, ...); None: the bytes fail their checksum."""
     end = len(data) - _CRC.size
     if end < _START.size or _CRC.unpack_from(data, end)[0] != crc32c(data[:end]):
         return None

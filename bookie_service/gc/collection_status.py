@@ -1,4 +1,4 @@
-"""What garbage collection does and did, for operators."""
+"""What garbage collection does and has done, for operators."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class PassReport:
     damaged_logs: int = 0
     """Logs that were kept because they are damaged."""
     freed_bytes: int = 0
-    """Bytes that both gave back."""
+    """Bytes freed by removing and rewriting logs."""
     kept_because: str = ""
-    """Why ledgers or logs that are garbage may remain; empty when nothing prevented their deletion."""
+    """Why ledgers or logs that are garbage may remain; "": nothing prevented their deletion."""
 
     def __str__(self) -> str:
         kept = f"; {self.kept_because}" if self.kept_because else ""
@@ -32,13 +32,13 @@ class PassReport:
 
 @dataclass(slots=True)
 class CollectionStatus:
-    """What the collector does and did since the start, and what an operator suspended.
+    """What the collector does and has done since the start, and what an operator suspended.
 
     compacting: "minor" or "major" while logs are rewritten, otherwise "".
-    minor_at_ms, major_at_ms: when such a compaction last ended, by the wall clock; 0: never since the start.
-    deleted_bytes: freed by removing whole logs; compacted_bytes: by rewriting them.
-    logs, log_bytes, live_bytes, usage_counts: of the rotated logs, as the last pass found them; `usage_counts[i]` has
-        the logs whose live share is at most (i + 1) / 10.
+    minor_at_ms, major_at_ms: when such a compaction last ended, by the wall clock; 0: not since the start.
+    deleted_bytes, compacted_bytes: bytes freed by removing whole logs, and by rewriting logs.
+    logs, log_bytes, live_bytes, usage_counts: figures of the rotated logs from the last pass. `usage_counts[i]` is the
+        number of logs whose live share is at most (i + 1) / 10.
     """
 
     is_forced: bool = False

@@ -26,19 +26,19 @@ class CompactionPace:
     """Called with (entries, bytes) after each piece of work: waits as the limit requires. For any thread."""
 
     def __init__(self, limit: Callable[[], PaceLimit], stopping: threading.Event) -> None:
-        """`limit` is asked each time, as an operator may change it. `stopping`: set to end the work."""
+        """`limit()` is called each time, because an operator may change it. `stopping`: set to end the work."""
         self._limit = limit
         self._stopping = stopping
         self._lock = threading.Lock()
         self._paced_by = limit()
-        """The limit that `_began` and `_done` are counted by; a new limit begins again."""
+        """The limit that `_began` and `_done` belong to. With a new limit, counting begins again."""
         self._began = time.monotonic()
-        """When counting began."""
+        """When counting began, by the monotonic clock."""
         self._done = 0
-        """Entries or bytes since then."""
+        """How many entries or bytes were copied since `_began`."""
 
     def __call__(self, entries: int, size: int) -> None:
-        """Raises CollectionStopped: the collector was asked to stop."""
+        """Wait as the limit requires. Raises CollectionStopped if the collector must stop."""
         if self._stopping.wait(self._pause_s(entries, size)):
             raise CollectionStopped
 
@@ -46,7 +46,7 @@ class CompactionPace:
         with self._lock:
             limit, now = self._limit(), time.monotonic()
             if limit != self._paced_by:
-                # What was done before does not count against another rate.
+                # What was copied before does not count against another rate.
                 self._done, self._began, self._paced_by = 0, now, limit
             self._done += size if limit.counts_bytes else entries
             return pause_s(self._done, limit.per_s, now - self._began)

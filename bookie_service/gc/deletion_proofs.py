@@ -1,13 +1,13 @@
 """Which ledgers of a bookie are certainly deleted: the proofs of `gc_policy`, gathered from the metadata store.
 
-One round of proofs, in this order: the bookie's own ledgers; a session that has caught up with all earlier writes; the
-listing of all ledgers; the session caught up once more; a direct read of each ledger that is missing in the listing. A
-client creates a ledger's metadata before it writes here, so a ledger that exists is found by such a session even if the
-server that it talks to lags behind the others.
+One round of proofs takes these steps, in this order: list the bookie's own ledgers; let the session catch up with all
+earlier writes; list all ledgers of the cluster; let the session catch up once more; read directly each own ledger that
+is missing in the listing. A client creates a ledger's metadata before it writes here. So such a session finds a ledger
+that exists, even if the session's server lags behind the others.
 
 A ledger is dropped after two rounds. Scheduled passes make one round each, at least an interval apart. A pass that an
-operator requests makes both rounds at once: the operator does not want to wait, and the brake on mass deletion still
-applies.
+operator requests makes both rounds at once: the operator does not want to wait, and the brake on mass deletion applies
+nevertheless.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Apart(Protocol):
 
 
 class DeletedLedgersView(Protocol):
-    """Queries to the metadata store; every method raises BookKeeperError when the answer is unknown."""
+    """Queries to the metadata store. Each method raises BookKeeperError if the answer is unknown."""
 
     async def catch_up(self) -> None:
         """Return when the session sees everything that any client wrote before the call."""
@@ -60,7 +60,7 @@ class DeletionProofs:
         keep: Callable[[str], None],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`apart(function, *arguments)` calls a function on another thread; `keep(why)` reports that something is not
+        """`apart(function, *arguments)` calls a function on another thread. `keep(why)` reports why something is not
         dropped."""
         self._index = index
         self._metadata_view = metadata_view
@@ -74,7 +74,7 @@ class DeletionProofs:
         """Return the ledgers that are certainly deleted, ascending. `pace()` is awaited before each direct read.
 
         Raises:
-            BookKeeperError: the store failed: nothing is known.
+            BookKeeperError: the store failed, and nothing is known.
         """
         now_s = self._clock_s()
         proven = await self._round(pace, now_s)
@@ -104,7 +104,7 @@ class DeletionProofs:
             return missing
         await self._metadata_view.catch_up()
         deleted = []
-        # One by one: a list of a million would block the event loop.
+        # One by one, because a list of a million ids would block the event loop.
         for ledger_id in map(int, missing):
             await pace()
             if await self._metadata_view.is_deleted(ledger_id):
@@ -120,7 +120,7 @@ class DeletionProofs:
         self._missing.note_proven(proven, now_s)
 
     def _brake(self, own: np.ndarray, missing: np.ndarray, listed_count: int) -> str | None:
-        """Return why nothing may be dropped yet; only ledgers with entries count."""
+        """Return why nothing may be dropped yet, or None. Only ledgers with entries count."""
         is_listing_empty = listed_count == 0
         missing_count = len(self._index.holding_entries(missing))
         if missing_count <= (0 if is_listing_empty else gc_policy.BRAKE_LEDGERS_MIN):

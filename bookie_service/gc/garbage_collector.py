@@ -1,15 +1,15 @@
 """The garbage collector: gathers facts, asks `gc_policy` what may be deleted, and deletes it.
 
-One task on the event loop decides, and does what must not overlap requests: it drops ledgers and logs. Everything that
-reads or writes much runs on a thread of its own. A pass has these steps, in this order:
+A task on the event loop decides, and does what must not overlap requests: it drops ledgers and logs. Work that reads or
+writes much runs on a thread. A pass has these steps, in this order:
 
 1. ledgers that are certainly deleted (`deletion_proofs`) are dropped; fenced ones are remembered first, so that a late
    writer is still refused;
-2. at intervals, ledgers that are on other bookies only are dropped;
-3. rotated entry logs without a live byte are removed, and those with few are rewritten (`storage.logs.compaction`).
+2. at intervals, ledgers that only other bookies hold are dropped;
+3. rotated entry logs without a live byte are removed, and those with few live bytes are rewritten
+   (`storage.logs.compaction`).
 
-When in doubt, data is kept: a failing metadata store ends steps 1 and 2, and a damaged log is skipped and reported
-once.
+When in doubt, data is kept: if the metadata store fails, steps 1 and 2 end; a damaged log is skipped and reported once.
 """
 
 from __future__ import annotations
@@ -59,14 +59,13 @@ Arguments = TypeVarTuple("Arguments")
 class CollectionOptions:
     """When and how fast garbage is collected.
 
-    deleted_share_max: when more than this share of the bookie's ledgers with entries is missing in the metadata, they
-        are dropped only after many passes.
-    metadata_ops_per_s: direct reads of ledgers' metadata.
-    entries_per_s, bytes_per_s: rate limits of compaction's copying; `limit_by_bytes` says which of the two applies. 0:
-    no limit.
-    outstanding_max: entries that may be copied between two syncs of the new log.
-    compact_when_full: rewrite logs also on full disks, and then at each pass.
-    force_without_interval: a requested pass compacts although the interval turns compaction off.
+    deleted_share_max: if more than this share of the bookie's ledgers with entries is missing in the metadata, they are
+        dropped only after many passes.
+    metadata_ops_per_s: how many direct reads of ledgers' metadata a second.
+    entries_per_s, bytes_per_s: how fast compaction copies; 0: no limit. `limit_by_bytes` says which of the two applies.
+    outstanding_max: how many entries may be copied between two syncs of the new log.
+    compact_when_full: logs are rewritten on full disks, too, and then at each pass.
+    force_without_interval: a requested pass compacts even if the interval turns compaction off.
     """
 
     interval_s: float = bounded(600.0, 1e-9, YEARS_S, "seconds")
@@ -92,7 +91,7 @@ class CollectionOptions:
             if level.is_on and level.interval_s < self.interval_s:
                 raise ConfigurationError(
                     f"{name}CompactionInterval {level.interval_s:g} s is shorter than gcWaitTime "
-                    f"{round(self.interval_s * 1000)} ms, which says how often it is looked at"
+                    f"{round(self.interval_s * 1000)} ms, the interval at which it is checked"
                 )
         if self.minor.is_on and self.major.is_on:
             if self.minor.threshold >= self.major.threshold:
@@ -108,10 +107,10 @@ class CollectionOptions:
 
 
 class GarbageView(DeletedLedgersView, Protocol):
-    """The collector's queries to the metadata store; every method raises BookKeeperError when the answer is unknown."""
+    """The collector's queries to the metadata store. Each method raises BookKeeperError if the answer is unknown."""
 
     def elsewhere(self, ledger_id: int) -> AbstractAsyncContextManager[bool]:
-        """Yield whether a ledger is certainly on other bookies only; inside the context no process repairs it."""
+        """Yield whether only other bookies certainly hold a ledger. No process repairs it inside the context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +124,7 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A log and the new one with what counts of it; None: nothing counts."""
+    """A log, and the new log with the entries that count; None: no entry counts."""
 
     old_id: int
     new_id: int | None
@@ -148,12 +147,17 @@ class GarbageCollector:
         copies_at_once: int = 1,
         on_dropped: Callable[[int], None] = lambda ledger_id: None,
     ) -> None:
-        """`flush()` returns when everything added before is in entry logs and index; `on_failure(error)`: the index or
-        the list of logs may be half changed, and the process must end. `room()`: room of the ledger directories.
-        `on_no_space()`: a compaction found a disk full. `clock_s()`: measures the time between passes, and between
-        compactions.
-        `copies_at_once`: how many logs, of different ledger directories, compaction copies at the same time.
-        `on_dropped(id)`: a ledger has been dropped.
+        """Create a collector; `start` begins its passes.
+
+        Args:
+            flush: `flush()` returns when everything added before is in entry logs and index.
+            on_failure: `on_failure(error)`: the index or the list of logs may be half changed, and the process must
+                end.
+            room: `room()` returns the room of the ledger directories.
+            on_no_space: `on_no_space()`: a compaction found a disk full.
+            clock_s: `clock_s()` returns seconds, for the time between passes and between compactions.
+            copies_at_once: how many logs, of different ledger directories, compaction copies at the same time.
+            on_dropped: `on_dropped(ledger id)`: a ledger was dropped.
         """
         self._store = store
         self._compactor = compactor
@@ -170,17 +174,17 @@ class GarbageCollector:
         self._stopping = threading.Event()
         """Set once, by `abandon`: all threads stop at the next convenient point."""
         self._asked = asyncio.Event()
-        """Set by requests; a pass begins."""
+        """Set when a pass is requested. Cleared when it begins."""
         self._waiting: list[_Request] = []
         """Callers of `collect` whose pass has not begun."""
         self.status = CollectionStatus()
-        """What was done since the start; read by others, changed here."""
+        """What was done since the start. Others read it; only this class changes it."""
         self._task: asyncio.Task[None] | None = None
-        """Runs passes; None before `start`."""
+        """Runs the passes; None before `start`."""
         self._clock_s = clock_s
         self._minor_at = self._major_at = self._overreplicated_at = clock_s()
-        """When a minor compaction was last due, or the start, by `clock_s`; `_major_at` and `_overreplicated_at`
-        are the same for a major compaction and for overreplicated ledgers."""
+        """When a minor compaction was last due, or the start, by `clock_s`. `_major_at`: the same for a major
+        compaction. `_overreplicated_at`: the same for over-replicated ledgers."""
         self._proofs = DeletionProofs(
             store.index,
             metadata_view,
@@ -190,11 +194,11 @@ class GarbageCollector:
             self._keep_ledgers,
             clock_s,
         )
-        """Which ledgers are certainly deleted."""
+        """Determines which ledgers are certainly deleted."""
         self._report = PassReport()
-        """The pass in progress, or the last one."""
+        """The report of the pass in progress, or of the last one."""
         self._said: set[str] = set()
-        """Log lines that were written once and are not repeated."""
+        """Log lines that were written and are not repeated."""
         self._damaged: set[int] = set()
         """Logs that cannot be rewritten, because they are damaged. Only grows."""
 
@@ -207,16 +211,16 @@ class GarbageCollector:
         return self._options
 
     def set_options(self, options: CollectionOptions) -> None:
-        """Use other thresholds, intervals and rates from now on, also in the current pass."""
+        """Use other thresholds, intervals and rates from now on, and also in the current pass."""
         self._options = replace(
             options, interval_s=self._options.interval_s, deleted_share_max=self._options.deleted_share_max
         )
 
     async def collect(self, *, major: bool = True, minor: bool = True) -> PassReport:
-        """Request a whole pass with a major compaction, a minor one, or none, now or right after the current one.
+        """Run a whole pass with a major compaction, a minor one or no compaction, now or after the current pass.
 
         Raises:
-            BookKeeperError: the collector ended before it, or an operator suspended collection.
+            BookKeeperError: the collector ended before the pass, or an operator suspended collection.
         """
         if self.status.is_suspended:
             raise BookKeeperError(SUSPENDED)
@@ -226,11 +230,11 @@ class GarbageCollector:
         return await request.report
 
     def hurry(self) -> None:
-        """Request an ordinary pass now: space is needed."""
+        """Request an ordinary pass now, because space is needed."""
         self._asked.set()
 
     def abandon(self) -> None:
-        """Stop at the next convenient point; the next start finishes unfinished work."""
+        """Stop at the next convenient point. The next start finishes what is unfinished."""
         self._stopping.set()
         if self._task is not None:
             self._task.cancel()
@@ -282,17 +286,17 @@ class GarbageCollector:
             _fail(waiting + self._waiting, "the bookie stopped before garbage was collected")
 
     async def run_pass(self, is_forced: bool, *, major: bool = True, minor: bool = True) -> PassReport:
-        """Do one pass. A forced pass flushes first, checks everything, and compacts.
+        """Run one pass. A forced pass flushes first, checks everything, and compacts.
 
         Args:
-            major, minor: the compactions that a forced pass may do; of both it does a major one.
+            major, minor: which compactions a forced pass may run. If both, it runs a major one.
 
         Raises:
-            OSError: an index file or a log could not be changed; durable data is whole, but the process must end.
+            OSError: an index file or a log could not be changed. Durable data is whole, but the process must end.
         """
         report = self._report = PassReport()
         self.status.is_forced = is_forced
-        # Entries that a full disk cannot take wait in memory and in the journal; garbage is deleted all the while.
+        # Entries that a full disk cannot take wait in memory and in the journal. Garbage is deleted nevertheless.
         is_flushed = is_forced and self._room() is not DiskRoom.FULL
         if is_flushed:
             await self._flush()
@@ -324,7 +328,7 @@ class GarbageCollector:
         self._overreplicated_at = self._clock_s()
         pace = self._metadata_pace()
         own = await self._apart(self._store.index.ledger_ids)
-        # One by one: a list of a million would block the event loop.
+        # One by one, because a list of a million ids would block the event loop.
         for ledger_id in map(int, own):
             await pace()
             async with self._metadata_view.elsewhere(ledger_id) as is_elsewhere:
@@ -336,13 +340,13 @@ class GarbageCollector:
         return 0 < interval_s <= self._clock_s() - self._overreplicated_at
 
     async def _drop(self, ledger_ids: Sequence[int], report: PassReport) -> None:
-        """Drop ledgers that have nothing left to flush; a later pass drops the others."""
+        """Drop the ledgers that have nothing left to flush. A later pass drops the others."""
         await self._apart(self._store.read_ahead_of_drop, ledger_ids)
         fenced = []
         async for ledger_id in _in_turns(ledger_ids):
             fenced += [each for each, is_fenced in self._store.droppable([ledger_id]) if is_fenced]
         try:
-            # Durable before the ledgers are dropped: afterwards nothing else records that they were fenced.
+            # Durable before the ledgers are dropped, because no other record says then that they were fenced.
             await self._apart(self._store.prepare_drop, ledger_ids, fenced, _now_s())
         except OSError as error:
             if not is_out_of_space(error):
@@ -389,8 +393,8 @@ class GarbageCollector:
         unfinished = self._compactor.unfinished
         if unfinished is not None:
             report.compacted_logs += await self._finish(unfinished, report)
-        # In this order: every ledger in a rotated log has its index file already, so no ledger is missed. A ledger in
-        # limbo may have entries there and no index file.
+        # In this order, because every ledger in a rotated log already has its index file, so no ledger is missed. A
+        # ledger in limbo may have entries there and no index file.
         settled = self._store.logs.rotated()
         held = await self._apart(self._held)
         usages = [usage for log_id in settled if (usage := await self._usage(log_id, held, report)) is not None]
@@ -407,7 +411,7 @@ class GarbageCollector:
         await self._compact_logs(level, usages, report)
 
     async def _compact_logs(self, level: CompactionLevel, usages: Sequence[LogUsage], report: PassReport) -> None:
-        """Rewrite the logs with few live bytes, and count the compaction."""
+        """Rewrite the logs with few live bytes, and record that compaction ran."""
         if level.threshold <= 0:
             return
         status, freed = self.status, report.freed_bytes
@@ -452,7 +456,7 @@ class GarbageCollector:
         return gc_policy.usage(log_id, facts.log_bytes, facts.ledger_ids, facts.ledger_bytes, held)
 
     def _side_by_side(self, log_ids: Sequence[int]) -> Iterator[Sequence[int]]:
-        """Yield logs to be copied at the same time: one of each ledger directory."""
+        """Yield groups of logs to copy at the same time: at most one log of each ledger directory."""
         if self._copiers is None:
             yield from ([log_id] for log_id in log_ids)
             return
@@ -463,7 +467,7 @@ class GarbageCollector:
             yield [log_id for log_id in group if log_id is not None]
 
     async def _compact_together(self, log_ids: Sequence[int], report: PassReport) -> list[int]:
-        """Copy logs at the same time, and replace one after the other; return those that were."""
+        """Copy logs at the same time, and replace one after the other; return those that were replaced."""
         if len(log_ids) == 1:
             return [log_id for log_id in log_ids if await self._compact(log_id, report)]
         pace = self._pace()
@@ -478,7 +482,7 @@ class GarbageCollector:
         return copy is not None and await self._replace(copy, report)
 
     async def _copy(self, log_id: int, pace: CompactionPace, report: PassReport) -> _Copy | None:
-        """Copy what counts of a log; None: the log stays as it is."""
+        """Copy the entries of a log that count; None: the log stays as it is."""
         loop, thread = asyncio.get_running_loop(), self._copiers or self._thread
         outstanding_max = self._options.outstanding_max
         try:
@@ -492,7 +496,7 @@ class GarbageCollector:
         return None
 
     async def _replace(self, copy: _Copy, report: PassReport) -> bool:
-        """Replace a log by its copy; False: it stays, for now at least."""
+        """Replace a log by its copy; False: the log stays, at least for now."""
         if copy.new_id is None:
             await self._remove(copy.old_id)
             return True
@@ -507,7 +511,7 @@ class GarbageCollector:
         return await self._finish(intent, report)
 
     async def _finish(self, intent: Intent, report: PassReport) -> bool:
-        """Let the index point to the new log, and remove the old one; False when there is no space for that yet."""
+        """Let the index point to the new log, and remove the old log; False: there is no space for it yet."""
         try:
             await self._apart(self._compactor.finish, intent, self._pace())
         except OSError as error:
@@ -521,7 +525,7 @@ class GarbageCollector:
         return True
 
     async def _remove(self, log_id: int) -> None:
-        # On the event loop, between two requests: no read holds a position into the log any more.
+        # On the event loop, between two requests, so no read holds a position in the log.
         self._store.forget_log(log_id)
         await self._apart(self._compactor.remove, log_id)
 
@@ -563,7 +567,7 @@ class GarbageCollector:
         self._keep(self._report, why)
 
     def _keep(self, report: PassReport, why: str) -> None:
-        """Record why garbage may remain."""
+        """Record and log why garbage may remain."""
         report.kept_because = report.kept_because or why
         self._say(why)
 
@@ -574,7 +578,7 @@ class GarbageCollector:
 
 
 async def _in_turns(ledger_ids: Sequence[int]) -> AsyncIterator[int]:
-    """Yield ledgers; pause for requests whenever processing them has taken `_TURN_S`."""
+    """Yield ledgers. Pause for requests whenever processing them has taken `_TURN_S`."""
     began = time.monotonic()
     for ledger_id in ledger_ids:
         yield ledger_id

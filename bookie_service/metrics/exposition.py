@@ -1,7 +1,7 @@
-"""Families as Prometheus text (version 0.0.4), in the form of Apache's bookies. Pure.
+"""Writes families as Prometheus text (version 0.0.4), in the form of Apache's bookies. Pure.
 
-prometheus_client writes counters only as `name_total`, and summaries without quantiles, so it cannot serve the names
-that the dashboards of BookKeeper and Pulsar know. The tests read this text with its parser.
+prometheus_client writes counters only as `name_total`, and summaries without quantiles. So it cannot serve the names
+that the dashboards of BookKeeper and Pulsar read. The tests read this text with its parser.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def exposition(families: Iterable[Family]) -> Iterator[str]:
-    """Yield the text of each family: several lines, each with its end. A `# TYPE` line comes once for a name."""
+    """Yield the text of each family: several lines, each with its end. Each name has one `# TYPE` line."""
     for family in families:
         help_text = f"# HELP {family.name} {family.text}\n" if family.text else ""
         lines = [f"{help_text}# TYPE {family.name} {family.kind}\n"]

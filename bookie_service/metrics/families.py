@@ -1,7 +1,7 @@
 """Metrics as a scrape sees them: families of samples, and a registry that yields them. Pure.
 
-Names, kinds and labels are those of Apache's bookies; a family of our own begins with `bkspark_`. A summary has the
-quantiles of the last closed window for failed and for successful operations, and counts and sums that never fall.
+Names, kinds and labels are those of Apache's bookies; a family of our own begins with `bkspark_`. A summary has
+quantiles of the last closed window, for failed and for successful operations, and counts and sums that never decrease.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from bookie_service.metrics.histograms import Histograms
 
 QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999, 1.0)
 _BOUNDS_US = tuple(1 << bits for bits in range(5, 25))
-"""Bounds of our histograms of times: from 32 us to 16.8 s."""
+"""Bounds of our own histograms of times: from 32 us to 16.8 s."""
 
 Labels = Mapping[str, str]
 NO_LABELS: Labels = {}
 _NOT_IN_NAMES = re.compile("[^a-zA-Z0-9_:]")
 
 MS = 1000.0
-"""Apache's times are milliseconds, ours are recorded in microseconds."""
+"""Apache's times are in milliseconds, and recorded times in microseconds."""
 PLAIN = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One number; `suffix` follows the family's name."""
+    """One number. `suffix` follows the family's name."""
 
     value: float
     labels: Labels = field(default_factory=dict)
@@ -36,9 +36,9 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation's times or sizes: failed and successful ones, each in a row of histograms; None: there are none.
+    """Times or sizes of an operation: failed and successful ones, each in a row of histograms; None: there are none.
 
-    unit: what one of Apache's unit is in the recorded one.
+    unit: one unit of Apache's, expressed in the recorded unit.
     """
 
     succeeded: tuple[Histograms, int]
@@ -49,7 +49,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Times of one stage of requests, as a histogram of our own."""
+    """Times of one stage of requests, shown as a histogram of our own."""
 
     recorded: tuple[Histograms, int]
     labels: Labels = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """All samples of one name. `kind`: gauge, counter, summary or histogram; `text`: what it means."""
+    """All samples of one name. `kind`: gauge, counter, summary or histogram. `text`: its meaning."""
 
     name: str
     kind: str
@@ -66,7 +66,7 @@ class Family:
 
 
 def name_of(text: str) -> str:
-    """Return a text as part of a metric's name."""
+    """Return a text in the form of a part of a metric's name."""
     return _NOT_IN_NAMES.sub("_", text)
 
 
@@ -81,7 +81,7 @@ def counter(name: str, value: float, labels: Labels = NO_LABELS, text: str = "")
 
 
 def stage_samples(stage: Stage) -> Iterator[Value]:
-    """Yield the buckets, in seconds, the sum and the count of a histogram."""
+    """Yield the buckets of a histogram, in seconds, and its sum and count."""
     histograms, which = stage.recorded
     count = histograms.count(which)
     for bound, below in zip(_BOUNDS_US, histograms.below(which, _BOUNDS_US)):
@@ -92,16 +92,16 @@ def stage_samples(stage: Stage) -> Iterator[Value]:
 
 
 class Registry:
-    """The sources of a process's metrics. A source is called at each scrape."""
+    """The sources of a process's metrics."""
 
     def __init__(self) -> None:
         self._sources: list[Callable[[], Iterable[Family]]] = []
-        """Called at each scrape."""
+        """Functions that return families. They are called at each scrape."""
         self._histograms: list[Histograms] = []
-        """Those whose window begins again at each scrape."""
+        """Histograms whose window `roll` closes."""
 
     def add(self, source: Callable[[], Iterable[Family]]) -> None:
-        """Add a source: it returns its families as they are now."""
+        """Add a source, which returns its families as they are at the call."""
         self._sources.append(source)
 
     def histograms(self, count: int = 1) -> Histograms:
@@ -115,11 +115,11 @@ class Registry:
         self._histograms.append(histograms)
 
     def roll(self) -> None:
-        """Close the window of all histograms."""
+        """Close the windows of all histograms."""
         for histograms in self._histograms:
             histograms.roll()
 
     def families(self) -> Iterator[Family]:
-        """Yield all families; a name comes once if the sources keep it apart."""
+        """Yield all families. A name comes once if its source yields it once."""
         for source in self._sources:
             yield from source()

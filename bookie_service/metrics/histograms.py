@@ -1,12 +1,11 @@
-"""Histograms of whole numbers, such as microseconds or bytes. Pure: callers bring the numbers and the time.
+"""Histograms of whole numbers, such as microseconds or bytes. Pure: callers pass the numbers.
 
-Each power of two has 16 buckets of equal width, so a quantile is wrong by at most 1/32 of its value; numbers below 32
-have a bucket of their own. Counts and sums only grow. `roll` closes a window: quantiles are those of the last closed
-window, as Apache's metrics have them.
+Each power of two has 16 buckets of equal width, so a quantile is wrong by at most 1/32 of its value. Numbers below 32
+have buckets of their own. Counts and sums only grow. `roll` closes a window; quantiles are those of the last closed
+window, as in Apache's metrics.
 
-Numbers are recorded many at a time, with a weight each: the number of requests that share a number. Recording one
-number costs half a microsecond, recording a thousand together about a hundred. A `Histograms` is for one thread at a
-time.
+Many numbers are recorded at once, each with a weight: the number of requests that share it. Recording one number costs
+half a microsecond, recording a thousand together about a hundred. A `Histograms` is for one thread at a time.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ import numpy as np
 _SUB_BITS = 4
 _SUB = 1 << _SUB_BITS
 _BITS_MAX = 42
-"""Numbers of more bits are counted as the highest: as microseconds, 50 days."""
+"""Numbers with more bits count as the highest one: 50 days, in microseconds."""
 BUCKETS = (_BITS_MAX - _SUB_BITS + 1) * _SUB
 _VALUE_MAX = (1 << _BITS_MAX) - 1
 
 
 def bucket_of(value: int) -> int:
-    """Return the bucket of one number; a negative one counts as 0."""
+    """Return the bucket of one number. A negative number counts as 0."""
     value = min(max(value, 0), _VALUE_MAX)
     if value < _SUB:
         return value
@@ -34,9 +33,9 @@ def bucket_of(value: int) -> int:
 
 
 def buckets_of(values: np.ndarray) -> np.ndarray:
-    """Return the bucket of each number, int64, of the same shape."""
+    """Return the bucket of each number, int64, in the same shape."""
     values = np.clip(values, 0, _VALUE_MAX)
-    # frexp's exponent of a whole number below 2^53 is its number of bits.
+    # For a whole number below 2^53, the exponent of frexp is the number of bits.
     shift = np.maximum(np.frexp(values)[1].astype(np.int64) - (_SUB_BITS + 1), 0)
     # Below 16 the shift is 0, and the bucket is the number itself.
     return (shift << _SUB_BITS) + (values >> shift)
@@ -65,7 +64,7 @@ class Histograms:
         self._base = np.zeros((count, BUCKETS), np.int64)
         """The counts when the last window was closed."""
         self._window = np.zeros((count, BUCKETS), np.int64)
-        """What the last closed window counted."""
+        """What the last closed window counted. Replaced by `roll`."""
         self._sums = [0] * count
         self._offsets = np.arange(count, dtype=np.int64)[:, np.newaxis] * BUCKETS
 
@@ -94,7 +93,7 @@ class Histograms:
         self._sums[which] += int(values @ weights)
 
     def roll(self) -> None:
-        """Close the window and begin the next."""
+        """Close the window and begin the next one."""
         self._window = self._counts - self._base
         self._base = self._counts.copy()
 
@@ -107,17 +106,17 @@ class Histograms:
         return self._sums[which]
 
     def quantiles(self, which: int, shares: Sequence[float]) -> list[float]:
-        """Return the quantiles of the last closed window, nan if it counted nothing."""
+        """Return the quantiles of the last closed window; nan: it counted nothing."""
         return quantiles_of(self._window[which], shares)
 
     def below(self, which: int, bounds: Sequence[int]) -> list[int]:
-        """Return how many numbers counted so far are below each bound; bounds are powers of two or below 32."""
+        """Return how many numbers so far are below each bound. Bounds are powers of two, or below 32."""
         ends = np.concatenate(([0], np.cumsum(self._counts[which])))
         return [int(ends[bucket_of(bound)]) for bound in bounds]
 
 
 def quantiles_of(counts: np.ndarray, shares: Sequence[float]) -> list[float]:
-    """Return the quantiles of counted numbers, the middle of their bucket each; nan if nothing was counted."""
+    """Return quantiles of counted numbers, each the middle of its bucket; nan: nothing was counted."""
     ends = np.cumsum(counts)
     total = int(ends[-1])
     if not total:

@@ -1,7 +1,7 @@
-"""Times of adds and reads, stage by stage. Pure: callers bring the times, in nanoseconds of one monotonic clock.
+"""Times of adds and reads, stage by stage. Pure: callers pass the times, in nanoseconds of one monotonic clock.
 
-What is known of a batch is appended to a list of whole numbers, and counted later with array code: when the list is
-long, or before a scrape. So a batch costs two or three list operations, and an entry nothing.
+Times of a batch are appended to a list of whole numbers. Array code counts them later: when the list is long, or before
+a scrape. So a batch costs two or three list operations, and an entry nothing.
 
 Stages of an add:
 
@@ -13,8 +13,8 @@ Stages of an add:
 | synced | that | the group was durable |
 | answered | that | the replies were given to the sockets |
 
-Stages of a read: `received` ends when the bookie began to look for the entries, `fetched` is the time that fetch
-threads took if the entries were not in memory, and `answered` ends when the replies were given to the socket.
+Stages of a read: `received` ends when the bookie begins to look for the entries. `fetched` is the time of the fetch
+threads, if the entries were not in memory. `answered` ends when the replies were given to the socket.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ OPERATIONS = (
     "GET_LIST_OF_ENTRIES_OF_LEDGER",
     "READ_ENTRY_LONG_POLL_REQUEST",
 )
-"""What readings are, by their number in `ReadTimes`."""
+"""The operations of readings, by their number in `ReadTimes`."""
 READ_ENTRY, READ_LAC, GET_BOOKIE_INFO, LIST_ENTRIES, LONG_POLL = range(len(OPERATIONS))
 
 _BATCHES_MAX = 1024
 ROWS_MAX = 6 * _BATCHES_MAX
-"""Numbers about reads that wait to be counted."""
+"""How many numbers about reads may wait to be counted."""
 SINGLES_MAX = 8 * _BATCHES_MAX
-"""Numbers about adds that came alone, which wait to be counted."""
+"""How many numbers about adds that came alone may wait to be counted."""
 _NS_PER_US = 1000
 
 GroupTimes = tuple[int, int, int, int, int, int]
-"""What the journal did with a group: sequence number of its end, when it began to write it, when it was written, when
-it was durable (0: it was not synced), its entries and its bytes."""
+"""Times of a group: the sequence number of its end; when the journal began to write it, had written it, and had synced
+it (0: it was not synced); its entries and its bytes."""
 GROUPS_MAX = 4096
-"""Groups whose times wait to be recorded."""
+"""How many groups' times may wait to be recorded."""
 
 
 class JournalTimes:
@@ -58,27 +58,28 @@ class JournalTimes:
     SYNC, WRITE, QUEUE, BATCH_ENTRIES, BATCH_BYTES = range(5)
 
     def __init__(self, adds: Histograms, journal: Histograms, journal_adds: Histograms) -> None:
-        """`adds`: a row for each stage of an add and one for all of it; `journal`: 5 rows; `journal_adds`: 1 row."""
+        """`adds`: a row for each stage of an add, and one for the whole. `journal`: 5 rows. `journal_adds`: 1 row."""
         self._adds = adds
         self._journal = journal
         self._journal_adds = journal_adds
         self._rows: list[int] = []
-        """Adds of each batch, when it was received, when it was given to the journal."""
+        """For each batch: how many adds, when it was received, and when it was given to the journal."""
         self._answers: list[int] = []
-        """Batches that were answered together: how many, when their group was begun, written, synced, and when."""
+        """For batches that were answered together: how many; when their group was begun, written and synced; and when.
+        """
         self._groups: list[int] = []
-        """When each group was begun, written, synced, its entries and its bytes."""
+        """For each group: when it was begun, written and synced, its entries and its bytes."""
         self.singles: list[int] = []
         """Eight numbers for each add that was a group alone: when it was received and given to the journal, the last
-        five of its `GroupTimes`, and when it was answered. `Bookie` appends them, without a call on the way of the add,
+        five of its `GroupTimes`, and when it was answered. `Bookie` appends them itself, which saves the add a call,
         and folds them at `SINGLES_MAX` numbers."""
         self._last = (0, 0, 0)
-        """When the last group began, was written, and was synced."""
+        """When the last group was begun, written and synced."""
         self.written_bytes = 0
-        """Bytes that were written. Only grows."""
+        """How many bytes were written. Only grows."""
 
     def note_groups(self, groups: deque[GroupTimes], sequence: int) -> None:
-        """Take the times of groups up to a sequence number."""
+        """Take the times of the groups up to a sequence number."""
         while groups and groups[0][0] <= sequence:
             _, began, written, synced, entries, size = groups.popleft()
             self._groups += (began, written, synced, entries, size)
@@ -88,14 +89,14 @@ class JournalTimes:
             self.fold()
 
     def note_answers(self, batches: list[int], answered_ns: int) -> None:
-        """Take the times of batches that were answered together: adds, received, given to the journal, of each."""
+        """Take the times of batches that were answered together: (adds, received, given to the journal) of each."""
         self._rows += batches
         self._answers += (len(batches) // 3, *self._last, answered_ns)
         if len(self._rows) >= 3 * _BATCHES_MAX:
             self.fold()
 
     def fold(self) -> None:
-        """Count everything that was noted."""
+        """Count everything that was recorded."""
         if self.singles:
             self._take_singles()
         if self._groups:
@@ -112,7 +113,7 @@ class JournalTimes:
             answers = np.array(self._answers, np.int64).reshape(-1, 5)
             self._rows, self._answers = [], []
             began, written, synced, answered = np.repeat(answers[:, 1:], answers[:, 0], axis=0).T
-            # A batch may be answered for a later group than its own: no stage takes less than no time.
+            # A batch may be answered after a later group than its own. No stage may take less than no time.
             began = np.maximum(began, given)
             written, synced = np.maximum(written, began), np.maximum(synced, began)
             stages = (given - received, began - given, written - began, synced - written, answered - synced)
@@ -140,17 +141,17 @@ class ReadTimes:
         self._failed = failed
         self.rows: list[int] = []
         """Six numbers for requests that were answered together: operation, how many succeeded, how many failed, when
-        they were received, when the bookie began to look for the entries, when they were answered. `Reads` appends
-        them, without a call on the way of a read, and folds them at `ROWS_MAX` numbers."""
+        they were received, when the bookie began to look for the entries, when they were answered. `Reads` appends them
+        itself, which saves the read a call, and folds them at `ROWS_MAX` numbers."""
         self._fetches: list[int] = []
-        """How long fetches took since the last record."""
+        """How long each fetch took that is not counted yet, in ns."""
 
     def note_fetch(self, ns: int) -> None:
-        """Take the time of a fetch from disk."""
+        """Take the duration of a fetch from disk."""
         self._fetches.append(ns)
 
     def fold(self) -> None:
-        """Count everything that was noted."""
+        """Count everything that was recorded."""
         if self._fetches:
             fetched = np.array(self._fetches, np.int64)
             self._fetches = []
@@ -171,13 +172,13 @@ class ReadTimes:
 
 
 class RequestTimes:
-    """Times of all requests of a bookie; without `clock_ns`, nothing is recorded. For the event loop.
+    """Times of all requests of a bookie. Without `clock_ns` nothing is recorded. For the event loop.
 
-    received_ns: when the requests that are served now were received; a connection sets it.
+    received_ns: when the requests that are being served were received. Connections set it.
     """
 
     def __init__(self, clock_ns: Callable[[], int] | None = None, histograms: Callable[[int], Histograms] = Histograms):
-        """`histograms(count)` makes histograms."""
+        """`histograms(count)` returns new histograms."""
         self.is_on = clock_ns is not None
         self.clock_ns = clock_ns or _no_clock
         self.received_ns = 0
@@ -189,14 +190,14 @@ class RequestTimes:
         self.failed = histograms(len(OPERATIONS))
         self.reads = ReadTimes(self.read_stages, self.succeeded, self.failed)
         self.journals: list[JournalTimes] = []
-        """Times of each journal; all three lists have one item for each journal."""
+        """Times of each journal. All three lists have one item for each journal."""
         self.journal_histograms: list[Histograms] = []
-        """Where the times of its groups go."""
+        """Histograms for the groups of each journal."""
         self.journal_adds: list[Histograms] = []
-        """Where the times of adds in them go."""
+        """Histograms for the adds in these groups."""
 
     def add_journal(self) -> JournalTimes:
-        """Return the times of one more journal."""
+        """Add a journal; return its times."""
         self.journal_histograms.append(self._new_histograms(5))
         self.journal_adds.append(self._new_histograms(1))
         times = JournalTimes(self.adds, self.journal_histograms[-1], self.journal_adds[-1])
@@ -209,13 +210,13 @@ class RequestTimes:
         return self.adds, len(ADD_STAGES)
 
     def note_refused_adds(self, count: int) -> None:
-        """Take adds that were refused."""
+        """Count adds that were refused."""
         if self.is_on:
             now = self.clock_ns()
             self.failed_adds.record(0, (now - (self.received_ns or now)) // _NS_PER_US, count)
 
     def fold(self) -> None:
-        """Count everything that was noted."""
+        """Count everything that was recorded."""
         self.reads.fold()
         for journal in self.journals:
             journal.fold()

@@ -1,8 +1,8 @@
 """Authentication of a bookie's listening port: the plugin, and limits for peers that are not authenticated yet.
 
-There are Apache's two plugins. `SASLBookieAuthProviderFactory` takes AUTH messages. `BookieAuthZFactory` looks at the
-certificate of TLS: its first role must be one of `authorizedRoles`. With neither, and `authenticationRequired=true`,
-any certificate that the trust store vouches for is enough.
+Apache's two plugins are supported. `SASLBookieAuthProviderFactory` takes AUTH messages. `BookieAuthZFactory` checks the
+TLS certificate: its first role must be one of `authorizedRoles`. Without either plugin, `authenticationRequired=true`
+accepts any certificate that the trust store vouches for.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from bookie_service.network.waiting_peers import WaitingPeers
 class ListenerAuthenticationOptions:
     """Authentication of a port.
 
-    sasl: clients authenticate by AUTH messages. roles: of certificates; both are never set.
-    required: the first request that comes before authentication closes its connection.
-    timeout_s: time for authentication, from the connection on, or from the end of its TLS handshake.
-    waiting_max, waiting_per_address_max: connections that are not authenticated yet, of all peers and of one address.
+    sasl: clients authenticate by AUTH messages. roles: clients authenticate by a role in their certificate. At most one
+        of the two is set.
+    required: a request before authentication closes the connection.
+    timeout_s: time for authentication, from the start of the connection or from the end of its TLS handshake.
+    waiting_max, waiting_per_address_max: how many connections may be unauthenticated, in all and per address.
     """
 
     sasl: SaslServerOptions | None = None
@@ -41,10 +42,10 @@ class ListenerAuthenticationOptions:
 
 
 class ListenerAuthentication:
-    """Credentials, new exchanges, and the connections that are not authenticated. For one event loop."""
+    """The credentials of a port, new exchanges, and connections that are not authenticated. For one event loop."""
 
     def __init__(self, options: ListenerAuthenticationOptions) -> None:
-        """Read the credentials. Raises ConfigurationError: they cannot be used."""
+        """Read the credentials. Raises ConfigurationError if they cannot be used."""
         self.options = options
         self._sasl = None if options.sasl is None else SaslServer(options.sasl)
         self.waiting = WaitingPeers(
@@ -65,10 +66,10 @@ class ListenerAuthentication:
         return self._sasl.begin()
 
     def is_enough(self, certificate: Mapping[str, Any] | None) -> bool:
-        """Return whether a peer that showed this certificate is authenticated by it."""
+        """Return whether this certificate is enough to authenticate its peer."""
         if self._sasl is not None or certificate is None:
             return False
         if self.options.roles:
-            # Apache's bookies compare the first role alone.
+            # Apache's bookies compare only the first role, too.
             return bool(set(roles_of(certificate.get("subject", ()))[:1]) & set(self.options.roles))
         return principal_of_certificate(certificate) != ANONYMOUS

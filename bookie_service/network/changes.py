@@ -1,7 +1,7 @@
-"""Requests that change state, as steps of a connection; an unexpected error of theirs ends the process.
+"""Requests that change state, as steps of a connection. An unexpected error of such a step ends the process.
 
-A `JudgedChange` says which rights it needs on which ledgers, and can be refused before it is performed. Other changes
-are allowed already, or need no right.
+A `JudgedChange` names the rights that it needs on its ledgers, and can be refused before it is performed. Other changes
+are already allowed, or need no right.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class StateChange(ABC):
 
     @abstractmethod
     def perform(self) -> int | None:
-        """Return how many requests were taken, None: all; 0: wait for `resume`."""
+        """Return how many requests were taken; None: all; 0: wait for `resume`."""
 
 
 class JudgedChange(StateChange):
-    """Requests that change state, if the peer has the rights."""
+    """Requests that change state and need rights."""
 
     __slots__ = ()
 
     needed: int
-    """The rights that it needs on the ledger of each request."""
+    """The rights that the change needs on the ledger of each request."""
 
     @abstractmethod
     def ledgers(self) -> int | np.ndarray:
@@ -51,23 +51,23 @@ class JudgedChange(StateChange):
 
     @abstractmethod
     def refuse(self, status: int) -> None:
-        """Answer all requests with a status, V2's."""
+        """Answer all requests with a status."""
 
 
 @dataclass(slots=True)
 class Adds(JudgedChange):
-    """A run of adds; they all have the recovery flag, or none of them."""
+    """A run of adds. Either all of them have the recovery flag, or none of them has it."""
 
     bookie: Bookie
     client: BookieClient
     octets: np.ndarray
     run: AddBatch
-    """Reduced by `keep`."""
+    """The adds that are not refused. Reduced by `keep`."""
     needed: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.needed = add_needs(is_recovery=bool(self.run.flags.item(0) & RECOVERY_ADD))
-        """Set once."""
+        """The rights that the adds need. Set once."""
 
     def perform(self) -> int | None:
         return self.bookie.add(self.client, self.octets, self.run)
@@ -85,7 +85,7 @@ class Adds(JudgedChange):
 
 @dataclass(slots=True)
 class AllowedSingleAdd(StateChange):
-    """An add that is one of few, which `Bookie.takes_single` and which is allowed."""
+    """A single add that is allowed and that `Bookie.takes_single`."""
 
     bookie: Bookie
     client: BookieClient
@@ -98,7 +98,7 @@ class AllowedSingleAdd(StateChange):
 
 @dataclass(slots=True)
 class FencingRead(JudgedChange):
-    """Reads, single ones of one ledger or a batch, that fence it first."""
+    """Reads that fence their ledger first: single reads of one ledger, or a batch read."""
 
     bookie: Bookie
     client: BookieClient
@@ -123,7 +123,7 @@ class FencingRead(JudgedChange):
 
 @dataclass(slots=True)
 class LedgerChange(JudgedChange):
-    """One request that changes a ledger, whose answer is a status: an explicit LAC, or a force."""
+    """One request that changes a ledger and is answered with a status: an explicit LAC, or a force."""
 
     client: BookieClient
     ledger_id: int
@@ -150,7 +150,7 @@ class LedgerChange(JudgedChange):
 
 @dataclass(slots=True)
 class ConnectionChange(StateChange):
-    """A request that changes the connection alone, and that every peer may make."""
+    """A request that changes only the connection, which every peer may make."""
 
     change: Callable[[], None]
 

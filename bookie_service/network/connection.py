@@ -1,9 +1,10 @@
 """One connection: bytes in, runs of requests to the bookie, buffers of replies out.
 
-The socket is read into one buffer that all connections share (`receive_buffer`); a read may bring thousands of frames,
-which are decoded together and handed on as runs of equal kind. While a run cannot continue (the bookie has no room, the
-peer does not take its replies, or the turn is over, `turns`) nothing more is read, so neither a flood of requests nor a
-slow reader makes this process grow. The memory of all connections together is bounded as well (`memory_budget`).
+The socket is read into one buffer that all connections share (`receive_buffer`). One read may bring thousands of
+frames, which are decoded together and passed on as runs of one kind. A connection reads nothing while a run cannot
+continue: the bookie has no room, the peer does not take its replies, or the turn is over (`turns`). So neither a flood
+of requests nor a slow reader makes this process grow. The memory of all connections together is limited, too
+(`memory_budget`).
 
 A frame that violates the protocol closes the connection without a reply, as in Apache's bookies.
 """
@@ -44,12 +45,12 @@ from bookie_service.network.v3_requests import V3RequestStream
 logger = logging.getLogger(__name__)
 
 _UNSENT_BYTES_MAX = 1024 * 1024
-"""With more unsent bytes than this, no further request of the connection is served,"""
+"""With more unsent bytes than this, the connection's next requests are not served,"""
 _UNSENT_BYTES_LOW = 256 * 1024
-"""until no more than this many are unsent."""
+"""until at most this many bytes are unsent."""
 _COSTLY_WINDOW_BYTES = 64 * 1024
-"""Bytes that are received at once after requests that took many turns. A whole window of them takes milliseconds to
-receive, divide and keep, and no other client is answered in that time."""
+"""Bytes that are received at once after requests that took many turns. Receiving, dividing and keeping a whole window
+takes milliseconds, in which no other client is answered."""
 
 
 class ConnectionEvents(Protocol):
@@ -59,29 +60,29 @@ class ConnectionEvents(Protocol):
         """The connection's first request has arrived."""
 
     def discard(self, member: Connection) -> None:
-        """The connection is closed."""
+        """The connection was closed."""
 
     def fail(self, error: BaseException) -> None:
-        """An error that the peer did not cause: the state of the bookie can no longer be trusted."""
+        """An error occurred that the peer did not cause: the state of the bookie can no longer be trusted."""
 
 
 class Connection:
-    """Feeds a bookie from a socket. Accepts V3 until a V2 frame comes, and from then on only V2. For one event loop.
+    """Feeds a bookie from a socket. Accepts V3 until the first V2 frame, and then only V2. For one event loop.
 
-    Between two turns of the event loop it is either reading or waits for one event: room to receive, its next turn, the
-    bookie's `resume`, or the peer taking replies.
+    Between two turns of the event loop it either reads or waits for one event: room to receive, its next turn, the
+    bookie's `resume`, or room for replies at the peer.
     """
 
     _gate: Gate | None = None
-    """What the peer must prove before its requests are served; None: nothing more, and it uses no TLS yet."""
+    """What the peer must prove before its requests are served. None: nothing, or everything is proved."""
     _tls_socket: TlsSocket | None = None
-    """TLS over the socket; None: there is none. Set once, by `start_tls`."""
+    """TLS over the socket; None: there is no TLS. Set once, by `start_tls`."""
     _wait: asyncio.TimerHandle | None = None
-    """Ends the wait for START_TLS."""
+    """The timer that ends the wait of an AUTH message for START_TLS."""
     _secure_until = math.inf
-    """When TLS must be complete."""
+    """When TLS must be complete, by the loop's clock; infinity: it need not be, or it is."""
     _authenticate_until = math.inf
-    """When the peer must be authenticated."""
+    """When the peer must be authenticated, by the loop's clock; infinity: it need not be, or it is."""
 
     def __init__(
         self,
@@ -96,26 +97,26 @@ class Connection:
         authentication: ListenerAuthentication | None = None,
         authorization: Authorization | None = None,
     ) -> None:
-        """Begin to read from `connected`, which does not block.
+        """Begin to read from `connected`, which must be non-blocking.
 
         Args:
-            address: of the peer's machine.
-            tls: what a peer gets that asks for TLS.
-            authentication: what the peer must pass; None: nothing.
-            authorization: decides which requests are served; None: all of them.
+            address: the address of the peer's machine.
+            tls: TLS for a peer that asks for it; None: there is no TLS.
+            authentication: how the peer must authenticate; None: it need not.
+            authorization: decides which requests are served; None: all.
         """
         self._socket = connected
         self._fd = connected.fileno()
         """For the event loop. Given a socket that it does not watch yet, asyncio formats its `repr`, with two system
         calls for the addresses: a twentieth of a recovery's time, in which a connection pauses often."""
         self._transport: socket.socket | TlsSocket = connected
-        """Where bytes of requests come from: the socket, or the TLS over it."""
+        """The source of request bytes: the socket, or TLS over it. Changed by `start_tls`."""
         self._is_called = False
-        """Whether `_receive_held` is called soon."""
+        """Whether a call of `_receive_held` is planned."""
         self.address = address
-        """The machine of the peer. Constant."""
+        """The address of the peer's machine. Constant."""
         self.principal: Principal = ANONYMOUS
-        """The identity that the peer has proved. It is set before a request is served that follows the proof."""
+        """The identity that the peer has proved. Set before the requests that follow the proof are served."""
         self._authorization = authorization
         self._rights = None if authorization is None else authorization.enter(self)
         self._bookie = bookie
@@ -125,43 +126,43 @@ class Connection:
         self._events = events
         self._receive_buffer = ReceiveBuffer(memory_budget, self)
         self._send_buffer = SendBuffer(connected, memory_budget, self)
-        """Replies that the peer has not taken; replaced when TLS begins."""
+        """Replies that the peer has not taken. Replaced when TLS begins."""
         self._scanned = 0
-        """Up to where the receive buffer was divided into frames."""
+        """The offset in the receive buffer up to which it is divided into frames."""
         self._is_scanned = True
-        """Whether no whole frame follows that point."""
+        """Whether no complete frame follows `_scanned`."""
         self._waiting: list[RequestStream | GatedRequests] = []
-        """Requests in the receive buffer that are not all served yet."""
+        """Requests in the receive buffer that are not all served yet. While there are any, nothing is received."""
         self._is_costly = False
-        """Whether the last received requests had readings that took more than a turn."""
+        """Whether readings of the last received requests took more than one turn."""
         self._has_turn = False
         """Whether the connection waits for its next turn."""
         self._is_v2 = False
-        """Whether a V2 frame has come: from then on V3 is not accepted. Set once."""
+        """Whether a V2 frame has come, after which V3 is not accepted. Set once."""
         self.is_open = True
-        """False once the connection is gone, for good."""
+        """False once the connection is closed, for good."""
         self._is_reading = False
-        """Whether the selector reports received bytes."""
+        """Whether the selector reports that bytes have come."""
         self.is_taking = True
-        """False while too many replies wait for the peer."""
+        """False while too many replies wait for the peer. Changed by `send` and `_send_more`."""
         self._has_ended = False
-        """Whether the peer sends no more. Set once."""
+        """Whether the peer has closed its side. Set once."""
         self._has_sent_request = self._is_known = False
-        """The latter: it has sent one, and the peer has proved what it must."""
+        """Whether a request has come; and whether, moreover, the peer has proved what it must."""
         self._takes_singles = False
-        """Whether a receive buffer may hold one add that is served at once: the gate is open."""
+        """Whether a receive buffer with one add may be served at once: the gate is open, and a frame has come."""
         self._received_ns = 0
-        """When bytes arrived last."""
+        """When bytes last arrived, by the clock of `Bookie.times`."""
         self._receptions = self._seen = 0
-        """How often bytes arrived, and this number at the last check."""
+        """How often bytes have arrived, and the value of this count at the last call of `idle_s`."""
         self._idle_since = memory_budget.loop.time()
-        """When something last arrived, or a reply was due, as far as noticed."""
+        """When `idle_s` last found that bytes had arrived or a reply was due."""
         self._progress_at = 0.0
-        """When the peer last took bytes of replies; counts only while some are unsent."""
+        """When the peer last took bytes of replies. Only meaningful while some are unsent."""
         self._frame_since = math.inf
-        """Since when the peer could have sent the rest of the frame that the receive buffer begins with."""
+        """Since when the peer could have sent the rest of the unfinished frame; infinity: there is none, or no room."""
         self._wait_to_send: list[Callable[[], None]] = []
-        """Called back once the peer takes replies again."""
+        """Callbacks for when the peer takes replies again, or the connection is closed."""
         self._tls = tls
         self._authentication = authentication
         if tls is not None or authentication is not None:
@@ -169,7 +170,7 @@ class Connection:
         self._read_on()
 
     def _begin_proofs(self) -> None:
-        """Make the gate, and limit how long the peer may take for TLS and for its identity."""
+        """Make the gate, and set the deadlines for TLS and authentication."""
         tls, authentication = self._tls, self._authentication
         needs_tls = tls is not None and tls.options.required
         self._gate = Gate(authentication, offers_tls=tls is not None, needs_tls=needs_tls)
@@ -182,7 +183,7 @@ class Connection:
     # ---- called by the event loop ----
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """Run a step; an error that the peer caused ends the connection, an error of our own ends the process."""
+        """Run a step. An error that the peer caused ends the connection; an error of our own ends the process."""
         try:
             step()
         except ProtocolError as error:
@@ -195,7 +196,7 @@ class Connection:
             self._step_later()
             return
         if self._turns.must_queue(self, is_demanding=self._is_costly or not self._is_known):
-            # Others come first: this one queues after those that wait, and sockets are polled in between.
+            # Others come first: this connection joins the queue, and the sockets are polled in between.
             self._pause()
             self._take_turn_later()
         else:
@@ -212,7 +213,7 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            # A network error, such as "no route to host": treated as closed.
+            # A network error such as "no route to host" is treated as the end of the connection.
             received = 0
         if not received:
             self._end()
@@ -232,7 +233,7 @@ class Connection:
             self._receive_held_later(self._tls_socket)
 
     def _end(self) -> None:
-        """The peer sends no more: send the outstanding replies, then close."""
+        """Handle the end of the peer's side: send the replies that are ready, then close."""
         self._pause()
         self._has_ended = True
         self._stop_waiting()
@@ -284,11 +285,11 @@ class Connection:
             self._memory_budget.loop.call_soon(self._guarded, callback)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call back after a time, whether the connection is gone or not."""
+        """Call back after this time, even if the connection is closed by then."""
         return self._memory_budget.loop.call_later(seconds, self._guarded, callback)
 
     def resume(self) -> None:
-        """Continue, in the next turn, with requests that could not be served."""
+        """Continue, in the next turn, with requests that could not be served before."""
         if self._waiting:
             self._take_turn_later()
 
@@ -309,7 +310,7 @@ class Connection:
             self._guarded(self._receive_now)
 
     def go_on_receiving(self) -> None:
-        """Receive again, now that there is room."""
+        """Receive again, because there is room now."""
         if self.is_open and not self._waiting:
             self._read_on()
 
@@ -334,15 +335,15 @@ class Connection:
             self.give_up(f"it is not authenticated after {timeout_s:g} s (authenticationTimeoutMs)")
 
     def idle_s(self, now: float) -> float:
-        """Return for how long nothing arrived and no reply was due, as far as noticed; 0 while a reply is due."""
+        """Return for how long nothing has arrived and no reply was due, as far as noticed; 0 while a reply is due."""
         if self._receptions != self._seen or self._waiting or self._send_buffer.size or self._bookie.owes(self):
             self._seen, self._idle_since = self._receptions, now
         return now - self._idle_since
 
     def give_up(self, why: str, kind: Hashable = None) -> None:
-        """Close the connection and log the reason; `kind`: log lines of one kind are counted together.
+        """Close the connection and log the reason.
 
-        Without it, lines that differ only in numbers are.
+        `kind`: log lines of one kind are counted together. By default these are lines that differ only in numbers.
         """
         logger.warning("closed the connection from %s: %s", self._peer(), why, extra={"kind": kind or no_digits(why)})
         self.close()
@@ -372,7 +373,7 @@ class Connection:
         self._events.discard(self)
 
     def _call_waiting(self) -> None:
-        """Resume those that wait to send; in a later call, because they send."""
+        """Resume those that wait to send. In a later call, because they send."""
         waiting, self._wait_to_send = self._wait_to_send, []
         for callback in waiting:
             self._memory_budget.loop.call_soon(self._guarded, callback)
@@ -392,10 +393,10 @@ class Connection:
     # ---- TLS ----
 
     def start_tls(self, answer: bytes, end: int) -> None:
-        """Answer START_TLS in clear and begin TLS with what follows byte `end` of the receive buffer.
+        """Answer START_TLS in clear, and begin TLS with the bytes from `end` of the receive buffer on.
 
         Raises:
-            ProtocolError: requests before it are not answered, or what follows is not the beginning of TLS.
+            ProtocolError: earlier requests are unanswered, or the bytes are not the beginning of TLS.
         """
         assert self._tls is not None
         self.send((answer,))
@@ -416,7 +417,7 @@ class Connection:
         self._receive_held_later(self._tls_socket)
 
     def _step_later(self) -> None:
-        """Take a step of the handshake after requests of other connections: it costs processor time."""
+        """Take a step of the handshake in a later turn, because it costs processor time."""
         assert self._tls is not None
         self._pause()
         self._tls.owing.discard(self)
@@ -445,7 +446,7 @@ class Connection:
             self._authenticate_until = self._memory_budget.loop.time() + self._authentication.options.timeout_s
 
     def _receive_held_later(self, tls_socket: TlsSocket) -> None:
-        """Receive what TLS holds already, in a later call: the selector does not see it."""
+        """Receive, in a later call, what TLS already holds: the selector does not see it."""
         if self._is_reading and tls_socket.holds_received and not self._is_called:
             self._is_called = True
             self._memory_budget.loop.call_soon(self._guarded, self._receive_held)
@@ -458,23 +459,23 @@ class Connection:
     # ---- authentication ----
 
     def begin_tls(self, answer: bytes, end: int) -> bool:
-        """Begin TLS before the gate is open, as `start_tls`; False: there is no TLS to begin, or it has begun."""
+        """Begin TLS before the gate is open, as `start_tls`; False: there is no TLS, or it has begun."""
         if self._tls is None or self._tls_socket is not None:
             return False
         self.start_tls(answer, end)
         return True
 
     def wait_for_start_tls(self, seconds: float) -> None:
-        """Answer the AUTH message that waits, unless START_TLS or another request comes before."""
+        """Answer the waiting AUTH message after this time, unless START_TLS or another request comes before."""
         self._wait = self.call_later(seconds, self._stop_waiting)
 
     def _stop_waiting(self) -> None:
-        # Requests that wait for a turn came after the message: the next of them answers it.
+        # Requests that wait for a turn came after the AUTH message: the next of them answers it.
         if self.is_open and self._gate is not None and not self._waiting:
             GatedRequests(self, self._gate, NO_FRAMES).answer_held(0)
 
     def admit(self, principal: Principal, end: int) -> None:
-        """Serve the requests from byte `end` of the receive buffer on: the peer has proved what it must."""
+        """Serve the requests from byte `end` of the receive buffer on, because the peer has proved what it must."""
         self.principal = principal
         del self._waiting[1:]
         self._scanned, self._is_scanned = end, False
@@ -490,7 +491,7 @@ class Connection:
     # ---- requests ----
 
     def _add_single(self) -> bool:
-        """Serve the receive buffer if it holds exactly one add and the add is accepted; then it is empty."""
+        """Serve the receive buffer if it holds exactly one add and the add is accepted."""
         octets = self._receive_buffer.octets
         decode = v2.decode_single_add if self._is_v2 else v3_single_add.decode_single_add
         add = decode(octets.data, self._receive_buffer.end, self._options.frame_bytes_max)
@@ -502,7 +503,7 @@ class Connection:
         return self._bookie.add_single(self, octets, add)
 
     def _go_on(self, turn: Turn) -> None:
-        """Serve the requests in the receive buffer, as far as possible; read on only when all are served."""
+        """Serve the requests in the receive buffer as far as possible; read on only when all are served."""
         self._bookie.times.received_ns = self._received_ns
         while self._serve(turn):
             if self._is_scanned:
@@ -518,7 +519,7 @@ class Connection:
                 self.resume()
 
     def _serve(self, turn: Turn) -> bool:
-        """Serve the requests that were found; return whether all are, and the connection is open."""
+        """Serve the requests that were found; return whether all are served and the connection is open."""
         while self._waiting:
             is_done = self._waiting[0].serve(self._receive_buffer.octets, turn)
             if not is_done or not self.is_open:
@@ -527,7 +528,7 @@ class Connection:
         return self.is_open
 
     def _keep_rest(self) -> None:
-        """Keep the unfinished frame, and read on."""
+        """Keep the beginning of an unfinished frame, and read on."""
         served, self._scanned = self._scanned, 0
         self._receive_buffer.keep(served)
         if not self._receive_buffer.end:

@@ -1,4 +1,4 @@
-"""The options of a connection to a bookie."""
+"""The options of one connection to a bookie."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from bkspark.wire.framing import FRAME_BYTES_MAX
 class ConnectionOptions:
     """Limits of one connection, in bytes and seconds, and the options of its socket.
 
-    stalled_s_max: how long a peer may take none of its waiting replies before its connection is closed.
-    frame_s_max: how long it may take to send one frame, from its first byte on, while there is room to receive it.
+    stalled_s_max: how long a peer may leave replies unread before its connection is closed.
+    frame_s_max: how long a peer may take to send one frame, from its first byte on, while there is room to receive it.
     """
 
     frame_bytes_max: int = bounded(FRAME_BYTES_MAX, 1024, 64 * 1024 * 1024, "bytes")

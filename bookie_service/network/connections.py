@@ -1,14 +1,14 @@
 """Which connections a bookie has, and which one is closed when there are too many.
 
-All connections together have `limits.all` places, one address has a share of them (`shares` says why half), and some
-are reserved for the bookies of the cluster: autorecovery must get through when clients have taken all others. Without
-authentication a bookie is recognised by its address, which the cluster's registrations name; any client from that
-address counts as a bookie.
+All connections together have `limits.all` places. One address may have a share of them (`shares` explains why a
+half). Some places are reserved for the bookies of the cluster, because autorecovery must work when clients have taken
+all other places. Without authentication a bookie is recognised by its address in the cluster's registrations; any
+client from that address counts as a bookie.
 
-A connection that has not sent a single whole request within `idle_s` is closed. When a place is needed, the oldest
-connection without a request is closed first: clients send their first request as soon as they are connected
-(`FIRST_REQUEST_S`). The next candidate is the connection that has been idle longest, for at least `idle_s`: without an
-unanswered request and without waiting replies. If there is no such connection either, the new connection is refused.
+A connection that has not sent a whole request within `idle_s` is closed. When a place is needed, the oldest connection
+without a request is closed first, because clients send their first request as soon as they are connected
+(`FIRST_REQUEST_S`). The next candidate is the connection that has been idle for longest, for at least `idle_s`: it has
+no unanswered request and no waiting reply. If there is no such connection, the new one is refused.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Protocol
 from bkspark.options import COUNT_MAX, YEARS_S, bounded, check
 
 FIRST_REQUEST_S = 0.2
-"""Time that every connection has for its first request, even if its place is needed: it is accepted before it is
+"""Every connection has this time for its first request, even if its place is needed: it is accepted before it is
 read."""
 LOOKS = 10
-"""All connections are checked within this many calls of `watch`, so that no call takes long."""
+"""This many calls of `watch` check all connections, so that no call takes long."""
 
 
 class Member(Protocol):
@@ -38,7 +38,7 @@ class Member(Protocol):
         """Return for how long nothing arrived and no reply was due; 0 while a reply is due."""
 
     def close_if_stalled(self, now: float) -> None:
-        """Close the connection if its peer has kept it waiting for too long."""
+        """Close the connection if its peer has made it wait too long."""
 
     def give_up(self, why: str) -> None:
         """Close the connection and log the reason."""
@@ -51,7 +51,8 @@ class Member(Protocol):
 class ConnectionLimits:
     """How many connections there may be.
 
-    per_address: 0: half of `all`. reserved: places for the bookies of the cluster, at most a tenth of `all`.
+    per_address: connections of one address; 0: half of `all`.
+    reserved: places for the bookies of the cluster, at most a tenth of `all`.
     idle_s: how long a connection may stay open without a request.
     """
 
@@ -70,18 +71,18 @@ class ConnectionLimits:
 
     @property
     def for_clients(self) -> int:
-        """How many connections there may be before only the bookies of the cluster get more."""
+        """How many connections there may be before only bookies of the cluster get more."""
         return self.all - min(self.reserved, self.all // 10)
 
 
 class _Group:
-    """Connections in order of arrival, of all addresses and of each address."""
+    """Connections in order of arrival: of all addresses, and of each address."""
 
     def __init__(self) -> None:
         self._all: dict[Member, None] = {}
-        """All of them."""
+        """All connections of the group."""
         self._of: dict[str, dict[Member, None]] = {}
-        """Those of each address that has any."""
+        """Those of each address. An address without one has no entry."""
 
     def add(self, member: Member) -> None:
         if member not in self._all:
@@ -97,7 +98,7 @@ class _Group:
                 del self._of[member.address]
 
     def first(self, address: str | None = None) -> Member | None:
-        """Return the connection that came first, from an address or from any."""
+        """Return the connection that came first, from this address or from any; None: there is none."""
         group = self._all if address is None else self._of.get(address, {})
         return next(iter(group), None)
 
@@ -111,24 +112,24 @@ class Connections:
         bookies: Callable[[], Collection[str]],
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        """`bookies()` returns the addresses of the cluster's bookies.
+        """`bookies()` returns the addresses of the bookies of the cluster.
 
-        `on_failure` receives the first error of a connection that its peer did not cause.
+        `on_failure` receives the first error that no peer caused.
         """
         self._limits = limits
         self._share, self._for_clients = limits.share, limits.for_clients
         self._bookies = bookies
         self._on_failure = on_failure
         self._opened: dict[Member, float] = {}
-        """When each open connection was accepted."""
+        """When each open connection was accepted, in this order."""
         self._by_address: Counter[str] = Counter()
-        """How many connections each address has, if it has any."""
+        """How many connections each address has. An address without one has no entry."""
         self._silent = _Group()
         """Connections that have sent no request yet."""
         self._idle = _Group()
         """Connections that were idle for `idle_s` at the last check."""
         self._to_look_at: deque[Member] = deque()
-        """Connections that are looked at before all are looked at again."""
+        """Connections that `watch` checks before it begins with all of them again."""
 
     def __len__(self) -> int:
         return len(self._opened)
@@ -158,11 +159,14 @@ class Connections:
             del self._by_address[member.address]
 
     def fail(self, error: BaseException) -> None:
-        """End the service: an error that no peer caused may have left its state half changed."""
+        """End the service after an error that no peer caused: it may have left state half changed."""
         self._on_failure(error)
 
     def make_room(self, address: str, now: float) -> str:
-        """Make room for a connection from an address; return "", or why there is no room."""
+        """Make room for a connection from an address; return "", or why there is no room.
+
+        May close another connection, as the head of this module says.
+        """
         if self._by_address[address] >= self._share and not self._close_one(address, now):
             return f"its address has {self._share} already (maxConnectionsPerAddress)"
         if len(self._opened) < self._for_clients:
@@ -173,15 +177,16 @@ class Connections:
         return ""
 
     def _close_one(self, address: str | None, now: float) -> bool:
-        """Close the connection that has to make room, from an address or from any; return False if there is none."""
+        """Close the connection that has to make room, from this address or from any; False: there is none."""
         member = self._silent.first(address)
         if member is not None and now - self._opened[member] >= FIRST_REQUEST_S:
-            member.give_up("it has sent no request, and others want its place (maxConnections)")
+            member.give_up("it has sent no request, and another connection needs its place (maxConnections)")
             return True
         while (member := self._idle.first(address)) is not None:
             self._idle.discard(member)
             if member.idle_s(now) >= self._limits.idle_s:
-                member.give_up(f"it was idle for {self._limits.idle_s:g} s, and others want its place (maxConnections)")
+                why = f"it was idle for {self._limits.idle_s:g} s, and another one needs its place (maxConnections)"
+                member.give_up(why)
                 return True
         return False
 

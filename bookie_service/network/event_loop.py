@@ -1,9 +1,9 @@
-"""The bookie's event loop: asyncio's, extended by how long its present turn has taken.
+"""The bookie's event loop: asyncio's, with a record of how long its current turn has taken.
 
 A turn is the loop's work between two polls of the sockets. `Turns` uses its length to postpone work that can wait. A
-`TurnRecorder`, for tests and for the analysis of stalls, keeps the longest turn and records what it was doing:
-`BKSPARK_SLOW_TURN_MS=50 bkspark bookie ...` logs each turn above 50 ms with the stack, and at the end
-the longest one since it serves.
+`TurnRecorder`, for tests and for finding stalls, keeps the longest turn and records what it was doing.
+`BKSPARK_SLOW_TURN_MS=50 bkspark bookie ...` logs each turn above 50 ms with the stack and, at the end, the longest turn
+since the bookie began to serve.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class TurnSelector(selectors.DefaultSelector):
-    """Notes when each turn begins."""
+    """A selector that notes when each turn begins."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,16 +50,16 @@ class TurnRecorder(TurnSelector):
     """
 
     def __init__(self, slow_s: float, report: Callable[[str], None]) -> None:
-        """`report(text)` gets the stack of a turn that has taken `slow_s`, while it runs; called on a thread."""
+        """`report(text)` gets the stack of a turn that has taken `slow_s` and still runs. It is called on a thread."""
         super().__init__()
         self.longest_s = 0.0
-        """The longest turn since it was last read, in wall-clock time."""
+        """The longest turn since `forget`, in wall-clock time."""
         self.longest_processor_s = 0.0
         """The same in processor time."""
         self._slow_s = slow_s
         self._report = report
         self._processor_at = time.thread_time()
-        """The processor time when the turn began."""
+        """The processor time at the beginning of the turn."""
         self._loop_thread = threading.get_ident()
         self._is_in_turn = False
         """Whether a turn is in progress."""
@@ -109,37 +109,37 @@ def run(main: Coroutine[Any, Any, T], selector: TurnSelector | None = None) -> T
 
 
 def spare_collections() -> None:
-    """Exempt the present objects from garbage collection: most of them stay, above all modules.
+    """Exempt the present objects, most of which are modules that stay, from Python's garbage collection.
 
-    Scanning them takes 30 ms of processor time, in which no client is answered; a flood of polls caused frequent scans.
+    Scanning them takes 30 ms of processor time, in which no client is answered. A flood of polls caused frequent scans.
     """
     gc.collect()
     gc.freeze()
 
 
 async def forget_start() -> None:
-    """Have the recorder of the running loop, if any, forget the turns of the start, which delay no client."""
+    """Let the recorder of the running loop, if there is one, forget the turns of the start, which delayed no client."""
     loop = asyncio.get_running_loop()
-    # The present turn is one of them.
+    # The current turn is one of them.
     await asyncio.sleep(0)
     if isinstance(loop, BookieLoop) and isinstance(loop.turns, TurnRecorder):
         loop.turns.forget()
 
 
 def share_interpreter() -> None:
-    """Let a thread that waits for the interpreter have it within a millisecond of another one's work.
+    """Let a thread that waits for the interpreter have it after at most a millisecond.
 
-    Python's own 5 ms are what the event loop waited each time while the thread of the garbage collector computed
-    (benchmarks/collection.py: a thousandth of the turns came 5.3 ms late, 2.3 ms with this).
+    Python's default is 5 ms. The event loop waited for this long each time while the thread of the garbage collector
+    computed (benchmarks/collection.py: a thousandth of the turns came 5.3 ms late, and 2.3 ms with this setting).
     """
     sys.setswitchinterval(_SWITCH_S)
 
 
 def recorder_of(slow_ms: str | None) -> TurnRecorder | None:
-    """Return a recorder that logs turns above the number of ms in the variable; None without the variable.
+    """Return a recorder that logs turns longer than this text says, in ms; None if `slow_ms` is None.
 
     Raises:
-        ValueError: it is not a number above 0.
+        ValueError: the text is not a number above 0.
     """
     if not slow_ms:
         return None
@@ -155,9 +155,9 @@ def recorder_of(slow_ms: str | None) -> TurnRecorder | None:
 
 
 def turn_began(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
-    """Return a function that returns when the present turn began, on the monotonic clock.
+    """Return a function that returns when the current turn began, on the monotonic clock.
 
-    For a loop that does not record it, a turn begins at each call.
+    On a loop that does not record it, a turn begins at each call.
     """
     if isinstance(loop, BookieLoop):
         selector = loop.turns

@@ -1,17 +1,17 @@
-"""Requests of a peer that has not proved yet what the bookie demands: TLS, authentication, or both.
+"""Requests of a peer that has not yet proved what the bookie requires: TLS, authentication, or both.
 
-START_TLS and AUTH are served. Any other request is answered as Apache's bookies answer it before authentication: EUA,
-where its protocol has an answer for that, without the operation's message; otherwise the connection is closed. With
-`tlsRequired` and `authenticationRequired` the first such request closes the connection, after its answer. Only ids are
-decoded, for the answer, so no storage is touched.
+START_TLS and AUTH are served. Any other request is answered as by Apache's bookies before authentication: with EUA and
+without the operation's message, if the protocol has such an answer. Otherwise the connection is closed. With
+`tlsRequired` or `authenticationRequired` the first such request also closes the connection, after its answer. Only ids
+are decoded for the answer, and no storage is touched.
 
-Where the port has TLS, the first AUTH message in clear waits a moment for START_TLS (`gate`). If that comes, the
-message is answered inside TLS, as if it had come after START_TLS. Any other request ends the wait. Where nothing is
-demanded, this wait is all that happens here, and the first other request is served as usual.
+If the port offers TLS, the first AUTH message in clear waits a moment for START_TLS (`gate`). If START_TLS comes, the
+message is answered inside TLS, as if it had come after START_TLS. Any other request ends the wait. If the port requires
+nothing, this wait is all that happens here, and the first other request is served as usual.
 
-An AUTH message goes to the exchange of the connection. If it fails, a V3 peer is answered EUA, and the connection is
-closed. The last message of an exchange may have no answer (GSSAPI). Requests that follow it in the same buffer are
-served as usual.
+An AUTH message goes to the exchange of the connection. If the exchange fails, a V3 peer is answered EUA, and the
+connection is closed. The last message of an exchange may have no answer (GSSAPI). Requests that follow it in the same
+buffer are served as usual.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from bookie_service.network.gate import BYTES_MAX, Gate
 from bookie_service.network.v2_requests import NO_AUTHENTICATION
 
 _ANSWERED = (v2.ADD, v2.READ)
-"""V2 operations whose refusal has a form; Apache's bookies close the connection on the others, too."""
+"""V2 operations that can be refused. On other operations the connection is closed, as by Apache's bookies."""
 _OTHER_AUTH = "it sent an AUTH message of another plugin, or in clear where TLS is demanded"
 
 
@@ -49,26 +49,26 @@ class GatedClient(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """False once the connection is gone."""
+        """False once the connection is closed."""
 
     def send(self, parts: Parts) -> None:
         """Send the parts back to back."""
 
     def begin_tls(self, answer: bytes, end: int) -> bool:
-        """Answer START_TLS, which ends at `end` in the receive buffer, and begin TLS; False: there is none to begin."""
+        """Answer START_TLS, which ends at `end` in the receive buffer, and begin TLS; False: no TLS can begin."""
 
     def wait_for_start_tls(self, seconds: float) -> None:
         """Answer the AUTH message that waits after this time."""
 
     def admit(self, principal: Principal, end: int) -> None:
-        """Serve the requests from `end` in the receive buffer on: the peer has proved what it must."""
+        """Serve the requests from `end` in the receive buffer on, because the peer has proved what it must."""
 
     def give_up(self, why: str, kind: Hashable = None) -> None:
         """Close the connection and log the reason."""
 
 
 class GatedRequests:
-    """The requests of a receive buffer before the gate is open; takes the place of a `RequestStream`."""
+    """The requests of a receive buffer before the gate is open. Used in place of a `RequestStream`."""
 
     is_reading = False
 
@@ -82,7 +82,7 @@ class GatedRequests:
         """Why the exchange failed."""
 
     def serve(self, octets: np.ndarray, turn: Turn = ENDLESS) -> bool:
-        """Serve or refuse the requests; False: the connection is gone, or the turn is over. Raises ProtocolError."""
+        """Serve or refuse the requests; False: the connection is closed, or the turn is over. Raises ProtocolError."""
         try:
             return self._serve(octets, turn)
         except Exception as error:
@@ -107,7 +107,7 @@ class GatedRequests:
         return self._client.is_open
 
     def _serve_frame(self, frame: np.ndarray, begin: int, end: int) -> bool:
-        """Serve, refuse or hold a frame of the receive buffer; return whether what follows is for others to serve."""
+        """Serve, refuse or hold a frame; return whether a `RequestStream` must serve what follows."""
         client, gate = self._client, self._gate
         is_small = end - begin <= LENGTH_BYTES + BYTES_MAX
         request = _decode(frame) if is_small or gate.refuses else None
@@ -128,9 +128,9 @@ class GatedRequests:
         return self._serve_request(request, frame, end)
 
     def answer_held(self, end: int) -> bool:
-        """Answer the AUTH message that waits, if one does, in clear; byte `end` of the receive buffer follows it.
+        """Answer the waiting AUTH message, if there is one, in clear. Byte `end` of the receive buffer follows it.
 
-        Returns whether what follows is for others to serve.
+        Returns whether a `RequestStream` must serve what follows.
         """
         held = self._gate.take_held()
         if not held:
@@ -155,7 +155,7 @@ class GatedRequests:
         return self._serve_v2(request, frame, end)
 
     def _serve_v3(self, request: protocol.Request, end: int) -> bool:
-        """Serve or refuse a V3 request; return whether what follows is for others to serve."""
+        """Serve or refuse a V3 request; return whether a `RequestStream` must serve what follows."""
         client = self._client
         if request.header.operation != protocol.AUTH:
             self._refuse_v3(request)
@@ -175,7 +175,7 @@ class GatedRequests:
         return self._admit(end)
 
     def _serve_v2(self, request: v2.Requests, frame: np.ndarray, end: int) -> bool:
-        """Serve or refuse a V2 request; return whether what follows is for others to serve."""
+        """Serve or refuse a V2 request; return whether a `RequestStream` must serve what follows."""
         client, opcode = self._client, request.opcodes.item(0)
         if opcode != v2.AUTH:
             if opcode in _ANSWERED:
@@ -202,18 +202,18 @@ class GatedRequests:
 
     @property
     def _has_no_plugin(self) -> bool:
-        """Whether AUTH is answered as Apache's bookies do that have no authentication."""
+        """Whether AUTH is answered as by Apache's bookies without authentication."""
         return self._gate.authentication is None
 
     def _takes(self, message: protocol.AuthMessage) -> bool:
         """Return whether an AUTH message is for the plugin, and may be served now."""
         gate = self._gate
         assert gate.authentication is not None
-        # Without TLS where it is demanded, a password could be guessed from what a listener records.
+        # On a port that requires TLS, a password in clear could be guessed from a recording.
         return not gate.needs_tls and message.authPluginName == gate.authentication.plugin_name
 
     def _step(self, payload: bytes) -> tuple[protocol.AuthMessage, ...] | None:
-        """Take a step of the exchange; return its answer, or none; None: it failed."""
+        """Take a step of the exchange; return its answer as a tuple of at most one message, or None if it failed."""
         try:
             answer = self._gate.exchange().step(payload)
         except SaslFailure as failure:
@@ -225,7 +225,7 @@ class GatedRequests:
         self._client.give_up(f"its authentication failed: {self._why}", "authentication failed")
 
     def _admit(self, end: int) -> bool:
-        """Serve what follows, if the exchange has proved an identity; return whether it has."""
+        """Serve what follows if the exchange has proved an identity; return whether it has."""
         principal = self._gate.exchange().principal
         if principal is None or not self._client.is_open:
             return False
@@ -253,6 +253,6 @@ def _is_auth(request: _Request) -> bool:
 
 
 def _refusal(request: protocol.Request) -> bytes:
-    # Without the operation's message, as Apache's bookies answer before authentication.
+    # Apache's bookies leave out the operation's message before authentication, too.
     header = v3.header(request.header.operation, request.header.txnId)
     return v3.encode_message(protocol.Response(header=header, status=v3.StatusCode.EUA))

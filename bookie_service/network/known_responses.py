@@ -21,22 +21,22 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class KnownResponse(Reading):
-    """Requests with responses that are known already."""
+    """Requests whose responses are known already."""
 
     needed: ClassVar[int] = NOTHING
 
     client: ReadClient
     responses: bytes
     is_answered: bool = False
-    """Set once."""
+    """Whether the responses were sent. Set once."""
 
     def __len__(self) -> int:
         return 0 if self.is_answered else 1
 
     def refuse(self, status: int) -> None:
-        """Close the connection: there is no other answer to these requests."""
+        """Close the connection, because these requests have no other answer."""
         self.is_answered = True
-        self.client.give_up("a request of it cannot be answered")
+        self.client.give_up("one of its requests cannot be answered")
 
     def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> FileRange | None:
         self.is_answered = True
@@ -54,7 +54,7 @@ class SpaceRead(Reading):
     client: ReadClient
     request: protocol.Request
     is_answered: bool = False
-    """Set once."""
+    """Whether the response was sent. Set once."""
 
     def __len__(self) -> int:
         return 0 if self.is_answered else 1
@@ -69,7 +69,7 @@ class SpaceRead(Reading):
         try:
             space = view.space()
         except OSError as error:
-            logger.error("the ledger directories cannot be asked for their space: %s", error)
+            logger.error("the space of the ledger directories cannot be measured: %s", error)
             self.refuse(Status.EIO)
             return None
         found = {}

@@ -1,6 +1,6 @@
-"""Accepts connections on a listening socket. Without free file handles it waits instead of retrying all the time.
+"""Accepts connections on a listening socket. Without free file descriptors it waits before it tries again.
 
-Accepted sockets become connections while there is room for them (`connections`).
+An `Acceptor` makes accepted sockets into connections while there is room for them (`connections`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class Listener:
-    """Hands accepted sockets, and the hosts they come from, to `on_accepted` from `start` to `close`. For one loop."""
+    """Passes accepted sockets, with the address of their peer, to `on_accepted` from `start` until `close`."""
 
     def __init__(
         self,
@@ -40,14 +40,14 @@ class Listener:
         on_failure: Callable[[BaseException], None],
         begin_turn: Callable[[], Turn | None] = lambda: ENDLESS,
     ) -> None:
-        """`listening` is bound; it listens from `start` on. `begin_turn()` returns None to accept later."""
+        """`listening` is bound; `start` makes it listen. `begin_turn()` returns None if nothing may be accepted now."""
         self._loop = asyncio.get_running_loop()
         self._socket = listening
         self._on_accepted = on_accepted
         self._on_failure = on_failure
         self._begin_turn = begin_turn
         self._timer: asyncio.TimerHandle | None = None
-        """Accepts again after a pause; None: it accepts."""
+        """The timer that ends a pause; None: there is no pause."""
 
     def start(self) -> None:
         self._socket.setblocking(False)
@@ -55,7 +55,7 @@ class Listener:
         self._loop.add_reader(self._socket, self._accept)
 
     def close(self) -> None:
-        """Accept no more, and close the socket. A second time does nothing."""
+        """Accept no more, and close the socket. A second call does nothing."""
         if self._socket.fileno() < 0:
             return
         if self._timer is not None:
@@ -71,7 +71,7 @@ class Listener:
             try:
                 accepted, address = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionError):
-                # It is not an error when a peer leaves before it was accepted.
+                # A peer that left before it was accepted is not an error.
                 return
             except OSError as error:
                 self._loop.remove_reader(self._socket)
@@ -91,7 +91,7 @@ class Listener:
 
 
 class Acceptor:
-    """Makes connections of accepted sockets while there is room for them. For one event loop."""
+    """Makes connections from accepted sockets while there is room for them. For one event loop."""
 
     def __init__(
         self,
@@ -104,9 +104,10 @@ class Acceptor:
         authentication: ListenerAuthentication | None = None,
         authorization: Authorization | None = None,
     ) -> None:
-        """`connections`: those there are, which get the events of new ones; `tls`: what those get that ask for it.
+        """`connections`: the open connections, which also get the events of new ones.
 
-        `authentication`: what they must pass. `authorization`: decides which of their requests are served.
+        `tls`: for peers that ask for TLS. `authentication`: what peers must pass. `authorization`: decides which of
+        their requests are served. None: there is none.
         """
         self._parts = bookie, memory_budget, turns, options, connections, tls, authentication, authorization
         self._connections = connections
@@ -122,8 +123,8 @@ class Acceptor:
             accepted.close()
         else:
             accepted.setblocking(False)
-            # Without it, a reply after an unacknowledged one waits for the peer's delayed acknowledgement: 40 ms.
+            # Otherwise a reply after an unacknowledged one waits 40 ms for the peer's delayed acknowledgement.
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(self._options.no_delay))
-            # A peer whose machine died is noticed, and its connection does not count against the limit for ever.
+            # Keep-alive finds peers whose machine died; otherwise their connections would occupy places for ever.
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(self._options.keep_alive))
             self._connections.add(Connection(accepted, address, *self._parts), now)

@@ -1,12 +1,12 @@
-"""Tells clients on the same host where entries lie in entry logs, which they then read themselves. Optional.
+"""Local reads: clients on the bookie's host learn where entries lie in entry logs, and read them there. Optional.
 
-`bkspark.wire.local_reads` defines the messages; a reply promises nothing. The answer is "not here" whenever an ordinary
-read would not be answered from an entry log alone. An answer stays right whatever happens next: the bytes at a position
-never change, and a removed log can still be read through its descriptor.
+`bkspark.wire.local_reads` defines the messages. The answer is "not here" whenever an ordinary read would need more than
+an entry log. An answer stays right whatever happens next: the bytes at a position never change, and a removed log can
+still be read through its file descriptor.
 
-A descriptor gives a client access to the whole log: other ledgers' entries, and deleted ones. So the bookie asks the
-kernel which user connects. It answers its own user, root and those of `permittedLocalReadUsers`; others read over the
-network, where the bookie controls what they see.
+A descriptor gives a client access to the whole log, with entries of other ledgers and of deleted ones. So the bookie
+asks the kernel for the user of each connection. It serves its own user, root and those of `permittedLocalReadUsers`.
+Other users read over the network, where the bookie controls what they see.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _EVERYWHERE = bytes(4)
 
 
 class LocalReadServer:
-    """Answers from its creation until `close`. For one event loop."""
+    """Answers local reads from its creation until `close`. For one event loop."""
 
     def __init__(
         self,
@@ -52,8 +52,12 @@ class LocalReadServer:
         readers: Collection[int] = (),
         is_allowed: Callable[[int], bool] = lambda user_id: True,
     ) -> None:
-        """`served`: the address at which the bookie listens. `readers`: users who may read, in addition to the
-        bookie's own and root. `is_allowed(user)`: asked at each request; if not, the connection is closed.
+        """Listen for clients of this host.
+
+        Args:
+            served: the address at which the bookie listens.
+            readers: users who may read, in addition to the bookie's own user and root.
+            is_allowed: `is_allowed(user)` is asked at each request; False closes the connection.
 
         Raises:
             OSError: the socket cannot be created here, or another process has it.
@@ -66,11 +70,11 @@ class LocalReadServer:
         self._files = ReadOnlyFiles()
         self._loop = asyncio.get_running_loop()
         self._peers: dict[socket.socket, int] = {}
-        """Connections, with their users."""
+        """Open connections, with the user of each. Changed by `_accept` and `_drop`."""
         self._is_allowed = is_allowed
         self._readers = frozenset({0, os.geteuid(), *readers})
         self._has_refused = False
-        """Whether a refusal was logged. Set once."""
+        """Whether the refusal of a user was logged. Set once."""
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             listening.bind(socket_name(served[1]))
@@ -81,7 +85,7 @@ class LocalReadServer:
         self._listener.start()
 
     def _give_up(self, error: BaseException) -> None:
-        logger.warning("clients on this host read over the network from now on: %s", error)
+        logger.warning("local reads have ended, and clients on this host read over the network: %s", error)
         self.close()
 
     def close(self) -> None:
@@ -102,12 +106,12 @@ class LocalReadServer:
         self._loop.add_reader(peer, self._take, peer)
 
     def _user_of(self, peer: socket.socket) -> int | None:
-        """Return the user of a connection; None: this user may not read."""
+        """Return the user of a connection; None if this user may not read."""
         _, uid, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
         if uid in self._readers:
             return uid if self._is_allowed(uid) else None
         if not self._has_refused:
-            # Once: a client that connects again and again must not fill the log.
+            # Logged once: a client that connects again and again must not fill the log.
             self._has_refused = True
             logger.info("user %d, and others who are not in permittedLocalReadUsers, read over the network", uid)
         return None
@@ -128,10 +132,10 @@ class LocalReadServer:
         except (BlockingIOError, InterruptedError):
             pass
         except (ProtocolError, OSError):
-            # This also ends clients that do not take their replies.
+            # This also closes the connection of a client that does not take its replies.
             self._drop(peer)
         except Exception:
-            # No state is changed here. The client reads over the network instead, where it gets an answer or an error.
+            # No state is changed here. The client reads over the network instead, and gets an answer or an error there.
             logger.exception("a local read failed: this is a defect of the bookie")
             self._drop(peer)
 
@@ -145,7 +149,7 @@ class LocalReadServer:
                 found = self._store.locate(ledger, request.first_entry, request.entries_max, request.bytes_max)
             file = None if found is None else self._files.open(found.path)
         except (StorageDamaged, OSError):
-            # Reported and logged when the client reads over the network.
+            # The error is reported and logged when the client reads over the network.
             file = None
         if file is None or found is None:
             _send(peer, NOT_HERE)

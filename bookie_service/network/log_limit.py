@@ -1,9 +1,9 @@
-"""Limits how much is logged, whatever peers do: repeated lines are counted and summarised.
+"""Limits how much is logged, whatever peers do. Repeated lines are counted and summarised.
 
-The kind of a line depends on the code that logs it, not on data from a peer: logger, level and format, and `kind` if
-the caller names one (`extra={"kind": ...}`). The first line of a kind always passes, with its traceback. Later lines of
-it pass as long as there is room: `_LINES_PER_S` a second in all, and few of one kind. The others are counted. A summary
-line, at most every `_SUMMARY_S`, gives their number and the last of them as an example.
+The kind of a line depends on the code that logs it, not on data from a peer: on the logger, level and format, and on
+`kind` if the caller names one (`extra={"kind": ...}`). The first line of a kind always passes, with its traceback.
+Later lines of the kind pass while there is room: `_LINES_PER_S` a second in all, and few of one kind. The others are
+counted. A summary line, at most one in `_SUMMARY_S`, gives their number, and the last of them as an example.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from bookie_service.engine.buckets import Bucket
 
 _LINES_PER_S = 5.0
-"""In addition to first lines and summaries: together they stay below ten per second."""
+"""Not counting first lines and summaries. All together stay below ten per second."""
 _BURST = 5.0
 _LINES_PER_S_OF_KIND = 1.0
 _BURST_OF_KIND = 3.0
 _SUMMARY_S = 10.0
 KINDS_MAX = 1000
-"""Kinds that callers name. Further ones are counted as lines of their format."""
+"""Limit for kinds that callers name. Lines of further kinds count as lines of their format."""
 _DIGITS = re.compile(r"[0-9]+")
 DETAILS = "details"
 """The name in `extra` of a text of several lines that belongs to an event, such as a stack."""
@@ -37,23 +37,23 @@ class _Kind:
     bucket: Bucket
     """How many lines may be written now."""
     left_out: int = 0
-    """Lines left out since the last one that was written."""
+    """How many lines were left out since the last summary of this kind."""
     since: float = 0.0
-    """When the first of them came."""
+    """When the first line that was left out came."""
     last: logging.LogRecord | None = None
-    """The last of them; None: not one was left out."""
+    """The last line that was left out; None: no line was."""
 
 
 class LogLimiter(logging.Filter):
-    """A filter for a handler. `flush` is to be called about once a second."""
+    """A filter for a log handler. Call `flush` about once a second, and `finish` before the process ends."""
 
     def __init__(self, clock: Callable[[], float], emit: Callable[[logging.LogRecord], object]) -> None:
-        """`clock` returns seconds; `emit(record)` writes a line past this filter."""
+        """`clock` returns seconds; `emit(record)` writes a line that does not pass this filter again."""
         super().__init__()
         self._clock = clock
         self._emit = emit
         self._kinds: dict[Hashable, _Kind] = {}
-        """Kinds that were seen recently; at most KINDS_MAX."""
+        """All kinds that were seen. From KINDS_MAX on, new kinds that callers name count as their format."""
         self._all = Bucket(_LINES_PER_S, _BURST, clock())
         self._lock = threading.RLock()
 
@@ -89,7 +89,7 @@ class LogLimiter(logging.Filter):
         self._all.take(lines)
 
     def flush(self) -> None:
-        """Summarise suppressed lines, if the last summary is long enough ago and there is room."""
+        """Write summaries of lines that were left out, as far as the last ones are old enough and there is room."""
         with self._lock:
             now = self._clock()
             for kind in self._kinds.values():
@@ -98,7 +98,7 @@ class LogLimiter(logging.Filter):
                     self._tell(kind, now)
 
     def finish(self) -> None:
-        """Summarise all suppressed lines: the process ends."""
+        """Write summaries of all lines that were left out, because the process ends."""
         with self._lock:
             now = self._clock()
             for kind in self._kinds.values():
@@ -131,5 +131,5 @@ def place_of(error: BaseException) -> Hashable:
 
 
 def no_digits(text: str) -> str:
-    """Return a text without its numbers, as a `kind`: for our own texts with numbers that a peer can vary."""
+    """Return a text without its digits, as a `kind`: for texts of our own with numbers that a peer can vary."""
     return _DIGITS.sub("", text)

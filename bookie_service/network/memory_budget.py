@@ -1,15 +1,16 @@
-"""Limits the memory, in bytes, of all connections of a process together, whatever peers do.
+"""Limits the memory of all connections of a process together, in bytes, whatever peers do.
 
-There are two budgets. `received`: bytes that arrived and are not served yet, because their frame is unfinished or the
-bookie has no room for the request. `replies`: bytes that peers have not taken. In addition each connection holds a
-little that is not counted (`UNCOUNTED_BYTES`), so that small requests are served even while others use up the budgets.
+There are two budgets. `received`: bytes that have arrived and are not served yet, because their frame is unfinished or
+the bookie has no room for the request. `replies`: bytes of replies that peers have not taken. In addition each
+connection may hold a few bytes that are not counted (`UNCOUNTED_BYTES`), so small requests are served even while other
+connections use up the budgets.
 
-A frame that is larger than one receive gets memory for all of it when it begins, so a connection with that memory can
-finish its frame, and others wait with unread sockets. While a connection waits, a frame that is unfinished after
-`UNFINISHED_S` is given up, the oldest first: its connection is closed. So peers that send halves of large frames and
-stop cost a bounded amount of memory, for a bounded time. `Connection.close_if_stalled` closes a connection whose peer
-has taken no replies for long; when there is no room for replies, the connection whose peer has taken none for longest
-is closed at once.
+A frame that is larger than one receive gets memory for all of it when it begins. A connection with that memory can
+finish its frame; others wait, with unread sockets. While a connection waits, unfinished frames older than
+`UNFINISHED_S` are given up, the oldest first: their connections are closed. So peers that send halves of large frames
+and then stop cost a limited amount of memory for a limited time. `Connection.close_if_stalled` closes a connection
+whose peer has taken no replies for long. When there is no room for replies, the connection whose peer has taken none
+for longest is closed at once.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from bkspark.memory import ReusedMemory
 UNCOUNTED_BYTES = 8 * 1024
 """Received bytes that one connection may hold without using the budget."""
 WINDOW_BYTES = 1024 * 1024
-"""Bytes that are received at once."""
+"""At most this many bytes are received at once."""
 READING_WINDOW_BYTES = 128 * 1024
-"""The same while some client reads much: a turn with a window of adds takes milliseconds, in which no read is
+"""The same while some client reads much: a turn with a whole window of adds takes milliseconds, in which no read is
 answered."""
 READING_S = 0.01
 LARGE_REPLY_BYTES = 64 * 1024
-"""A client that got a reply as large as this less than `READING_S` ago reads much."""
+"""A client reads much if it got a reply of at least this size less than `READING_S` ago."""
 UNFINISHED_S = 2.0
 _LOOK_INTERVAL_S = 0.25
 _WINDOW_BYTES_MIN = 64 * 1024
-"""Less room than this counts as no room; then a connection receives at most `UNCOUNTED_BYTES` at once."""
+"""Less room than this counts as no room. A connection then receives at most `UNCOUNTED_BYTES` at once."""
 _WINDOW_SHARE = 8
-"""At most this part of the room is received at once, so that many connections share the last of it."""
+"""At most this fraction of the room is received at once, so that many connections share the last of it."""
 
 
 class Budget:
@@ -48,14 +49,14 @@ class Budget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        """Bytes that are taken; at most `limit`."""
+        """Bytes that are taken. Changed by `take` and `give`."""
 
     @property
     def room(self) -> int:
         return self.limit - self.used
 
     def take(self, size: int) -> bool:
-        """Take `size` bytes, or return False and take no bytes."""
+        """Take `size` bytes; False: there is no room, and no bytes are taken."""
         if size > self.room:
             return False
         self.used += size
@@ -71,10 +72,10 @@ class Receiver(Protocol):
     """The part of a connection that the budget uses."""
 
     def go_on_receiving(self) -> None:
-        """Continue to receive: there is room again."""
+        """Continue to receive, because there is room again."""
 
     def give_up(self, why: str) -> None:
-        """Close, and return the held memory."""
+        """Close the connection, which returns its memory."""
 
 
 class MemoryBudget:
@@ -86,32 +87,32 @@ class MemoryBudget:
         self.received = Budget(received_bytes_max)
         self.replies = Budget(reply_bytes_max)
         self.scratch = np.empty(WINDOW_BYTES + UNCOUNTED_BYTES, np.uint8)
-        """Valid until the next step of the event loop; bytes to keep must be copied."""
+        """All connections receive into it. Its bytes are valid until the next step of the event loop."""
         self.memory = ReusedMemory()
         self.window = 0
-        """What a connection that holds nothing may receive now; 0: there is no room. Changed by `_set_window` alone."""
+        """Bytes that a connection which holds none may receive now; 0: there is no room. Changed by `_set_window`."""
         self._reading_until = 0.0
-        """0: no client reads much."""
+        """Until when some client counts as reading much; 0: no client does."""
         self._waiting: dict[Receiver, _Wait] = {}
-        """Connections that wait for room, in order of arrival."""
+        """Connections that wait for room, in order of arrival, each with what it waits for."""
         self._unfinished: dict[Receiver, float] = {}
-        """When each frame that is counted and not complete began, oldest first."""
+        """When each counted, unfinished frame began; the oldest comes first."""
         self._leaving: dict[Receiver, None] = {}
         """Connections with waiting replies; the one whose peer has taken none for longest comes first."""
         self._timer: asyncio.TimerHandle | None = None
-        """Looks for connections to give up; None: no connection waits."""
+        """Planned call of `_give_up_oldest`; None: no connection waits."""
         self._reading_timer: asyncio.TimerHandle | None = None
-        """Runs until `_reading_until`, while reads have priority over adds; None at other times."""
+        """Planned end of the time in which reads have priority over adds; None: they have no priority now."""
         self._set_window()
 
     def _set_window(self) -> None:
-        # The uncounted bytes may become counted, too.
+        # The uncounted bytes may become counted ones, too.
         room = self.received.room - UNCOUNTED_BYTES
         most = READING_WINDOW_BYTES if self._reading_until else WINDOW_BYTES
         self.window = min(most, max(_WINDOW_BYTES_MIN, room // _WINDOW_SHARE)) if room >= _WINDOW_BYTES_MIN else 0
 
     def note_large_reply(self) -> None:
-        """Record that a reply of `LARGE_REPLY_BYTES` or more was sent: for a moment reads have priority over adds."""
+        """Record that a reply of at least `LARGE_REPLY_BYTES` was sent: reads have priority for `READING_S`."""
         self._reading_until = self.loop.time() + READING_S
         if self._reading_timer is None:
             self._reading_timer = self.loop.call_later(READING_S, self._look_who_reads)
@@ -126,7 +127,7 @@ class MemoryBudget:
             self._set_window()
 
     def take(self, size: int) -> bool:
-        """Take memory for what was received, or return False and take none."""
+        """Take memory for received bytes; False: there is no room, and none is taken."""
         is_taken = self.received.take(size)
         self._set_window()
         return is_taken
@@ -143,7 +144,7 @@ class MemoryBudget:
         self._unfinished.setdefault(receiver, self.loop.time())
 
     def end_frame(self, receiver: Receiver) -> None:
-        """Record that it has no such memory any more."""
+        """Record that a connection has no such memory any more."""
         self._unfinished.pop(receiver, None)
 
     def give_back(self, size: int) -> None:
@@ -155,11 +156,14 @@ class MemoryBudget:
             if wait.wanted <= room:
                 room -= wait.wanted
                 del self._waiting[receiver]
-                # In a later call: the caller is in the middle of its own work.
+                # In a later call, because the caller is in the middle of its own work.
                 self.loop.call_soon(receiver.go_on_receiving)
 
     def keep_reply(self, receiver: Receiver, size: int) -> bool:
-        """Take memory for a reply that the peer does not take; False: this peer has taken no replies for longest."""
+        """Take memory for a reply that the peer does not take now, if need be by closing slower connections.
+
+        False: this peer itself has taken no replies for longest.
+        """
         self._leaving.setdefault(receiver)
         while not self.replies.take(size):
             slowest = next(iter(self._leaving))
@@ -169,7 +173,7 @@ class MemoryBudget:
         return True
 
     def note_taken(self, receiver: Receiver, left: int) -> None:
-        """Record that a peer has taken some of its replies, and `left` bytes remain."""
+        """Record that a peer has taken some of its replies, and that `left` bytes remain."""
         self._leaving.pop(receiver, None)
         if left:
             self._leaving[receiver] = None
@@ -177,8 +181,8 @@ class MemoryBudget:
     def too_many_replies(self) -> str:
         """Return the reason for closing a connection whose peer does not take its replies."""
         return (
-            f"it has read nothing for the longest time, and unread replies fill all {self.replies.limit} "
-            "bytes for them (replyBuffersMaxBytes)"
+            f"it has read no replies for longest, and unread replies fill all {self.replies.limit} bytes for them "
+            "(replyBuffersMaxBytes)"
         )
 
     def forget(self, receiver: Receiver) -> None:
@@ -193,11 +197,13 @@ class MemoryBudget:
                 timer.cancel()
 
     def _give_up_oldest(self) -> None:
-        """Close connections with the oldest unfinished frames, if old enough, until there is room for the longest
-        waiting one."""
+        """Close connections with the oldest unfinished frames, if these are old enough.
+
+        It stops when there is room for the connection that has waited for longest.
+        """
         while self._waiting and self.received.room < next(iter(self._waiting.values())).wanted:
             oldest, began = self._oldest()
-            # None: requests that wait for the bookie occupy the room; they will be served.
+            # None: the room is occupied by requests that wait for the bookie, and they will be served.
             if oldest is None or self.loop.time() - began < UNFINISHED_S:
                 break
             oldest.give_up(
@@ -207,8 +213,10 @@ class MemoryBudget:
         self._timer = self.loop.call_later(_LOOK_INTERVAL_S, self._give_up_oldest) if self._waiting else None
 
     def _oldest(self) -> tuple[Receiver | None, float]:
-        """Return which connection makes room first, and since when it could have: preferably one that has all the
-        memory it needs."""
+        """Return the connection to close first, and since when its peer could have finished its frame.
+
+        Connections that have all the memory they need come first. (None, 0.0): there is no candidate.
+        """
         for receiver, began in self._unfinished.items():
             return receiver, began
         for receiver, wait in reversed(self._waiting.items()):

@@ -1,9 +1,9 @@
-"""The bytes that one connection has received and not served yet.
+"""The bytes that one connection has received and that are not served yet.
 
 Bytes are received into the buffer that all connections share, and served from there. Only the rest is copied into
-memory of the connection's own, and counted (`memory_budget`): the beginning of an unfinished frame, or requests that
-the bookie has no room for. A frame that is larger than one receive gets memory for all of it as soon as its length is
-known, so that a frame that has begun can always be finished.
+memory of the connection, and counted (`memory_budget`): the beginning of an unfinished frame, or requests that the
+bookie has no room for. A frame that is larger than one receive gets memory for all of it as soon as its length is
+known, so a frame that has begun can always be finished.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NOTHING = np.empty(0, np.uint8)
 
 
 class ReceiveBuffer:
-    """The bytes octets[:end]. They are in the shared buffer until `keep` or the next turn of the event loop."""
+    """The bytes octets[:end]. They are in the shared buffer until `keep`, or until the next turn of the event loop."""
 
     __slots__ = ("_counted", "_kept", "_memory_budget", "_owner", "end", "octets")
 
@@ -25,22 +25,22 @@ class ReceiveBuffer:
         self._memory_budget = memory_budget
         self._owner = owner
         self._kept = _NOTHING
-        """Memory of this connection for bytes that stay; empty: nothing stays."""
+        """Memory of this connection for bytes that stay; empty: no bytes stay."""
         self._counted = 0
-        """How many bytes of it the memory budget has counted."""
+        """How many bytes of `_kept` the memory budget has counted. Changed by `_count`."""
         self.octets = _NOTHING
-        """Where the received bytes are: the shared buffer, or `_kept`."""
+        """The memory of the received bytes: the shared buffer, or `_kept`."""
         self.end = 0
-        """Where they end."""
+        """The number of received bytes. Raised by `Connection` when it receives."""
 
     def space(self, most: int) -> memoryview | None:
-        """Return where to receive more after `end`, `most` bytes beside a large frame.
+        """Return memory in which to receive more after `end`: at most `most` bytes, or the rest of a large frame.
 
-        None: there is no room now, `go_on_receiving` will be called.
+        None: there is no room now, and `go_on_receiving` will be called.
         """
         if self.end > UNCOUNTED_BYTES:
             return self._space_of_frame()
-        # Without room it may have what it holds without counting.
+        # If the budget has no room, the bytes that need not be counted are left.
         window = self._memory_budget.window or UNCOUNTED_BYTES - self.end
         if not window:
             self._memory_budget.wait(self._owner)
@@ -51,7 +51,7 @@ class ReceiveBuffer:
         return self.octets.data[self.end : self.end + min(window, most)]
 
     def _space_of_frame(self) -> memoryview | None:
-        """Return the space for the rest of one large frame."""
+        """Return the memory for the rest of one large frame, or None as `space`."""
         frame_bytes = LENGTH_BYTES + int.from_bytes(self._kept[:LENGTH_BYTES].tobytes(), "big")
         if frame_bytes != len(self._kept):
             if not self._count(frame_bytes):
@@ -65,22 +65,22 @@ class ReceiveBuffer:
         return self.octets.data[self.end :]
 
     def keep(self, consumed: int) -> None:
-        """Keep octets[consumed:end], the beginning of an unfinished frame, and nothing else."""
+        """Keep only octets[consumed:end], the beginning of an unfinished frame."""
         if self.octets is self._kept and not consumed:
             return
         if consumed == self.end and not self._counted:
-            # All was served, from the shared buffer or from the little that is kept without counting.
+            # All bytes were served, from the shared buffer or from the few that are kept without being counted.
             self.octets = self._kept = _NOTHING
             self.end = 0
             return
         self._memory_budget.end_frame(self._owner)
         self._keep(consumed)
         if self.end > UNCOUNTED_BYTES:
-            # Memory for all of it, while there is some.
+            # The frame gets its memory now, while there is some.
             self._space_of_frame()
 
     def keep_all(self) -> None:
-        """Keep octets[:end] at the same offsets: requests in it wait."""
+        """Keep octets[:end] at the same offsets, because requests in it wait."""
         self._memory_budget.end_frame(self._owner)
         if self.octets is not self._kept:
             self._keep(0)
@@ -91,20 +91,20 @@ class ReceiveBuffer:
         if size:
             kept = self._memory_budget.memory.take(size)
             kept[:] = self.octets[start : self.end]
-        # Never fails: no more was received than there was room for.
+        # It never fails, because no more was received than there was room for.
         has_room = self._count(size)
         assert has_room
         self.octets = self._kept = kept
         self.end = size
 
     def clear(self) -> None:
-        """Drop everything, for good."""
+        """Drop all bytes, for good."""
         self._count(0)
         self.octets = self._kept = _NOTHING
         self.end = 0
 
     def _count(self, size: int) -> bool:
-        """Count `size` bytes instead of the present number; return False, and change nothing, when there is no room."""
+        """Count `size` bytes in place of the present number; False: there is no room, and nothing is changed."""
         counted = size if size > UNCOUNTED_BYTES else 0
         more = counted - self._counted
         if more > 0 and not self._memory_budget.take(more):

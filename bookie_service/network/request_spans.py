@@ -1,4 +1,4 @@
-"""Spans of V3 requests that carry the place of their caller's span: one for each batch, as a child of it.
+"""Trace spans of V3 requests that name their caller's span: one for each batch, as a child of the caller's span.
 
 | Span | From and to | Attributes |
 |---|---|---|
@@ -7,8 +7,9 @@
 | `bookkeeper.bookie.force` | a sync that relaxed durability asks for | ledger |
 | `bookkeeper.bookie.write_lac` | an explicit LAC | ledger |
 
-The ledger and first entry are those of the batch's first request. A span is made when the answer is: requests that wait
-for room are decoded again, and have no span before. While tracing is off, a run of requests costs one comparison.
+The ledger and first entry are those of the batch's first request. A span is made together with its response: requests
+that wait for room are decoded again, and have no span before. While tracing is off, a run of requests costs one
+comparison.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ _NAME = "bookkeeper.bookie."
 
 
 def caller_of(pair: bytes) -> CallerSpan | None:
-    """Return the caller that the context of requests names; None: there is no span to make."""
+    """Return the caller that the context of requests names; None: no span is to be made."""
     return None if tracing.tracer is None else CallerSpan.of(context_value(pair, tracing.TRACEPARENT))
 
 
 def caller_of_message(pairs: Iterable[protocol.ContextPair]) -> CallerSpan | None:
-    """`caller_of`, for a request that protobuf's classes decoded."""
+    """Do as `caller_of` for a request that protobuf's classes decoded."""
     if tracing.tracer is None:
         return None
     # A value that is not UTF-8 comes as bytes.
@@ -50,19 +51,20 @@ def _serve(caller: CallerSpan, what: str, attributes: dict[str, str | int], fail
 
 
 class AddSpans:
-    """A connection whose adds have spans: it knows whose answers they are, and when they leave."""
+    """A connection whose adds have spans: it recognises their responses when they are sent."""
 
     def __init__(self, client: BookieClient) -> None:
         self._client = client
         self._expected: dict[int, tuple[bytes, CallerSpan, dict[str, str | int], int]] = {}
-        """What to say of an answer, by its identity; the answer is kept, so that no other gets that identity."""
+        """The span of each expected response, by the response's identity. It also keeps the response alive, so that no
+        other object gets the same identity. Filled by `expect`, emptied by `send`."""
 
     def traced(self, run: AddBatch, caller: CallerSpan) -> AddBatch:
-        """Return adds whose answers are noted."""
+        """Return adds whose responses will be recognised."""
         return replace(run, encoder=_TracedAdds(run.encoder, self, caller))
 
     def expect(self, answer: bytes, caller: CallerSpan, attributes: dict[str, str | int], failed: int) -> None:
-        """Make a span once this answer is sent."""
+        """Make a span when this response is sent."""
         self._expected[id(answer)] = answer, caller, attributes, failed
 
     def send(self, parts: Parts) -> None:
@@ -72,7 +74,7 @@ class AddSpans:
                 _, caller, attributes, failed = self._expected.pop(id(part))
                 _serve(caller, "add", attributes, failed)
 
-    # The rest is the connection's.
+    # The other methods are the connection's.
 
     @property
     def is_open(self) -> bool:
@@ -101,7 +103,7 @@ class AddSpans:
 
 @dataclass(frozen=True, slots=True)
 class _TracedAdds:
-    """The encoder of adds whose answers `AddSpans` notes."""
+    """The encoder of adds whose responses `AddSpans` recognises."""
 
     encoder: AddResponseEncoder
     spans: AddSpans
@@ -125,21 +127,21 @@ class _TracedAdds:
 
 @dataclass(slots=True)
 class _Progress:
-    """How far reads that came together are answered."""
+    """How far reads that came together are answered. Changed by `TracedReads`."""
 
     wanted: int
-    """Reads that came together."""
+    """How many reads came together."""
     answered: int = 0
     """How many of them are answered."""
     found: int = 0
-    """How many were found."""
+    """How many found their entry."""
     failed: int = EOK
-    """The last bad status; EOK: there was no bad one."""
+    """The last status other than EOK; EOK: there was no other."""
 
 
 @dataclass(frozen=True, slots=True)
 class TracedReads:
-    """The encoder of reads that came together: their span is made with the last answer."""
+    """The encoder of reads that came together. Their span is made with the last response."""
 
     encoder: ReadResponseEncoder
     caller: CallerSpan
@@ -171,7 +173,7 @@ class TracedReads:
 
     def take(self, rows: slice) -> TracedReads:
         if not self.progress.answered:
-            # The others come again, as reads of their own. Later on, those that are left out were refused.
+            # The other reads come again, as reads of their own. Once some are answered, those left out were refused.
             self.progress.wanted = min(self.progress.wanted, rows.stop - rows.start)
         return replace(self, encoder=self.encoder.take(rows))
 
@@ -192,7 +194,7 @@ class TracedReads:
 def traced_answer(
     answer: Callable[[int], bytes], caller: CallerSpan | None, what: str, ledger_id: int
 ) -> Callable[[int], bytes]:
-    """Return what encodes the answer of one change, and makes its span."""
+    """Return a function that encodes the response of one change, and makes its span."""
     if caller is None:
         return answer
 

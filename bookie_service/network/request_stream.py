@@ -1,8 +1,8 @@
 """The requests of a connection, step by step in order of arrival, in either protocol.
 
-A step either changes nothing (`reads.Reading`) or is a `StateChange`. Decoding a step and running a reading are
-contained: an unexpected error there ends one request or one connection. An error of a change may leave state half
-changed, and passes through: it ends the process.
+A step either changes nothing (`reads.Reading`) or is a `StateChange`. An unexpected error while a step is decoded or a
+reading runs ends only that request or that connection. An unexpected error of a change passes through and ends the
+process, because it may leave state half changed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bookie_service.engine.turns import ENDLESS, Turn
 from bookie_service.network.changes import AllowedSingleAdd, JudgedChange, StateChange, add_needs
 
 FEW = 4
-"""As many requests or fewer are served one by one, in numbers: arrays of a few cost more."""
+"""Up to this many requests are served one by one, as Python numbers: arrays of a few elements cost more."""
 
 
 Step = Reading | StateChange
@@ -33,44 +33,46 @@ class RequestStream(ABC):
     def __init__(
         self, bookie: Bookie, client: BookieClient, count: int, rights: ConnectionRights | None = None
     ) -> None:
-        """`rights` judge each request; None: everything is allowed."""
+        """`rights` judge each request; None: every request is allowed."""
         self._bookie = bookie
         self._client = client
         self._rights = rights
         self._count = count
         self._row = 0
-        """Number of requests that were accepted."""
+        """The next request. Requests before it were accepted."""
         self._reading: Reading | None = None
-        """The reading of requests before `_row` that is begun and not answered."""
+        """A reading of requests before `_row` that is not answered completely; None: there is none."""
 
     @property
     def is_reading(self) -> bool:
-        """Whether a reading is answered in part."""
+        """Whether a reading is not answered completely."""
         return self._reading is not None
 
     @abstractmethod
     def _next(self, octets: np.ndarray) -> tuple[Step, int]:
-        """Return the step that begins with request `_row`, and how many requests a reading has. Changes nothing.
+        """Return the step that begins with request `_row`, and how many requests it has if it is a reading.
+
+        It changes nothing.
 
         Raises:
             ProtocolError: the next frame is not a request, or is not served.
         """
 
     def _add_single(self, octets: np.ndarray, add: SingleAdd) -> StateChange | None:
-        """Return the step of an add that is one of few; None: it must be submitted as a run."""
+        """Return the step of a single add; None: the add must be submitted as a run."""
         rights = self._rights
         if rights is not None and not rights.allows(add.ledger_id, add_needs(is_recovery=add.is_recovery)):
             return None
         return AllowedSingleAdd(self._bookie, self._client, octets, add) if self._bookie.takes_single(add) else None
 
     def serve(self, octets: np.ndarray, turn: Turn = ENDLESS) -> bool:
-        """Pass requests on, as far as the turn, the bookie and the peer allow; False: call again, see `Connection`.
+        """Pass requests on as far as the turn, the bookie and the peer allow; False: call again (see `Connection`).
 
         Args:
             octets: the receive buffer; its bytes keep their offsets between calls, but may move to other memory.
 
         Raises:
-            ProtocolError: the next frame is not a request, or is not served; the connection is closed in response.
+            ProtocolError: the next frame is not a request, or is not served. The connection must be closed.
         """
         while self._client.is_open and (self._reading is not None or self._row < self._count):
             if not self._client.is_taking or turn.is_over:
@@ -82,7 +84,7 @@ class RequestStream(ABC):
         return True
 
     def _begin(self, octets: np.ndarray, turn: Turn) -> bool:
-        """Perform a change, or store a reading to be answered; False: there is no room for it now, or it must wait."""
+        """Perform a change, or keep a reading to be answered; False: there is no room now, or the request must wait."""
         verdict = ALLOWED
         try:
             step, count = self._next(octets)

@@ -1,7 +1,7 @@
-"""Encodes the responses to adds and single reads (`engine.responses`) in V2 and in V3.
+"""Encodes the responses to adds and single reads (`engine.responses`) in V2 and V3.
 
-V2 repeats the ids of the request. V3 identifies responses by the requests' txnIds, which `V3Responses` keeps, a row per
-request, in the order of the requests.
+A V2 response repeats the ids of its request. A V3 response names its request by the txnId. `V3Responses` keeps one
+txnId per request, in the order of the requests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bkspark.wire.v3_single_read import encode_single_read_response
 
 
 def txn_id_array(txn_id: int) -> np.ndarray:
-    """Return a txnId as int64 array of one; above 2**63 as the negative number with the same bits."""
+    """Return a txnId as an int64 array of one element; from 2**63 on, as the negative number with the same bits."""
     return np.array([txn_id], np.uint64).view(np.int64)
 
 
@@ -47,7 +47,7 @@ class V2Responses:
         return self
 
     def arrange(self, row: int, order: np.ndarray) -> None:
-        """Does nothing: an answer names its request by the ids."""
+        """Do nothing: a response names its request by the ids."""
 
 
 V2_RESPONSES = V2Responses()
@@ -55,7 +55,7 @@ V2_RESPONSES = V2Responses()
 
 @dataclass(frozen=True, slots=True)
 class V3Responses:
-    """Responses to requests in V3; `txn_ids`: int64, one per request."""
+    """Responses to requests in V3. `txn_ids`: int64, one per request."""
 
     txn_ids: np.ndarray
     wants_lac: bool = True
@@ -80,7 +80,7 @@ class V3Responses:
         return v3_reads.encode_read_failures(txn_ids, v3.code_of(status), ledger_ids, entry_ids)
 
     def take(self, rows: slice | np.ndarray) -> V3Responses:
-        # A copy: the selected rows may wait, and outlive the rest.
+        # A copy, because the selected rows may wait and outlive the others.
         return V3Responses(self.txn_ids[rows].copy(), self.wants_lac)
 
     def arrange(self, row: int, order: np.ndarray) -> None:
@@ -90,7 +90,7 @@ class V3Responses:
 
 @dataclass(frozen=True, slots=True)
 class V3SingleRead:
-    """The response to one read in V3; `txn_id`: as in the request."""
+    """The response to one read in V3. `txn_id`: that of the request."""
 
     txn_id: bytes
     wants_lac: bool
@@ -110,4 +110,4 @@ class V3SingleRead:
         return self
 
     def arrange(self, row: int, order: np.ndarray) -> None:
-        """Does nothing: there is one request."""
+        """Do nothing: there is only one request."""

@@ -1,7 +1,7 @@
-"""Replies on their way into one socket. Bytes that the peer does not take are kept in counted memory, or not at all.
+"""Replies on their way to one socket. Bytes that the socket does not take are kept in counted memory, or not at all.
 
-Parts are passed to the socket without a copy. Only bytes that it does not take are copied, as parts may be views of
-memory that changes in the next step of the event loop.
+Parts are passed to the socket without a copy. Only the bytes that it does not take are copied, because parts may be
+views of memory that changes in the next step of the event loop.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ class SendBuffer:
         self._memory_budget = memory_budget
         self._owner = owner
         self._pending: deque[bytes] = deque()
-        """Parts that are not sent, in order."""
+        """Parts that are not completely sent, in order."""
         self._sent_of_first = 0
-        """How much of the first of them is sent."""
+        """How many bytes of the first pending part are sent."""
         self.size = 0
-        """Bytes that are not sent yet."""
+        """Bytes that are not sent yet: those of `_pending` without `_sent_of_first`."""
 
     def send(self, parts: Parts) -> bool:
-        """Send the parts back to back, after pending bytes; False: there is no room for the bytes that the peer did not
-        take.
+        """Send the parts back to back, after pending bytes.
+
+        False: there is no room for the bytes that the socket did not take, and the connection must be closed.
 
         Raises:
             OSError: the connection is broken.
@@ -56,7 +57,7 @@ class SendBuffer:
         return True
 
     def flush(self) -> bool:
-        """Send more of the pending bytes; return whether the peer took any.
+        """Send more of the pending bytes; return whether the socket took any.
 
         Raises:
             OSError: the connection is broken.
@@ -81,7 +82,7 @@ class SendBuffer:
         self.size = self._sent_of_first = 0
 
     def _send_some(self, parts: Parts) -> int:
-        """Return how many bytes the socket takes now."""
+        """Send parts; return how many bytes the socket took."""
         done = 0
         try:
             if len(parts) == 1:
@@ -100,7 +101,7 @@ class SendBuffer:
         self.size -= sent
         sent += self._sent_of_first
         while self._pending and sent >= len(self._pending[0]):
-            # Memory is free only when all of a part is sent.
+            # Memory becomes free only when a whole part is sent.
             size = len(self._pending.popleft())
             self._memory_budget.replies.give(size)
             sent -= size

@@ -1,4 +1,4 @@
-"""TLS of a bookie's listening port: its certificates, and limits for peers whose handshake is not complete."""
+"""TLS of a bookie's port: its certificates, and limits for peers whose handshake is not complete."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from bookie_service.network.waiting_peers import WaitingPeers
 class ListenerTlsOptions:
     """TLS of a port.
 
-    required: nothing is served in clear.
-    handshake_s: time for the handshake; with `required`, also from the connection to the end of the handshake.
-    handshakes_max, handshakes_per_address_max: unfinished handshakes of all peers, and of one address.
+    required: requests are served only in TLS.
+    handshake_s: time for the handshake. With `required`, it begins with the connection.
+    handshakes_max, handshakes_per_address_max: how many handshakes may be unfinished, in all and per address.
     """
 
     tls: TlsOptions = field(default_factory=TlsOptions)
@@ -31,13 +31,13 @@ class ListenerTlsOptions:
 
 
 class ListenerTls:
-    """Contexts for new handshakes, and the connections whose peer owes a message of its handshake. For one event loop.
+    """Contexts for new handshakes, and connections whose peer owes a message of its handshake. For one event loop.
 
-    A connection whose handshake waits for the bookie is not counted: the number of connections limits these.
+    A connection whose handshake waits for the bookie is not counted. The limits of connections apply to it.
     """
 
     def __init__(self, options: ListenerTlsOptions) -> None:
-        """Read key and certificates. Raises ConfigurationError: they cannot be used."""
+        """Read the key and the certificates. Raises ConfigurationError if they cannot be used."""
         self.options = options
         self._context = TlsContext(options.tls, is_server=True)
         self.owing = WaitingPeers(

@@ -1,13 +1,13 @@
-"""The TLS side of a connection, with the methods of a socket that a connection uses: bytes without TLS in and out.
+"""The TLS side of a connection, with the methods of a socket that a connection uses: decrypted bytes in and out.
 
-START_TLS puts a `TlsSocket` in the place of the connection's socket. Until the handshake is complete there is nothing
-to receive or send. `recv_into` decrypts into the receive buffer; what does not fit in it stays here, at most two
-records, and `holds_received` says so, because no selector knows. `send` and `sendmsg` encrypt pieces of `PIECE_BYTES`.
-A piece counts as sent when the socket has taken all of its ciphertext; until then the next call must begin with the
-same bytes, as `SendBuffer` does.
+START_TLS puts a `TlsSocket` in place of the connection's socket. Until the handshake is complete there is nothing to
+receive or send. `recv_into` decrypts into the receive buffer. What does not fit stays here, at most two records;
+`holds_received` reports it, because a selector cannot. `send` and `sendmsg` encrypt pieces of `PIECE_BYTES`. A piece
+counts as sent when the socket has taken all of its ciphertext. Until then the next call must begin with the same bytes,
+as those of `SendBuffer` do.
 
 Before the handshake a client may send AUTH messages in clear: Apache's clients with SASL send the first one together
-with START_TLS. They are received as if they had come inside TLS. Anything else in clear is an error.
+with START_TLS. Such messages are received as if they had come inside TLS. Any other bytes in clear are an error.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from bkspark.wire.start_tls import is_auth_request
 from bookie_service.engine.responses import Parts
 
 PIECE_BYTES = 64 * 1024
-"""Bytes that are encrypted at once: four records."""
+"""This many bytes are encrypted at once: four records."""
 HANDSHAKE_BYTES_MAX = 64 * 1024
-"""Ciphertext that a peer may send until the handshake is complete; chains of certificates have a few KiB."""
+"""Ciphertext that a peer may send until the handshake is complete. Certificate chains have a few KiB."""
 CLEAR_BYTES_MAX = 64 * 1024
 """Bytes of AUTH messages in clear that a peer may send after START_TLS."""
 CLEAR_MESSAGES_MAX = 4
-"""Such messages. Apache's clients send one, and wait for its answer. All are decoded again whenever bytes come."""
+"""How many such messages a peer may send. Apache's clients send one. All are decoded again at each receive."""
 _RECORD_BYTES = 16 * 1024 + 512
 """No record with its header is larger."""
 _UNSENT_BYTES_MAX = 2 * PIECE_BYTES
-"""More ciphertext than this accumulates only if a peer demands key updates and reads nothing."""
+"""More ciphertext than this waits only if a peer requests key updates and reads nothing."""
 _HANDSHAKE_RECORD = 0x16
 _FRAME = 0x00
-"""First bytes of a ClientHello, and of a frame shorter than 16 MiB."""
+"""The first byte of a frame shorter than 16 MiB; that of a ClientHello is different."""
 
 _scratch = bytearray(1024 * 1024)
-"""Ciphertext is received here; valid until the next call, on one event loop."""
+"""All TLS sockets receive ciphertext here. Its bytes are valid until the next call, on one event loop."""
 
 
 class TlsFailure(ProtocolError):
-    """The TLS of a connection failed: a handshake, or a record of it."""
+    """The TLS of a connection failed: its handshake or a record."""
 
 
 class TlsSocket:
@@ -59,12 +59,14 @@ class TlsSocket:
         loop: asyncio.AbstractEventLoop,
         on_secured: Callable[[], None],
     ) -> None:
-        """`context()` returns the context of a handshake that begins, which costs more than to wait for it.
+        """Begin to wait for a handshake.
 
-        `received`: what has come in clear after START_TLS; `on_secured` is called when the handshake is complete.
+        `context()` returns the context of a handshake that begins. It is called late, because it costs more than
+        waiting. `received`: bytes that came in clear after START_TLS. `on_secured` is called when the handshake is
+        complete.
 
         Raises:
-            TlsFailure: it is not the beginning of AUTH messages.
+            TlsFailure: `received` is neither the beginning of AUTH messages nor of a handshake.
         """
         self._socket = connected
         self._loop = loop
@@ -73,44 +75,44 @@ class TlsSocket:
         self._outgoing = ssl.MemoryBIO()
         self._context = context
         self._tls: Any = None
-        """An `ssl.SSLObject`, from the first step of the handshake on."""
+        """An `ssl.SSLObject`; None: the first step of the handshake has not been taken."""
         self.is_secured = False
-        """Whether the handshake is complete."""
+        """Whether the handshake is complete. Set once."""
         self._clear = bytearray()
-        """AUTH messages that came in clear; the last one may be incomplete until the handshake begins."""
+        """AUTH messages in clear, not received yet. Until the handshake begins, the last one may be incomplete."""
         self._has_begun = False
-        """Whether the handshake has begun: nothing in clear may follow."""
+        """Whether the handshake has begun, after which nothing may come in clear. Set once."""
         self._handshake_bytes = 0
         """Bytes of the handshake that have come; at most HANDSHAKE_BYTES_MAX."""
         self._has_ended = False
-        """Whether the peer sends no more. Set once."""
+        """Whether the peer has closed its side. Set once."""
         self._unsent = b""
         """Ciphertext that the socket has not taken."""
         self._piece_bytes = 0
-        """Bytes of the piece that `_unsent` ends with."""
+        """How many bytes of the caller the last piece of `_unsent` encrypts; 0: no piece is unfinished."""
         self._is_watched = False
-        """Whether the connection itself waits until the socket takes more."""
+        """Whether `SendBuffer` will call again when the socket takes more. Otherwise this class watches the socket."""
         self._take_before_handshake(received)
 
     @property
     def holds_received(self) -> bool:
-        """Whether `recv_into` has more to return, or an end to report, without more bytes from the peer."""
+        """Whether `recv_into` can return more, or report the end, without more bytes from the peer."""
         if not self.is_secured:
             return bool(self._incoming.pending)
         return bool(self._clear or self._has_ended or self._incoming.pending or self._tls.pending())
 
     def certificate(self) -> dict[str, Any] | None:
-        """Return what `getpeercert` says of the certificate that the peer showed; None: it was asked for none."""
+        """Return the peer's certificate as `getpeercert` does; None: none was requested."""
         return self._tls.getpeercert() or None
 
     # ---- receiving ----
 
     def recv_into(self, space: memoryview) -> int:
-        """Receive and decrypt; return how many bytes are in `space`, 0: the peer has sent its last.
+        """Receive and decrypt; return how many bytes are in `space`. 0: the peer has closed its side.
 
         Raises:
-            BlockingIOError: there is nothing for the connection now.
-            TlsFailure: the peer broke the rules of TLS, or its certificate is refused.
+            BlockingIOError: there are no bytes for the connection now.
+            TlsFailure: the peer violated TLS, or its certificate is refused.
             OSError: the connection is broken.
         """
         if not self.is_secured:
@@ -118,12 +120,12 @@ class TlsSocket:
         if self._clear:
             return self._take_clear(space)
         held = self._incoming.pending
-        # Rarely more than fits, so that what was received is nearly always decrypted at once.
+        # Rarely more than fits, so received bytes are nearly always decrypted at once.
         self._receive(max(len(space) - held, _RECORD_BYTES) if held < _RECORD_BYTES else 0)
         return self._decrypt(space)
 
     def _receive(self, most: int) -> int:
-        """Receive ciphertext, if there is some."""
+        """Receive ciphertext, if there is any."""
         if not most or self._has_ended:
             return 0
         view = memoryview(_scratch)
@@ -138,7 +140,7 @@ class TlsSocket:
         return size
 
     def _decrypt(self, space: memoryview) -> int:
-        """Decrypt what was received, record by record, as far as there is space."""
+        """Decrypt received records one by one, as far as there is space."""
         filled, size = 0, len(space)
         try:
             while filled < size:
@@ -157,7 +159,7 @@ class TlsSocket:
             self._send_unsent()
             raise TlsFailure(f"TLS failed: {reason(error)}") from None
         if self._outgoing.pending:
-            # The answer to a key update.
+            # It answers a key update.
             self._send_unsent()
             if len(self._unsent) > _UNSENT_BYTES_MAX:
                 raise TlsFailure("TLS failed: it demands key updates, and reads nothing")
@@ -176,9 +178,9 @@ class TlsSocket:
     # ---- handshake ----
 
     def _shake_hands(self, space: memoryview) -> int:
-        """Take a step of the handshake; what follows it may come with its last bytes."""
+        """Take a step of the handshake. The bytes after it may come together with its last bytes."""
         if self._incoming.pending:
-            # A client that did not wait for the answer to START_TLS.
+            # The client did not wait for the answer to START_TLS.
             self._handshake_bytes = self._incoming.pending
         elif not self._receive_handshake():
             raise BlockingIOError
@@ -192,7 +194,7 @@ class TlsSocket:
                 raise TlsFailure(f"the TLS handshake failed: it has more than {HANDSHAKE_BYTES_MAX} bytes") from None
             raise BlockingIOError from None
         except ssl.SSLError as error:
-            # The peer learns the reason from an alert.
+            # An alert reports the reason to the peer.
             self._send_unsent()
             raise TlsFailure(f"the TLS handshake failed: {reason(error)}") from None
         self._send_unsent()
@@ -242,7 +244,7 @@ class TlsSocket:
     # ---- sending ----
 
     def send(self, data: bytes | memoryview) -> int:
-        """Encrypt and send; return how many bytes the socket has taken, 0: none.
+        """Encrypt and send; return how many bytes the socket has taken.
 
         Raises:
             OSError: the connection is broken.
@@ -252,7 +254,7 @@ class TlsSocket:
     def sendmsg(self, parts: Parts) -> int:
         """Encrypt and send parts back to back; see `send`."""
         if not self.is_secured:
-            # It did not wait for its answers before it asked for TLS.
+            # The peer asked for TLS before it had the responses to earlier requests.
             raise ConnectionError("an answer is due before the TLS handshake is complete")
         self._is_watched = True
         done = 0
@@ -295,7 +297,7 @@ class TlsSocket:
         return True
 
     def _send_unsent(self) -> bool:
-        """Send ciphertext; return whether none is left."""
+        """Send ciphertext; return whether no ciphertext is left."""
         if self._outgoing.pending:
             more = self._outgoing.read()
             self._unsent = self._unsent + more if self._unsent else more
@@ -314,7 +316,7 @@ class TlsSocket:
         try:
             is_done = self._send_unsent()
         except OSError:
-            # Receiving notices it, too, and closes the connection.
+            # Receiving meets the error, too, and closes the connection.
             is_done = True
         if is_done:
             self._loop.remove_writer(self._socket)
@@ -322,7 +324,7 @@ class TlsSocket:
     # ---- the rest of a socket ----
 
     def close(self) -> None:
-        """Say goodbye to the peer, as far as the socket takes it, and close the socket."""
+        """End TLS with an alert, if the socket takes it, and close the socket."""
         if self.is_secured and not self._unsent:
             with contextlib.suppress(OSError):
                 self._tls.unwrap()
@@ -332,7 +334,7 @@ class TlsSocket:
 
 
 def reason(error: ssl.SSLError) -> str:
-    """Return what went wrong, in a few words, without anything that the peer chose."""
+    """Return what went wrong in a few words, without any text that the peer chose."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the peer's certificate is refused: {error.verify_message}"
     return (error.reason or type(error).__name__).lower().replace("_", " ")

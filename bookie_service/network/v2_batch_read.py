@@ -1,4 +1,4 @@
-"""Batch reads: as many consecutive entries of a ledger as the limits of count and bytes allow, in one response."""
+"""Batch reads: consecutive entries of one ledger, as many as the limits of count and bytes allow, in one response."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class BatchRead(Reading):
     count_max: int
     bytes_max: int
     is_answered: bool = False
-    """Set once."""
+    """Whether the response was sent. Set once."""
 
     def __len__(self) -> int:
         return 0 if self.is_answered else 1
@@ -44,13 +44,13 @@ class BatchRead(Reading):
         self.client.send((self._head(status),))
 
     def _head(self, status: int, items_bytes: int = 0) -> bytes:
-        """Return the bytes before the items of the answer."""
+        """Return the bytes of the response before its entries."""
         return v2.encode_batch_reply_head(
             self.ledger_id, self.first_entry, self.request_id, v2.code_of(status), items_bytes
         )
 
     def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> FileRange | None:
-        """Answer with the first entry, then as many as the limits allow."""
+        """Answer with the first entry, and with as many of the next ones as the limits allow."""
         try:
             status, pieces = self._read(view, fetched)
         except NotCached as miss:

@@ -1,7 +1,7 @@
-"""V2 requests: a run of requests with the same opcode is one step.
+"""V2 requests: a run of requests with one opcode is one step.
 
-Without an authentication plugin every AUTH message is answered at once with the name that Apache's clients read as "no
-authentication required".
+Without an authentication plugin, each AUTH message is answered at once with the name that Apache's clients take to mean
+that no authentication is required.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class V2RequestStream(RequestStream):
         table: FrameTable,
         rights: ConnectionRights | None = None,
     ) -> None:
-        """Raises ProtocolError: one of the frames is not a V2 request that is served."""
+        """Raises ProtocolError if one of the frames is not a V2 request that is served."""
         self._requests = requests = v2.decode_requests(octets.data, table)
         count = len(table.starts)
         super().__init__(bookie, client, count, rights)
@@ -74,7 +74,7 @@ class V2RequestStream(RequestStream):
         return KnownResponse(self._client, answers), count
 
     def _count_of_one_kind(self, end: int) -> int:
-        """Return how many of the next adds, up to `end`, need the same rights."""
+        """Return how many of the next adds, up to `end`, need the same rights as the first one."""
         flags = self._requests.flags
         if not flags[self._row : end].any():
             return end - self._row
@@ -116,7 +116,7 @@ class V2RequestStream(RequestStream):
             same = (requests.words[rows] == requests.words[first]) & (
                 requests.ledger_ids[rows] == requests.ledger_ids[first]
             )
-            # Only a read that fences is followed by a key.
+            # A key follows only in a read that fences.
             keys_at = np.where(same, requests.starts[rows], requests.starts[first]) + v2.READ_BYTES
             key = gather_octets(octets, requests.starts[first : first + 1] + v2.READ_BYTES, MASTER_KEY_BYTES)
             keys = gather_octets(octets, keys_at, MASTER_KEY_BYTES)
@@ -143,8 +143,8 @@ class V2RequestStream(RequestStream):
 def _count_while(first: int, end: int, holds: Callable[[slice], np.ndarray]) -> int:
     """Return for how many of the rows first, first + 1, ... a condition holds.
 
-    The number of rows compared grows step by step, so that alternating rows do not cost a comparison with all later
-    rows.
+    The number of rows that are compared at once grows step by step. So alternating rows do not cost a comparison with
+    all later rows.
     """
     at, look = first, _LOOK_FRAMES
     while at < end:

@@ -1,7 +1,7 @@
 """GET_LIST_OF_ENTRIES_OF_LEDGER: which entries of a ledger are held here (`bkspark.wire.entry_lists`).
 
-Entries that wait to be flushed are read on the event loop when the list's turn comes, and the index afterwards, on a
-thread (`entry_lists`): entries that a flush removes from memory are in the index by then.
+When the turn of a list comes, entries that wait to be flushed are read on the event loop; the index is read afterwards
+on a thread (`entry_lists`). Entries that a flush removes from memory in between are in the index by then.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from bookie_service.storage.ledgers.interface import Ledger
 logger = logging.getLogger(__name__)
 
 _LIST_BYTES_MAX = 4 * 1024 * 1024
-"""Together with the rest of the response, less than any frame limit in use."""
+"""Together with the rest of the response, this is less than any frame limit in use."""
 _GROUPS_MAX = (_LIST_BYTES_MAX - HEAD_BYTES) // GROUP_BYTES
 _RUNS_PER_CHUNK = 32 * 1024
-"""Runs that are grouped at once: no more of a list is in memory as runs."""
+"""Runs that are grouped at once. No larger part of a list is in memory as runs."""
 _IDS_PER_STEP = 64 * 1024
 _OPEN_FILES = 1
 
 
 class EntryList(Reading):
-    """One such request until it is answered."""
+    """One such request, until it is answered."""
 
     operation = LIST_ENTRIES
     needed = READ
@@ -50,9 +50,9 @@ class EntryList(Reading):
         self._request = request
         self.ledger_id = request.getListOfEntriesOfLedgerRequest.ledgerId
         self._is_begun = False
-        """Whether the list is being built, waits, or was refused. Set once."""
+        """Whether the request was refused or given to `EntryLists`. Set once."""
         self._view: View
-        """Set when the list is begun."""
+        """What the reading may see. Set when the request is given to `EntryLists`."""
         self._frame = b""
         """The response; empty until it is built."""
 
@@ -68,21 +68,21 @@ class EntryList(Reading):
 
     def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> FileRange | None:
         self._view = view
-        # An absent ledger is answered at once.
+        # An absent ledger is answered at once, and does not wait for its turn.
         if self._held() is not None and not self._lists.add(self):
             self.refuse(Status.ETOOMANYREQUESTS)
         self._is_begun = True
         return None
 
     def _held(self) -> Ledger | None:
-        """Return the ledger; None if the request was refused because its entries cannot be listed."""
+        """Return the ledger; None: the request was refused, because the entries cannot be listed."""
         try:
             ledger = self._view.ledger(self.ledger_id)
         except (StorageDamaged, OSError) as error:
             self.refuse(failed(error))
             return None
         if ledger is None or self._view.is_in_limbo(self.ledger_id):
-            # An entry that is not in the list counts as missing, which is unknown for a ledger in limbo.
+            # An entry that is missing in the list counts as lost, which is not certain for a ledger in limbo.
             self.refuse(self._view.absence(self.ledger_id, None))
             return None
         return ledger
@@ -119,17 +119,17 @@ class EntryList(Reading):
 
 
 class _Groups:
-    """Groups of ascending runs, built chunk by chunk; never more than can be sent."""
+    """Groups of ascending runs, built chunk by chunk; never more groups than a response can carry."""
 
     def __init__(self) -> None:
         self._runs: list[EntryRuns] = []
-        """Runs that are not encoded."""
+        """Runs that are not encoded yet, ascending."""
         self._runs_count = 0
-        """Their number."""
+        """The number of runs in `_runs`."""
         self._groups: list[bytes] = []
         """Encoded groups."""
         self._groups_left = _GROUPS_MAX
-        """Groups that may still follow; -1: there were too many."""
+        """How many groups may follow; -1: there were too many, and the list cannot be sent."""
 
     def add(self, runs: EntryRuns) -> None:
         self._runs.append(runs)
@@ -138,7 +138,7 @@ class _Groups:
             self._end_chunk(1)
 
     def _end_chunk(self, kept: int) -> None:
-        """Group all but the last `kept` runs: the next chunk may continue the last run."""
+        """Encode all runs except the last `kept` ones: the next chunk may continue the last run."""
         runs = EntryRuns(*map(np.concatenate, zip(*((each.starts, each.sizes) for each in self._runs)))).joined()
         end = max(0, len(runs.starts) - kept)
         self._runs = [EntryRuns(runs.starts[end:], runs.sizes[end:])]
@@ -150,13 +150,13 @@ class _Groups:
             self._groups_left = -1 if encoded is None else self._groups_left - len(groups) // GROUP_BYTES
 
     def encoded(self) -> bytes | None:
-        """Return the list of all runs, None when it takes too many groups."""
+        """Return the list of all runs; None if it needs too many groups."""
         self._end_chunk(0)
         return None if self._groups_left < 0 else list_of_groups(b"".join(self._groups))
 
 
 def _split(runs: EntryRuns, entry_id: int) -> tuple[EntryRuns, EntryRuns]:
-    """Return the runs below an id, and the rest."""
+    """Return the runs below an entry id, and the other runs."""
     at = int(runs.starts.searchsorted(entry_id))
     low, high = EntryRuns(runs.starts[:at], runs.sizes[:at]), EntryRuns(runs.starts[at:], runs.sizes[at:])
     over = int(low.starts[-1] + low.sizes[-1]) - entry_id if at else 0

@@ -1,4 +1,4 @@
-"""READ_LAC: a ledger's explicit LAC, and its last entry."""
+"""READ_LAC: the explicit LAC of a ledger, and its last entry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ABSENT_COST = 1 / 16
 
 @dataclass(slots=True)
 class LacReads(Reading):
-    """READ_LAC requests that came together, from `row` on; `txn_ids` and `ledger_ids`: int64, one each."""
+    """READ_LAC requests that came together, from `row` on. `txn_ids`, `ledger_ids`: int64, one per request."""
 
     operation: ClassVar[int] = READ_LAC
     needed: ClassVar[int] = READ
@@ -61,7 +61,7 @@ class LacReads(Reading):
         self.client.send((self._refusal(self.row - 1, self.row, status),))
 
     def _refusal(self, first: int, end: int, status: int) -> bytes:
-        """Return the responses to requests [first, end); ENOENTRY for an absent ledger, as Apache's bookies answer."""
+        """Return the responses to requests [first, end). An absent ledger gets ENOENTRY, as from Apache's bookies."""
         is_absent = status in (Status.ENOENTRY, Status.ENOLEDGER)
         code = v3.StatusCode.ENOENTRY if is_absent else v3.code_of(status)
         return v3_lacs.encode_lac_failures(self.txn_ids[first:end], code, self.ledger_ids[first:end])
@@ -70,10 +70,10 @@ class LacReads(Reading):
         return answer_in_pieces(self, turn, lambda parts: self._answer_some(view, fetched, turn, parts))
 
     def _answer_some(self, view: View, fetched: Fetched | None, turn: Turn, parts: Pieces) -> None:
-        """Add responses to `parts`: of about `replies_bytes_max` bytes, or what the turn has time for.
+        """Add responses to `parts`, about `replies_bytes_max` bytes or as many as the turn has time for.
 
         Raises:
-            NotCached: the next last entry is not in memory.
+            NotCached: the last entry of the next request's ledger is not in memory.
         """
         room = view.options.replies_bytes_max
         while len(self) and room > 0 and not turn.is_over:
@@ -90,7 +90,7 @@ class LacReads(Reading):
             room -= len(parts[-1])
 
     def _answer(self, view: View, fetched: Fetched | None) -> bytes:
-        """Return the answer to the next request: the explicit LAC, and the last entry."""
+        """Return the response to the next request: the explicit LAC, and the last entry."""
         row = slice(self.row, self.row + 1)
         ledger_id = self.ledger_ids.item(self.row)
         packet, entry = b"", None
@@ -109,6 +109,6 @@ class LacReads(Reading):
 
     @staticmethod
     def _last_entry(view: View, ledger: Ledger | None, fetched: Fetched | None) -> bytes | None:
-        """Return the last entry that is held, or None. Raises NotCached."""
+        """Return the last entry that is held; None: there is no entry. Raises NotCached."""
         pieces = [] if ledger is None else view.read(ledger, view.last_entry(ledger), 1, 0, fetched)
         return bytes(memoryview(pieces[0].buffer)[LENGTH_BYTES : pieces[0].sizes.item(0)]) if pieces else None

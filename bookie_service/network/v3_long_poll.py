@@ -1,7 +1,7 @@
 """A V3 read with `previousLAC`: wait until the LAC is above that one, then answer (docs/protocol.md §2.7, long poll).
 
-With ENTRY_PIGGYBACK the response is the LAC, and entry previousLAC + 1 if the LAC has advanced and the entry is held
-here; "nothing new" and "not here" are EOK without a body. Otherwise the response is that of a plain read of the
+With ENTRY_PIGGYBACK the response is the LAC, with entry previousLAC + 1 if the LAC has advanced and the entry is held
+here. "Nothing new" and "not here" are EOK without a body. Otherwise the response is that of a plain read of the
 requested entry. Without `timeOut` the read does not wait.
 """
 
@@ -43,17 +43,17 @@ class LongPollRead(Poll):
         self._read = request.readRequest
         self._is_piggyback = self._read.flag == protocol.ReadRequest.ENTRY_PIGGYBACK and self._read.HasField("flag")
         self._lac = NO_ENTRY
-        """The LAC that is answered; rises while the read waits."""
+        """The LAC of the response. It rises while the read waits."""
         self._advanced: int | None = None
-        """The LAC that the ledger reached."""
+        """The LAC that woke the read; None: it has not advanced."""
         self._is_waiting = False
-        """Whether it waits for a higher LAC."""
+        """Whether the read waits for a higher LAC. Cleared by `wake`."""
         self._is_settled = False
-        """Whether waiting is over."""
+        """Whether waiting is over, or not needed. Set once."""
         self._is_answered = False
-        """Set once."""
+        """Whether the response was sent. Set once."""
         self._answering: Reading | None = None
-        """The read of the entry that is answered with the LAC; None: not begun."""
+        """The read of the entry that the response carries; None: it has not begun."""
 
     def __len__(self) -> int:
         return 0 if self._is_answered or self._is_waiting else 1
@@ -86,7 +86,7 @@ class LongPollRead(Poll):
         return place
 
     def _look(self, view: View, fetched: Fetched | None) -> None:
-        """Check the LAC; wait if it is not above the client's. Raises NotCached."""
+        """Check the LAC, and wait if it is not above the client's. Raises NotCached."""
         if self._is_piggyback and self._read.entryId != LAST_ENTRY:
             self.refuse(Status.EBADREQ)
             return
@@ -109,7 +109,7 @@ class LongPollRead(Poll):
             self.refuse(Status.ETOOMANYREQUESTS)
 
     def _answer(self) -> Reading:
-        """Return the reading that answers it."""
+        """Return the reading that sends the response."""
         if not self._is_piggyback:
             answers = V3Responses(txn_id_array(self._request.header.txnId))
             return SingleReads(self.client, answers, *ids_of(self.ledger_id, self._read.entryId))
@@ -123,7 +123,7 @@ class LongPollRead(Poll):
 
 
 class _PiggybackResponses:
-    """The response of a long poll whose LAC has advanced; see `ReadResponseEncoder`."""
+    """The response to a long poll whose LAC has advanced; see `ReadResponseEncoder`."""
 
     wants_lac = False
 
@@ -138,7 +138,7 @@ class _PiggybackResponses:
         return response(self._request, v3.StatusCode.EOK, {**self._found, "entryId": entry_id, "body": entry})
 
     def not_found(self, row: int, status: int, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> bytes:
-        """Return the response without the entry: in a striped ledger the entry may be on other bookies."""
+        """Return the response without the entry: other bookies of a striped ledger may hold it."""
         if status == Status.ENOENTRY:
             return response(self._request, v3.StatusCode.EOK, self._found)
         return response(self._request, v3.code_of(status))
@@ -148,4 +148,4 @@ class _PiggybackResponses:
         return self
 
     def arrange(self, row: int, order: np.ndarray) -> None:
-        """Does nothing: there is only one read."""
+        """Do nothing: there is only one read."""

@@ -1,9 +1,9 @@
-"""V3 requests: adds, reads and LAC reads as arrays, the others one by one.
+"""V3 requests: adds, reads and LAC reads as arrays, other requests one by one.
 
-Every request that can be parsed is answered: a request of an unknown version with EBADVERSION, one that is not served,
-or lacks the message of its operation, with EBADREQ. An add whose request names other ids than its entry is also refused
-(EBADREQ): it would be acknowledged under ids that are not held. A frame that is not a request ends the connection, as
-in Apache's bookies.
+Every request that can be parsed is answered. An unknown version is answered EBADVERSION. A request that is not served,
+or that lacks the message of its operation, is answered EBADREQ. An add that names other ids than its entry is, too,
+because it would be acknowledged under ids that are not held. A frame that is not a request ends the connection, as at
+Apache's bookies.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class V3RequestStream(RequestStream):
         start_tls: Callable[[bytes, int], None] | None = None,
         rights: ConnectionRights | None = None,
     ) -> None:
-        """`start_tls(answer, end)` begins TLS after a request that ends at `end`; None: there is no TLS to begin."""
+        """`start_tls(answer, end)` begins TLS after a request that ends at `end`; None: TLS cannot begin."""
         super().__init__(bookie, client, len(table), rights)
         self._table = table
         self._start_tls = start_tls
         self._add_spans: AddSpans | None = None
-        """Set with the first adds that have spans."""
+        """Created with the first adds that have spans; None: there were none."""
 
     def _next(self, octets: np.ndarray) -> tuple[Step, int]:
         if self._count - self._row <= FEW:
@@ -86,14 +86,14 @@ class V3RequestStream(RequestStream):
         return self._single(v3.decode_request(octets[start:end].tobytes())), 1
 
     def _next_single(self, octets: np.ndarray) -> Step | None:
-        """Return the next request as a step, if it is an add or a read in the form that peers use."""
+        """Return the next request as a step, if it is a single add or read in the form that known peers use."""
         start, end = self._table.starts.item(self._row), self._table.ends.item(self._row)
         operation = octets.item(start + _OPERATION_AT) if end - start > _OPERATION_AT else -1
         if operation == protocol.ADD_ENTRY:
             begin = start - LENGTH_BYTES
             add = decode_single_add(octets.data[begin:end], end - begin, end - begin)
             return None if add is None else self._add_single(octets, add._replace(entry_at=begin + add.entry_at))
-        # Each read is answered by itself: more than two are worth a run.
+        # Each of these reads is answered by itself; from three on, a run costs less.
         if operation == protocol.READ_ENTRY and self._count - self._row <= 2 and end - start <= SINGLE_READ_BYTES_MAX:
             read = decode_single_read(octets[start:end].tobytes())
             if read is not None:
@@ -121,7 +121,7 @@ class V3RequestStream(RequestStream):
 
     def _read_run(self, reads: v3_reads.ReadRequests) -> tuple[Step, int]:
         is_fencing = reads.fencing_key is not None
-        # A fencing read does not return the LAC: recovery derives it from the metadata and the entries.
+        # A read that fences does not return the LAC: recovery derives it from the metadata and the entries.
         answers = V3Responses(reads.txn_ids, wants_lac=not is_fencing)
         caller = caller_of(reads.context) if reads.context else None
         run = self._reads(answers, caller, reads.ledger_ids, reads.entry_ids)
@@ -150,9 +150,9 @@ class V3RequestStream(RequestStream):
         if operation == protocol.START_TLS and self._start_tls is not None and request.HasField("startTLSRequest"):
             return self._begin_tls(request, self._start_tls)
         if not v3_responses.has_message(request):
-            # START_TLS too, if there is no TLS or the connection has it already.
+            # These include START_TLS, if TLS cannot begin or has begun.
             return self._refusal(request, v3.StatusCode.EBADREQ)
-        # Operations with a message are in this table.
+        # Operations that have a message are in this table.
         steps: dict[int, Callable[[protocol.Request], Step]] = {
             protocol.READ_ENTRY: self._read,
             protocol.READ_LAC: self._read_lac,
@@ -168,7 +168,7 @@ class V3RequestStream(RequestStream):
         end = self._table.ends.item(self._row)
 
         def begin() -> None:
-            # What follows is not a request.
+            # The bytes that follow are not a request.
             self._count = self._row + 1
             start_tls(v3_responses.started_tls(request), end)
 
@@ -178,7 +178,7 @@ class V3RequestStream(RequestStream):
         return KnownResponse(self._client, response(request, status))
 
     def _add_one(self, request: protocol.Request) -> Step:
-        """Return an add whose fields are in an order that no known peer uses."""
+        """Return the step of an add whose fields are in an order that no known peer uses."""
         add = request.addRequest
         if len(add.masterKey) != MASTER_KEY_BYTES:
             return self._refusal(request, v3.StatusCode.EUA)
@@ -204,7 +204,7 @@ class V3RequestStream(RequestStream):
         is_fencing = read.HasField("flag") and read.flag == protocol.ReadRequest.FENCE_LEDGER
         if read.HasField("previousLAC") and not is_fencing:
             return LongPollRead(self._bookie.long_polls, self._client, request)
-        # A fencing read does not return the LAC: recovery derives it from the metadata and the entries.
+        # A read that fences does not return the LAC: recovery derives it from the metadata and the entries.
         answers = V3Responses(txn_id_array(request.header.txnId), wants_lac=not is_fencing)
         caller = caller_of_message(request.requestContext)
         reads = self._reads(answers, caller, *ids_of(read.ledgerId, read.entryId))

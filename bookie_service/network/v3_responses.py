@@ -1,7 +1,7 @@
 """V3 responses that are built one by one, with protobuf's classes.
 
-Outer and inner status are the same. If an operation has no message, or its request lacks it, the response is header and
-status.
+The outer and the inner status are equal. If an operation has no message, or its request lacks the message, the response
+is only the header and a status.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
 
-# Operation: request and response message, and the ids that the response repeats.
+# Operation: its request message, its response message, and the ids that the response repeats.
 _MESSAGES = {
     protocol.READ_ENTRY: ("readRequest", "readResponse", ("ledgerId", "entryId")),
     protocol.ADD_ENTRY: ("addRequest", "addResponse", ("ledgerId", "entryId")),
@@ -35,11 +35,11 @@ def has_message(request: protocol.Request) -> bool:
 
 
 def response(request: protocol.Request, status: int, found: Mapping[str, Any] | None = None, **messages: Any) -> bytes:
-    """Return the frame that answers a request; `status` is V3's.
+    """Return the frame of the response to a request. `status` is V3's.
 
     Args:
-        found: further fields of the operation's response message, or replacements for the requested ids.
-        messages: further messages of the response.
+        found: more fields of the operation's response message, or values in place of the requested ids.
+        messages: more messages of the response.
     """
     header = v3.header(request.header.operation, request.header.txnId)
     response = protocol.Response(header=header, status=status, **messages)
@@ -55,10 +55,10 @@ def response(request: protocol.Request, status: int, found: Mapping[str, Any] | 
 
 
 def started_tls(request: protocol.Request) -> bytes:
-    """Return the frame that answers START_TLS: from its end on, both sides speak TLS."""
+    """Return the frame of the response to START_TLS, after which both sides speak TLS."""
     return response(request, v3.StatusCode.EOK, startTLSResponse=protocol.StartTLSResponse())
 
 
 def refusal(request: protocol.Request, status: int) -> bytes:
-    """Return the frame that answers a request with a status (also EOK) and nothing else."""
+    """Return the frame of a response that contains only a status, which may be EOK."""
     return response(request, v3.code_of(status))

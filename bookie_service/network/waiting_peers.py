@@ -1,7 +1,7 @@
-"""Connections whose peer owes something before it is trusted, and limits of how many there may be.
+"""Connections whose peer owes a step before it is trusted, and limits for their number.
 
-Beyond a limit the connection is closed whose peer has owed it longest. An honest peer delivers at once, so it is served
-while others begin and leave.
+If there are too many, the connection whose peer has owed its step for longest is closed. An honest peer delivers at
+once, so it is served while others begin and leave.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ class WaitingPeer(Protocol):
 
 
 class WaitingPeers:
-    """The connections that wait for one kind of step of their peers. For one event loop."""
+    """Connections whose peers owe one kind of step. For one event loop."""
 
     def __init__(self, what: str, all_max: tuple[str, int], per_address_max: tuple[str, int]) -> None:
-        """`what`: the step, for messages; a limit has the name of its key."""
+        """`what`: the step, for messages. Each limit is a pair of the name of its key and its value."""
         self._what = what
         self._all_max = all_max
         self._per_address_max = per_address_max
         self._all: dict[WaitingPeer, None] = {}
-        """In order of arrival."""
+        """All connections, in order of arrival."""
         self._of_address: dict[str, dict[WaitingPeer, None]] = {}
-        """Those of each address that has any."""
+        """Those of each address, in order of arrival. An address without one has no entry."""
 
     def __len__(self) -> int:
         return len(self._all)
 
     def add(self, peer: WaitingPeer) -> None:
-        """Count a connection from now on; close others beyond the limits."""
+        """Count a connection from now on; close others if there are too many."""
         mine = self._of_address.get(peer.address, {})
         key, most = self._per_address_max
         if len(mine) >= most:
@@ -50,7 +50,7 @@ class WaitingPeers:
         self._of_address.setdefault(peer.address, {})[peer] = None
 
     def discard(self, peer: WaitingPeer) -> None:
-        """Count a connection no more."""
+        """Stop counting a connection."""
         if peer in self._all:
             del self._all[peer]
             of_address = self._of_address[peer.address]

@@ -1,6 +1,6 @@
-"""The audit log: one line for each change that an operator made, with who, what, and the outcome.
+"""The audit log: one line for each change by an operator, with the operator, the change, and the outcome.
 
-The process also remembers the last `REMEMBERED_MAX` changes, so that they can be asked for. The log has all of them.
+The process also remembers the last `REMEMBERED_MAX` changes for commands that list them. The log has all changes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ AUDIT_LOGGER = "bookie_service.audit"
 logger = logging.getLogger(AUDIT_LOGGER)
 
 AUDIT = "audit"
-"""The event's name in `extra`: such lines are never left out of the log."""
+"""The name of the event in `extra`. The log limit never leaves out such lines."""
 REMEMBERED_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """A change: its number in this process, when it was made (ms since 1970), who made it, and what it was."""
+    """A change: its number in this process, its time (ms since 1970), who made it, and what it was."""
 
     number: int
     at_ms: int
@@ -34,12 +34,12 @@ _numbers = itertools.count(1)
 
 
 def audit(who: str, change: str, **attributes: object) -> None:
-    """Log a change. `who`: `http:ADDRESS`, `control:USER` or `signal`; attributes: its parts, for programs."""
+    """Log a change. `who`: `http:ADDRESS`, `control:USER` or `signal`. `attributes`: its parts, for programs."""
     logger.info("audit: %s: %s", who, change, extra={"event": AUDIT, "attributes": {"who": who, **attributes}})
     _remembered.append(AuditRecord(next(_numbers), time.time_ns() // 1_000_000, who, change))
 
 
 def remembered(before: int, count_max: int) -> list[AuditRecord]:
-    """Return the last changes with a number below `before`, the latest first."""
+    """Return the last changes with a number below `before`, at most `count_max`, the latest first."""
     older = (record for record in reversed(tuple(_remembered)) if record.number < before)
     return list(itertools.islice(older, count_max))

@@ -1,7 +1,7 @@
-"""Authorization of a running bookie: its rules file, read again when it changes, and the lines of the audit log.
+"""Authorization of a running bookie: its rules file, which is read again when it changes, and lines of the audit log.
 
-Each refusal is a line with who, which right, which ledger and why. Refusals of one principal and one kind are counted
-together beyond a few each second (`log_limit`), because peers cause them.
+Each refusal has a line with the principal, the right, the ledger and the reason. Peers cause refusals, so beyond a few
+a second those of one principal and one kind are counted together (`log_limit`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from bookie_service.operation.audit import audit
 logger = logging.getLogger("bookie_service.audit")
 
 REFUSED = "refused"
-"""The event's name in `extra`."""
+"""The name of the event in `extra`."""
 LOOK_S = 1.0
-"""How often the file is looked at."""
+"""How often the file is checked for changes."""
 
 
 def log_refusal(refusal: RefusedRequests) -> None:
@@ -60,7 +60,7 @@ def names_of(rights: int) -> list[str]:
 
 
 class RulesSource(Protocol):
-    """Where the rules come from; its methods wait for the disk."""
+    """Where the rules come from. Its methods wait for the disk."""
 
     path: str
 
@@ -68,23 +68,23 @@ class RulesSource(Protocol):
         """Return the rules. Raises ConfigurationError."""
 
     def read_if_changed(self) -> Rules | None:
-        """Return the rules if they may have changed since they were read last. Raises ConfigurationError."""
+        """Return the rules if they may have changed since they were last read, else None. Raises ConfigurationError."""
 
 
 class RulesFollower:
-    """Puts the rules of a file in force whenever it changes. For the event loop."""
+    """Puts the rules of a file in force whenever the file changes. For the event loop."""
 
     def __init__(self, source: RulesSource, authorization: Authorization, look_s: float = LOOK_S) -> None:
-        """`look_s`: the pause between two looks at the file."""
+        """`look_s`: the pause between two checks of the file."""
         self._look_s = look_s
         self._source = source
         self.authorization = authorization
         self._reading = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
-        """Follows the file; None before `start`."""
+        """Checks the file at intervals; None before `start`."""
 
     def start(self) -> None:
-        """Look at the file again and again, until `stop`."""
+        """Check the file at intervals until `stop`."""
         self._task = asyncio.ensure_future(self._follow())
 
     async def stop(self) -> None:
@@ -93,7 +93,7 @@ class RulesFollower:
             await asyncio.wait([self._task])
 
     async def reload(self, who: str) -> None:
-        """Read the file now. Raises ConfigurationError: it cannot be used, and the rules stay as they are."""
+        """Read the file now. Raises ConfigurationError if it cannot be used; the rules then stay as they are."""
         await self._use(self._source.read, who)
 
     async def _follow(self) -> None:
@@ -104,7 +104,7 @@ class RulesFollower:
             except ConfigurationError as error:
                 log_kept(error)
             except Exception as error:
-                # Later changes must count: they may take a right away.
+                # Later changes must take effect, because they may withdraw a right.
                 logger.exception(
                     "a look at %s failed: this is a defect", self._source.path, extra={"kind": place_of(error)}
                 )

@@ -1,8 +1,8 @@
-"""The metrics of a running bookie, by Apache's names: from the counters and queues of its parts, at each scrape.
+"""The metrics of a running bookie, with Apache's names, made from the counters and queues of its parts at each scrape.
 
-Names, kinds and labels are those that the dashboards of BookKeeper and Pulsar read; families that begin with `bkspark_`
-are our own. What Apache's bookies count for each worker thread is one series here: one event loop serves all requests.
-The label `thread` is "0" then, and `threadPool` names Apache's pool.
+Names, kinds and labels are those that the dashboards of BookKeeper and Pulsar read. Families that begin with `bkspark_`
+are our own. What Apache's bookies count for each worker thread is one series here, because one event loop serves all
+requests: the label `thread` is "0", and `threadPool` names Apache's pool.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class BookieMetrics:
     # ---- requests ----
 
     def requests(self) -> Iterator[Family]:
-        """Yield what clients asked for, and how long it took."""
+        """Yield what clients requested, and how long it took."""
         service = self._service
         bookie, times = service.bookie, service.times
         times.fold()
@@ -125,7 +125,7 @@ class BookieMetrics:
         yield gauge("bkspark_bookie_connections", service.connection_count, text="Connections of clients.")
 
     def _queues(self) -> Iterator[Value]:
-        """Yield how much waits for each thread."""
+        """Yield how much work waits for each thread."""
         service = self._service
         yield Value(service.bookie.adds_in_flight, {"thread": "BookieWriteThreadPool-OrderedExecutor-0-0"})
         yield Value(service.waiting_fetches, {"thread": "BookieReadThreadPool-OrderedExecutor-0-0"})
@@ -135,7 +135,7 @@ class BookieMetrics:
     # ---- journals ----
 
     def journals(self) -> Iterator[Family]:
-        """Yield what the journals did. A label says which journal, as Apache's bookies count them."""
+        """Yield what the journals did. A label names the journal, as with Apache's bookies."""
         service, times = self._service, self._service.times
         labels: list[Labels] = [{"journalIndex": str(index)} for index in range(len(service.journals))]
         histograms = times.journal_histograms
@@ -171,7 +171,7 @@ class BookieMetrics:
     # ---- what is stored ----
 
     def entries(self) -> Iterator[Family]:
-        """Yield what is stored and cached. Apache's bookies count this with DbLedgerStorage only; this one always."""
+        """Yield what is stored and cached. Apache's bookies count this only with DbLedgerStorage."""
         store, view, labels = self._service.storage.store, self._service.bookie.view, self._labels
         half = store.active
         yield gauge("bookie_ledgers_count", self._counts.ledgers, labels)

@@ -1,7 +1,7 @@
-"""What operators can see of a running bookie and do to it: the one place for it, without sockets.
+"""What operators can see of a running bookie and do to it. No sockets are here.
 
-The control socket, the HTTP API and the command line are faces of `BookieOperator`. Each change is checked here and
-leaves one line in the audit log. A command that cannot be carried out raises `Refused`, with the reason.
+The control socket, the HTTP API and the command line use `BookieOperator`. It checks each change, and writes one line
+for it into the audit log. A command that cannot be carried out raises `Refused` with the reason.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from bookie_service.storage.status_file import StatusFile
 logger = logging.getLogger(__name__)
 
 OPERATORS_REASON_MAX = 200
-"""Characters of an operator's reason."""
+"""At most this many characters of an operator's reason are kept."""
 RESTARTED_FOR = "BKSPARK_RESTARTED_FOR"
 """The environment variable with the word of the plan that this process was restarted for."""
 
 
 async def _nothing_to_reload(who: str) -> None:
-    """There is no authorization."""
+    """Do nothing: there is no authorization."""
 
 
 class Refused(BookKeeperError):
@@ -57,12 +57,12 @@ class Registered(Protocol):
         """Whether the cluster knows the bookie."""
 
     async def settled(self) -> None:
-        """Return when the cluster knows the bookie as it is now, or when that takes too long."""
+        """Return when the cluster knows the bookie's current state, or when that takes too long."""
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryUsage:
-    """A directory of a bookie: kind is journal or ledgers; used_percent: of its disk, at the last check."""
+    """A directory of a bookie. kind: journal or ledgers. used_percent: of its disk, at the last check."""
 
     directory: str
     kind: str
@@ -73,9 +73,9 @@ class DirectoryUsage:
 class BookieState:
     """The state of a bookie at one moment.
 
-    phase: starting, serving or stopping. reason: why it is read-only, "" if it is not; set_by_operator: an operator
-    made it so. plan: maintenance, drain or quarantine, "" without one. limbo_ledgers: ledgers that may have lost
-    entries here. log_level: of the process.
+    phase: starting, serving or stopping. reason: why the bookie is read-only; "": it is not. set_by_operator: an
+    operator made it read-only. plan: maintenance, drain or quarantine; "": there is none. limbo_ledgers: how many
+    ledgers may have lost entries here. log_level: of the process.
     """
 
     id: str
@@ -106,27 +106,27 @@ class BookieOperator:
         self.bookie_id = bookie_id
         self.keys = keys
         self.phase = "starting"
-        """"starting", "serving" or "stopping"; only moves on."""
+        """"starting", "serving" or "stopping", in this order."""
         self._service = service
         self._files = files
         self._status_file = StatusFile(files, list(map(layout.current, service.options.ledger_directories)))
         self._registration: Registered | None = None
-        """None until the bookie is registered."""
+        """The registration; None until `serve`."""
         self._started_ms = time.time_ns() // 1_000_000
         self._changing = asyncio.Lock()
         self._plan: BookiePlan | None = None
-        """The plan for this bookie as last read; None: there is none."""
+        """The plan for this bookie that was last followed; None: there is none."""
         self.on_restart: Callable[[], None] = lambda: None
-        """Called when the process is to restart."""
+        """Called when the process must restart."""
         self.reload_rules: Callable[[str], Awaitable[None]] = _nothing_to_reload
-        """Reads the authorization rules again, for whom it names. Raises ConfigurationError."""
+        """Reads the authorization rules again, for the named operator. Raises ConfigurationError."""
         self.restart_word: str | None = None
-        """The plan's word for the restart that was requested, "" if it was not a plan's; None: no restart."""
+        """The word of the plan that requested a restart; "": no plan did; None: no restart was requested."""
 
-    # ---- what the process tells it ----
+    # ---- what the process reports to it ----
 
     def restore_status(self) -> None:
-        """Make the bookie read-only if an operator had made it so before the last restart."""
+        """Make the bookie read-only if an operator had done so before the last restart."""
         if not self.keys.configuration.keeps_status:
             return
         status = self._status_file.read()
@@ -135,7 +135,7 @@ class BookieOperator:
             self._service.disks.set_read_only(f"an operator set it read-only at {day}")
 
     def serve(self, registration: Registered) -> None:
-        """Note that the bookie serves now."""
+        """Note that the bookie serves from now on."""
         self._registration = registration
         self.phase = "serving"
         self._restart_if_planned()
@@ -143,7 +143,7 @@ class BookieOperator:
     # ---- plans in the metadata store ----
 
     def follow(self, plan: BookiePlan | None) -> None:
-        """Do what an operator planned for this bookie, None: nothing any more.
+        """Do what an operator planned for this bookie. None: the plan is over.
 
         Raises:
             OSError: a disk cannot be checked.
@@ -181,7 +181,7 @@ class BookieOperator:
 
     @property
     def reason(self) -> str:
-        """Why new ledgers must not choose this bookie, "" if they may."""
+        """Why new ledgers must not choose this bookie; "": they may."""
         if self.is_read_only or self._plan is None or self._plan.kind != QUARANTINE:
             return self._service.disks.reason
         return _planned(self._plan)
@@ -191,7 +191,7 @@ class BookieOperator:
         """The running service.
 
         Raises:
-            NotServing: it does not run.
+            NotServing: the service does not run.
         """
         if self.phase != "serving":
             raise NotServing("Bookie is not fully started yet" if self.phase == "starting" else "the bookie stops")
@@ -201,7 +201,7 @@ class BookieOperator:
 
     @property
     def is_registered(self) -> bool:
-        """Whether the cluster knows the bookie, as far as this process knows."""
+        """Whether the cluster knows the bookie, as far as this process can tell."""
         return self._registration is not None and self._registration.is_registered
 
     @property
@@ -209,7 +209,7 @@ class BookieOperator:
         return self._service.is_read_only
 
     def space(self) -> FileSystemSpace:
-        """Return the space of all ledger directories together. Raises OSError."""
+        """Return the total space of the ledger directories. Raises OSError."""
         return self._service.disks.ledger_space()
 
     def state(self) -> BookieState:
@@ -251,14 +251,14 @@ class BookieOperator:
                 yield DirectoryUsage(path, kind, round(usage.get(layout.current(path), 0.0), 2))
 
     def collection(self) -> CollectionStatus:
-        """Return what garbage collection does and did. Raises NotServing."""
+        """Return what garbage collection does and has done. Raises NotServing."""
         collector = self.service.collector
         if collector is None:
             raise NotServing("Bookie is not fully started yet")
         return collector.status
 
     def limbo(self, after: int, count_max: int) -> list[int]:
-        """Return ledgers that may have lost entries here, ascending, those after an id. Raises NotServing."""
+        """Return ledgers above the id `after` that may have lost entries here, ascending. Raises NotServing."""
         ledger_ids = self.service.storage.store.limbo.ledger_ids
         begin = int(ledger_ids.searchsorted(after, side="right"))
         found: list[int] = ledger_ids[begin : begin + count_max].tolist()
@@ -271,7 +271,7 @@ class BookieOperator:
         return [(directory, *((0, 0) if mark is None else (mark.file_id, mark.offset))) for directory, mark in found]
 
     def disk_files(self, kind: str) -> list[str]:
-        """Return the names of the files of a kind, journal, entrylog or index, sorted. Reads directories."""
+        """Return the names of the files of a kind (journal, entrylog or index), sorted. Reads directories."""
         options = self._service.options
         if kind == "journal":
             return self._names(options.journal_directories, ".txn", 0)
@@ -294,12 +294,12 @@ class BookieOperator:
     async def set_read_only(self, is_read_only: bool, who: str, reason: str = "") -> bool:
         """Make the bookie read-only, or let it take adds again if its disks allow it; return whether it is read-only.
 
-        The cluster knows it when this returns, unless the metadata store does not answer. It lasts over a restart
-        (persistBookieStatusEnabled).
+        When this returns, the cluster knows it, unless the metadata store does not answer. It also holds after a
+        restart (persistBookieStatusEnabled).
 
         Raises:
-            Refused: the configuration decides.
-            OSError: it cannot be stored, and nothing was changed.
+            Refused: the configuration does not allow it.
+            OSError: the status cannot be stored, and nothing was changed.
         """
         service, disks = self.service, self._service.disks
         if disks.is_forced:
@@ -320,7 +320,7 @@ class BookieOperator:
         return self.is_read_only
 
     async def collect(self, who: str, *, major: bool = True, minor: bool = True) -> PassReport:
-        """Collect garbage now, with a major compaction, a minor one, or none; return what was done.
+        """Collect garbage now, with a major compaction, a minor one, or no compaction; return what was done.
 
         Raises:
             BookKeeperError: collection is suspended, or the bookie stopped before it was done.
@@ -356,7 +356,7 @@ class BookieOperator:
 
 
 def _planned(plan: BookiePlan) -> str:
-    """Return a plan in a line."""
+    """Return a plan as one line."""
     until = ""
     if plan.until_ms:
         until = time.strftime(" until %Y-%m-%dT%H:%M:%SZ", time.gmtime(plan.until_ms / 1000))

@@ -1,4 +1,4 @@
-"""Configuration keys that can be changed while the bookie runs: checked as at the start, then applied to its parts."""
+"""Configuration keys that can be changed while the bookie runs. They are checked as at the start, and then applied."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LIVE_KEYS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """What a new look at the configuration found: live keys that changed, and others, which need a restart."""
+    """The result of reading the configuration again: live keys that changed, and others, which need a restart."""
 
     changed: Mapping[str, tuple[str, str]]
     need_restart: tuple[str, ...]
@@ -49,16 +49,16 @@ class LiveKeys:
         path: Path | None,
         settings: Mapping[str, str],
     ) -> None:
-        """`path` and `settings` are what the bookie was started with."""
+        """`path`, `settings`: what the bookie was started with."""
         self.configuration = configuration
-        """Replaced by each change."""
+        """The configuration in force. Replaced by each change."""
         self._path = path
         self._settings = settings
         self.parts: list[Callable[[Configuration], None]] = []
-        """Each lets a part use a changed configuration."""
+        """Functions that let a part use a changed configuration."""
 
     def set(self, changes: Mapping[str, str], who: str) -> dict[str, tuple[str, str]]:
-        """Change live keys, all or none; return (old, new) of each. They last until the bookie is restarted.
+        """Change live keys, all or none; return (old, new) of each key. They last until the bookie is restarted.
 
         Raises:
             ConfigurationError: a key is not live, or a value is not usable.
@@ -71,10 +71,10 @@ class LiveKeys:
         return self._change({**self.configuration.values, **changes}, who)
 
     def reload(self, who: str) -> Reloaded:
-        """Read the file again and use the live keys in it.
+        """Read the file again, and use its live keys.
 
         Raises:
-            ConfigurationError: the file cannot be read, or has a value that is not usable: nothing is changed.
+            ConfigurationError: the file cannot be read, or has an unusable value. Nothing is changed.
         """
         before = self.configuration.values
         values = {} if self._path is None else read(self._path)[0]
@@ -111,5 +111,5 @@ class LiveKeys:
         return changed
 
     def shown(self) -> dict[str, str]:
-        """Return all keys that are set, without what is secret."""
+        """Return all keys that are set, without secret values."""
         return {key: "***" if is_secret(key) else value for key, value in sorted(self.configuration.values.items())}

@@ -1,7 +1,7 @@
-"""Long work that an operator began: it runs in the background, and its progress and outcome can be asked for.
+"""Long work that an operator began. It runs in the background, and commands report its progress and outcome.
 
-Operations of one lane run one after the other, those of different lanes at the same time. Finished ones are remembered,
-up to a number, until the process ends.
+Operations of one lane run one after the other; those of different lanes run at the same time. A limited number of
+finished operations is remembered until the process ends.
 """
 
 from __future__ import annotations
@@ -19,30 +19,33 @@ from bkspark.errors import BookKeeperError, TooManyRequests
 logger = logging.getLogger(__name__)
 
 REMEMBERED_MAX = 100
-"""Finished operations that are remembered."""
+"""How many finished operations are remembered."""
 UNFINISHED_MAX = 16
-"""Operations that run or wait."""
+"""How many operations may run or wait."""
 PROGRESS_LINES_MAX = 100
 
 
 @dataclass(slots=True)
 class LongOperation:
-    """state: waiting, running, done or failed; result: what it returned; error: why it failed; progress: last lines."""
+    """An operation. state: waiting, running, done or failed. result: what it returned. error: why it failed.
+
+    progress: the last lines that it reported.
+    """
 
     id: str
-    """Its name in the HTTP interface."""
+    """The id in the HTTP interface."""
     kind: str
-    """What is done, as "decommission"."""
+    """What is done, such as "decommission"."""
     subject: str
-    """What it is done to, as a bookie."""
+    """What it is done to, such as a bookie."""
     who: str
-    """The caller."""
+    """The operator who began it."""
     state: str = "waiting"
     error: str = ""
     began_ms: int = 0
-    """When it began, by the wall clock; 0: not yet."""
+    """When it began, in ms of the wall clock; 0: not yet."""
     ended_ms: int = 0
-    """When it ended; 0: not yet."""
+    """When it ended, in ms of the wall clock; 0: not yet."""
     result: dict[str, object] = field(default_factory=dict)
     progress: deque[str] = field(default_factory=lambda: deque(maxlen=PROGRESS_LINES_MAX))
 
@@ -59,18 +62,18 @@ class LongOperations:
 
     def __init__(self) -> None:
         self._operations: dict[str, LongOperation] = {}
-        """By id, oldest first; finished ones are dropped when there are many."""
+        """Operations by id, the oldest first. The oldest finished ones are dropped when there are too many."""
         self._numbers = itertools.count(1)
         self._lanes: dict[str, asyncio.Lock] = {}
-        """Held by the operation that runs; one at a time in each lane."""
+        """A lock for each lane, which its running operation holds."""
         self._tasks: set[asyncio.Task[None]] = set()
-        """Operations that wait or run."""
+        """The tasks of operations that wait or run."""
 
     def begin(self, kind: str, subject: str, who: str, lane: str, work: Work) -> LongOperation:
-        """Begin work, now or after what runs in its lane.
+        """Begin work, now or after the operations of its lane.
 
         Raises:
-            TooManyRequests: too many run or wait already.
+            TooManyRequests: too many operations run or wait.
         """
         if len(self.unfinished()) >= UNFINISHED_MAX:
             raise TooManyRequests(f"{UNFINISHED_MAX} operations run or wait; begin another one when one is done")
@@ -85,7 +88,7 @@ class LongOperations:
         return operation
 
     def all(self) -> Sequence[LongOperation]:
-        """Return the operations that are known, in order of their beginning."""
+        """Return all known operations, in the order in which they were begun."""
         return tuple(self._operations.values())
 
     def unfinished(self) -> Sequence[LongOperation]:
@@ -93,11 +96,11 @@ class LongOperations:
         return [each for each in self._operations.values() if not each.is_finished]
 
     def find(self, operation_id: str) -> LongOperation | None:
-        """Return an operation, None if it is not known."""
+        """Return an operation; None: it is not known."""
         return self._operations.get(operation_id)
 
     async def close(self) -> None:
-        """End what runs."""
+        """End the operations that run or wait."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

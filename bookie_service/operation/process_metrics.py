@@ -1,4 +1,4 @@
-"""What a process uses, by the names of Prometheus's client libraries."""
+"""What this process uses of its machine, with the names of Prometheus's client libraries."""
 
 from __future__ import annotations
 

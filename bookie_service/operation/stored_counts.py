@@ -1,4 +1,4 @@
-"""About how many ledgers and entries a bookie stores. Counting takes time: it is done on a thread, and not often."""
+"""About how many ledgers and entries a bookie stores. Counting takes time, so it is done on a thread, and seldom."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _COST_SHARE = 0.005
 
 
 class StoredCounts:
-    """The counts when they were last taken. For one event loop."""
+    """The last counts. For one event loop."""
 
     def __init__(self, count: Callable[[], tuple[int, int]], clock_s: Callable[[], float] = time.monotonic) -> None:
-        """`count()` returns ledgers and entries; called on a thread."""
+        """`count()` returns (ledgers, entries). It is called on a thread."""
         self._count = count
         self._clock_s = clock_s
         self._due_s = 0.0
-        """When the counts are taken next."""
+        """When the counts are next due, by `clock_s`."""
         self._counting = asyncio.Lock()
         self.ledgers = self.entries = 0
-        """Ledgers of the last count; `entries`: their entries."""
+        """How many ledgers and entries the last count found."""
 
     async def refresh(self) -> None:
-        """Count again, if the last counts are old enough."""
+        """Count again if that is due."""
         async with self._counting:
             began = self._clock_s()
             if began < self._due_s:

@@ -1,7 +1,7 @@
-"""Auditor: lists the ledgers that lack copies. Only the elected process of the cluster does so at any time.
+"""Auditor: lists the ledgers that lack copies. At any time only one elected process of the cluster does so.
 
-It audits when bookies come or go, when an operator writes `lostBookieRecoveryDelay`, and at intervals. An expired
-session ends its term: it becomes a candidate again, and starts from the beginning.
+It audits when bookies come or go, when an operator writes `lostBookieRecoveryDelay`, and at intervals. When its session
+expires, its term ends: it becomes a candidate again, and begins again.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from bookie_service.replication.options import AuditOptions
 logger = logging.getLogger(__name__)
 
 RETRY_S = 5.0
-"""How long to wait after a failure of the metadata store."""
+"""The pause after a failure of the metadata store."""
 
 
 class Auditor:
-    """Takes part in the election and audits while elected: `run` for ever, or `audit` once on behalf of an operator."""
+    """Takes part in the election, and audits while elected: `run` for ever, or `audit` once for an operator."""
 
     def __init__(
         self,
@@ -53,24 +53,24 @@ class Auditor:
         self._options = options
         self._wake = asyncio.Event()
         self._lost = LostBookies()
-        """What is known of lost bookies, since this process was elected."""
+        """Which bookies are lost, as known since this process was elected."""
         self._was_elected = False
-        """Whether this process was elected when it last looked."""
+        """Whether this process was elected at its last check."""
         self._delay: RecoveryDelay | None = None
-        """The recovery delay in force, as last read; None: there is none."""
+        """The recovery delay as last read; None: there is none."""
         self._bookies_due_s = 0.0
-        """When all bookies are audited next, whatever has changed."""
+        """When all bookies are next audited, even if nothing changes."""
         self._checking: asyncio.Task[None] | None = None
-        """The check of ledgers in progress; None: no check runs."""
+        """The check of ledgers in progress, or None."""
         self._complaint = ""
-        """The last failure that was logged; the same one is not repeated."""
+        """The last failure that was logged. It is not logged again until it changes."""
         self.found = Histograms()
         """How many ledgers each audit listed."""
         self._unexpected = unexpected
 
     async def run(self) -> None:
-        """Audit while elected, for ever. After failures of the metadata store, and unexpected errors, it waits and
-        retries."""
+        """Audit while elected, for ever. After a failure of the metadata store or an unexpected error it waits and
+        tries again."""
         self._tree.on_session_expired(self._wake.set)
         while True:
             try:
@@ -83,7 +83,7 @@ class Auditor:
                 if not isinstance(error, BookKeeperError):
                     error = self._unexpected.failure(error, "the audit")
                 self._was_elected = False
-                logger.warning("the auditor cannot work now, it tries again: %s", error)
+                logger.warning("the auditor cannot work now, and tries again later: %s", error)
                 await asyncio.sleep(RETRY_S)
 
     @contextlib.asynccontextmanager
@@ -115,7 +115,7 @@ class Auditor:
             return
 
     async def refresh(self) -> float | None:
-        """Do what is due; return in how many seconds to check again, None: after a change.
+        """Do what is due; return in how many seconds to check again. None: check after a change.
 
         Raises:
             BookKeeperError: the metadata store failed.
@@ -128,7 +128,7 @@ class Auditor:
         if not self._was_elected:
             self._was_elected, self._lost, self._delay = True, LostBookies(), None
             self._bookies_due_s = _now_s()
-            # Apache's shell reads it before it requests an audit, and gives up without it.
+            # Apache's shell reads it before it requests an audit, and gives up if it is missing.
             await self._store.offer_lost_bookie_recovery_delay_s(int(self._options.lost_bookie_delay_s))
             logger.info("this process is the auditor now")
         if not await self._store.is_enabled():
@@ -149,7 +149,7 @@ class Auditor:
         maintained, ends_s = await self._maintained()
         verdict = self._lost.decide(known - maintained, registered, now_s, delay_s)
         if verdict.audit or is_due:
-            # A due check also finds bookies that ledgers name and that have neither cookie nor registration.
+            # A due check also finds bookies that ledgers name but that have neither cookie nor registration.
             listed = await self.audit(verdict.audit, self._is_still_elected)
             self.found.record(0, listed)
             self._lost.on_audited(verdict.audit)
@@ -161,7 +161,7 @@ class Auditor:
         return min(waits, default=None)
 
     async def _maintained(self) -> tuple[frozenset[str], float | None]:
-        """Return the bookies in maintenance, and in how many seconds the first of these ends."""
+        """Return the bookies in maintenance, and in how many seconds the first maintenance ends."""
         now_ms = _now_ms()
         plans = [each async for each in self._plans.all() if each.kind == MAINTENANCE and not each.is_over(now_ms)]
         ends = [each.until_ms for each in plans if each.until_ms]
@@ -172,7 +172,7 @@ class Auditor:
         """Return how long to wait for one lost bookie.
 
         An operator who writes 0, or the old value again, requests an audit now, as with Apache's auditor. An unreadable
-        value counts as absent.
+        value counts as missing.
         """
         before, self._delay = self._delay, None
         try:
@@ -188,8 +188,8 @@ class Auditor:
         return float(delay.seconds)
 
     async def _check_ledgers_if_due(self) -> float | None:
-        """Check all ledgers when that is due. It may take hours, and lost bookies must not wait: it runs in the
-        background."""
+        """Begin a check of all ledgers if it is due. It runs in the background: it may take hours, and lost bookies
+        must not wait for it."""
         interval_s = self._options.ledger_check_interval_s
         if self._checking is not None:
             if not self._checking.done():
@@ -225,9 +225,9 @@ class Auditor:
         await self._store.set_all_checked_ms(_now_ms())
 
     def _complain(self, what: str) -> None:
-        """Log what is wrong with a node, once until the problem changes."""
+        """Log what is wrong with a node, but only once until the problem changes."""
         if what != self._complaint:
-            logger.warning("%s; it is not taken into account", what)
+            logger.warning("%s; it is ignored", what)
             self._complaint = what
 
     def _stop_checking(self) -> None:
@@ -246,15 +246,15 @@ class Auditor:
         return known, await registry.registered_ids()
 
     async def audit(self, lost: Collection[str], before_write: Callable[[], Awaitable[None]] | None = None) -> int:
-        """List every ledger that names a lost bookie; return how many.
+        """List every ledger that names a lost bookie; return how many there are.
 
         Args:
-            before_write: is awaited before each write; its error ends the audit.
+            before_write: awaited before each write; its error ends the audit.
 
-        A ledger whose metadata cannot be read is skipped, with a warning; the others must not wait for it.
+        A ledger whose metadata cannot be read is skipped with a warning, so the other ledgers do not wait for it.
 
         Raises:
-            BookKeeperError: the metadata store failed: some may not be listed.
+            BookKeeperError: the metadata store failed, and some ledgers may not be listed.
         """
         known, registered = await self._bookies()
         registered -= frozenset(lost)
@@ -262,7 +262,7 @@ class Auditor:
 
         async def look_at(ledger_id: int, metadata: LedgerMetadata | BookKeeperError) -> bool:
             if isinstance(metadata, BookKeeperError):
-                logger.warning("ledger %d is not looked at: %s", ledger_id, metadata)
+                logger.warning("ledger %d is not audited: %s", ledger_id, metadata)
                 return False
             ensembles = [fragment.bookies for fragment in metadata.fragments]
             missing = lost_in(ensembles, lost, known, registered)
@@ -283,5 +283,5 @@ def _now_s() -> float:
 
 
 def _now_ms() -> int:
-    """The time that others read in the metadata; it determines only the interval of ledger checks."""
+    """The time of day, which other processes read in the metadata. It determines only the interval of ledger checks."""
     return time.time_ns() // 1_000_000

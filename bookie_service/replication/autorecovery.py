@@ -1,6 +1,6 @@
 """AutoRecovery: an auditor and a replication worker in one process, until `stop`.
 
-It has its own metadata session and bookie connections: their failures do not affect a bookie in the same process.
+It has its own metadata session and bookie connections, so their failures do not affect a bookie in the same process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bookie_service.replication.worker import ReplicationWorker
 
 @dataclass(frozen=True, slots=True)
 class RepairedCluster:
-    """The parts of a cluster that repair uses: connections, metadata tree, the list of under-replicated ledgers."""
+    """The parts of a cluster that repair uses: connections, metadata tree, and the list of under-replicated ledgers."""
 
     uri: MetadataUri
     context: ClientContext
@@ -55,9 +55,9 @@ class RepairedCluster:
 
 
 class AutoRecovery:
-    """Runs in the background of an event loop from `start` to `stop`; no error ends it.
+    """Runs in the background of an event loop from `start` until `stop`. No error ends it.
 
-    The cluster is its own, and closed at the end.
+    It owns the cluster, and closes it at the end.
     """
 
     def __init__(self, cluster: Cluster, who: str, options: AutoRecoveryOptions) -> None:
@@ -65,22 +65,22 @@ class AutoRecovery:
         self._who = who
         self._options = options
         self._tasks: list[asyncio.Task[None]] = []
-        """The auditor's and the worker's; empty before `start`."""
+        """The tasks of auditor and worker; empty before `start`."""
         self.auditor: Auditor | None = None
-        """None before `start`."""
+        """The auditor; None before `start`."""
         self.worker: ReplicationWorker | None = None
-        """Both from `start` on."""
+        """The worker; None before `start`."""
         self.defect: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
-        """Receives the first unexpected error; it was logged, and work continues."""
+        """Receives the first unexpected error, which was logged. Work continues."""
 
     @classmethod
     def of_cluster(cls, uri: str, who: str, options: AutoRecoveryOptions) -> AutoRecovery:
-        """Return one for the cluster at a metadata URI."""
+        """Return an autorecovery for the cluster at a metadata URI."""
         net = NetOptions(tls=options.tls, sasl=options.sasl)
         return cls(Cluster(uri, net=net, zookeeper=options.zookeeper), who, options)
 
     async def start(self) -> None:
-        """Begin. Raises MetadataError: there is no cluster, or its store cannot be reached."""
+        """Begin. Raises MetadataError if there is no cluster, or its store cannot be reached."""
         cluster = await RepairedCluster.of(self._cluster, UnexpectedErrors(self._note_defect))
         self.auditor = cluster.auditor(self._who, self._options)
         self.worker = cluster.worker(self._who, self._options)
@@ -88,7 +88,7 @@ class AutoRecovery:
             self._tasks.append(asyncio.ensure_future(part.run()))
 
     def set_options(self, options: AutoRecoveryOptions) -> None:
-        """Repair with other rates and pauses from now on."""
+        """Use other rates and pauses from now on."""
         if self.worker is not None:
             self.worker.set_options(options.repair)
 
@@ -97,7 +97,7 @@ class AutoRecovery:
             self.defect.set_result(error)
 
     async def stop(self) -> None:
-        """End; the session's locks and candidacy go with it."""
+        """End. The session's locks and candidacy end with it."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,7 +1,7 @@
-"""What operators can see of a cluster and do to it from any of its processes, without sockets of its own.
+"""What operators can see of a cluster and do to it from any of its processes.
 
-The HTTP API of bookies and of autorecovery is a face of it. It has a metadata session and connections to bookies of its
-own; the first command that needs them opens them.
+The HTTP API of bookies and of autorecovery uses these commands. They have a metadata session and connections to bookies
+of their own; the first command that needs them opens them.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ SPACE_TIMEOUT_S = 10.0
 BOOKIES_AT_ONCE = 64
 SANITY_ENTRIES = 10
 READ_PIECE_BYTES = 1 << 16
-"""How much `entries` yields at once, about. It runs in a bookie, whose event loop turns a piece into JSON: 3 ms."""
+"""About how many bytes `entries` yields at once. A bookie's event loop turns a piece into JSON in 3 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """A cluster at a glance, by Apache's names."""
+    """A summary of a cluster, with Apache's names."""
 
     auditor_id: str
     is_auto_recovery_enabled: bool
@@ -62,10 +62,10 @@ class ClusterCommands:
         self._who = who
         self._options = options
         self._cluster: Cluster | None = None
-        """The connection; None before the first command and after `close`."""
+        """The connections; None before the first command and after `close`."""
 
     async def close(self) -> None:
-        """End every connection."""
+        """Close all connections."""
         if self._cluster is not None:
             await self._cluster.close()
 
@@ -97,7 +97,7 @@ class ClusterCommands:
         return await (await self._context()).registry.states()
 
     async def spaces(self) -> dict[str, tuple[int, int] | None]:
-        """Return (free, total) bytes of every registered bookie, None for one that does not answer in time.
+        """Return (free, total) bytes of every registered bookie; None for a bookie that does not answer in time.
 
         Raises:
             MetadataError: the registered bookies are not known.
@@ -118,7 +118,7 @@ class ClusterCommands:
         return dict(zip(registered, await asyncio.gather(*map(ask, registered))))
 
     async def info(self) -> ClusterInfo:
-        """Return the cluster at a glance. Raises MetadataError."""
+        """Return a summary of the cluster. Raises MetadataError."""
         registry, store = (await self._context()).registry, await self._store()
         return ClusterInfo(
             await (await self._election()).auditor() or "",
@@ -132,12 +132,12 @@ class ClusterCommands:
     # ---- ledgers ----
 
     async def ledger_ids(self, after: int = NO_LEDGER) -> AsyncIterator[list[int]]:
-        """Yield the ids of all ledgers above one, ascending, 10,000 or fewer at a time. Raises MetadataError."""
+        """Yield the ids of all ledgers above `after`, ascending, at most 10,000 at a time. Raises MetadataError."""
         async for page in (await self._context()).ledgers.pages(after):
             yield page.tolist()
 
     async def metadata(self, ledger_id: int) -> Versioned:
-        """Return a ledger's metadata, and when its node was made and changed. Raises NoSuchLedger, MetadataError."""
+        """Return a ledger's metadata, with the times of its node. Raises NoSuchLedger, MetadataError."""
         return await (await self._context()).ledgers.read(ledger_id)
 
     async def delete_ledger(self, ledger_id: int) -> None:
@@ -145,7 +145,7 @@ class ClusterCommands:
         await (await self._context()).ledgers.delete(ledger_id)
 
     async def entries(self, ledger_id: int, first: int, last: int) -> AsyncIterator[dict[int, bytes]]:
-        """Yield confirmed entries by id, a few at a time, from `first` to `last` (-1: the last one); fence nothing.
+        """Yield confirmed entries by id from `first` to `last` (-1: the last one), a few at a time, without fencing.
 
         Raises:
             NoSuchLedger, ReadFailed, MetadataError: the ledger or an entry cannot be read.
@@ -157,7 +157,7 @@ class ClusterCommands:
         if not metadata.is_closed:
             digest = EntryDigest(metadata.digest, password, metadata.lac_bounds)
             found = await last_entries(context.pool, ledger_id, metadata, digest)
-        # A bookie has no keys: entries of encrypted ledgers are shown as they are stored.
+        # A bookie has no encryption keys, so entries of encrypted ledgers are shown as they are stored.
         times, encryption = LedgerTimes.of(stored), EncryptionOptions(shows_sealed=True)
         reader = LedgerReader(context, ledger_id, metadata, password, found, times, encryption)
         end = reader.last_entry if last < 0 else min(last, reader.last_entry)
@@ -170,7 +170,7 @@ class ClusterCommands:
         """Write a few entries to a ledger on one bookie alone, read them back, and delete the ledger.
 
         Raises:
-            BookKeeperError, TimeoutError: the bookie does not serve as it should.
+            BookKeeperError, TimeoutError: the bookie does not serve correctly.
         """
         context = await self._context()
         digest = DigestType.CRC32C
@@ -195,7 +195,7 @@ class ClusterCommands:
         return await (await self._store()).is_enabled()
 
     async def set_auto_recovery_enabled(self, enabled: bool) -> None:
-        """Let autorecovery of the whole cluster work, or not. Raises MetadataError."""
+        """Turn autorecovery of the whole cluster on or off. Raises MetadataError."""
         store = await self._store()
         await store.prepare()
         await store.set_enabled(enabled)
@@ -210,19 +210,19 @@ class ClusterCommands:
         return None if delay is None else delay.seconds
 
     async def set_recovery_delay_s(self, seconds: int) -> None:
-        """Set that delay, which also requests an audit. Raises MetadataError."""
+        """Set this delay, which also requests an audit. Raises MetadataError."""
         await (await self._store()).set_lost_bookie_recovery_delay_s(seconds)
 
     async def repair_reports(self) -> list[RepairReport]:
-        """Return what the processes that repair report. Raises MetadataError."""
+        """Return the reports of the processes that repair. Raises MetadataError."""
         return await (await self._repair_reports()).all()
 
     async def repair_bytes_per_s(self) -> int | None:
-        """Return the rate that an operator set for each process, None if there is none. Raises MetadataError."""
+        """Return the rate that an operator set for each process; None: there is none. Raises MetadataError."""
         return await (await self._repair_reports()).bytes_per_s()
 
     async def set_repair_bytes_per_s(self, value: int | None) -> None:
-        """Set that rate. Raises MetadataError."""
+        """Set this rate; None removes it. Raises MetadataError."""
         await (await self._repair_reports()).set_bytes_per_s(value)
 
     async def _repair_reports(self) -> RepairReports:
@@ -231,7 +231,9 @@ class ClusterCommands:
         return RepairReports(await self._cluster.tree(), self._cluster.uri)
 
     async def underreplicated(self, missing: str = "", without: str = "") -> list[Underreplicated]:
-        """Return the ledgers that lack copies, ascending: all, those at a bookie, or those not at a bookie.
+        """Return the ledgers that lack copies, ascending.
+
+        `missing`: only ledgers that lack copies at this bookie. `without`: only ledgers that lack none at this bookie.
 
         Raises:
             MetadataError: the store failed.
@@ -258,7 +260,7 @@ class ClusterCommands:
         """Begin maintenance or quarantine of a bookie; return the plan.
 
         Raises:
-            ConfigurationError: there is no such bookie, or there is a plan of another kind for it.
+            ConfigurationError: there is no such bookie, or it has a plan of another kind.
             MetadataError: the store failed.
         """
         cluster, now_ms = await self._repaired(), _now_ms()
@@ -280,7 +282,7 @@ class ClusterCommands:
         return await Drain(await self._repaired(), bookie, self._who, self._options, _ignore).preview()
 
     async def begin_drain(self, bookie: str, who: str, reason: str, bytes_per_s: int) -> BookiePlan | None:
-        """Store the plan of a drain; return the one that was there. Raises as `drain_plans.begin`."""
+        """Store the plan of a drain; return the plan that existed. Raises as `drain_plans.begin`."""
         return await drain_plans.begin(await self._repaired(), bookie, who, reason, bytes_per_s)
 
     # ---- long work ----
@@ -300,10 +302,10 @@ class ClusterCommands:
         return await Drain(cluster, bookie, self._who, self._options, report, closes_open=closes_open).run()
 
     async def move_away(self, bookie: str, progress: Callable[[str], None], *, forgets: bool) -> int:
-        """Copy all that a stopped bookie held to others; return how many ledgers it had.
+        """Copy everything that a stopped bookie held to other bookies; return how many ledgers it had.
 
         Args:
-            forgets: delete its cookie afterwards.
+            forgets: also delete its cookie afterwards.
 
         Raises:
             BookKeeperError: as `operations.move_away`.
@@ -314,7 +316,7 @@ class ClusterCommands:
 
 
 def _ignore(progress: DrainProgress) -> None:
-    """Take progress that is not reported."""
+    """Ignore progress."""
 
 
 def _by_id(ledger: Underreplicated) -> int:

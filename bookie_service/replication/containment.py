@@ -1,7 +1,7 @@
-"""Unexpected errors: each is attributed to its ledger, and ends neither worker nor auditor.
+"""Unexpected errors of repair: each is attributed to its ledger, and ends neither worker nor auditor.
 
-A repair changes metadata only by compare-and-set and bookies only by adds of entries that exist, so a repair that stops
-at any point leaves nothing half changed. Its ledger counts as failed and is tried again later.
+A repair changes metadata only by compare-and-set, and bookies only by adds of existing entries. So a repair that stops
+at any point leaves nothing half changed. Its ledger counts as failed, and is tried again later.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ logger = logging.getLogger(__name__)
 
 
 class UnexpectedErrors:
-    """Logs the traceback of an unexpected error once per place in the code, however many ledgers cause it."""
+    """Logs the traceback of an unexpected error once for each place in the code, however many ledgers cause it."""
 
     def __init__(self, on_error: Callable[[Exception], None] = lambda error: None) -> None:
-        """`on_error(error)` is called with each of them."""
+        """`on_error(error)` is called with each unexpected error."""
         self._on_error = on_error
         self._logged: set[tuple[type[BaseException], str, int]] = set()
-        """Places whose traceback was logged. Only grows: the code has few places."""
+        """Places in the code whose traceback was logged. It only grows: there are few places."""
 
     def failure(self, error: Exception, what: str, ledger_id: int | None = None) -> BookKeeperError:
-        """Return the error as one of ours; `what` failed because of it."""
+        """Return the error as one of ours. `what`: what failed because of it."""
         self._on_error(error)
         innermost = traceback.extract_tb(error.__traceback__)[-1:]
         place = (innermost[0].filename, innermost[0].lineno or 0) if innermost else ("", 0)

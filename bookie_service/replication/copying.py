@@ -1,8 +1,8 @@
 """Copies the entries of one fragment to the bookies that lack them, byte for byte.
 
-Entries are read as by any reader (replicas in turn, digest and ids checked) and sent whole, with unchanged bytes and
-the recovery flag: a fenced bookie accepts them, and one that has an entry already keeps the same bytes. The bytes in
-flight are bounded: `READ_AHEAD` reads of a piece each, and as many pieces that a target has not acknowledged
+Entries are read as by any reader (replicas in turn, with checks of digest and ids) and sent whole, with unchanged bytes
+and the recovery flag. A fenced bookie accepts them; one that already has an entry keeps the same bytes. The bytes in
+flight are limited: `READ_AHEAD` reads of a piece each, and as many pieces that a target has not acknowledged
 (`piece_bytes`). An entry that is larger than a piece is a piece by itself.
 """
 
@@ -33,9 +33,9 @@ from bookie_service.replication.repair import CopyEntries, SlotCopy
 
 READ_AHEAD = 4
 READ_ENTRIES_MAX = 4096
-"""Entries of one batch read, at most."""
+"""At most this many entries per batch read."""
 PIECES_MAX = READ_AHEAD + PIECES_IN_FLIGHT_MAX
-"""Number of pieces that a copier holds."""
+"""How many pieces a copier has in memory."""
 
 _LOOK_S = 0.5
 """How soon a changed rate takes effect."""
@@ -55,19 +55,19 @@ class CopyFailed(Exception):
 
 
 class ByteRate:
-    """Permits `bytes_per_s` on average, and at most one second's bytes at once; 0 or less: no limit.
+    """Permits `bytes_per_s` on average, and at most the bytes of one second at once; 0 or less: there is no limit.
 
-    `bytes_per_s` may be changed at any time; who waits then waits by the new rate.
+    `bytes_per_s` may be changed at any time. Callers that are waiting then wait by the new rate.
     """
 
     def __init__(self, bytes_per_s: int) -> None:
         self.bytes_per_s = bytes_per_s
         self._asked = 0.0
-        """Bytes that callers asked for. Only grows."""
+        """How many bytes callers requested. Only grows."""
         self._permitted = 0.0
-        """Bytes that were permitted. Only grows, and is at most one second ahead of `_asked`."""
+        """How many bytes were permitted. Only grows; at most the bytes of one second ahead of `_asked`."""
         self._seen_s = -math.inf
-        """When `_permitted` last grew."""
+        """When `_permitted` last grew, by the monotonic clock."""
 
     async def wait(self, size: int) -> None:
         """Return when `size` more bytes may be sent."""
@@ -80,7 +80,7 @@ class ByteRate:
             self._look()
 
     def _look(self) -> None:
-        """Permit what has come due; all that was asked for if there is no limit."""
+        """Permit the bytes that are due; all requested bytes if there is no limit."""
         now_s, rate = asyncio.get_running_loop().time(), self.bytes_per_s
         due = rate * (now_s - self._seen_s) if rate > 0 else math.inf
         self._permitted = min(self._permitted + due, self._asked + max(rate, 0))
@@ -100,7 +100,7 @@ class FragmentCopier:
         piece_bytes: int,
         sizes: Histograms | None = None,
     ) -> None:
-        """`sizes` counts the entries that are copied, by their size."""
+        """`sizes` counts the copied entries by size."""
         self._sizes = sizes or Histograms()
         self._context = context
         self._ledger_id = ledger_id
@@ -110,7 +110,7 @@ class FragmentCopier:
         self._rate = rate
         self._piece_bytes = piece_bytes
         self.copied_bytes = 0
-        """Bytes that were sent to targets. Only grows."""
+        """How many bytes were sent to targets. Only grows."""
 
     async def copy(self, todo: CopyEntries, lost: frozenset[str]) -> None:
         """Return when every target has acknowledged every entry of its slot.
@@ -148,7 +148,7 @@ class FragmentCopier:
                 await _of_target(writer.bookie, writer.send(ids, wanted, frames, bounds))
 
     def _batches(self, todo: CopyEntries, lost: frozenset[str]) -> AsyncIterator[_Read]:
-        """Yield every needed entry, whole, in ascending order of spans; reads run ahead of the caller."""
+        """Yield all entries that are needed, whole, in ascending order of spans. Reads run ahead of the caller."""
         reader = RangeReader(self._context.pool, self._ledger_id, self._metadata, self._digest, None)
         is_striped = self._metadata.write_quorum < len(todo.fragment.bookies)
         pace = AdaptiveReadSize(self._piece_bytes, SINGLES_MAX if is_striped else READ_ENTRIES_MAX)

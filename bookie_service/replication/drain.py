@@ -1,13 +1,13 @@
-"""Drain: copies all that a serving bookie holds to others, with the bookie itself as a source.
+"""Drain: copies everything that a serving bookie holds to others, with the bookie itself as a source.
 
-No copy is given up first: a fragment names another bookie only when that one has acknowledged every entry of its slot
+No copy is given up early: a fragment names another bookie only when that one has acknowledged every entry of its slot
 (`repair`). The bookie is read-only meanwhile, because it follows the plan (`bkspark.metadata.bookie_plans`).
 
 * A drain can be interrupted at any time. Its state is the metadata of the ledgers: those that still name the bookie are
-  left. Running it again continues. Several processes may drain a bookie together: each ledger has its lock.
+  left. Running it again continues. Several processes may drain a bookie together, because each ledger has its lock.
 * Deleting the plan cancels the drain. What was copied stays where it is, and the bookie takes entries again.
-* The last fragment of an open ledger may still grow. Its writer leaves a read-only bookie at its next entry; until then
-  the ledger waits. With `closes_open` the ledger is fenced and closed after the grace period, as when a bookie is lost.
+* The last fragment of an open ledger may still grow. Its writer leaves a read-only bookie at its next entry, and the
+  ledger waits until then. With `closes_open` it is fenced and closed after the grace period, as when a bookie is lost.
 * The plan has the progress, and a rate that can be changed while the drain runs.
 """
 
@@ -40,16 +40,16 @@ from bookie_service.replication.repair import Ended, Outcome, RepairCore
 from bookie_service.replication.repair_run import RepairRun
 
 LEDGERS_AT_ONCE = 64
-"""Number of metadata nodes that are read together."""
+"""How many metadata nodes are read together."""
 FOLLOWED_S_MAX = 20.0
 """How long the bookie may take to become read-only."""
 REPORT_S = 1.0
 PAUSE_S = 0.5
 FAILED_PAUSE_MAX_S = 60.0
 FAILURES_MAX = 3
-"""How often each ledger that is left must have failed before the drain gives up."""
+"""The drain gives up when each remaining ledger has failed this often."""
 REPORTED_MAX = 20
-"""Ledgers that wait or are blocked and that progress names."""
+"""How many waiting or blocked ledgers the progress names."""
 
 
 class DrainCancelled(BookKeeperError):
@@ -58,8 +58,11 @@ class DrainCancelled(BookKeeperError):
 
 @dataclass(frozen=True, slots=True)
 class DrainPreview:
-    """What a drain would do. bytes: an estimate, without open ledgers; growing: ledgers that are being written;
-    without_spare: ledgers for which there is no other writable bookie; targets: bookies that may take copies."""
+    """What a drain would do.
+
+    bytes: an estimate, without open ledgers. growing: ledgers that are being written. without_spare: ledgers for which
+    there is no other writable bookie. targets: bookies that may take copies.
+    """
 
     ledgers: int
     fragments: int
@@ -71,8 +74,12 @@ class DrainPreview:
 
 @dataclass(frozen=True, slots=True)
 class DrainProgress:
-    """How far a drain is. ledgers, bytes: at its beginning. waiting: ledgers that their writers must leave; blocked:
-    why ledgers cannot be moved now; both name REPORTED_MAX at most."""
+    """How far a drain is.
+
+    ledgers, bytes: totals at its beginning.
+    waiting: ledgers that their writers must leave. blocked: why ledgers cannot be moved now. Both name at most
+        REPORTED_MAX ledgers.
+    """
 
     ledgers: int = 0
     ledgers_left: int = 0
@@ -87,22 +94,22 @@ class DrainProgress:
 
 @dataclass(slots=True)
 class _Left:
-    """A ledger that names the bookie. run: copies it now; due_s: not to be tried before."""
+    """A ledger that names the bookie."""
 
     share: CopyEstimate
-    """What there is to copy."""
+    """How much there is to copy."""
     run: RepairRun | None = None
-    """The repair in progress; None: none is."""
+    """The repair in progress, or None."""
     due_s: float = 0.0
-    """It is not tried before."""
+    """When it may be tried again, by the monotonic clock."""
     failures: int = 0
     """How often its repair failed."""
     error: BookKeeperError | None = None
-    """Why it last failed; None: it did not."""
+    """Why its repair last failed; None: it has not failed."""
     fragment: Fragment | None = None
-    """Its open last fragment when it was last seen; None: its last fragment is not open."""
+    """Its open last fragment when it was last checked; None: its last fragment is closed."""
     since_s: float = 0.0
-    """Since when that fragment is unchanged."""
+    """Since when `fragment` is unchanged."""
 
 
 class Drain:
@@ -118,7 +125,7 @@ class Drain:
         *,
         closes_open: bool = False,
     ) -> None:
-        """`who`: the name of this process in locks. `report` gets the progress once a second."""
+        """`who`: the name of this process in locks. `report` is called with the progress once a second."""
         self._cluster = cluster
         self._bookie = bookie
         self._who = who
@@ -129,22 +136,22 @@ class Drain:
         self._rate = ByteRate(self._options.bytes_per_s)
         self._piece_bytes = max(1, self._options.copies_in_flight_bytes // (self._options.ledgers_at_once * PIECES_MAX))
         self._left: dict[int, _Left] = {}
-        """Ledgers that still name the bookie, by id, as last surveyed."""
+        """Ledgers that still name the bookie, by id. Replaced by each survey."""
         self._began_s = 0.0
         """When `run` began."""
         self._copied_bytes = 0
-        """Bytes of repairs that have ended."""
+        """How many bytes finished repairs have copied."""
         self._before = DrainProgress()
-        """Progress at the last survey; at first, what an earlier run stored in the plan. Totals never fall below it."""
+        """The progress at the last survey, and at first what an earlier run stored. Totals never fall below it."""
         self._unreadable: BookKeeperError | None = None
-        """Why metadata cannot be read; None: they can. The run ends with it."""
+        """Why some metadata cannot be read, or None. The run ends with this error."""
         self.moved = 0
-        """Ledgers that this process moved."""
+        """How many ledgers this process has moved."""
 
     # ---- before ----
 
     async def preview(self) -> DrainPreview:
-        """Return what a drain would do. Raises ConfigurationError: there is no such bookie; MetadataError."""
+        """Return what a drain would do. Raises ConfigurationError if there is no such bookie; MetadataError."""
         await check_serves(self._cluster, self._bookie)
         writable = await self._cluster.context.registry.writable_ids() - {self._bookie}
         shares, without_spare = [], 0
@@ -176,12 +183,12 @@ class Drain:
     # ---- the drain ----
 
     async def run(self) -> int:
-        """Return how many ledgers were moved, when no ledger names the bookie any more.
+        """Drain the bookie until no ledger names it; return how many ledgers were moved.
 
         Raises:
             DrainCancelled: the plan was deleted.
             ConfigurationError: the bookie is unknown or does not run.
-            NotEnoughBookies, ReadFailed, ...: what prevents the rest, once nothing else is left to do.
+            NotEnoughBookies, ReadFailed, ...: the error of what remains, when nothing else is left to do.
             MetadataError: the metadata store failed.
         """
         await check_serves(self._cluster, self._bookie)
@@ -213,7 +220,7 @@ class Drain:
         return plan
 
     async def _watch(self) -> None:
-        """Report, follow the plan's rate, and raise DrainCancelled when it is deleted; for ever."""
+        """Report the progress, follow the plan's rate, and raise DrainCancelled if the plan is deleted; for ever."""
         while True:
             await asyncio.sleep(REPORT_S)
             await self._tell()
@@ -228,7 +235,7 @@ class Drain:
             await self._plan()
 
     def progress(self) -> DrainProgress:
-        """Return how far it is."""
+        """Return how far the drain is."""
         left = self._left
         bytes_left = sum(
             max(0, each.share.bytes - (0 if each.run is None else each.run.copied_bytes)) for each in left.values()
@@ -250,7 +257,7 @@ class Drain:
         )
 
     async def _move_all(self) -> None:
-        # Repeated until no ledger names it: a writer with old information may name the bookie once more.
+        # Repeated until no ledger names it, because a writer with old information may name the bookie once more.
         while True:
             self._left = await self._survey()
             self._before = self.progress()
@@ -280,7 +287,7 @@ class Drain:
             await asyncio.gather(*lanes, return_exceptions=True)
 
     async def _move(self, ledger_id: int) -> None:
-        """Move what a ledger has at the bookie, under its lock. Raises MetadataError: the store failed."""
+        """Move what a ledger has at the bookie, under the ledger's lock. Raises MetadataError if the store failed."""
         left, store = self._left[ledger_id], self._cluster.store
         if not await store.lock(ledger_id, self._who):
             return  # another process repairs it; it is tried again
@@ -297,7 +304,7 @@ class Drain:
             if left.run is not None:
                 self._copied_bytes += left.run.copied_bytes
                 left.run = None
-            # The error must not replace a cancellation; the end of the session releases the lock.
+            # The error must not replace a cancellation. The lock ends with the session.
             with contextlib.suppress(MetadataError):
                 await store.unlock(ledger_id)
         if ended.outcome is Outcome.GONE or (metadata is not None and not names(metadata, self._bookie)):
@@ -339,20 +346,20 @@ class Drain:
         while not isinstance(effect, Ended):
             if self._cluster.tree.session_id != session:
                 return Ended(
-                    Outcome.DEFERRED, SessionExpired(f"the lock of ledger {ledger_id} went with its session")
+                    Outcome.DEFERRED, SessionExpired(f"the lock of ledger {ledger_id} ended with its session")
                 ), None
             (effect,) = await left.run.perform(effect)
         return effect, core.metadata
 
     def _may_recover(self, left: _Left, metadata: LedgerMetadata) -> bool:
-        """Whether an open ledger may be fenced: an operator allows it, and the grace period is over."""
+        """Return whether an open ledger may be fenced: an operator allows it, and the grace period is over."""
         now_s = _now_s()
         if left.fragment != metadata.last_fragment:
             left.fragment, left.since_s = metadata.last_fragment, now_s
         return self._closes_open and now_s >= left.since_s + self._options.grace_s
 
     def _raise_failure(self) -> None:
-        """Raise the error of one ledger if each that is left was tried and failed `FAILURES_MAX` times."""
+        """Raise the error of one ledger if every remaining ledger has failed `FAILURES_MAX` times."""
         if self._left and all(each.error is not None and each.failures >= FAILURES_MAX for each in self._left.values()):
             raise next(each.error for each in self._left.values() if each.error is not None)
 
@@ -362,7 +369,7 @@ class Drain:
         return dict(sorted(found.items()))
 
     async def _naming(self) -> AsyncIterator[tuple[int, LedgerMetadata]]:
-        """Yield the ledgers that name the bookie; `_unreadable` is the error of one that cannot be read."""
+        """Yield the ledgers that name the bookie. The error of one that cannot be read goes to `_unreadable`."""
         async for some in read_all(self._cluster.context.ledgers, LEDGERS_AT_ONCE, self._cluster.unexpected):
             for ledger_id, metadata in some:
                 if isinstance(metadata, BookKeeperError):
@@ -376,7 +383,7 @@ def _now_s() -> float:
 
 
 def _progress_of(plan: BookiePlan) -> DrainProgress:
-    """Return the totals that an earlier process stored in the plan, 0 without one."""
+    """Return the totals that an earlier process stored in the plan; 0 if there are none."""
     ledgers, size = (plan.progress.get(name) for name in ("ledgers", "bytes"))
     return DrainProgress(
         ledgers=ledgers if isinstance(ledgers, int) else 0,

@@ -1,4 +1,4 @@
-"""The plan of a drain: begun, found, changed and cancelled by operators; `drain` carries it out."""
+"""The plan of a drain, which operators begin, change and cancel. `drain` carries it out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def check_serves(cluster: RepairedCluster, bookie: str) -> None:
 async def begin(
     cluster: RepairedCluster, bookie: str, who: str, reason: str = "", bytes_per_s: int = 0
 ) -> BookiePlan | None:
-    """Store the plan of a drain, or another rate in the one that exists; return that one.
+    """Store the plan of a drain, or another rate in the existing plan; return the existing plan.
 
     Raises:
         ConfigurationError: there is a plan of another kind, or no such bookie that runs.
@@ -45,13 +45,13 @@ async def begin(
 
 
 async def set_rate(cluster: RepairedCluster, plan: BookiePlan, bytes_per_s: int) -> None:
-    """Change the rate of a drain, also of one that runs in another process; 0: leave it as it is."""
+    """Change the rate of a drain, which may run in another process; 0: leave the rate as it is."""
     if bytes_per_s:
         await cluster.plans().update(dataclasses.replace(plan, bytes_per_s=bytes_per_s))
 
 
 async def running(cluster: RepairedCluster, bookie: str) -> BookiePlan:
-    """Return the plan of a drain. Raises ConfigurationError: there is none."""
+    """Return the plan of a drain. Raises ConfigurationError if there is no such plan."""
     plan = await cluster.plans().find(bookie)
     if plan is None or plan.kind != DRAIN:
         raise ConfigurationError(f"bookie {bookie} is not being drained")
@@ -59,6 +59,6 @@ async def running(cluster: RepairedCluster, bookie: str) -> BookiePlan:
 
 
 async def cancel(cluster: RepairedCluster, bookie: str) -> None:
-    """Cancel a drain: the bookie takes entries again. Raises ConfigurationError: there is none."""
+    """Cancel a drain: the bookie takes entries again. Raises ConfigurationError if there is no drain."""
     await running(cluster, bookie)
     await cluster.plans().end(bookie)

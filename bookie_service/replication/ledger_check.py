@@ -1,9 +1,9 @@
-"""LedgerCheck: which bookies lack copies that they must have. It never fences, and reads an open last fragment only up
-to the last confirmed entry.
+"""LedgerCheck: finds bookies that lack copies which they must have. It never fences.
 
-The check reads from every bookie the first and the last entry that it must have of a fragment, and a random share of
-the others; with share 1 it reads everything. With less, it also requests the bookie's list of the ledger's entries,
-because a writer that continued without it for a while leaves a hole in the middle.
+An open last fragment is read only up to the last confirmed entry. From every bookie the check reads the first and the
+last entry of a fragment that it must have, and a random share of the others; with share 1 it reads all of them. With a
+smaller share it also requests the bookie's list of the ledger's entries, because a writer that continued without the
+bookie for a while leaves a hole in the middle.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OPEN_PAUSE_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """Copies of the fragment that begins at `first_entry` which a bookie must have and does not return."""
+    """Copies that a bookie must have of the fragment at `first_entry`, and does not return."""
 
     first_entry: int
     bookie: str
@@ -47,7 +47,7 @@ class Lack:
 class LedgerFindings:
     """What one ledger lacks, and how many of the checked entries no bookie returns.
 
-    `error`: nothing is known about it, because its metadata cannot be decoded or the check had an unexpected error.
+    `error`: nothing is known of the ledger: its metadata cannot be decoded, or the check had an unexpected error.
     """
 
     ledger_id: int
@@ -69,8 +69,8 @@ class LedgerCheck:
 
     Args:
         share: share of the entries that are read, 0 to 1.
-        blames_silent: whether an unreachable bookie counts as lacking all its copies. An auditor leaves such a bookie
-            to the detection of lost bookies, which gives it time to come back.
+        blames_silent: an unreachable bookie counts as lacking all its copies. An auditor leaves such a bookie to the
+            detection of lost bookies, which gives it time to come back.
     """
 
     def __init__(
@@ -88,10 +88,10 @@ class LedgerCheck:
         self._password = password
         self._unexpected = unexpected
         self.ledgers = 0
-        """Ledgers that were checked. Only grows."""
+        """How many ledgers were checked. Only grows."""
 
     async def findings(self) -> AsyncIterator[LedgerFindings]:
-        """Yield the result for every ledger, complete or not; a few are checked at a time.
+        """Yield the result for every ledger, complete or not. A few ledgers are checked at a time.
 
         Raises:
             MetadataError: the listing could not be finished.
@@ -120,11 +120,11 @@ class LedgerCheck:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def check(self, ledger_id: int) -> LedgerFindings | None:
-        """Return what one ledger lacks; None when it does not exist (any more).
+        """Return what one ledger lacks; None: it does not exist, or no longer.
 
-        A missing copy counts only while the metadata still name the bookie for that fragment, as a repair may be under
-        way; and in an open last fragment only if it is missing in OPEN_LOOKS checks: an entry is confirmed before its
-        last bookie has it.
+        A missing copy counts only while the metadata still name the bookie for the fragment, because a repair may be
+        under way. In an open last fragment it counts only if it is missing in OPEN_LOOKS checks, because an entry is
+        confirmed before its last bookie has it.
         """
         try:
             metadata = (await self._context.ledgers.read(ledger_id)).metadata
@@ -157,7 +157,8 @@ class LedgerCheck:
         lists = await self._lists(held_entries, [fragment for fragment, _ in settled])
         fragments = [(*each, lists) for each in settled]
         if not metadata.is_closed:
-            # A growing fragment is not compared with a list: an entry is confirmed before its last bookie has it.
+            # A growing fragment is not compared with a list, because an entry is confirmed before its last bookie has
+            # it.
             end_entry = await self._confirmed_end(ledger_id, metadata, password)
             fragments.append((metadata.last_fragment, max(end_entry, metadata.last_fragment.first_entry), {}))
         lacks: list[Lack] = []
@@ -169,7 +170,7 @@ class LedgerCheck:
         return LedgerFindings(ledger_id, tuple(lacks), entries)
 
     async def _lists(self, held_entries: ReplicaReader, fragments: Sequence[Fragment]) -> dict[str, EntryRuns]:
-        """Return the lists of the bookies that send one; an empty result if everything is read anyway."""
+        """Return the lists of the bookies that send one; empty if everything is read anyway."""
         if self._share >= 1:
             return {}
         bookies = sorted({bookie for fragment in fragments for bookie in fragment.bookies})
@@ -177,7 +178,7 @@ class LedgerCheck:
         return {bookie: runs for bookie, runs in zip(bookies, lists) if runs is not None}
 
     async def _confirmed_end(self, ledger_id: int, metadata: LedgerMetadata, password: bytes) -> int:
-        """Return the id after the last confirmed entry of an open ledger; 0 if the bookies do not report it."""
+        """Return the id after the last confirmed entry of an open ledger; 0: the bookies do not report it."""
         try:
             digest = EntryDigest(metadata.digest, password, metadata.lac_bounds)
             return (await last_entries(self._context.pool, ledger_id, metadata, digest)).lac + 1
@@ -209,7 +210,7 @@ class LedgerCheck:
                 *(self._holes(held_entries, bookie, ids) for bookie, ids in zip(part.bookies, wanted))
             )
             for bookie, unread in zip(part.bookies, held):
-                # Entries missing in the list are counted above; an entry in the list that cannot be read is damaged.
+                # Entries missing in the list are counted above. An entry in the list that cannot be read is damaged.
                 lost = [entry for entry in unread.tolist() if bookie not in lists or entry in lists[bookie]]
                 if lost:
                     first_missing[bookie] = min(first_missing.get(bookie, lost[0]), lost[0])
@@ -240,7 +241,7 @@ class LedgerCheck:
             return entry_ids if self._blames_silent else entry_ids[:0]
 
     def _chosen(self, entry_ids: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Return the ids at both ends of a part, and a random share of the others."""
+        """Return the ids at both ends of a part, and a random share of the ids in between."""
         if self._share >= 1:
             return entry_ids
         is_chosen = np.isin(entry_ids, ends)

@@ -1,4 +1,4 @@
-"""All ledgers' metadata, a group at a time."""
+"""Reads the metadata of all ledgers, one group of ledgers at a time."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Listed = tuple[int, LedgerMetadata | BookKeeperError]
 
 
 async def read_all(ledgers: LedgerStore, at_once: int, unexpected: UnexpectedErrors) -> AsyncIterator[list[Listed]]:
-    """Yield every ledger, in groups that are read together; ledgers that are deleted meanwhile are left out.
+    """Yield every ledger, in groups that are read together. Ledgers that are deleted meanwhile are left out.
 
     Raises:
-        MetadataError: the store failed: there may be more ledgers.
+        MetadataError: the store failed, and there may be more ledgers.
     """
     group: list[int] = []
     async for ledger_id in ledgers.ids():

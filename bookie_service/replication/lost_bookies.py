@@ -1,7 +1,7 @@
-"""Which bookies are lost, and since when for long enough to act. Decisions only.
+"""Which bookies are lost, and for long enough to act. Decisions only.
 
-A bookie is lost while it has a cookie and no registration, writable or read-only. A single lost bookie has
-`lostBookieRecoveryDelay` to come back, as in a rolling restart; once a second one is lost, the auditor acts on all of
+A bookie is lost while it has a cookie but is registered neither as writable nor as read-only. A single lost bookie has
+`lostBookieRecoveryDelay` to come back, as in a rolling restart. When a second one is lost, the auditor acts on all of
 them at once. An audited bookie is remembered until it comes back.
 """
 
@@ -13,26 +13,29 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class AuditDecision:
-    """The bookies whose ledgers to list as under-replicated now; and in how many seconds to check again, None: after a
-    change."""
+    """What to do now.
+
+    audit: bookies whose ledgers must be listed as under-replicated.
+    look_after_s: in how many seconds to check again; None: after a change.
+    """
 
     audit: frozenset[str]
     look_after_s: float | None
 
 
 class LostBookies:
-    """Remembers since when each bookie is lost, and for which of them all ledgers have been listed."""
+    """Remembers since when each bookie is lost, and for which bookies all ledgers have been listed."""
 
     def __init__(self) -> None:
         self._since_s: dict[str, float] = {}
         """Since when each lost bookie is lost."""
         self._audited: frozenset[str] = frozenset()
-        """Lost bookies whose ledgers have been listed; part of `_since_s`."""
+        """Lost bookies whose ledgers have all been listed; a subset of the keys of `_since_s`."""
 
     def decide(
         self, known: Collection[str], registered: Collection[str], now_s: float, delay_s: float
     ) -> AuditDecision:
-        """Return what to do about the bookies that are lost now; `now_s` is a clock that never goes back."""
+        """Return what to do about the bookies that are lost now. `now_s`: from a clock that never goes back."""
         lost = set(known) - set(registered)
         self._since_s = {bookie: self._since_s.get(bookie, now_s) for bookie in lost}
         self._audited &= lost
@@ -45,15 +48,15 @@ class LostBookies:
         return AuditDecision(frozenset(), oldest_s + delay_s - now_s)
 
     def on_audited(self, lost: Collection[str]) -> None:
-        """Every ledger of these bookies is listed."""
+        """Note that every ledger of these bookies is listed."""
         self._audited |= set(lost)
 
     def forget_audits(self) -> None:
-        """Audit all lost bookies again: ledgers may name them since then, or may have been removed from the list."""
+        """Audit all lost bookies again, because ledgers may since name them, or may have been removed from the list."""
         self._audited = frozenset()
 
     def end_delay(self) -> None:
-        """Act on every lost bookie at the next check: an operator requested an audit."""
+        """Act on every lost bookie at the next check, because an operator requested an audit."""
         self._since_s = dict.fromkeys(self._since_s, float("-inf"))
         self.forget_audits()
 
@@ -63,7 +66,7 @@ def lost_in(
 ) -> list[str]:
     """Return the bookies of a ledger's ensembles whose copies are missing, sorted.
 
-    These are the lost ones, and bookies with neither cookie nor registration: their cookie was removed too early.
+    These are lost bookies, and bookies with neither cookie nor registration, whose cookie was removed too early.
     """
     named = {bookie for ensemble in ensembles for bookie in ensemble}
     return sorted(b for b in named if b not in registered and (b in lost or b not in known))

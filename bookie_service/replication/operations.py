@@ -1,4 +1,4 @@
-"""One-time commands of operators: check everything, move a bookie's data away, retire a bookie."""
+"""Commands of operators that run once: check or repair ledgers, move a bookie's data away, retire a bookie."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ Progress = Callable[[str], None]
 POLL_S = 0.5
 REPORT_S = 10.0
 LEDGERS_AT_ONCE = 64
-"""Number of metadata nodes that are read together."""
+"""How many metadata nodes are read together."""
 
 LACKING_REPORTED_MAX = 10_000
-"""Missing copies that a check lists; it only counts more."""
+"""How many missing copies a check lists; more are only counted."""
 
 REPORT_LEDGERS = 1000
-"""Ledgers per line of progress."""
+"""How many ledgers a line of progress covers."""
 
 
 def this_process() -> str:
-    """Return the name of this process in locks and votes, if it has no bookie id."""
+    """Return the name of this process in locks and votes, for a process without a bookie id."""
     return socket.gethostname()
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What a cluster lacks: `missing_copies` of entries, and `missing_entries` that no bookie returns at all.
+    """What a cluster lacks: `missing_copies` of entries, and `missing_entries` that no bookie returns.
 
-    `unreadable`: ledgers whose state is unknown, as their metadata cannot be decoded. `lacking`: (ledger, what a bookie
-    lacks of a fragment), the first LACKING_REPORTED_MAX of them.
+    `unreadable`: ledgers whose state is unknown, because their metadata cannot be decoded. `lacking`: the first
+    LACKING_REPORTED_MAX pairs of a ledger and what a bookie lacks of a fragment.
     """
 
     ledgers: int
@@ -60,7 +60,7 @@ async def check_cluster(cluster: RepairedCluster, options: AutoRecoveryOptions, 
     """Read every entry from every bookie that must have it, and return what is missing. Nothing is fenced or repaired.
 
     Raises:
-        MetadataError: the metadata store failed: nothing is known.
+        MetadataError: the metadata store failed, and nothing is known.
     """
     check = LedgerCheck(
         cluster.context,
@@ -91,11 +91,11 @@ async def check_cluster(cluster: RepairedCluster, options: AutoRecoveryOptions, 
 async def repair_ledger(cluster: RepairedCluster, ledger_id: int, options: AutoRecoveryOptions) -> LedgerFindings:
     """Read every copy of a ledger, and copy what is missing to where it belongs; return what was missing.
 
-    Works while autorecovery is disabled, and together with it: another process may have the ledger's lock.
+    It works while autorecovery is disabled, and together with it: another process may have the ledger's lock.
 
     Raises:
         NoSuchLedger: there is no such ledger.
-        NotEnoughBookies, ReadFailed, ...: what prevents the repair.
+        NotEnoughBookies, ReadFailed, ...: why it cannot be repaired.
         MetadataError: the metadata store failed.
     """
     password = options.repair.password
@@ -117,22 +117,22 @@ async def repair_ledger(cluster: RepairedCluster, ledger_id: int, options: AutoR
 
 
 async def move_away(cluster: RepairedCluster, bookie: str, options: AutoRecoveryOptions, progress: Progress) -> int:
-    """Copy all entries of a bookie to others, until no ledger names it; return how many ledgers did.
+    """Copy all entries of a bookie to others, until no ledger names it; return how many ledgers named it.
 
-    Works together with any autorecovery, and while it is disabled: other processes repair the ledgers that they have
-    locked. Open ledgers wait for the grace period.
+    It works together with any autorecovery, and while that is disabled: other processes repair the ledgers that they
+    have locked. Open ledgers wait for the grace period.
 
     Raises:
         ConfigurationError: the bookie is unknown, or still serves.
-        NotEnoughBookies, ReadFailed, ...: what prevents the rest, once nothing else is left to do.
-        MetadataFormat: a ledger's metadata cannot be decoded; the others are moved.
+        NotEnoughBookies, ReadFailed, ...: the error of what remains, when nothing else is left to do.
+        MetadataFormat: a ledger's metadata cannot be decoded; the other ledgers were moved.
         MetadataError: the metadata store failed.
     """
     await check_is_down(cluster, bookie)
     worker = cluster.worker(this_process(), options)
     moved = 0
     while True:
-        # Repeated until no ledger names it: a writer with old information may name the bookie once more.
+        # Repeated until no ledger names it, because a writer with old information may name the bookie once more.
         left, unreadable = await _naming(cluster, bookie)
         if not left:
             break
@@ -167,8 +167,10 @@ async def _move(
 
 
 async def decommission(cluster: RepairedCluster, bookie: str, options: AutoRecoveryOptions, progress: Progress) -> int:
-    """`move_away`, then forget the bookie: its cookie is deleted, so that its directories never serve again
-    unnoticed, and its plan."""
+    """Do `move_away`, then forget the bookie.
+
+    Its plan is deleted, and its cookie, so that its directories can never serve again unnoticed.
+    """
     moved = await move_away(cluster, bookie, options, progress)
     await check_is_down(cluster, bookie)
     try:
@@ -180,7 +182,7 @@ async def decommission(cluster: RepairedCluster, bookie: str, options: AutoRecov
 
 
 async def check_is_down(cluster: RepairedCluster, bookie: str) -> None:
-    """Raise ConfigurationError or MetadataError unless there is such a bookie, and it is stopped."""
+    """Raise ConfigurationError or MetadataError unless the bookie exists and is stopped."""
     try:
         check_bookie_id(bookie)
     except ValueError as error:
@@ -194,7 +196,7 @@ async def check_is_down(cluster: RepairedCluster, bookie: str) -> None:
 
 
 async def _naming(cluster: RepairedCluster, bookie: str) -> tuple[frozenset[int], BookKeeperError | None]:
-    """Return the ledgers that name a bookie, and the error of one ledger whose metadata could not be read."""
+    """Return the ledgers that name a bookie, and the error of one ledger whose metadata cannot be read."""
     naming: set[int] = set()
     unreadable: BookKeeperError | None = None
     async for some in read_all(cluster.context.ledgers, LEDGERS_AT_ONCE, cluster.unexpected):

@@ -1,4 +1,4 @@
-"""Options of autorecovery, in seconds and bytes; the keys are Apache's (`configuration`)."""
+"""Options of autorecovery, in seconds and bytes. Their keys are Apache's (`settings.configuration`)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from bkspark.tls.options import TlsOptions
 
 @dataclass(frozen=True, slots=True)
 class RepairOptions:
-    """Replication workers.
+    """Options of replication workers.
 
-    `bytes_per_s` 0 or less: no limit. `copies_in_flight_bytes`: bytes of entries that were read and that no new bookie
-    has acknowledged yet, of all ledgers together. `password`: for ledgers whose metadata contain no password (format
-    1).
+    `bytes_per_s` 0 or less: there is no limit. `copies_in_flight_bytes`: bytes of entries, of all ledgers together,
+    that were read and that a new bookie has not acknowledged. `password`: for ledgers whose metadata contain no
+    password (format 1).
     """
 
     ledgers_at_once: int = bounded(4, 1, COUNT_MAX)
@@ -33,8 +33,8 @@ class RepairOptions:
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
-    """The auditor. An interval of 0 or less: never. `verified_share`: share of a fragment's entries, without its first
-    and last one, 0 to 1."""
+    """Options of the auditor. An interval of 0 or less: never. `verified_share`: the share of a fragment's entries that
+    is read, 0 to 1, without its first and its last entry."""
 
     lost_bookie_delay_s: float = bounded(0.0, 0.0, YEARS_S, "seconds")
     bookie_check_interval_s: float = bounded(86_400.0, -1.0, YEARS_S, "seconds")
@@ -50,7 +50,7 @@ class AuditOptions:
 class AutoRecoveryOptions:
     """All options of one autorecovery process.
 
-    tls, sasl: of its connections to bookies; None: they are in clear, or not authenticated. zookeeper: of its session.
+    tls, sasl: for its connections to bookies; None: no TLS, no authentication. zookeeper: for its session.
     """
 
     audit: AuditOptions = AuditOptions()

@@ -1,19 +1,19 @@
 """Repairing one ledger: what to copy where, and when metadata may name the new bookie. Decisions only.
 
-The driver performs the effects that each call returns and calls back. Fragments are repaired one after the other:
+The driver performs the effects that each call returns, and calls back. Fragments are repaired one after the other:
 check copies that were reported missing (`InspectCopies`), copy what is missing (`CopyEntries`), and only when the new
 bookies have acknowledged every entry, name them by compare-and-set (`WriteMetadata`).
 
 Invariants (A1 to A5, M2):
-* Metadata changes only in the bookies' names, only in fragments that can get no more entries, and only in slots whose
-  new bookie has acknowledged every entry of that slot. So the number of valid copies on named bookies never decreases.
-* Fragments that can get no more entries are all of a closed ledger, and all but the last of an open one: its owner
-  begins a new fragment after the acknowledged entries. The last fragment of an open ledger that names a lost bookie is
-  left alone for the grace period; then the ledger is recovered (claimed by compare-and-set, which fails if a live owner
-  has replaced the lost bookie; fenced and closed) and repaired as a closed one. A recovery leaves only Qa copies of the
-  entries that it rewrote, so every bookie of that fragment is checked then.
-* A bookie that serves never counts as lost: its copies are checked, and it receives those that it lacks. Another
-  bookie takes its slot only if it is unreachable or does not accept them.
+* Metadata change only in the names of bookies, only in fragments that get no more entries, and only in slots whose new
+  bookie has acknowledged every entry of that slot. So the number of valid copies on named bookies never decreases.
+* The fragments that get no more entries are all fragments of a closed ledger, and all except the last of an open one,
+  whose owner begins a new fragment after the acknowledged entries. The last fragment of an open ledger that names a
+  lost bookie is left alone for the grace period. Then the ledger is recovered and repaired as a closed one. Recovery
+  claims it by compare-and-set, which fails if a live owner has replaced the lost bookie, and fences and closes it. It
+  leaves only Qa copies of the entries that it rewrote, so every bookie of that fragment is checked then.
+* A bookie that serves never counts as lost: its copies are checked, and it receives those that it lacks. Another bookie
+  takes its slot only if it is unreachable or does not accept the copies.
 * Compare-and-set resolves conflicts with other writers. After a lost one the stored metadata are checked again: a slot
   that has another bookie by now is left alone, and a new bookie is never named twice in an ensemble.
 * Every path ends: complete, gone, waiting for the grace period, or deferred with the reason.
@@ -37,7 +37,7 @@ TARGETS_TRIED_MAX = 3
 """How many bookies may fail to take copies before the ledger is deferred."""
 
 WINDOW_ENTRIES = 1 << 20
-"""Number of entry ids that are in memory at once."""
+"""How many entry ids are in memory at once."""
 
 CONFLICTS_MAX = 16
 """How often a lost compare-and-set is tried again before the ledger is deferred."""
@@ -56,7 +56,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class InspectCopies:
-    """Read the entries that the bookie in a slot must have of [first_entry, end_entry); then call `on_inspected`."""
+    """Read the entries of [first_entry, end_entry) that the bookie in a slot must have; then call `on_inspected`."""
 
     fragment: Fragment
     end_entry: int
@@ -65,7 +65,7 @@ class InspectCopies:
 
 @dataclass(frozen=True, slots=True)
 class SlotCopy:
-    """Copy to `target` the entries that `slot` of a fragment must hold: those in `missing`, or all if that is None."""
+    """Copy to `target` the entries that `slot` of a fragment must hold: those in `missing`, or all if it is None."""
 
     slot: int
     target: str
@@ -74,8 +74,10 @@ class SlotCopy:
 
 @dataclass(frozen=True, slots=True)
 class CopyEntries:
-    """Copy a fragment's entries below `end_entry`, digests checked, with the recovery flag; then call `on_copied`
-    when every target has acknowledged all of its entries, `on_copy_failed` or `on_unreadable`."""
+    """Copy the entries of a fragment below `end_entry`, with checked digests and the recovery flag.
+
+    Then call `on_copied` when every target has acknowledged all its entries, or `on_copy_failed` or `on_unreadable`.
+    """
 
     fragment: Fragment
     end_entry: int
@@ -89,7 +91,7 @@ class RecoverLedger:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The last effect. `error` is set when deferred."""
+    """The last effect. `error`: why the ledger is deferred."""
 
     outcome: Outcome
     error: BookKeeperError | None = None
@@ -101,7 +103,7 @@ Effect = InspectCopies | CopyEntries | WriteMetadata | RecoverLedger | Ended
 def entry_windows(fragment: Fragment, end_entry: int) -> Iterator[tuple[Fragment, int]]:
     """Yield a fragment below `end_entry` in parts of WINDOW_ENTRIES, each as (part, the entry id after its last).
 
-    So a check of every entry has only the ids of one part in memory, however many entries the ledger has.
+    So a check of every entry has the ids of only one part in memory, however many entries the ledger has.
 
     >>> [(part.first_entry, end) for part, end in entry_windows(Fragment(5, ("a",)), WINDOW_ENTRIES + 7)]
     [(5, 1048581), (1048581, 1048583)]
@@ -111,7 +113,7 @@ def entry_windows(fragment: Fragment, end_entry: int) -> Iterator[tuple[Fragment
 
 
 def swapped(metadata: LedgerMetadata, first_entry: int, names: Mapping[int, str]) -> LedgerMetadata:
-    """Return metadata with other bookies in some slots of the fragment that begins at `first_entry`."""
+    """Return the metadata with other bookies in some slots of the fragment that begins at `first_entry`."""
     fragments = tuple(
         replace(fragment, bookies=tuple(names.get(slot, bookie) for slot, bookie in enumerate(fragment.bookies)))
         if fragment.first_entry == first_entry
@@ -125,11 +127,11 @@ class RepairCore:
     """Repairs one ledger once.
 
     Args:
-        reported: the bookies whose copies were reported missing; empty: all bookies that are not registered.
-        writable, registered: bookies that accept writes, and all that serve, when the repair begins.
-        topology: where bookies are, and which to avoid.
-        may_recover: whether the grace period of an open last fragment is over.
-        leaving: bookies that serve and whose copies are moved to others: they are replaced, and read from.
+        reported: bookies whose copies were reported missing; empty: all bookies that are not registered.
+        writable, registered: bookies that accept writes, and bookies that serve, when the repair begins.
+        topology: where bookies are, and which ones to avoid.
+        may_recover: the grace period of an open last fragment is over.
+        leaving: bookies that serve, and whose copies are moved to others: they are replaced, but read from.
     """
 
     def __init__(
@@ -151,44 +153,43 @@ class RepairCore:
         """The ledger's metadata as last read or written. Replaced by `on_metadata_written`,
         `on_metadata_conflict` and `on_recovered`."""
         self.version = version
-        """The version of `metadata`; they change together."""
+        """The version of `metadata`. They change together."""
         self._reported = frozenset(reported)
         self._writable = frozenset(writable)
         self._registered = frozenset(registered)
         self._random = random
         self._topology = topology
         self._may_recover = may_recover
-        """Whether an open ledger may be recovered. Decided again by a conflict with our claim: a last fragment
-        that has changed shows that the writer lives."""
+        """Whether an open ledger may be recovered. Decided again after a conflict with our claim: if the last fragment
+        has changed, the writer lives."""
         self._leaving = frozenset(leaving)
         self._distrusted: frozenset[str] = frozenset()
-        """Bookies whose copies are regarded as lost: they could not be reached, or refused copies. Only grows."""
+        """Bookies whose copies count as lost, because they could not be reached or refused copies. Only grows."""
         self._refusing: frozenset[str] = frozenset()
-        """Bookies that did not accept copies; they are not chosen again. Only grows."""
+        """Bookies that did not accept copies, and are not chosen again. Only grows."""
         self._holes: dict[tuple[int, str], np.ndarray] = {}
-        """The entry ids that a bookie lacks, by the fragment's first entry and the bookie, as inspected once."""
+        """The entry ids that a bookie lacks, by (first entry of the fragment, bookie). Filled by `on_inspected`."""
         self._done: set[tuple[int, str]] = set()
-        """Copies that were made or cannot be made, by the fragment's first entry and the bookie. Only grows."""
+        """Copies that were made or cannot be made, by (first entry of the fragment, bookie). Only grows."""
         self._copying: CopyEntries | None = None
-        """The copies in progress, until the metadata name them; None: nothing is copied."""
+        """The copies in progress, until the metadata name them; None: there are none."""
         self._recovered_from: int | None = None
-        """The first entry of the fragment that this repair recovered; None: it recovered nothing. Set once."""
+        """The first entry of the fragment that this repair recovered; None: it recovered none. Set once."""
         self._is_claiming = False
-        """Whether the write in progress takes an open ledger into recovery."""
+        """Whether the metadata write in progress claims an open ledger for recovery."""
         self._failed_targets = 0
-        """How many targets refused copies; the repair ends at TARGETS_TRIED_MAX."""
+        """How many targets refused copies. The repair ends at TARGETS_TRIED_MAX."""
         self._conflicts = 0
-        """How many writes of the metadata met another version; the repair ends at CONFLICTS_MAX."""
+        """How many metadata writes met another version. The repair ends at CONFLICTS_MAX."""
         self._shortage: BookKeeperError | None = None
-        """Why a fragment cannot be repaired now; None: all could. The repair ends with it, after the other
-        fragments."""
+        """Why a fragment cannot be repaired now, or None. The repair ends with this error after the other fragments."""
 
     def start(self) -> list[Effect]:
         """Begin; every later call continues."""
         return self._next()
 
     def on_inspected(self, inspected: InspectCopies, holes: np.ndarray | None) -> list[Effect]:
-        """These entry ids are missing or damaged at the bookie; None: it could not be reached."""
+        """Take the entry ids that are missing or damaged at the bookie; None: it could not be reached."""
         bookie = inspected.fragment.bookies[inspected.slot]
         if holes is None:
             self._distrusted |= {bookie}
@@ -197,11 +198,11 @@ class RepairCore:
         return self._next()
 
     def on_busy(self, error: BookKeeperError) -> list[Effect]:
-        """A serving bookie is too busy for a check: it must not get more work."""
+        """Defer the ledger: a serving bookie is too busy for a check, and must not get more work."""
         return self._end(Outcome.DEFERRED, error)
 
     def on_copied(self) -> list[Effect]:
-        """Every target has acknowledged all of its entries."""
+        """Continue: every target has acknowledged all its entries."""
         copying = self._copying
         assert copying is not None
         for copy in copying.copies:
@@ -210,7 +211,7 @@ class RepairCore:
         return self._write()
 
     def on_copy_failed(self, target: str, error: BookKeeperError) -> list[Effect]:
-        """A target does not accept its copies: another one is tried."""
+        """Try another target, because this one does not accept its copies."""
         copying, self._copying = self._copying, None
         assert copying is not None
         self._refusing |= {target}
@@ -220,7 +221,7 @@ class RepairCore:
         return self._end(Outcome.DEFERRED, error) if self._failed_targets >= TARGETS_TRIED_MAX else self._next()
 
     def on_unreadable(self, error: BookKeeperError) -> list[Effect]:
-        """No bookie returns an entry of this fragment; the other fragments are repaired nevertheless."""
+        """Give up this fragment, because no bookie returns an entry of it. The other fragments are repaired."""
         copying, self._copying = self._copying, None
         assert copying is not None
         self._shortage = self._shortage or error
@@ -230,7 +231,7 @@ class RepairCore:
         return self._next()
 
     def on_metadata_written(self, metadata: LedgerMetadata, version: int) -> list[Effect]:
-        """The new bookies are named, or the ledger is claimed for recovery."""
+        """Continue: the metadata name the new bookies, or claim the ledger for recovery."""
         self.metadata, self.version = metadata, version
         if self._is_claiming:
             self._is_claiming = False
@@ -239,7 +240,7 @@ class RepairCore:
         return self._next()
 
     def on_metadata_conflict(self, current: LedgerMetadata, version: int) -> list[Effect]:
-        """The compare-and-set lost; `current` is stored now. Changes that still apply to it are tried again."""
+        """Try the changes that still apply to `current`, which is stored now: the compare-and-set was lost."""
         judged = self.metadata.last_fragment
         self.metadata, self.version = current, version
         self._conflicts += 1
@@ -247,24 +248,24 @@ class RepairCore:
             error = BookKeeperError(f"the metadata of ledger {self.ledger_id} change all the time")
             return self._end(Outcome.DEFERRED, error)
         if self._is_claiming:
-            # Its owner may have replaced the lost bookie at this moment: then the grace period does not apply.
+            # Its owner may have replaced the lost bookie just now. Then the grace period is not over.
             self._is_claiming = False
             self._may_recover = current.last_fragment == judged
             return self._next()
         return self._write()
 
     def on_recovered(self, metadata: LedgerMetadata, version: int) -> list[Effect]:
-        """The ledger is closed."""
+        """Continue: the ledger is closed."""
         self._recovered_from = self.metadata.last_fragment.first_entry
         self.metadata, self.version = metadata, version
         return self._next()
 
     def on_gone(self) -> list[Effect]:
-        """The ledger was deleted."""
+        """End: the ledger was deleted."""
         return self._end(Outcome.GONE, None)
 
     def on_metadata_failed(self, error: BookKeeperError) -> list[Effect]:
-        """The metadata store failed, or the ledger could not be recovered."""
+        """Defer the ledger: the metadata store failed, or the ledger could not be recovered."""
         return self._end(Outcome.DEFERRED, error)
 
     # ---- decisions ----
@@ -277,7 +278,7 @@ class RepairCore:
         if self._shortage is not None:
             return self._end(Outcome.DEFERRED, self._shortage)
         last = self.metadata.last_fragment
-        # The owner knows better than we do whether a serving bookie answers.
+        # The owner knows better than this process whether a serving bookie answers.
         staying = self._registered - self._leaving
         lost = [bookie for bookie in last.bookies if bookie not in staying and self._is_lost(last, bookie)]
         if self.metadata.is_closed or not lost:
@@ -300,7 +301,7 @@ class RepairCore:
         return bookie not in self._registered and (not self._reported or self._is_suspect(fragment, bookie))
 
     def _repair(self, fragment: Fragment, end_entry: int) -> list[Effect] | None:
-        """Return the next step for a fragment; None when there is nothing more to do for it."""
+        """Return the next step for a fragment; None: nothing more can be done for it."""
         first = fragment.first_entry
         lost: list[int] = []
         lacking: list[int] = []

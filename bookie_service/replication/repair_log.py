@@ -1,7 +1,7 @@
-"""What repairs log: one line for each cause of failures and minute, and one a minute about what was repaired.
+"""What repairs log: one line a minute for each cause of failures, and one a minute about what was repaired.
 
 A cluster may have a hundred thousand ledgers that cannot be repaired for one reason, such as too few bookies. A line
-for each of them and each attempt would fill the disks. Each ledger has its own line at DEBUG.
+for each of them and each attempt would fill the disks. At DEBUG each ledger has its own line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 MINUTE_S = 60.0
 CAUSES_MAX = 100
-"""Causes that have lines of their own; more are counted as one."""
+"""How many causes have lines of their own. More are counted as one cause."""
 _DIGITS = re.compile("[0-9]+")
 
 
@@ -24,26 +24,26 @@ class _Cause:
     """Failures of one cause since its last line."""
 
     since_s: float
-    """When the first of them came."""
+    """When the first failure came, by `clock_s`."""
     count: int = 0
-    """How many came."""
+    """How many failures came."""
     ledger_id: int = 0
-    """The ledger of the last one."""
+    """The ledger of the last failure."""
     text: str = ""
-    """What the last one said."""
+    """The message of the last failure."""
 
 
 class RepairLog:
-    """Counts repairs and failures; `tick` writes what is due."""
+    """Counts repairs and failures. `tick` writes the lines that are due."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s
         self._causes: dict[str, _Cause] = {}
-        """Failures by cause, at most CAUSES_MAX."""
+        """Failures by cause; at most CAUSES_MAX causes, and "" for all others."""
         self._repaired = self._bytes = 0
-        """Ledgers repaired since the last line, and `_bytes` of them."""
+        """How many ledgers were repaired since the last line, and how many bytes were copied for them."""
         self._since_s = 0.0
-        """When the first of these repairs ended."""
+        """When the first of these repairs ended, by `clock_s`."""
 
     def failed(self, ledger_id: int, error: BaseException | None, pause_s: float) -> None:
         """Note a failed repair, which is tried again after a pause."""
@@ -54,7 +54,7 @@ class RepairLog:
         if cause is None and len(self._causes) >= CAUSES_MAX:
             cause, name = self._causes.get(""), ""
         if cause is None:
-            # The first of its kind, at once; later ones are counted.
+            # The first failure of a cause is logged at once; later ones are counted.
             self._causes[name] = _Cause(self._clock_s())
             attributes = {"ledger_id": ledger_id, "error": text}
             logger.warning(
@@ -73,7 +73,7 @@ class RepairLog:
         self._bytes += copied_bytes
 
     def tick(self, left: int, *, is_last: bool = False) -> None:
-        """Write what is due. `left`: ledgers that are still listed. `is_last`: what was repaired is due now."""
+        """Write the lines that are due. `left`: ledgers that are still listed. `is_last`: repairs are due now."""
         now = self._clock_s()
         if self._repaired and (is_last or now - self._since_s >= MINUTE_S):
             seconds = max(now - self._since_s, 0.001)

@@ -1,4 +1,4 @@
-"""RepairRun: performs the effects of one RepairCore: asks bookies, copies entries, writes metadata, recovers."""
+"""RepairRun: performs the effects of one RepairCore. It asks bookies, copies entries, writes metadata, and recovers."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class RepairRun:
         self._rate = rate
         self._piece_bytes = piece_bytes
         self._copied_bytes = 0
-        """Bytes of fragments that are done. Only grows."""
+        """How many bytes of finished fragments were copied. Only grows."""
         self._copier: FragmentCopier | None = None
         """Copies a fragment; None: nothing is copied now."""
 
     @property
     def copied_bytes(self) -> int:
-        """Bytes that were copied until now."""
+        """How many bytes were copied until now."""
         return self._copied_bytes + (0 if self._copier is None else self._copier.copied_bytes)
 
     @property
@@ -62,7 +62,7 @@ class RepairRun:
         return self._fallback_password if password is None else password
 
     async def perform(self, effect: InspectCopies | CopyEntries | RecoverLedger | WriteMetadata) -> list[Effect]:
-        """Return what to do next: one effect at a time, as each waits for the one before."""
+        """Perform an effect; return what to do next: one effect at a time, because each waits for the one before."""
         match effect:
             case InspectCopies():
                 return await self._inspect(effect)
@@ -92,7 +92,7 @@ class RepairRun:
         except TooManyRequests as error:
             return core.on_busy(error)
         except BookKeeperError:
-            # An unreachable bookie is replaced: an extra copy does no harm.
+            # An unreachable bookie is replaced, because an extra copy does no harm.
             return core.on_inspected(effect, None)
         return core.on_inspected(effect, np.concatenate(holes))
 

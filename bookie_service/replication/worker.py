@@ -1,7 +1,7 @@
-"""ReplicationWorker: takes ledgers off the under-replication list and repairs them, a few at a time.
+"""ReplicationWorker: takes ledgers from the list of under-replicated ledgers and repairs them, a few at a time.
 
-A ledger is repaired under its lock, an ephemeral node. A lock lost with its session does no harm: the compare-and-set
-decides, and this worker stops before its next one.
+A ledger is repaired under its lock, an ephemeral node. If the lock is lost with its session, this does no harm: the
+compare-and-set decides, and this worker stops before its next one.
 """
 
 from __future__ import annotations
@@ -50,40 +50,39 @@ REPORT_S = 2.0
 CAUSES_MAX = 20
 _DIGITS = re.compile("[0-9]+")
 DEFERRED_MAX = 100_000
-"""Ledgers that are remembered as not to be tried yet; beyond this number, the oldest are tried again."""
+"""How many ledgers are remembered as not due yet. Beyond this number, the oldest are tried again."""
 
 
 @dataclass(slots=True)
 class _Deferred:
-    """A waiting ledger: it is not tried before `due_s`; since when its open last fragment is unchanged; how often it
-    failed."""
+    """A listed ledger that waits."""
 
     due_s: float
-    """It is not tried before."""
+    """When it may be tried again, by `_now_s`."""
     fragment: Fragment | None = None
-    """Its open last fragment when it was last seen; None: its last fragment is not open."""
+    """Its open last fragment when it was last checked; None: its last fragment is closed."""
     since_s: float = 0.0
-    """Since when that fragment is unchanged."""
+    """Since when `fragment` is unchanged."""
     failures: int = 0
     """How often its repair failed."""
     error: BookKeeperError | None = None
-    """Why it last failed; None: it did not."""
+    """Why its repair last failed; None: it has not failed."""
 
 
 @dataclass(slots=True)
 class _Running:
-    """A repair that runs: bytes to copy, since when, and the run, once it has begun."""
+    """A repair in progress."""
 
     bytes: int
-    """The bytes to copy, as estimated."""
+    """The estimated bytes to copy."""
     since_ms: int
     """When it began, by the wall clock."""
     run: RepairRun
-    """Its state."""
+    """The repair itself."""
 
 
 class ReplicationWorker:
-    """Repairs listed ledgers. `run` for ever, or `repair` one ledger."""
+    """Repairs listed ledgers: `run` for ever, or `repair` one ledger."""
 
     def __init__(
         self,
@@ -95,7 +94,7 @@ class ReplicationWorker:
         unexpected: UnexpectedErrors,
         reports: RepairReports | None = None,
     ) -> None:
-        """`reports`: where `run` reports what it does, and finds the rate that an operator set."""
+        """`reports`: where `run` reports its work, and finds the rate that an operator set; None: nowhere."""
         self._context = context
         self._tree = tree
         self._store = store
@@ -105,34 +104,34 @@ class ReplicationWorker:
         self._rate = ByteRate(options.bytes_per_s)
         self._piece_bytes = max(1, options.copies_in_flight_bytes // (options.ledgers_at_once * PIECES_MAX))
         self._deferred: dict[int, _Deferred] = {}
-        """Listed ledgers that are tried again later, by id."""
+        """Listed ledgers that are tried again later, by id; at most DEFERRED_MAX."""
         self._unexpected = unexpected
         self._wake = asyncio.Event()
         self.repaired = 0
-        """Ledgers that were repaired since the start. Only grows."""
+        """How many ledgers were repaired since the start. Only grows."""
         self.copied_bytes = 0
-        """Bytes that were copied since the start. Only grows."""
+        """How many bytes were copied since the start. Only grows."""
         self.copied_sizes = Histograms()
-        """Sizes of the entries that were copied; those of one piece count with their mean."""
+        """Sizes of the copied entries. Those of one piece count with their mean."""
         self.failures = 0
-        """Repairs that failed since the start. Only grows."""
+        """How many repairs failed since the start. Only grows."""
         self.listed = 0
-        """Ledgers that were listed when the list was read last."""
+        """How many ledgers were listed when the list was last read."""
         self._log = RepairLog(self._now_s)
         self._running: dict[int, _Running] = {}
-        """Repairs in progress, by ledger."""
+        """Repairs in progress, by ledger id."""
         self._reports = reports
 
     def set_options(self, options: RepairOptions) -> None:
-        """Use other rates and pauses from now on, also for the repairs that run."""
+        """Use other rates and pauses from now on, also for repairs in progress."""
         self._options = options
         self._rate.bytes_per_s = options.bytes_per_s
 
     # ---- the list ----
 
     async def run(self) -> None:
-        """Repair listed ledgers, for ever. After errors of the metadata store, and unexpected errors, it waits and
-        retries."""
+        """Repair listed ledgers, for ever. After errors of the metadata store and unexpected errors it waits and tries
+        again."""
         reporting = None if self._reports is None else asyncio.ensure_future(self._report_often(self._reports))
         stop_watching = None
         try:
@@ -144,7 +143,7 @@ class ReplicationWorker:
                 except Exception as error:
                     if not isinstance(error, BookKeeperError):
                         error = self._unexpected.failure(error, "the list of under-replicated ledgers")
-                    logger.warning("autorecovery cannot work now, it tries again: %s", error)
+                    logger.warning("autorecovery cannot work now, and tries again later: %s", error)
                     done = 0
                 if not done:
                     await self._pause()
@@ -157,7 +156,7 @@ class ReplicationWorker:
     # ---- what it reports ----
 
     async def _report_often(self, reports: RepairReports) -> None:
-        """Report what changed, every few seconds, and use the rate that an operator set; for ever."""
+        """Report changes every few seconds, and use the rate that an operator set; for ever."""
         last: RepairReport | None = None
         while True:
             try:
@@ -214,10 +213,10 @@ class ReplicationWorker:
             return
 
     async def repair_listed(self, only: Collection[int] | None = None) -> int:
-        """Try every listed ledger that is due once; return how many left the list.
+        """Try every listed ledger that is due once; return how many have left the list.
 
         Args:
-            only: these and no others, whether autorecovery is enabled or not: an operator requested them.
+            only: try only these ledgers, even if autorecovery is disabled, because an operator requested them.
 
         Raises:
             MetadataError: the store failed.
@@ -230,7 +229,7 @@ class ReplicationWorker:
         self._deferred = {ledger_id: self._deferred[ledger_id] for ledger_id in listed if ledger_id in self._deferred}
         now_s = self._now_s()
         due = array.array("q", (id for id in listed if id not in self._deferred or self._deferred[id].due_s <= now_s))
-        # Other workers see the same list: each begins at another place.
+        # Other workers see the same list, so each begins at another place.
         self._context.random.shuffle(due)
         waiting = iter(due)
         done = 0
@@ -284,8 +283,8 @@ class ReplicationWorker:
             self._log.repaired(ledger_id, self.copied_bytes - copied_before)
             return await self._store.finish(work)
         finally:
-            # The error must not replace a cancellation. The end of the session releases the lock, or its next `lock`
-            # finds that it already holds it.
+            # The error must not replace a cancellation. The lock ends with the session, or the next `lock` finds that
+            # the session already holds it.
             with contextlib.suppress(MetadataError):
                 await self._store.unlock(ledger_id)
 
@@ -308,7 +307,7 @@ class ReplicationWorker:
         self._deferred[ledger_id] = known
 
     def raise_failure(self, ledger_ids: Collection[int]) -> None:
-        """Raise the error of one of these ledgers, if each of them was tried and failed `FAILURES_REPORTED` times."""
+        """Raise the error of one of these ledgers if each of them has failed `FAILURES_REPORTED` times."""
         errors = []
         for ledger_id in ledger_ids:
             known = self._deferred.get(ledger_id)
@@ -332,9 +331,9 @@ class ReplicationWorker:
     # ---- one ledger ----
 
     async def _repaired(self, work: Underreplicated, session: int) -> tuple[Ended, Fragment | None]:
-        """Return how the repair ended, and the last fragment that it saw."""
+        """Return how the repair ended, and the last fragment as it was then."""
         ledger_id = work.ledger_id
-        # Read after the list: a bookie that was reported since then does not count as serving.
+        # Read after the list, so that a bookie that was reported since then does not count as serving.
         candidates = await self._context.watcher.replacements()
         registered = candidates.writable | await self._context.registry.registered_ids()
         try:
@@ -361,7 +360,7 @@ class ReplicationWorker:
             (effect,) = core.start()
             while not isinstance(effect, Ended):
                 if self._tree.session_id != session:
-                    error = SessionExpired(f"the lock of ledger {ledger_id} went with its session")
+                    error = SessionExpired(f"the lock of ledger {ledger_id} ended with its session")
                     return Ended(Outcome.DEFERRED, error), None
                 (effect,) = await run.perform(effect)
         finally:

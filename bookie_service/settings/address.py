@@ -1,4 +1,4 @@
-"""Where a bookie listens, its advertised address, and its id; decided as by Apache's bookies.
+"""Where a bookie listens, its advertised address, and its id, chosen as by Apache's bookies.
 
     advertisedAddress       advertised unchanged, never checked
     listeningInterface      the interface's address; it listens only there
@@ -6,8 +6,8 @@
     useHostNameAsBookieID   the host's name instead of the address
 
 A loopback address is refused unless `allowLoopback`: most often it means that the host's name resolves badly, and then
-all bookies of a cluster would claim the same id. If loopback is advertised, the bookie listens on nothing else. The id
-is `host:port` unless `bookieId` says otherwise; port 0 picks a free one.
+all bookies of a cluster would claim the same id. If loopback is advertised, the bookie listens only there. The id is
+`host:port` unless `bookieId` is set. Port 0 chooses a free port.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def bind(options: AddressOptions) -> BoundAddress:
     """Bind the bookie's port.
 
     Raises:
-        ConfigurationError: the address is not usable or the port is taken; says what to change.
+        ConfigurationError: the address is not usable or the port is taken. The message says what to change.
     """
     host, listen_at = _choose(options)
     try:

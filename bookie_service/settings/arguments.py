@@ -1,4 +1,4 @@
-"""The common part of the server's commands: options that name a configuration, and one-line errors."""
+"""What the server's commands have in common: options that name a configuration, and errors of one line."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def add_configuration(parser: argparse.ArgumentParser) -> None:
 
 
 def settings(arguments: argparse.Namespace) -> list[tuple[str, str]]:
-    """Return the keys beside the file, as `add_configuration` parsed them; later ones win."""
+    """Return the keys that are not in the file, as `add_configuration` parsed them. Later ones win."""
     return [*(variables(os.environ) if arguments.environment else []), *arguments.set]
 
 
 def variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return the keys that variables such as BK_bookiePort set, as in Apache's image.
 
-    Keys begin with a small letter. BK_DATA_DIR and the like are for the image's entry point, and Kubernetes makes
-    BK_PORT of a service called bk. An empty variable sets nothing.
+    Keys begin with a small letter. Other variables have other uses: BK_DATA_DIR and the like are for the image's entry
+    point, and Kubernetes sets BK_PORT for a service called bk. An empty variable sets nothing.
     """
     found = ((name.removeprefix(_VARIABLE), value) for name, value in environment.items() if name.startswith(_VARIABLE))
     return sorted((key, value) for key, value in found if key[:1].islower() and value.strip())
@@ -58,7 +58,7 @@ def identifier(text: str) -> int:
 
 
 def describe(error: BaseException) -> str:
-    """Return one line about an error, with the file's name when it has one."""
+    """Return one line about an error, with the name of its file if it has one."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror} (errno {error.errno})"
     return str(error)
@@ -71,7 +71,7 @@ def fail(program: str, error: object, code: int) -> int:
 
 
 def run_with_extras(program: str, run: Callable[[], int]) -> int:
-    """Return what `run` does; 1, after one line about the extra, if a package of an extra is not installed."""
+    """Return the result of `run`; 1, after a line that names the extra, if a package of an extra is not installed."""
     try:
         return run()
     except ModuleNotFoundError as missing:

@@ -28,7 +28,7 @@ def listener_authentication(keys: Values, tls: ListenerTlsOptions | None) -> Lis
     """Return the options of the bookie's port; None: every client is served.
 
     Raises:
-        ConfigurationError: a value is not usable, or a key demands what another one does not turn on.
+        ConfigurationError: a value is not usable, or a key needs another one that is not set.
     """
     chosen = keys.text(KEY, default="no authentication") or NULL
     sasl = SaslServerOptions(
@@ -73,7 +73,7 @@ def client_authentication(keys: Values) -> SaslClientOptions | None:
 
 
 def note_missing_client(keys: Values, has_client: bool) -> None:
-    """Note that autorecovery beside a bookie with SASL cannot use other bookies like this one, if it cannot."""
+    """Note that autorecovery in a bookie with SASL cannot use bookies like this one, if it does not authenticate."""
     if not has_client:
         keys.note(KEY, SASL_CLASS, f"autorecovery does not authenticate: set {PROVIDER}={PROVIDER_CLASS}, too")
 

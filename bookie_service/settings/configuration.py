@@ -1,13 +1,13 @@
 """Configuration: Apache's file and keys, as frozen options of the parts.
 
-Units and defaults are Apache's, but for those that `docs` names. `journalFlushWhenQueueEmpty` is true by
-default, which gives the lowest latency; with false, `journalMaxGroupWaitMSec` holds groups back as Apache's bookies do.
+Units and defaults are Apache's, except for those that `docs` names. `journalFlushWhenQueueEmpty` is true by default,
+which gives the lowest latency. If it is false, `journalMaxGroupWaitMSec` delays groups as Apache's bookies do.
 
-Apache's files start this bookie. A value that Apache's bookies accept is accepted too, or raised or lowered to one that
-this bookie can work with, with one line that says so. Keys that are not served are accepted and named once, and so are
-unknown keys, except for two kinds: a name that nearly equals that of another key is a mistake, and a key that would
-protect data or access must not be ignored. A key of Apache's that protects something and is not served is an error,
-too.
+Apache's files start this bookie. A value that Apache's bookies accept is accepted, or raised or lowered to a value that
+this bookie can work with, with a line that says so. Keys that are not served, and unknown keys, are accepted and named
+once. There are three exceptions, which are errors: a name that nearly equals that of another key is a mistake; an
+unknown key that would protect data or access must not be ignored; and a key of Apache's that protects something is not
+ignored either if it is not served.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ PROTECTING = {
 """Keys that would protect something and are not served: they are refused when set."""
 
 _PROTECTING_NAME = re.compile("(?i)(.*[._-])?(tls|ssl|sasl|auth|acl|kerberos|security)")
-"""Prefixes of keys that may protect something: unknown ones are refused and not ignored."""
+"""Names of keys that may protect something. Unknown keys with such names are refused, and not ignored."""
 
 _OF_PULSARS_BROKER = frozenset(
     {
@@ -91,14 +91,14 @@ _OF_PULSARS_BROKER = frozenset(
 `authenticationEnabled`, `authorizationEnabled` and `tlsEnabled` say whether it does: these are refused when set."""
 
 _NEARLY, _ALIKE = 0.92, 0.8
-"""Similarity of an unknown key to a known one, as difflib measures it: from the first value on it counts as a mistake,
+"""How similar an unknown key is to a known one, as difflib measures it. From the first value on it counts as a mistake;
 from the second on the known key is named."""
 
 HARMLESS = frozenset(
     {
-        # Adds never queue for a thread: adds without room stay with their connection, which is not read further.
+        # Adds never wait for a thread. Adds without room stay with their connection, which is not read further.
         "maxPendingAddRequestsPerThread",
-        # Every deleted ledger is read directly, too; a log is replaced in one transaction.
+        # Every deleted ledger is also read directly. A log is replaced in one transaction.
         "verifyMetadataOnGC",
         "useTransactionalCompaction",
         # Entry logs are not cached in memory, so they need no cache on disk.
@@ -109,7 +109,7 @@ HARMLESS = frozenset(
         "journalAdaptiveGroupWrites",
     }
 )
-"""Keys of which this bookie satisfies every value anyway."""
+"""Keys for which this bookie does what every value asks for."""
 
 EXPLAINED = {
     "dataIntegrityChecking": "a ledger of which something that was durable is lost goes into limbo, whatever is set; "
@@ -119,7 +119,7 @@ EXPLAINED = {
     "rereplicationEntryBatchSize": "the size of a piece that is copied is in bytes, not in entries: "
     "rereplicationInFlightMaxBytes",
 }
-"""Keys without effect, with what happens instead."""
+"""Keys without effect, and what happens instead."""
 
 DANGEROUS = {
     "journalSyncData": "entries are acknowledged before they are on a disk: a power cut or a crash of the system loses "
@@ -132,16 +132,17 @@ DANGEROUS = {
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The whole configuration of one bookie process. `unused_keys`: accepted keys without effect here.
+    """The whole configuration of one bookie process.
 
+    `unused_keys`: accepted keys without effect here.
     `notes`: a line for each value that is not used as given.
     `dangers`: a line for each setting that can lose acknowledged entries.
-    `keeps_status`: a bookie that an operator made read-only is so after a restart.
+    `keeps_status`: a bookie that an operator made read-only stays so after a restart.
     `permitted_users`: names of users who may run the bookie; empty: any user may.
     `log_level`, `log_format`: what is logged, and how. `values`: the keys and values as they were given.
-    `rules_path`: the file of authorization rules; None: everyone may do everything.
-    `file_group`: the group that may read the bookie's files; None: its user alone may.
-    `traces`: requests that carry a span have spans here, too: `admin.trace_output`.
+    `rules_path`: the file of authorization rules; None: every client may do everything.
+    `file_group`: the group that may read the bookie's files; None: only its user may.
+    `traces`: requests that carry a span get spans here, too: `admin.trace_output`.
     """
 
     address: AddressOptions
@@ -169,8 +170,7 @@ def load(path: Path | None, settings: Iterable[tuple[str, str]]) -> Configuratio
     """Return the configuration in a file, overridden by `settings`.
 
     Raises:
-        ConfigurationError: the file cannot be read, a key is unknown, or a value is not usable; the message is one
-            line.
+        ConfigurationError: the file cannot be read, a key is unknown, or a value is not usable; one line.
     """
     values, notes = ({}, []) if path is None else read(path)
     return configure(values | dict(settings), notes)
@@ -189,7 +189,7 @@ def configure(values: Mapping[str, str], notes: Sequence[str] = ()) -> Configura
 
 
 def served_settings() -> dict[str, Setting]:
-    """Return every key whose value has an effect, in the order in which they are read."""
+    """Return every key whose value has an effect, in the order in which the keys are read."""
     keys = Values({})
     _configured(keys, {})
     return {key: setting for key, setting in keys.asked.items() if key not in PROTECTING}
@@ -313,7 +313,7 @@ def _user_ids(names: str) -> frozenset[int]:
 
 def _service(keys: Values) -> ServiceOptions:
     connection = fill(keys, ConnectionOptions, stalled_s_max=_stalled_s(keys))
-    # Less would rarely have room for frames of the largest size.
+    # A lower limit would rarely have room for frames of the largest size.
     frames_bytes = 2 * connection.frame_bytes_max
     tls = listener_tls(keys)
     append = fill(keys, AppendOptions, sync_bytes=_sync_bytes(keys))
@@ -379,7 +379,7 @@ def _marker_delay_ns(keys: Values, syncs: bool) -> int:
 
 def _disks(keys: Values, log_bytes_max: int) -> DiskOptions:
     full_share = keys.share("diskUsageThreshold", default_of(DiskLimits, "full_share"), unit="of a disk")
-    # A user who lowers only the threshold means this one, too.
+    # A user who lowers only diskUsageThreshold means this threshold, too.
     warn_share = min(default_of(DiskLimits, "warn_share"), full_share)
 
     def reserve(key: str, most: str) -> int | None:
@@ -422,7 +422,7 @@ def _storage_class(keys: Values) -> StorageClass:
     if nearest is not None and nearest.value != name:
         keys.note("ledgerStorageClass", name, f"this bookie has no such class, and uses {nearest.short_name}")
     chosen = nearest or keys.parsed("ledgerStorageClass", StorageClass.parse, default=default.short_name) or default
-    # The older key; Apache's bookies read it first.
+    # This is an older key, which Apache's bookies read first.
     is_sorted = keys.flag(
         "sortedLedgerStorageEnabled", True, "false: InterleavedLedgerStorage in place of the sorted one"
     )
@@ -430,7 +430,7 @@ def _storage_class(keys: Values) -> StorageClass:
 
 
 def _open_files(keys: Values) -> int:
-    # Pulsar's file has 0, as Apache's DbLedgerStorage opens no index files.
+    # Pulsar's file has 0, because Apache's DbLedgerStorage opens no index files.
     most: int = default_of(StoreOptions, "open_files_max")
     number = keys.number("openFileLimit", most, least=-1, unit=f"files, 0 or less: {most}")
     if 0 < number < OPEN_FILES_MIN:
@@ -439,7 +439,7 @@ def _open_files(keys: Values) -> int:
 
 
 def _store(keys: Values, append: AppendOptions, half_bytes_min: int, disks: DiskLimits) -> StoreOptions:
-    """Return the options of the storage; half of its write cache holds `half_bytes_min`, two of the largest adds."""
+    """Return the options of the storage. Half of its write cache holds at least `half_bytes_min`: two largest adds."""
     storage_class = _storage_class(keys)
     open_files = _open_files(keys)
     half: int = default_of(StoreOptions, "cache_half_bytes")
@@ -459,21 +459,21 @@ def _store(keys: Values, append: AppendOptions, half_bytes_min: int, disks: Disk
 
 
 def _sync_bytes(keys: Values) -> int:
-    # 0 means "at the end of a flush only" to Apache's bookies; it gets our default here.
+    # To Apache's bookies 0 means "only at the end of a flush". Here it means our default.
     default: int = default_of(AppendOptions, "sync_bytes")
     unit = f"bytes, 0 or less: {default // MIB} MiB"
     return max(0, keys.number("flushEntrylogBytes", 0, least=-1, unit=unit)) or default
 
 
 def _flush_interval_s(keys: Values) -> float:
-    # Apache's default storage flushes when a log is full, whatever this says.
+    # Apache's default storage flushes when a log is full, whatever this key says.
     default_ms = round(default_of(ServiceOptions, "checkpoint_interval_s") * 1000)
     number = keys.number("flushInterval", default_ms, least=-1, unit=f"ms, 0 or less: {default_ms}")
     return (number if number > 0 else default_ms) / 1000
 
 
 def _stalled_s(keys: Values) -> float:
-    """Return how long a peer may take no replies. A due reply is never dropped alone."""
+    """Return how long a peer may take no replies. A single reply is never dropped."""
     default: float = default_of(ConnectionOptions, "stalled_s_max")
     unit = f"ms, 0 or less: {default:g} s"
     wait_ms = keys.number("waitTimeoutOnResponseBackpressureMs", -1, least=-1, unit=unit)
@@ -483,8 +483,8 @@ def _stalled_s(keys: Values) -> float:
 
 
 def _collection(keys: Values) -> CollectionOptions:
-    # The older name counts where the newer one is not set. Apache's bookies never look at the rate that
-    # isThrottleByBytes does not choose, so it may be -1 there.
+    # The older name counts if the newer one is not set. Apache's bookies ignore the rate that isThrottleByBytes does
+    # not choose, so that rate may be -1 there.
     default: int = default_of(CollectionOptions, "entries_per_s")
     unit = "entries/s, 0 or less: no limit"
     older = keys.number("compactionRate", default, least=-1, unit=unit)
@@ -544,5 +544,6 @@ def _check_key(key: str, value: str) -> str | None:
 
 
 def _is_off(value: str) -> bool:
-    """Whether a value turns nothing on: it is empty, null or false, or a number that only says how long or how many."""
+    """Return whether a value turns nothing on: it is empty, null or false, or a number that is only a time or a
+    count."""
     return value.lower() in ("", NULL, *FALSE) or (value.isdecimal() and value not in TRUE)

@@ -1,4 +1,4 @@
-"""The page about configuration keys, made from the code that reads them.
+"""Makes the page about configuration keys from the code that reads them.
 
 python -m bookie_service.settings.docs > docs/configuration.md
 """

@@ -1,8 +1,9 @@
-"""Configuration files as Apache's bookies read them: their syntax is `properties`; this adds files and repeated keys.
+"""Configuration files as Apache's bookies read them. Their syntax is `properties`; this adds included files and
+repeated keys.
 
-A repeated key has its first value, except keys with lists, whose values are joined. `include = FILE` is replaced by
-that file's lines, `includeoptional = FILE` only if it exists; a relative path begins at the folder of the file that
-names it.
+A repeated key has its first value, except keys with lists, whose values are joined. `include = FILE` is replaced by the
+lines of that file, and `includeoptional = FILE` too, if the file exists. A relative path begins at the folder of the
+file that names it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from bkspark import properties
 from bkspark.errors import ConfigurationError
 
 INCLUDES_MAX = 16
-"""Depth of nested files: a deeper one includes itself."""
+"""How deep files may be nested. A deeper file includes itself."""
 
 LISTS = frozenset(
     {
@@ -31,10 +32,10 @@ _INCLUDE, _INCLUDE_OPTIONAL = "include", "includeoptional"
 
 
 def read(path: Path) -> tuple[dict[str, str], list[str]]:
-    """Return keys and values of a file, and a line for each ignored value.
+    """Return the keys and values of a file, and a line for each ignored value.
 
     Raises:
-        ConfigurationError: the file, or one that it includes, cannot be read or understood; names it.
+        ConfigurationError: the file, or one that it includes, cannot be read or understood. The message names it.
     """
     values: dict[str, str] = {}
     notes = []

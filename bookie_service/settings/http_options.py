@@ -17,8 +17,8 @@ EVERYWHERE, THIS_HOST = "0.0.0.0", "127.0.0.1"
 class HttpLimits:
     """Limits of the server: counts, bytes and seconds.
 
-    idle_s: for the next request to begin, and for a request to come as a whole, and for a peer to take a response.
-    handshake_s, handshakes: time for a TLS handshake, and how many may be unfinished.
+    idle_s: time for the next request to begin, for a request to come completely, and for a peer to take a response.
+    handshake_s, handshakes: time for a TLS handshake, and how many handshakes may be unfinished.
     """
 
     connections: int = bounded(64, 1, COUNT_MAX)
@@ -36,9 +36,10 @@ class HttpLimits:
 class HttpOptions:
     """Where the API and the metrics are served.
 
-    serves_api: the API, and the metrics at the same port. serves_metrics: the metrics at a port of their own, unless it
-        is the same one. access_file: names tokens and certificates with their roles. tls: None: plain HTTP.
-        allowed_hosts: names by which the servers may be asked, beside addresses and the host's own names.
+    serves_api: the API is served, and the metrics at the same port. serves_metrics: the metrics are served at a port of
+        their own, unless it is the same port. access_file: names tokens and certificates, with their roles. tls: None:
+        plain HTTP. allowed_hosts: names by which requests may address the servers, in addition to addresses and the
+        host's own names.
     """
 
     serves_api: bool = False
@@ -67,12 +68,12 @@ class HttpOptions:
 
     @property
     def checks_certificates(self) -> bool:
-        """Whether clients may show a certificate."""
+        """Whether clients may present a certificate."""
         return self.tls is not None and self.tls.client_authentication
 
     @property
     def is_guarded(self) -> bool:
-        """Whether callers must prove who they are."""
+        """Whether callers must prove their identity."""
         return self.access_file is not None or self.checks_certificates
 
     @property

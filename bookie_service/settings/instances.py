@@ -1,14 +1,14 @@
-"""The keys of one of several bookies that run on a host from one configuration: `--instances N`.
+"""The keys of one of several bookies that run on a host with one configuration: `--instances N`.
 
 Instances are numbered from 1. Instance I differs from the others in these keys:
 
 * `{instance}` in any value becomes I.
-* Ports without it rise by I - 1: `bookiePort`, and where they are served, `httpServerPort` and
+* Ports without it increase by I - 1: `bookiePort`, and if they are served, `httpServerPort` and
   `prometheusStatsHttpPort`.
-* Directories without it get a folder for each instance: `/disk1/ledgers` is `/disk1/ledgers/instance-I`.
+* Directories without it get a folder for each instance: `/disk1/ledgers` becomes `/disk1/ledgers/instance-I`.
 
 So `ledgerDirectories=/disk{instance}/ledgers` gives each instance a disk, and `/disk1,/disk2` gives each a share of
-both.
+both disks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bkspark.errors import ConfigurationError
 from bookie_service.settings.configuration import Configuration, configure
 
 INSTANCES_MAX = 64
-"""Most bookies of one host under one supervisor."""
+"""The maximum number of bookies under one supervisor."""
 
 PLACEHOLDER = "{instance}"
 _PORT_MAX = 65535
@@ -28,14 +28,14 @@ _PORT_MAX = 65535
 
 @dataclass(frozen=True, slots=True)
 class _Used:
-    """What an instance has for itself: `what` names the key, for messages."""
+    """What only one instance may use. `what`: the key, for messages."""
 
     what: str
     number: int
 
 
 def instance_settings(values: Mapping[str, str], number: int, count: int) -> dict[str, str]:
-    """Return the keys of instance `number` that differ from the configuration of all, from 1 to `count`.
+    """Return the keys in which instance `number`, from 1 to `count`, differs from the configuration of all.
 
     Raises:
         ConfigurationError: a number or a key is not usable, or two instances would use the same port or directory.

@@ -1,4 +1,4 @@
-"""The names of all configuration keys: Apache's (4.17 and 4.18, with the deprecated ones), and ours.
+"""The names of all configuration keys: Apache's (4.17 and 4.18, including deprecated ones), and ours.
 
 A key that is in neither list is a mistake. `configuration` defines which of Apache's keys are served, and how.
 """
@@ -100,7 +100,7 @@ _CLIENT_KEYS = """
     waitTimeoutOnBackpressureMs
     """
 APACHE_KEYS = frozenset((_SERVER_KEYS + _CLIENT_KEYS).split())
-"""The keys that Apache's bookie reads, and those that the client of its auto-recovery reads from the same file."""
+"""The keys that Apache's bookie reads, and those that the client of its autorecovery reads from the same file."""
 
 APACHE_PREFIXES = ("dlog.", "storage.", "storageserver.")
 """Families of the stream and table service, which shares Apache's file."""
@@ -168,4 +168,4 @@ OWN_KEYS = frozenset(
         "zookeeper.ssl.trustStore.type",
     }
 )
-"""Keys that only this bookie has, and system properties of Java's that are keys here."""
+"""Keys that only this bookie has, and Java system properties that are keys here."""

@@ -1,6 +1,6 @@
-"""The file of authorization rules: read when the bookie starts, and again when it has changed.
+"""The file of authorization rules. It is read when the bookie starts, and again when it has changed.
 
-A changed file that cannot be used leaves the rules as they are, with one log line for each change of the file.
+If a changed file cannot be used, the rules stay as they are, and each change of the file is logged once.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class RulesFile:
     def __init__(self, path: str) -> None:
         self.path = path
         self._stamp: _Stamp | None = None
-        """The state of the file when it was last read; None: it was never read."""
+        """The state of the file when it was last read; None: it was missing, or was never read."""
 
     def read(self) -> Rules:
-        """Return the rules in the file. Raises ConfigurationError: it cannot be used."""
+        """Return the rules in the file. Raises ConfigurationError if it cannot be used."""
         self._stamp = self._look()
         try:
             with open(self.path, "rb") as file:
@@ -44,11 +44,11 @@ class RulesFile:
             raise ConfigurationError(f"{KEY}={self.path}: {error}") from None
 
     def read_if_changed(self) -> Rules | None:
-        """Return the rules if the file has changed since it was read last. Raises ConfigurationError."""
+        """Return the rules if the file has changed since it was last read, else None. Raises ConfigurationError."""
         return None if self._look() == self._stamp else self.read()
 
     def _look(self) -> _Stamp | None:
-        """Return what changes when the file is written, replaced or given other rights; None: it is missing."""
+        """Return values that change when the file is written, replaced or given other rights; None: it is missing."""
         try:
             found = os.stat(self.path)
         except OSError:

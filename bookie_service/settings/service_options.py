@@ -1,4 +1,4 @@
-"""The options of one bookie: those of all its parts, and their joint rules."""
+"""The options of one bookie: those of all its parts, and the rules that concern several of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bookie_service.storage.ledgers.base import StoreOptions
 
 @dataclass(frozen=True, slots=True)
 class AddressOptions:
-    """Where the bookie listens and how others find it; see `settings.address`."""
+    """Where the bookie listens, and how others find it; see `settings.address`."""
 
     port: int = bounded(3181, 0, 65535)
     bookie_id: str | None = None
@@ -39,10 +39,10 @@ class AddressOptions:
 class ServiceOptions:
     """The options of one bookie. Directories are the configured ones, absolute.
 
-    received_bytes_max, reply_bytes_max: limits of all connections together, see `memory_budget`.
-    tls: None: a peer that asks for TLS gets a refusal. authentication: None: every client is served.
-    local_readers: ids of users whose clients read entry logs themselves, in addition to this one's and root.
-    statistics: the times of requests are recorded; statistics_window_s: quantiles are those of the last such time.
+    received_bytes_max, reply_bytes_max: limits of all connections together; see `memory_budget`.
+    tls: None: a peer that asks for TLS is refused. authentication: None: every client is served.
+    local_readers: ids of users whose clients may read entry logs themselves, in addition to this user and root.
+    statistics: the times of requests are recorded. statistics_window_s: quantiles are those of the last such period.
     """
 
     journal_directories: Sequence[str]

@@ -1,7 +1,8 @@
 """Which key fills which field of which options.
 
-A row has the key's name, unit and way with numbers out of bounds. Default and bounds are those of the field, stated in
-the key's unit; so each is said once, in the options. Keys that fill no field alone are read in `configuration`.
+A row has the key's name, its unit, and what happens to numbers out of bounds. Default and bounds are those of the
+field, expressed in the key's unit, so the options state each of them once. Keys that do not fill one field alone are
+read in `configuration`.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ _Options = TypeVar("_Options")
 class Row:
     """A key that fills one field: a flag, or a whole number.
 
-    unit: what the page says; see `Values.number`.
-    per: what 1 of the key's unit is in the field's.
-    least: the lowest number, where it is another one than the field's.
+    unit: the text of the page; see `Values.number`.
+    per: one unit of the key, expressed in the unit of the field.
+    least: the lowest number, if it is not that of the field.
     or_less: -1 and 0 mean the field's 0.
     raises, lowers: see `Values.number`.
     """
@@ -60,7 +61,7 @@ class Row:
     lowers: bool = True
 
     def read(self, keys: Values, options: type, least: int | None = None) -> Any:
-        """Return the value of the field; `least`: the lowest number, where another key says so."""
+        """Return the value of the field. `least`: the lowest number, if another key determines it."""
         default, bounds = default_of(options, self.field), bounds_of(options, self.field)
         if bounds is None:
             return keys.flag(self.key, default, self.unit)
@@ -244,16 +245,16 @@ TABLE: Mapping[type, Sequence[Row]] = {
         Row("failed_pause_max_s", "lockReleaseOfFailedLedgerGracePeriod", "ms", _MS_IN_S),
     ),
 }
-"""The rows by the options that they fill."""
+"""The rows of each options class."""
 
 
 def fill(keys: Values, options: type[_Options], **known: Any) -> _Options:
-    """Return options with every field that a row of theirs fills, and those that are known."""
+    """Return options with the fields that their rows fill, and those in `known`."""
     rows = (row for row in TABLE[options] if row.field not in known)
     return options(**known, **{row.field: row.read(keys, options) for row in rows})
 
 
 def value_of(keys: Values, options: type, field: str, *, least: int | None = None) -> Any:
-    """Return the value of one field; `least`: the lowest number, where another key says so."""
+    """Return the value of one field. `least`: the lowest number, if another key determines it."""
     (row,) = (row for row in TABLE[options] if row.field == field)
     return row.read(keys, options, least)

@@ -21,8 +21,8 @@ def listener_tls(keys: Values) -> ListenerTlsOptions | None:
     """Return the options of the bookie's port; None: it has no TLS.
 
     Raises:
-        ConfigurationError: a value is not usable, or a key demands TLS that is not turned on. That a key store is
-            missing is found when it is used: a program that is only a client needs none.
+        ConfigurationError: a value is not usable, or a key needs TLS that is not turned on. A missing key store is
+            found when it is used, because a program that is only a client needs none.
     """
     is_on = _is_on(keys)
     keys.parsed("tlsProvider", _checked_provider, default="OpenSSL")
@@ -32,7 +32,7 @@ def listener_tls(keys: Values) -> ListenerTlsOptions | None:
         if listener.required:
             raise refused("tlsRequired", "true", f"there is no TLS without tlsProviderFactoryClass={FACTORY_CLASS}")
         if own["client_authentication"]:
-            # Apache's own example of a configuration has it.
+            # Apache's own example configuration has this combination.
             keys.note(
                 "tlsClientAuthentication", "true", "no certificate is asked for: tlsProviderFactoryClass is not set"
             )
@@ -45,8 +45,8 @@ def listener_tls(keys: Values) -> ListenerTlsOptions | None:
 def client_tls(keys: Values) -> TlsOptions | None:
     """Return the options of the client inside the bookie, for autorecovery; None: it connects without TLS.
 
-    Its stores are those of the `client...` keys, and the bookie's where these are not set. Without any trust store it
-    would trust no bookie: that is an error only where autorecovery runs.
+    Its stores are those of the `client...` keys, or the bookie's if these are not set. Without any trust store it would
+    trust no bookie, which is an error only if autorecovery runs.
     """
     found = _tls(keys, "client")
     if not _is_on(keys):
@@ -58,7 +58,7 @@ def client_tls(keys: Values) -> TlsOptions | None:
 def http_tls(keys: Values, *, has_access_file: bool) -> TlsOptions | None:
     """Return the options of the HTTP server; None: plain HTTP.
 
-    A store or certificate that has no key of its own is that of the bookie's port. With a trust store clients may show
+    A store or certificate without a key of its own is that of the bookie's port. With a trust store clients may present
     certificates, and must if no access file gives other credentials, as with Apache's bookies.
 
     Raises:
@@ -90,11 +90,11 @@ _HTTP_STORES = (
     ("trust_store", "httpServerTrustStorePath", "tlsTrustStore"),
     ("trust_store_password_path", "httpServerTrustStorePasswordPath", "tlsTrustStorePasswordPath"),
 )
-"""Field of `TlsOptions`, the key of HTTP, and the key of the bookie's port that it falls back to."""
+"""A field of `TlsOptions`, its key for HTTP, and the key of the bookie's port that is used if that is not set."""
 
 
 def in_http_keys(error: ConfigurationError) -> ConfigurationError:
-    """Return an error about a file of the HTTP server's TLS under the keys that name these files."""
+    """Return an error about a file of the HTTP server's TLS, with the keys that name these files."""
     text = str(error)
     for _, key, of in sorted(_HTTP_STORES, key=lambda row: -len(row[2])):
         text = text.replace(f"{of}=", f"{key}=").replace(f"{of} is", f"{key} is").replace(f"in {of}", f"in {key}")
@@ -111,7 +111,7 @@ def _is_on(keys: Values) -> bool:
 
 
 def _tls(keys: Values, prefix: str) -> dict[str, Any]:
-    """Return the fields of `TlsOptions`; without TLS their values are not judged, as in Apache's bookies."""
+    """Return the fields of `TlsOptions`. Without TLS their values are not checked, as in Apache's bookies."""
     refresh_s = round(default_of(TlsOptions, "refresh_s"))
     timeout_s = round(default_of(TlsOptions, "start_tls_timeout_s"))
     return {

@@ -1,5 +1,6 @@
-"""Users and groups of this host: the user that runs the bookie, and those that configuration keys name, by name or
-number."""
+"""Users and groups of this host: the user that runs the bookie, and those that configuration keys give by name or
+number.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def user_name(user_id: int) -> str:
 
 
 def user_ids(names: Iterable[str]) -> frozenset[int]:
-    """Return the numbers of users. Raises ValueError: this host has no user of a name."""
+    """Return the numbers of users. Raises ValueError if this host has no user of a name."""
     try:
         return frozenset(int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid for name in names)
     except (KeyError, OverflowError) as error:
@@ -31,7 +32,7 @@ def user_ids(names: Iterable[str]) -> frozenset[int]:
 
 
 def group_id(name: str) -> int:
-    """Return the number of a group. Raises ValueError: this host has no group of that name."""
+    """Return the number of a group. Raises ValueError if this host has no group of this name."""
     try:
         return int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
     except KeyError:

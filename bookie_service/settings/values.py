@@ -1,12 +1,12 @@
-"""Values of configuration keys: text to types, within bounds, and one line for values that are not usable or not used
-as given.
+"""Values of configuration keys: from text to types, within bounds, with a line for each value that is not usable or not
+used as given.
 
 Texts are read as Apache's bookies read them (commons-configuration 2): whole numbers also as `0x10` and `0b10`, numbers
 also as `.95f`, flags also as `1`, `t`, `y`. `${key}`, `${env:NAME}` and `${key:-default}` are replaced if they name
 something; variables that only Java knows (`${sys:...}`) are refused.
 
-A number that Apache's bookies accept, and that this bookie cannot work with, is raised or lowered to one that it can,
-and `notes` has a line that says so. A number that Apache's bookies do not accept either is refused.
+A number that Apache's bookies accept and this bookie cannot work with is raised or lowered to one that it can work
+with, and `notes` gets a line about it. A number that Apache's bookies do not accept either is refused.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from bkspark.errors import ConfigurationError
 
 _T = TypeVar("_T")
 _WHOLE = re.compile("([+-]?)(?:0x([0-9a-fA-F]{1,16})|0b([01]{1,64})|([0-9]{1,19}))")
-"""Excludes further digits and marks that int() accepts; numbers that do not fit Java's long are refused afterwards."""
+"""It excludes other digits and marks that int() accepts. Numbers that do not fit Java's long are refused afterwards."""
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?[fFdD]?", re.ASCII)
 _VARIABLE = re.compile(r"\$\{([^${}]+)\}")
 TRUE, FALSE = ("true", "yes", "on", "y", "t", "1"), ("false", "no", "off", "n", "f", "0")
 SECRET_WORDS = ("passwd", "password", "secret")
-"""A key with one of these in its name has a value that no message shows."""
+"""No message shows the value of a key whose name contains one of these."""
 NULL = "null"
 """The text in Apache's files for a class or a name that is not set."""
 _SHOWN_CHARACTERS_MAX = 200
@@ -52,8 +52,7 @@ MOST = {
     "connections": _COUNT_MAX,
     "lists": _COUNT_MAX,
 }
-"""The highest number of each unit, if a key sets no other: no timer, counter or file offset computed from it
-overflows."""
+"""The highest number of each unit, if a key sets no other. Timers, counters and file offsets made from it fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +83,14 @@ def _shown(key: str, text: str) -> str:
 
 
 def _shortened(text: str) -> str:
-    """Return the text without its middle if it is long: both ends are most informative."""
+    """Return the text without its middle if it is long, because its ends say most."""
     left_out = len(text) - _SHOWN_CHARACTERS_MAX
     half = _SHOWN_CHARACTERS_MAX // 2
     return text if left_out <= 0 else f"{text[:half]}...({left_out} characters)...{text[-half:]}"
 
 
 class Values:
-    """Typed access that remembers which keys were read; an empty value counts as not set.
+    """Returns values as types, and remembers which keys were read. An empty value counts as not set.
 
     Every method raises ConfigurationError for a value that is not usable.
     """
@@ -100,16 +99,16 @@ class Values:
         self._values = values
         self._environment = environment
         self.asked: dict[str, Setting] = {}
-        """The keys that were read, with what is known of them."""
+        """The keys that were read, with their settings."""
         self.notes: list[str] = []
         """A line for each value that is not used as given."""
 
     def text(self, key: str, *, default: str = "unset") -> str | None:
-        """Return the value, None when it is not set; `default` says what that means."""
+        """Return the value; None: it is not set. `default` says what that means."""
         return self._ask(key, Setting("text", default))
 
     def parsed(self, key: str, parse: Callable[[str], _T], *, default: str = "unset") -> _T | None:
-        """Return the parsed value, None when it is not set; a ValueError of `parse` says what is wrong."""
+        """Return the parsed value; None: it is not set. A ValueError of `parse` must say what is wrong."""
         text = self.text(key, default=default)
         try:
             return None if text is None else parse(text)
@@ -125,7 +124,7 @@ class Values:
         value = float(text.rstrip("fFdD")) if _NUMBER.fullmatch(text) else math.nan
         if raises and value < least:
             return least
-        # Written so that nan is refused, too.
+        # Written so that NaN is refused, too.
         if not least <= value <= most:
             raise refused(key, text, f"it must be a number from {least:g} to {most:g}")
         return value
@@ -144,8 +143,8 @@ class Values:
         """Return a whole number.
 
         Args:
-            least: a number below -1 means the same as -1, "0 or less".
-            most: without it, the first word of `unit` determines the limit.
+            least: the lowest number. A number below -1 means the same as -1: "0 or less".
+            most: the highest number; by default, the first word of `unit` determines it.
             raises, lowers: a number beyond the bounds is raised or lowered to them, and noted; otherwise it is refused.
         """
         most = MOST[unit.split(",")[0].split()[0]] if most is None else most
@@ -164,7 +163,7 @@ class Values:
         return used
 
     def note(self, key: str, text: str, what: str) -> None:
-        """Note that a value is not used as given: once, however many options follow a key."""
+        """Note that a value is not used as given. It is noted once, however many options follow a key."""
         line = f"{key}={_shown(key, text)}: {what}"
         if line not in self.notes:
             self.notes.append(line)
@@ -178,7 +177,7 @@ class Values:
         return text.lower() in TRUE
 
     def names(self, key: str) -> tuple[str, ...]:
-        """Return the parts of a list with commas, () when it is not set."""
+        """Return the parts of a list with commas; (): it is not set."""
         return tuple(part.strip() for part in (self.text(key) or "").split(",") if part.strip())
 
     def directories(self, key: str, default: str) -> tuple[str, ...]:
@@ -198,7 +197,7 @@ class Values:
         return text or None
 
     def _interpolated(self, key: str, text: str) -> str:
-        """Return the text with `${...}` replaced; an unknown name stays unchanged, as in Apache's bookies."""
+        """Return the text with each `${...}` replaced. An unknown name stays unchanged, as in Apache's bookies."""
         given = text
         for _ in range(_INTERPOLATIONS_MAX):
             replaced = _VARIABLE.sub(lambda match: self._looked_up(key, given, match), text)

@@ -1,12 +1,12 @@
-"""Decides when a disk is full, and what the bookie may then still accept. Pure: sizes come in, a decision goes out.
+"""Decides when a disk is full, and what the bookie still accepts then. Pure: sizes come in, a decision goes out.
 
-A directory is full when more than `full_share` of its file system is used, and stays so until less than `low_share` is;
-the gap keeps a bookie from switching back and forth. The bookie accepts ordinary adds while at least one ledger
-directory and every journal directory are not full: an entry log goes to any ledger directory with room, but a ledger
-has one journal. Entries in memory that are not yet in an entry log already count as used space.
+A directory is full when more than `full_share` of its file system is used, and stays full until less than `low_share`
+is used. The gap keeps a bookie from switching back and forth. The bookie accepts ordinary adds while at least one
+ledger directory and every journal directory have room: an entry log can go to any ledger directory with room, but each
+ledger has one journal. Entries in memory that are not in an entry log yet count as used space.
 
-A read-only bookie still serves reads, fences and, while enough space is left for them, adds of high priority (those of
-recovery).
+A read-only bookie still serves reads and fences. It also serves adds of high priority (those of recovery) while enough
+space is left for them.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from bkspark.errors import ConfigurationError
 from bkspark.options import BYTES_MAX, bounded, check
 
 LOOK_BYTES_MIN = 256 * 1024
-"""Bytes that may be added between two checks of the disks, however little room there is."""
+"""Bytes that may always be added between two checks of the disks, even if there is little room."""
 _RESERVE_DIVISOR = 4
-"""Without a configured minimum, a quarter of the space above `full_share` is kept free, if that is less than
-Apache's."""
+"""Without a configured minimum, a quarter of the space above `full_share` must stay free, or Apache's default if that
+is less."""
 _ALIKE_DIVISOR = 16
 _INDEX_BYTES_MIN = 100 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class FileSystemSpace:
-    """The file system of a directory: `device` identifies it; sizes in bytes.
+    """The file system of a directory. `device` identifies it; sizes are in bytes.
 
-    free_bytes: space that this process may still use, without space reserved for root.
+    free_bytes: space that this process may still use; space reserved for root does not count.
     """
 
     device: int
@@ -45,15 +45,15 @@ class FileSystemSpace:
 
 
 UNKNOWN_SPACE = FileSystemSpace(-1, 0, 0)
-"""A disk that does not answer: it counts as full, and as a separate disk."""
+"""A disk that does not answer. It counts as full, and as a disk of its own."""
 
 
 class DiskRoom(enum.IntEnum):
-    """How much room the disks of the entry logs have; more is greater."""
+    """How much room the disks of the entry logs have. A greater value means more room."""
 
     FULL = 0
     SCARCE = 1
-    """Above diskUsageWarnThreshold."""
+    """The used share is above diskUsageWarnThreshold."""
     ENOUGH = 2
 
 
@@ -61,11 +61,11 @@ class DiskRoom(enum.IntEnum):
 class DiskLimits:
     """Shares of a file system, 0 to 1, and bytes that must be free (None: see `minimum`).
 
-    any_full: one full ledger directory makes the bookie read-only, whatever the others have.
-    high_priority_bytes_min: needed in one ledger directory and all journal directories, for adds of high priority to a
-        read-only bookie.
-    new_index_bytes_min: needed in one ledger directory, for the same: such an add may need a new index file.
-    new_log_bytes_min: if all directories are full, new entry logs go to those with this much space, if there are any.
+    any_full: one full ledger directory makes the bookie read-only.
+    high_priority_bytes_min: a read-only bookie takes adds of high priority only if this much is free in one ledger
+        directory and in all journal directories.
+    new_index_bytes_min: the same, for one ledger directory: such an add may need a new index file.
+    new_log_bytes_min: if all ledger directories are full, new entry logs go to those with this much free space.
     log_bytes_max: the size of an entry log.
     """
 
@@ -87,8 +87,7 @@ class DiskLimits:
                 raise ConfigurationError(f"{key} {share:g} must not be above diskUsageThreshold {self.full_share:g}")
 
     def minimum(self, configured: int | None, most: int, space: FileSystemSpace) -> int:
-        """Return the bytes that must be free: the configured number, otherwise `most`, but less than a full disk keeps
-        free."""
+        """Return how many bytes must be free: `configured` if it is set, otherwise `most` or less on a small disk."""
         if configured is not None:
             return configured
         return min(most, int((1 - self.full_share) * space.total_bytes) // _RESERVE_DIVISOR)
@@ -96,9 +95,9 @@ class DiskLimits:
 
 @dataclass(frozen=True, slots=True)
 class DiskFacts:
-    """The result of a check of the disks; spaces by directory.
+    """The result of a check of the disks: the space of each directory.
 
-    waiting_bytes: bytes of entries that are acknowledged, or will be, and are not yet in an entry log.
+    waiting_bytes: bytes of accepted entries that are not in an entry log yet.
     is_stuck: a flush found no space and waits for it.
     """
 
@@ -112,9 +111,9 @@ class DiskFacts:
 class DiskDecision:
     """What the disks allow.
 
-    full, warned: directories; a full directory is not in `warned`.
-    refusal: why ordinary adds are refused, "" when they are accepted.
-    takes_recovery_adds: adds of high priority are accepted; always true when ordinary adds are.
+    full, warned: directories. A full directory is not in `warned`.
+    refusal: why ordinary adds are refused; "": they are accepted.
+    takes_recovery_adds: adds of high priority are accepted. Always true if ordinary adds are.
     room_bytes: how many bytes of adds may arrive before the next check.
     """
 
@@ -126,7 +125,7 @@ class DiskDecision:
 
 
 def decide(limits: DiskLimits, before: DiskDecision, facts: DiskFacts) -> DiskDecision:
-    """Return what the disks allow now; `before` is the last decision, at first DiskDecision()."""
+    """Return what the disks allow now. `before`: the last decision, or DiskDecision() at first."""
     spaces = {**facts.ledgers, **facts.journals}
     full = frozenset(path for path, space in spaces.items() if _is_full(limits, space, path in before.full))
     warned = frozenset(path for path, space in spaces.items() if space.used_share > limits.warn_share) - full
@@ -137,7 +136,7 @@ def decide(limits: DiskLimits, before: DiskDecision, facts: DiskFacts) -> DiskDe
         warned,
         refusal,
         not refusal or _has_reserve(limits, facts),
-        # Half of the room: journal and entry log may share a disk, and then each byte is written twice.
+        # Half of the room, because journal and entry log may share a disk, and then each byte is written twice.
         max(LOOK_BYTES_MIN, min([room, *(_margin(limits, space) for space in facts.journals.values())]) // 2),
     )
 
@@ -145,9 +144,9 @@ def decide(limits: DiskLimits, before: DiskDecision, facts: DiskFacts) -> DiskDe
 def directory_for_log(
     limits: DiskLimits, spaces: Mapping[str, FileSystemSpace], log_id: int, full: Collection[str] = ()
 ) -> str:
-    """Return which ledger directory a new entry log goes to: of those with room the one with the most free space.
+    """Return the ledger directory for a new entry log: the one with the most free space among those with room.
 
-    Directories that differ little take turns.
+    Directories with nearly equal space take turns.
     """
     fit = directories_with_room(limits, spaces, full)
     most = max(spaces[path].free_bytes for path in fit)
@@ -161,8 +160,8 @@ def directories_with_room(
 ) -> list[str]:
     """Return the ledger directories that new entries may go to.
 
-    Full directories (`full`: as of the last check) are excluded; if all are full, those with less than
-    `new_log_bytes_min` are excluded; if all have less, no directory is.
+    Full directories (`full`: at the last check) are left out. If all are full, only those with less than
+    `new_log_bytes_min` are left out. If all have less, none is left out.
     """
     fit = [path for path, space in spaces.items() if not _is_full(limits, space, path in full)]
     fit = fit or [
@@ -200,12 +199,12 @@ def _refusal(limits: DiskLimits, facts: DiskFacts, full: Collection[str], room: 
     if limits.any_full and ledgers:
         return f"ledger directory {ledgers[0]} is full, and readOnlyModeOnAnyDiskFullEnabled is true"
     if room < 0:
-        return "what waits to be written to entry logs will fill all ledger directories"
+        return "the entries that wait to be written to entry logs will fill all ledger directories"
     return ""
 
 
 def _has_reserve(limits: DiskLimits, facts: DiskFacts) -> bool:
-    """Return whether enough is left for adds of high priority."""
+    """Return whether enough space is left for adds of high priority."""
 
     def has(configured: int | None, most: int, space: FileSystemSpace) -> bool:
         return space.free_bytes >= limits.minimum(configured, most, space)

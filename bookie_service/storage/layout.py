@@ -2,11 +2,11 @@
 
 <journal directory>/current/   VERSION (cookie), place, <id>.txn
 <ledger directory>/current/    VERSION, place, lastMark, lastMark.<i>, lastId, <hex>.log, <hex>/<hex>/<hex>.idx, and
-                               BOOKIE_STATUS once an operator made the bookie read-only or writable;
-                               in the first one fencedDeleted, indexFiles, ledgerHeaders, limbo, positions/ and
-                               positions.commit with DbLedgerStorage, and compaction while one runs;
-                               <hex>.idx.rebuilt and positions.rebuilt/ while an index is rebuilt, positions.replaced/
-                               after that
+                               BOOKIE_STATUS after an operator made the bookie read-only or writable.
+                               Only in the first one: fencedDeleted, indexFiles, ledgerHeaders, limbo; with
+                               DbLedgerStorage positions/ and positions.commit; compaction while one runs.
+                               While an index is rebuilt: <hex>.idx.rebuilt or positions.rebuilt/, and afterwards
+                               positions.replaced/
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import os
 CURRENT = "current"
 COOKIE_NAME = "VERSION"
 PLACE_NAME = "place"
-"""Name of the file with the configured path of its directory, as text: the cookies in all directories are the same, so
-they do not distinguish directories."""
+"""Name of the file that contains the configured path of its directory, as text. The cookies in all directories are
+equal, so they do not distinguish directories."""
 
 
 def current(directory: str) -> str:
-    """Return the directory that holds the files of a configured directory."""
+    """Return the directory that contains the files of a configured directory."""
     return os.path.join(directory, CURRENT)
 
 

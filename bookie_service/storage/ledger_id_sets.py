@@ -1,8 +1,8 @@
 """Sets of ledger ids as arrays: int64, ascending, unique. Operations on a million ids do not block other threads.
 
-numpy's own functions for sets hash whole numbers since 2.3, and hold the interpreter's lock meanwhile: 0.25 s for a
-million ids, in which a bookie's event loop serves no request, on whatever thread the call runs. Sorting releases the
-lock.
+Since version 2.3 numpy's own set functions hash whole numbers, and hold the interpreter's lock meanwhile: 0.25 s for a
+million ids. During that time the bookie's event loop serves no request, on whatever thread the function runs. Sorting
+releases the lock.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 
 
 def unique(ids: np.ndarray) -> np.ndarray:
-    """Return the ids of an array in any order, each once."""
+    """Return the ids of an array, each once. The array may have any order."""
     ids = np.sort(ids)
     return ids[np.append(True, ids[1:] != ids[:-1])] if len(ids) else ids
 

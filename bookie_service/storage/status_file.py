@@ -1,4 +1,4 @@
-"""Reads and writes the status of a bookie in its ledger directories (`formats.bookie_status`)."""
+"""Reads and writes the status of a bookie, which is in its ledger directories (`formats.bookie_status`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bookie_service.storage.io.files import LocalFiles
 
 
 class StatusFile:
-    """The status in all ledger directories. For any thread, one at a time."""
+    """The status in all ledger directories. For any thread, but only one at a time."""
 
     def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
         """`directories`: the `current` directories."""
@@ -19,13 +19,13 @@ class StatusFile:
         self._paths = [os.path.join(directory, STATUS_NAME) for directory in directories]
 
     def read(self) -> BookieStatus | None:
-        """Return the latest status that can be read, None if there is none."""
+        """Return the latest status that can be read; None: there is none."""
         found = []
         for path in self._paths:
             try:
                 found.append(bookie_status.decode_status(self._files.read_all(path)))
             except OSError:
-                # Missing, or its disk fails: another directory may have it.
+                # The file is missing, or its disk fails. Another directory may have it.
                 continue
         return bookie_status.latest(found)
 

@@ -126,9 +126,9 @@ def test_metadata_with_a_wrong_magic_are_one_line_of_an_audit_and_delay_no_other
             assert (await client.open(ledger_id)).last_entry == 0
 
     run(tmp_path, test)
-    lines = [message for message in caplog.messages if "is not looked at" in message]
+    lines = [message for message in caplog.messages if "is not audited" in message]
     assert len(lines) == 1
-    assert "ledger 0 is not looked at" in lines[0]
+    assert "ledger 0 is not audited" in lines[0]
 
 
 @pytest.mark.cluster

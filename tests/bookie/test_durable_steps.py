@@ -365,6 +365,16 @@ def test_everything_before_the_marks_is_durable_without_the_journal(
         assert not reopened.store.any_in_doubt()
 
 
+def test_key_that_comes_with_an_old_lac_is_durable() -> None:
+    twin = twin_of(StorageClass.SORTED)
+    ledger = twin.store.create_ledger(7, index_format.UNKNOWN_KEY)
+    assert twin.store.advance_lac(ledger, lac_packet(7, 5))
+    twin.checkpoint()
+    assert write_lac(twin, 7, 3) == [Status.EOK]
+    header = restarted(twin).header(7)
+    assert (header.master_key, header.explicit_lac) == (KEY, lac_packet(7, 5))
+
+
 @pytest.mark.parametrize("storage_class", STORAGES, ids=lambda each: each.name)
 def test_dropped_ledgers_stay_dropped_and_their_fences_known(storage_class: StorageClass) -> None:
     twin = twin_of(storage_class)

@@ -246,5 +246,5 @@ def test_connection_whose_list_cannot_even_be_refused_is_closed() -> None:
     made = bench.add(client, "a", RuntimeError("a defect"))
     made.refuses = RuntimeError("another one")
     bench.machine.finish()
-    assert client.gave_up == ["a request of it failed, and cannot be refused"]
+    assert client.gave_up == ["one of its requests failed, and cannot be refused"]
     assert len(bench.lists) == 0

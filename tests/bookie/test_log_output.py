@@ -87,7 +87,7 @@ def test_life_of_a_bookie_is_in_its_log(uri: str, tmp_path: Path) -> None:
     assert replayed[0] == 0
     assert replayed[1] > 0
     assert f"INFO bookie {child.id} serves: clients at {child.id}" in text
-    assert "INFO the bookie stops: a signal asked for it" in text
+    assert "INFO the bookie stops: a signal requested it" in text
     assert "INFO the bookie has stopped in order, after " in text
 
 
@@ -101,7 +101,7 @@ def test_json_log_has_the_same_events_with_attributes(uri: str, tmp_path: Path) 
     assert found["start"]["Attributes"]["keys"]["zkTimeout"] == "4000"
     assert found["replay"]["Attributes"]["records"] == 0
     assert found["serving"]["Attributes"]["clients"] == child.id
-    assert found["stop"]["Attributes"]["reason"] == "a signal asked for it"
+    assert found["stop"]["Attributes"]["reason"] == "a signal requested it"
 
 
 @pytest.mark.cluster

@@ -67,7 +67,7 @@ def test_start_readiness_reload_and_stop_are_reported(tmp_path: Path, uri: str, 
             assert int(reloading["MONOTONIC_USEC"]) > 0
             assert message(listener) == {"READY": "1", "STATUS": "serving"}
             process.terminate()
-            assert message(listener) == {"STOPPING": "1", "STATUS": "a signal asked for it"}
+            assert message(listener) == {"STOPPING": "1", "STATUS": "a signal requested it"}
             assert process.wait(START_S) == 0
 
 

@@ -1,11 +1,12 @@
-"""The sender of a request of HTTP, and what it may do: by token, client certificate, or place on this host.
+"""Identifies the sender of an HTTP request and its role: by token, by client certificate, or by place on this host.
 
 * **Credentials.** With an access file, a request needs a token (`Authorization: Bearer`) or a client certificate that
-  the file names. Without one, but with a trust store, every accepted certificate has every role, as with Apache's
-  bookies. Without both the server listens at loopback alone (`settings`), and who reaches it has every role.
-* **Pages of browsers.** The name in `Host` must be ours, or an address. Requests that a page of another site makes as
-  a part of itself are refused, and any request from such a page that would change something.
-* **Wrong tokens** are limited by address. A token is nowhere but in a header: one in a URL would be in logs.
+  the file names. Without an access file, but with a trust store, every accepted certificate has every role, as with
+  Apache's bookies. Without both the server listens only at loopback (`settings`), and every sender has every role.
+* **Pages of browsers.** The name in `Host` must be one of ours, or an address. Requests that a page of another site
+  makes as a part of itself are refused, and also requests from such a page that would change something.
+* **Wrong tokens** are limited by address. A token is accepted only in a header, because a token in a URL would get into
+  logs.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from bookie_service.admin.http.messages import HttpError
 from bookie_service.settings.http_options import ACCESS_FILE_KEY, HttpOptions
 
 OPERATOR_MAX = 100
-"""Characters of the name in `X-Operator`."""
+"""At most this many characters of the name in `X-Operator` are kept."""
 _BEARER = "bearer "
 _THIS_HOST = Principal("loopback", "local")
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The sender of a request: `who` is its name in the audit log."""
+    """The sender of a request. `who`: its name in the audit log."""
 
     who: str
     principal: Principal
@@ -44,7 +45,7 @@ class HttpAccess:
     """Identifies callers. For one event loop."""
 
     def __init__(self, options: HttpOptions, own_names: Sequence[str] = ()) -> None:
-        """`own_names`: host names by which this host is reached, in addition to those of the options.
+        """`own_names`: names of this host, in addition to those in the options.
 
         Raises:
             ConfigurationError: the access file cannot be used.
@@ -58,10 +59,10 @@ class HttpAccess:
     def caller(
         self, peer: str, headers: Sequence[tuple[bytes, bytes]], certificate: Mapping[str, Any] | None
     ) -> Caller:
-        """Return who sends a request.
+        """Return the sender of a request.
 
         Args:
-            certificate: of the peer, as `getpeercert` returns it; it was checked.
+            certificate: the peer's, as `getpeercert` returns it. It was checked.
 
         Raises:
             HttpError: the request is for another host, comes from a page of another site, or has a wrong token.
@@ -120,7 +121,7 @@ def _header(headers: Sequence[tuple[bytes, bytes]], name: bytes) -> str | None:
 
 
 def _who(peer: str, principal: Principal, operator: str | None) -> str:
-    """Return who asks, for the audit log: the peer, its principal, and for whom it says that it asks."""
+    """Return the sender for the audit log: the peer, its principal, and the name of the operator that it gives."""
     known = "" if principal.kind in ("anonymous", "local") else f" {principal}"
     name = (operator or "")[:OPERATOR_MAX]
     said = f" (for {name})" if name.isascii() and name.isprintable() and name else ""

@@ -1,7 +1,7 @@
-"""`/api/v1` of a bookie: paths, methods, parameters, bodies and odd texts of Apache's bookies, except for their leaks.
+"""`/api/v1` of a bookie: paths, methods, parameters, bodies and odd texts of Apache's bookies, but without their leaks.
 
-Passwords and secrets are not shown. A change needs the role for it. A method that a path does not have is
-answered 404, as Apache's bookies do, but for the few that answer 405.
+Passwords and secrets are not shown. A change needs the role for it. A method that a path does not have is answered 404
+as by Apache's bookies, except for a few that answer 405.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Call = Callable[[HttpRequest], Awaitable[HttpResponse]]
 Members = Mapping[int, object] | Mapping[str, object]
 
 BODY_BYTES_MAX = 1 << 20
-"""What is longer is sent in pieces."""
+"""A longer body is sent in pieces."""
 PROBES = ("bookie/is_ready", "bookie/state")
-"""What everyone may ask, beside /heartbeat: probes of orchestrators have no token. The answers are a few flags."""
+"""Paths that need no token, like /heartbeat: probes of orchestrators have no token. The responses are a few flags."""
 ABSENT = {
     "bookie/expand_storage": "directories cannot be added: the bookie's cookie names them; start another bookie",
     "bookie/entry_location_compact": "there is nothing to trigger: the index compacts itself",
@@ -38,12 +38,12 @@ ABSENT = {
 
 
 def shown(value: object, status: int = 200) -> HttpResponse:
-    """Return a response of JSON as Apache's bookies print it; without a content type of its own, as theirs."""
+    """Return a response of JSON as Apache's bookies print it, like theirs without a content type of its own."""
     return HttpResponse(status, jackson.dumps(value).encode())
 
 
 async def shown_in_pieces(groups: AsyncIterator[Members]) -> HttpResponse:
-    """Return `shown` of all groups of members together; a long one is sent while it is made."""
+    """Return `shown` of all groups of members together. A long response is sent while it is made."""
     pieces, body = jackson.stream(groups), b""
     async for piece in pieces:
         body += piece
@@ -53,7 +53,7 @@ async def shown_in_pieces(groups: AsyncIterator[Members]) -> HttpResponse:
 
 
 def body_of(request: HttpRequest, status: int = HTTPStatus.BAD_REQUEST) -> Mapping[str, Any]:
-    """Return the JSON object in a request's body. Raises HttpError with `status` if there is none."""
+    """Return the JSON object in a request's body. Raises HttpError with `status` if there is no such object."""
     try:
         found = request.json()
     except ValueError as error:
@@ -64,7 +64,7 @@ def body_of(request: HttpRequest, status: int = HTTPStatus.BAD_REQUEST) -> Mappi
 
 
 def flag(value: object) -> bool:
-    """Return a flag of a body: true, or a text of it."""
+    """Return a flag of a body: true, or a text that means true."""
     return value is True or (isinstance(value, str) and value.lower() == "true")
 
 
@@ -74,7 +74,7 @@ class BookieApi:
     def __init__(self, operator: BookieOperator) -> None:
         self._operator = operator
         self._passes: set[asyncio.Task[None]] = set()
-        """Collections that were requested and are not done."""
+        """Requested collections that are not done."""
 
     def add_to(self, routes: Routes) -> None:
         """Add all paths."""
@@ -240,7 +240,7 @@ def _absent(why: str) -> Call:
 
 
 def contained(call: Call) -> Call:
-    """Answer refusals and errors of a call with the status that Apache's bookies have for them."""
+    """Answer refusals and errors of a call with the statuses that Apache's bookies have for them."""
 
     async def answer(request: HttpRequest) -> HttpResponse:
         try:

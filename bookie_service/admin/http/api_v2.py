@@ -1,8 +1,8 @@
-"""`/api/v2`: JSON throughout, pages, ids of long work, and an OpenAPI document at `/api/v2/openapi.json`.
+"""`/api/v2`: JSON throughout, lists in pages, ids for long work, and an OpenAPI document at `/api/v2/openapi.json`.
 
-Every answer is JSON; an error is `{"error": {"status", "message"}}`. Lists come in pages: `after` is the last id of the
-page before, `next` the id to ask after, or null. Ids of ledgers are 64-bit numbers. Work that takes long answers 202
-with an operation, whose state is at `/api/v2/operations/{operation_id}`.
+Every response is JSON; an error is `{"error": {"status", "message"}}`. Lists come in pages: `after` is the last id of
+the previous page; `next` is the id to pass as `after` for the next page, or null. Ledger ids are 64-bit numbers. Long
+work is answered 202 with an operation, whose state is at `/api/v2/operations/{operation_id}`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 PREFIX = "/api/v2"
 PAGE_MAX = 1000
 PAGE_BYTES_MAX = 16 * 1024 * 1024
-"""Bytes of the entries of one page, but for its last entry. A page that is cut by it has a next one."""
+"""At most this many bytes of entries are in one page, without its last entry. A page that is cut has a next one."""
 _DELAY_S_MAX = 10**9 - 1
 _RATE_MAX = 10**15 - 1
 
@@ -112,12 +112,12 @@ class ApiV2:
     def __init__(
         self, cluster: ClusterCommands, operations: LongOperations, operator: BookieOperator | None = None
     ) -> None:
-        """`operator`: of the bookie in this process, if there is one."""
+        """`operator`: that of the bookie in this process; None: there is no bookie."""
         self._cluster = cluster
         self._operations = operations
         self._operator = operator
         self.endpoints: list[Endpoint] = []
-        """What `add_to` added."""
+        """The endpoints that `add_to` has added."""
 
     def add_to(self, routes: Routes) -> None:
         """Add all paths."""
@@ -481,13 +481,13 @@ def _shown(operation: LongOperation) -> dict[str, object]:
 
 
 def _paged(name: str, ids: Sequence[int], limit: int) -> dict[str, object]:
-    """Return a page of ids, of which one more than the page has are given if there are more."""
+    """Return a page of ids. If there are more, one id more than the page has must be given."""
     page = list(ids[:limit])
     return {name: page, "next": page[-1] if len(ids) > limit else None}
 
 
 def _page(request: HttpRequest) -> tuple[int, int]:
-    """Return (the id before the page, how many at most); `_check` looked at them."""
+    """Return (the id before the page, the size of the page). `_check` has checked them."""
     defaults = {name: schema["default"] for name, schema in _PAGE.items()}
     after, limit = (int(request.query.get(name, defaults[name])) for name in ("after", "limit"))
     return after, limit
@@ -504,7 +504,7 @@ def _ledger_id(request: HttpRequest) -> int:
 def _check(endpoint: Endpoint, request: HttpRequest) -> None:
     """Raise HttpError if a parameter or the body is not as the endpoint describes it."""
     if request.method == "POST" and (request.content_type or request.body) and request.content_type != JSON:
-        # A form of another site can send only this one of the methods here, and not this type.
+        # A form of another site can send only POST of the methods here, and not with this type.
         raise HttpError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the body must be sent as Content-Type: {JSON}")
     if "{bookie_id}" in endpoint.path:
         usable_bookie(request.query["bookie_id"])

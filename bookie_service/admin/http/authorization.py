@@ -1,7 +1,7 @@
-"""Authorization of HTTP requests: reading one ledger needs read on it; everything else needs admin.
+"""Authorization of HTTP requests: reading one ledger needs the right read on it; everything else needs admin.
 
-Probes (`/heartbeat`, readiness and state) and `/metrics` need no right of a rule. The roles of `httpServerAccessFile`
-are checked before, for every request.
+Probes (`/heartbeat`, readiness and state) and `/metrics` need no right. The roles of `httpServerAccessFile` are checked
+before this, for every request.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _LEDGER_READS = frozenset(
         "/api/v2/ledgers/{ledger_id}/entries",
     }
 )
-"""Routes that show one ledger, whose id is their parameter `ledger_id`.
+"""Routes that show one ledger, whose id is the parameter `ledger_id`.
 
-A text that is not an id needs read on all ledgers: a handler that takes it for one would pass by the rules.
+A text that is not an id needs read on all ledgers: a handler that accepts it as an id would bypass the rules.
 """
 _READING = frozenset({"GET", "HEAD"})
 
@@ -56,7 +56,7 @@ class HttpPermit:
         found = await self._found(ledger_id) if rules.ever & READ else None
         if found is Unfound.UNKNOWN:
             raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, Unfound.UNKNOWN.value)
-        # Again, as the rules may have changed meanwhile.
+        # Checked again, because the rules may have changed meanwhile.
         rules = self._authorization.rules.of(request.principal)
         if not isinstance(found, LedgerFacts) or not rules.rights(found) & READ:
             self._refuse(request, READ, ledger_id, found.value if isinstance(found, Unfound) else NO_RULE)

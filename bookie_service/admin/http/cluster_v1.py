@@ -1,4 +1,4 @@
-"""The paths of `/api/v1` about the cluster: bookies, ledgers, autorecovery; forms and odd texts as Apache's."""
+"""The paths of `/api/v1` about the cluster: bookies, ledgers, autorecovery. Forms and odd texts are Apache's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PAGE_LEDGERS = 100
 PAGE_ENTRIES = 1000
 DELAY_S_MAX = 10**9 - 1
 _ROLES = {"bookie/sanity": Role.OPERATE, "ledger/delete": Role.DESTROY}
-"""The sanity check writes a ledger, though it is a GET."""
+"""Roles of paths that change something. The sanity check writes a ledger, although it is a GET."""
 
 
 class ClusterApi:
@@ -40,7 +40,7 @@ class ClusterApi:
     def __init__(
         self, cluster: ClusterCommands, operations: LongOperations, operator: BookieOperator | None = None
     ) -> None:
-        """`operator`: of the bookie in this process, if there is one."""
+        """`operator`: that of the bookie in this process; None: there is no bookie."""
         self._cluster = cluster
         self._operations = operations
         self._operator = operator
@@ -132,7 +132,7 @@ class ClusterApi:
     async def _described(
         self, first: int, end: int, describe: Callable[[int, Versioned], object]
     ) -> AsyncIterator[Mapping[int, object]]:
-        """Yield descriptions of the ledgers from one place in the list of all to another, a page at a time."""
+        """Yield descriptions of the ledgers between two places in the list of all ledgers, a page at a time."""
         seen = 0
         async for ids in self._cluster.ledger_ids():
             for begin in range(max(0, first - seen), min(len(ids), end - seen), PAGE_LEDGERS):
@@ -226,7 +226,7 @@ class ClusterApi:
             raise HttpError(HTTPStatus.NOT_FOUND, "Autorecovery is disabled")
         delay_s = await self._cluster.recovery_delay_s()
         if delay_s is None or await self._cluster.auditor() is None:
-            # To write a delay where there is none would take the place of the one that auditors are configured with.
+            # Writing a delay where there is none would override the delay that auditors are configured with.
             raise HttpError(HTTPStatus.NOT_FOUND, "No auditor elected")
         await self._cluster.set_recovery_delay_s(delay_s)
         audit(request.who, "trigger an audit")
@@ -250,7 +250,7 @@ class ClusterApi:
 def begin_moving(
     operations: LongOperations, cluster: ClusterCommands, kind: str, bookie: str, who: str, *, forgets: bool
 ) -> LongOperation:
-    """Begin to move all away from a stopped bookie. Raises TooManyRequests."""
+    """Begin to move everything away from a stopped bookie. Raises TooManyRequests."""
 
     async def move(operation: LongOperation) -> dict[str, object]:
         return {"ledgers": await cluster.move_away(bookie, operation.progress.append, forgets=forgets)}
@@ -261,7 +261,7 @@ def begin_moving(
 
 
 def usable_bookie(bookie: str, status: int = HTTPStatus.BAD_REQUEST) -> str:
-    """Return the id of a bookie in a request. Raises HttpError with `status`: no bookie can have it."""
+    """Return the id of a bookie in a request. Raises HttpError with `status` if it cannot be one."""
     try:
         return check_bookie_id(bookie)
     except ValueError as error:
@@ -269,9 +269,9 @@ def usable_bookie(bookie: str, status: int = HTTPStatus.BAD_REQUEST) -> str:
 
 
 def metadata_bean(ledger_id: int, stored: Versioned) -> dict[str, Any]:
-    """Return metadata by the names of Apache's bean, in its order; the password is left empty.
+    """Return metadata with the names and the order of Apache's bean; the password is left empty.
 
-    A ledger without a creation time has that of its node, as with Apache's bookies.
+    A ledger without a creation time gets that of its node, as with Apache's bookies.
     """
     metadata, ctime_ms = stored.metadata, stored.ctime_ms
     return {
@@ -296,7 +296,7 @@ def metadata_bean(ledger_id: int, stored: Versioned) -> dict[str, Any]:
 
 
 def _metadata_text(ledger_id: int, stored: Versioned) -> str:
-    """Return metadata as text in Apache's way of printing them; the password is left out."""
+    """Return metadata as text in the form of Apache's, without the password."""
     metadata, bean = stored.metadata, metadata_bean(ledger_id, stored)
     ensembles = ", ".join(f"{f.first_entry}=[{', '.join(f.bookies)}]" for f in metadata.fragments)
     return (
@@ -322,7 +322,7 @@ def _ledger_id(request: HttpRequest) -> int:
 
 
 def _number(request: HttpRequest, name: str, default: int, *, least: int) -> int:
-    """Return a number of the query. Raises HttpError for one that is not usable."""
+    """Return a number of the query. Raises HttpError if it is not usable."""
     text = request.query.get(name, str(default))
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 19 and least <= int(text) <= LEDGER_ID_MAX):
@@ -347,7 +347,7 @@ def _space(free: int, total: int) -> str:
 
 
 def _bytes(count: int) -> str:
-    """Return bytes as Apache's shell prints them, with a decimal unit: tools take these texts apart."""
+    """Return bytes as Apache's shell prints them, with a decimal unit, because tools parse these texts."""
     amount, unit = float(count), ""
     for larger in ("KB", "MB", "GB", "TB", "PB"):
         if amount < 1000:

@@ -1,4 +1,4 @@
-"""Starts the HTTP servers that the configuration asks for: the API, and the metrics at a port of their own."""
+"""Starts the HTTP servers that are configured: the API, and the metrics at a port of their own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where the servers listen; None: not at all."""
+    """Where the servers listen; None: this server does not run."""
 
     api: tuple[str, int] | None = None
     metrics: tuple[str, int] | None = None
@@ -52,12 +52,12 @@ async def http_serving(
     own_names: Sequence[str],
     permit: Permit | None = None,
 ) -> AsyncIterator[Ports]:
-    """Serve what the options ask for while inside.
+    """Serve what the options say inside the context.
 
     Args:
-        prepare: is awaited before each scrape.
-        own_names: host names by which this process may be asked.
-        permit: see `Routes`; it does not count at the port of the metrics alone.
+        prepare: awaited before each scrape.
+        own_names: names of this host that requests may use.
+        permit: see `Routes`. It does not apply at a port of the metrics alone.
 
     Raises:
         ConfigurationError: an address, a certificate or the access file cannot be used.
@@ -65,7 +65,7 @@ async def http_serving(
     if not options.serves_api and not options.has_metrics_port:
         yield Ports()
         return
-    # Imported here: a bookie without it needs neither the server nor h11.
+    # Imported here, because a bookie without HTTP needs neither the server nor h11.
     from bookie_service.admin.http.access import HttpAccess
     from bookie_service.admin.http.server import serving
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 
 def dumps(value: object, indent: str = "") -> str:
-    """Return a value as JSON in that form."""
+    """Return a value as JSON in this form."""
     if isinstance(value, Mapping):
         if not value:
             return "{ }"
@@ -22,7 +22,7 @@ def dumps(value: object, indent: str = "") -> str:
 
 
 async def stream(groups: AsyncIterator[Mapping[int, object] | Mapping[str, object]]) -> AsyncIterator[bytes]:
-    """Yield the text of one object whose members come in groups: what `dumps` returns for all of them together."""
+    """Yield the text of one object whose members come in groups: what `dumps` would return for all members."""
     before = "{\n"
     async for group in groups:
         if group:

@@ -1,4 +1,4 @@
-"""Requests and responses of the HTTP server, and errors that are answered with a status."""
+"""Requests and responses of the HTTP server, and errors that become responses with a status."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class HttpError(Exception):
 class HttpRequest:
     """One request, and what is known of its sender.
 
-    who: names the sender in the audit log. principal, role: who it is, and what it may do. is_foreign: it may come from
-        a page of another site. content_type: of the body, without parameters, in lower case.
+    who: the sender's name in the audit log. principal, role: the sender's identity and role. is_foreign: the request
+        may come from a page of another site. content_type: of the body, without parameters, in lower case.
     """
 
     method: str
@@ -49,7 +49,7 @@ class HttpRequest:
     content_type: str = ""
 
     def need(self, role: Role) -> None:
-        """Raise HttpError unless the sender has a role. What needs more than `Role.READ` changes something."""
+        """Raise HttpError unless the sender has a role. A request that needs more than `Role.READ` is a change."""
         if self.role < role:
             if self.principal.kind == "anonymous":
                 raise HttpError(
@@ -64,21 +64,21 @@ class HttpRequest:
             )
 
     def json(self) -> Any:
-        """Return the body as JSON, None for an empty one. Raises ValueError."""
+        """Return the body as JSON; None: it is empty. Raises ValueError."""
         try:
             return json.loads(self.body) if self.body.strip() else None
         except RecursionError:
             raise ValueError("it is nested too deeply") from None
 
     def members(self) -> Mapping[str, Any]:
-        """Return the body as a JSON object that was checked before, empty for no body."""
+        """Return the body, which was checked before, as a JSON object; an empty one if there is no body."""
         found = self.json()
         return found if isinstance(found, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """One response. `pieces` yields more of the body after `body`, a little at a time."""
+    """One response. `pieces` yields the rest of the body after `body`, a little at a time."""
 
     status: int = 200
     body: bytes = b""
@@ -88,7 +88,7 @@ class HttpResponse:
 
 
 def target_of(target: str) -> tuple[str, dict[str, str]]:
-    """Return (path, query parameters) of a request target; of a repeated parameter the first value counts.
+    """Return (path, query parameters) of a request target. The first value of a repeated parameter counts.
 
     Raises:
         ValueError: it is not such a target.
@@ -102,7 +102,7 @@ def target_of(target: str) -> tuple[str, dict[str, str]]:
 
 
 def ledger_id_of(text: str) -> int | None:
-    """Return the id of a ledger that a text is, digits alone; None: it is not one."""
+    """Return the ledger id that a text of digits alone is; None: it is not a ledger id."""
     if not (text.isascii() and text.isdigit() and len(text) <= _ID_DIGITS_MAX):
         return None
     ledger_id = int(text)
@@ -115,7 +115,7 @@ def plain(text: str, status: int = 200) -> HttpResponse:
 
 
 def failed(path: str, error: HttpError) -> HttpResponse:
-    """Return the response to a request that an error ended: JSON at `JSON_ERRORS` and below, else a line of text."""
+    """Return the response for an error: JSON at `JSON_ERRORS` and below, otherwise a line of text."""
     if path != JSON_ERRORS and not path.startswith(f"{JSON_ERRORS}/"):
         return HttpResponse(error.status, f"{error.text}\n".encode(errors="backslashreplace"), headers=error.headers)
     body = json.dumps({"error": {"status": int(error.status), "message": error.text}}).encode()
@@ -123,4 +123,4 @@ def failed(path: str, error: HttpError) -> HttpResponse:
 
 
 Call = Callable[[HttpRequest], Awaitable[object]]
-"""Carries out a request of `/api/v2`, and returns what becomes JSON."""
+"""Carries out a request of `/api/v2`, and returns a value for JSON."""

@@ -1,4 +1,4 @@
-"""The OpenAPI document of `/api/v2`, made from the same table that serves it, and the check of bodies against it. Pure.
+"""The OpenAPI document of `/api/v2`, from the table that also serves it, and the check of bodies against it. Pure.
 
 A `Schema` is the part of JSON Schema that is used here: objects with named members, arrays, and plain values.
 """
@@ -17,7 +17,7 @@ Schema = dict[str, Any]
 TEXT: Schema = {"type": "string"}
 WHOLE: Schema = {"type": "integer", "format": "int64"}
 REASON: Schema = {**TEXT, "maxLength": 200}
-"""Why an operator does something; as long as the bookie shows it."""
+"""Why an operator does something. The bookie shows no more of it."""
 NUMBER: Schema = {"type": "number"}
 FLAG: Schema = {"type": "boolean"}
 TEXTS: Schema = {"type": "object", "additionalProperties": TEXT}
@@ -28,7 +28,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "boolean": (bool,),
 }
 ROLE = "x-role"
-"""Where an operation of the document has the role that it needs."""
+"""The name in the document under which an operation has the role that it needs."""
 _PARAMETER = re.compile(r"\{([a-z_]+)\}")
 
 
@@ -50,8 +50,8 @@ def or_null(schema: Schema) -> Schema:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A method of a path. `role`: what a caller needs, above `Role.READ` to change something; `status`: of a good
-    answer."""
+    """A method of a path. `role`: what a caller needs; a role above `Role.READ` means that something changes. `status`:
+    of a successful response."""
 
     method: str
     path: str
@@ -64,7 +64,7 @@ class Endpoint:
 
 
 def problem(schema: Schema, value: object, name: str = "the body") -> str:
-    """Return what is wrong with a value by a schema, "" if nothing is."""
+    """Return what is wrong with a value according to a schema; "": nothing."""
     kind = schema["type"]
     if isinstance(kind, list):
         kind, null = kind
@@ -121,7 +121,7 @@ def document(endpoints: Iterable[Endpoint], version: str) -> dict[str, Any]:
                 "certificate": {"type": "mutualTLS"},
             },
         },
-        # Either of them, or neither where the server listens at loopback alone.
+        # One of the two, or none if the server listens only at loopback.
         "security": [{"token": []}, {"certificate": []}, {}],
     }
 

@@ -1,4 +1,4 @@
-"""Routes of the HTTP server: a path has a handler for each method; parts of a path in braces are parameters."""
+"""Routes of the HTTP server: a path has a handler for each method. Parts of a path in braces are parameters."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class Routes:
     """Finds the handler of a request by path and method."""
 
     def __init__(self, permit: Permit | None = None) -> None:
-        """`permit(route, request)` raises HttpError for a request that is not allowed; None: all are."""
+        """`permit(route, request)` raises HttpError if a request is not allowed; None: all are allowed."""
         self._permit = permit
         self._calls: dict[str, dict[str, Call]] = {}
         """Handlers by path and method."""
         self._roles: dict[str, dict[str, Role]] = {}
-        """The role that each needs."""
+        """The role that each handler needs, by path and method."""
         self._patterns: list[tuple[re.Pattern[str], str]] = []
-        """Paths with parts that vary."""
+        """Paths with parameters: their patterns, and the paths."""
         self._errors: dict[str, int] = {}
-        """The status for a wrong method, by path."""
+        """The status of the response to a wrong method, by path."""
 
     def add(
         self,
@@ -44,9 +44,9 @@ class Routes:
         wrong_method: int = HTTPStatus.METHOD_NOT_ALLOWED,
         role: Role = Role.READ,
     ) -> None:
-        """Let `call` answer these methods, spaces between them, at a path, for callers of a role.
+        """Let `call` answer these methods, separated by spaces, at a path, for callers with a role.
 
-        Other methods get `wrong_method`.
+        Other methods are answered with the status `wrong_method`.
         """
         calls, roles = self._calls.setdefault(path, {}), self._roles.setdefault(path, {})
         for method in methods.split():
@@ -67,7 +67,7 @@ class Routes:
         """Answer a request. Raises HttpError."""
         path, parameters = request.path.rstrip("/") or "/", {}
         if path not in self._calls:
-            # A caller without a role does not learn which paths there are.
+            # A caller without a role must not learn which paths exist.
             request.need(Role.METRICS)
             found = ((pattern.fullmatch(path), route) for pattern, route in self._patterns)
             match, path = next(((match, route) for match, route in found if match is not None), (None, ""))
@@ -91,7 +91,7 @@ class Routes:
 
 
 def add_metrics(routes: Routes, registry: Registry, prepare: Callable[[], Awaitable[None]]) -> None:
-    """Serve the metrics at /metrics; `prepare()` is awaited before."""
+    """Serve the metrics at /metrics. `prepare()` is awaited before."""
 
     async def metrics(request: HttpRequest) -> HttpResponse:
         await prepare()
@@ -101,7 +101,7 @@ def add_metrics(routes: Routes, registry: Registry, prepare: Callable[[], Awaita
 
 
 async def _in_turns(registry: Registry) -> AsyncIterator[bytes]:
-    """Yield the metrics as text; requests of clients are served in between."""
+    """Yield the metrics as text. Requests of clients are served in between."""
     texts: list[str] = []
     began = time.monotonic()
     for text in exposition(registry.families()):

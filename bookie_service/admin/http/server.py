@@ -1,14 +1,14 @@
 """The HTTP server of a bookie or of autorecovery: HTTP/1.1 on the process's own event loop, with h11 as its parser.
 
-Everything that a peer may use up has a limit (`HttpLimits`): connections, bytes of a request's head and body, time for
-a request to come, for a response to be taken, and between requests. What exceeds a limit, or is not HTTP, is answered
-with a status where that is possible, and the connection is closed. Beyond the number of connections one is closed whose
-peer is waited for, so that silent peers cannot block others. One request of a connection is served at a time; the
-next is not read before it is answered. A handler that fails unexpectedly is answered 500 and logged; it never ends the
+Everything that a peer may use up has a limit (`HttpLimits`): connections, bytes of a request's head and body, and time
+for a request to come, for a response to be taken, and between requests. A request that exceeds a limit, or is not HTTP,
+is answered with a status if possible, and the connection is closed. If there are too many connections, one that waits
+for its peer is closed, so silent peers cannot block others. A connection serves one request at a time, and reads the
+next one only after the response. A handler that fails unexpectedly is answered 500 and logged; it never ends the
 process.
 
-`HttpAccess` says which caller sends a request, and what it may do. With TLS a connection is served once its handshake
-is complete (`bkspark.tls.gate`).
+`HttpAccess` determines which caller sends a request, and what it may do. With TLS a connection is served after its
+handshake (`bkspark.tls.gate`).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from bookie_service.settings.http_options import HttpLimits
 logger = logging.getLogger(__name__)
 
 PATH_MAX = 200
-"""Characters of a request's path in a line of the log."""
+"""At most this many characters of a request's path are logged."""
 _QUOTED = re.compile(r""":? (?:b['"]|bytearray\().*""", re.DOTALL)
-"""The end of a parser's message that quotes what the peer sent: it may hold a token."""
+"""The end of a parser's message that quotes what the peer sent, which may contain a token."""
 Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 _REFUSALS = (
@@ -59,14 +59,14 @@ async def serving(
     access: HttpAccess,
     gate: TlsGate | None = None,
 ) -> AsyncIterator[int]:
-    """Serve while inside; give the port.
+    """Serve inside the context, which yields the port.
 
     Args:
-        keys: names the configuration keys of host and port.
-        gate: completes the handshakes of connections; None: the server has no TLS.
+        keys: the names of the configuration keys of host and port, for messages.
+        gate: completes the handshakes of connections; None: there is no TLS.
 
     Raises:
-        ConfigurationError: the address cannot be used; says what to change.
+        ConfigurationError: the address cannot be used. The message says what to change.
     """
     loop = asyncio.get_running_loop()
     connections: set[_Connection] = set()
@@ -93,7 +93,7 @@ async def serving(
 
 
 class _Connection(asyncio.Protocol):
-    """One connection; `connections` has all of them."""
+    """One connection. It adds itself to `connections`."""
 
     def __init__(self, handler: Handler, limits: HttpLimits, connections: set[_Connection], access: HttpAccess) -> None:
         self._handler = handler
@@ -103,23 +103,23 @@ class _Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
         self._request: h11.Request | None = None
-        """The request in progress; None between requests."""
+        """The request in progress; None: there is none."""
         self._body = bytearray()
-        """Its body, as far as it has come."""
+        """The part of its body that has come."""
         self._tasks: set[asyncio.Task[None]] = set()
-        """The one task that answers it, or nothing."""
+        """The task that answers the request; empty: none does."""
         self._timer: asyncio.TimerHandle | None = None
-        """Closes the connection when nothing happens; None while a request is answered."""
+        """Closes the connection if nothing happens; None while a request is answered."""
         self._may_write = asyncio.Event()
         self._may_write.set()
         self._transport: asyncio.Transport
         """Set when the connection is made."""
         self._peer = ""
-        """The peer's address; set when the connection is made."""
+        """The peer's address. Set when the connection is made."""
         self._is_tls = False
-        """Whether the connection is in TLS; set when it is made."""
+        """Whether the connection uses TLS. Set when it is made."""
         self._certificate: Mapping[str, Any] | None = None
-        """The peer's certificate; None: it came without one."""
+        """The peer's certificate; None: it presented none."""
 
     # ---- called by the event loop ----
 
@@ -151,7 +151,7 @@ class _Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         self._http.receive_data(b"")
         self._read_on()
-        # Answer what was asked first; `_read_on` or the end of the response closes the connection.
+        # The current request is answered first. Then `_read_on`, or the end of the response, closes the connection.
         # TLS has no half-closed connections.
         return not self._is_tls and self._http.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY)
 
@@ -211,7 +211,7 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
             return
         except Exception as error:
-            # A part of the response was sent: the peer sees by the end of the connection that the rest is missing.
+            # A part of the response was sent. The end of the connection shows the peer that the rest is missing.
             path = given.target.decode("ascii").partition("?")[0][:PATH_MAX]
             kind = {"kind": place_of(error)}
             if isinstance(error, BookKeeperError):
@@ -262,7 +262,7 @@ class _Connection(asyncio.Protocol):
 
     def _log_refusal(self, status: int, who: str, method: str, path: str, why: str) -> None:
         if status in _REFUSALS:
-            # Counted together beyond a few lines a second: a peer may send very many.
+            # Beyond a few lines a second they are counted together, because a peer may send very many.
             logger.warning("refused %s %s to %s: %s", method, path, who, why, extra={"kind": f"refused {status}"})
 
     async def _send(self, response: HttpResponse, *, has_body: bool) -> None:
@@ -287,7 +287,7 @@ class _Connection(asyncio.Protocol):
     # ---- limits ----
 
     def _make_room(self) -> bool:
-        """Close the connection whose peer is waited for longest, of the address with most of them.
+        """Close the connection that has waited for its peer for longest, of the address with most such connections.
 
         Returns:
             False: every connection has a request that is being served.
@@ -320,7 +320,7 @@ class _Connection(asyncio.Protocol):
         self.abort()
 
     def _end_with(self, status: int, text: str) -> None:
-        """Answer and close. `text` has nothing that the peer chose but numbers."""
+        """Answer and close. `text` contains nothing that the peer chose, except numbers."""
         logger.info("HTTP %d to %s: %s", status, self._peer, text, extra={"kind": no_digits(text)})
         self._stop_waiting()
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
@@ -334,28 +334,28 @@ class _Connection(asyncio.Protocol):
         self._close()
 
     def _close(self) -> None:
-        """Close the connection when the peer has taken what is unsent, or at the latest after `idle_s`."""
+        """Close the connection when the peer has taken what is unsent, but at the latest after `idle_s`."""
         self._transport.close()
         self._begin_waiting()
 
     def abort(self) -> None:
-        """Close the connection without sending what is unsent."""
+        """Close the connection at once, without sending what is unsent."""
         self._transport.abort()
 
 
 def _content_type(headers: Sequence[tuple[bytes, bytes]]) -> str:
-    """Return the type of the body, without parameters, "" if none is given."""
+    """Return the type of the body without parameters; "": none is given."""
     found = next((value for name, value in headers if name == b"content-type"), b"")
     return found.decode("latin-1").partition(";")[0].strip().lower()
 
 
 def _head_bytes(request: h11.Request) -> int:
-    """Return about how many bytes a request's head has; h11 limits only heads that come in several pieces."""
+    """Return about how many bytes a request's head has. h11 limits only heads that come in several pieces."""
     return len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers)
 
 
 def _has_two_framings(request: h11.Request) -> bool:
-    """Return whether a proxy may see another end of a request than h11 does, and then another request after it."""
+    """Return whether a proxy may see the request end elsewhere than h11 does, and then see another request."""
     return {b"content-length", b"transfer-encoding"} <= {name for name, _ in request.headers}
 
 

@@ -1,9 +1,9 @@
-"""Determines which digest type a ledger's entries carry, from the entries themselves, and whether they match it.
+"""Determines the digest type of a ledger's entries from the entries themselves, and whether entries match it.
 
 Entry logs have no checksum per record: the digest that the writer sealed an entry with is its checksum. The digest type
-is in the ledger's metadata, which are not on the disk. But all entries of a ledger carry the same type, and an entry
-does not match a digest by chance. So the first match determines the type, and from then on an entry that does not match
-is damaged. If no entry of a ledger matched (no digest at all, or a MAC with another password), its entries cannot be
+is in the ledger's metadata, which are not on disk. But all entries of a ledger have the same type, and an entry does
+not match a digest by chance. So the first match determines the type, and from then on an entry that does not match is
+damaged. If no entry of a ledger matched (it has no digest, or a MAC with another password), its entries cannot be
 verified.
 """
 
@@ -19,33 +19,33 @@ from bookie_service.storage.io.framed_entries import rows_by_ledger
 
 _TYPES = (DigestType.CRC32C, DigestType.CRC32, DigestType.MAC)
 _PROBES_MAX = 8
-"""Entries of a ledger that are tried with every type each time the ledger occurs; some of them may be damaged."""
+"""How many entries of a ledger are tried with every type each time the ledger occurs, because some may be damaged."""
 _LEDGERS_MAX = 1_000_000
-"""Ledgers whose type is remembered; the type of others is determined again."""
+"""How many ledgers' types are remembered. The types of other ledgers are determined again."""
 
 
 class DigestVerifier:
     """Verifies entries of many ledgers and remembers their digest types."""
 
     def __init__(self, password: bytes) -> None:
-        """`password`: the password of ledgers with a MAC."""
+        """`password`: that of ledgers with a MAC."""
         self._digests = [EntryDigest(digest_type, password, ANY_COPY) for digest_type in _TYPES]
-        """One for each type. Constant."""
+        """A digest for each type. Constant."""
         self._known: dict[int, EntryDigest] = {}
-        """The digest of each ledger that was found out; emptied at _LEDGERS_MAX."""
+        """The digest of each ledger whose type is known. Emptied when it has _LEDGERS_MAX ledgers."""
 
     def knows(self, ledger_id: int) -> bool:
         """Return whether an entry of this ledger was verified."""
         return ledger_id in self._known
 
     def verifies(self, entry: bytes | memoryview) -> bool:
-        """Return whether these bytes are certainly an entry, of any ledger."""
+        """Return whether these bytes are certainly an entry of some ledger."""
         ledger_id, entry_id = (int.from_bytes(entry[at : at + 8], "big", signed=True) for at in (0, ENTRY_ID_AT))
         bounds = np.zeros(1, np.int64), np.array([len(entry)])
         return any(_matches(each, entry, *bounds, ledger_id, np.array([entry_id])) for each in self._digests)
 
     def belongs_to(self, ledger_id: int, entry: bytes | memoryview) -> bool:
-        """Return whether these bytes are certainly an entry of that ledger, apart from the ledger id in them."""
+        """Return whether these bytes, apart from the ledger id in them, are certainly an entry of this ledger."""
         digest = self._known.get(ledger_id)
         if digest is None:
             return False
@@ -61,7 +61,7 @@ class DigestVerifier:
         ledger_ids: np.ndarray,
         entry_ids: np.ndarray,
     ) -> np.ndarray:
-        """Return the state of each entry buffer[starts[i]:ends[i]], int8; the ids are those that it carries."""
+        """Return the state of each entry buffer[starts[i]:ends[i]], int8. The ids are those that the entries carry."""
         states = np.full(len(starts), UNVERIFIED, np.int8)
         for ledger_id, rows in rows_by_ledger(ledger_ids) if len(starts) else ():
             digest = self._known.get(ledger_id) or self._find_out(

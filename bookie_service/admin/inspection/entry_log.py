@@ -1,8 +1,8 @@
-"""Reads an entry log as it is on the disk, including damage; format in `formats.entry_log`.
+"""Reads an entry log as it is on disk, including damage. The format is in `formats.entry_log`.
 
-Records have no checksum of their own, only a length word, and their entries' digests (see `digests`). Where the chain
-of length words breaks, reading continues at the next offset that is certainly a record. Bytes at the end of a log that
-are not a whole record come from an append that is under way or was interrupted: no index points there.
+Records have no checksum of their own, only a length word and the digests of their entries (see `digests`). Where the
+chain of length words breaks, reading continues at the next offset that is certainly a record. Bytes at the end of a log
+that are not a whole record come from an append that is running or was interrupted; no index points there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def read_entry_log(files: ReadOnlyFiles, path: str, verifier: DigestVerifier) ->
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """Items of a window that follow each other without a gap; `end` is where the next one would begin."""
+    """Adjacent items of a window. `end`: where the next item would begin."""
 
     starts: np.ndarray
     ends: np.ndarray
@@ -60,7 +60,7 @@ class _EntryLog:
         self._verifier = verifier
         self._size = file.size()
         self._file_header: log_format.LogHeader | None = None
-        """None until it was read, or when it is damaged."""
+        """The header; None: it was not read yet, or is damaged."""
 
     def read(self) -> Iterator[Finding]:
         yield from self._header()
@@ -77,7 +77,7 @@ class _EntryLog:
             yield from self._mismatches(run, np.flatnonzero(wrong))
             end = offset + chain.end
             if end < self._size and wrong[-1] and not self._is_item(end):
-                # The length word of the last one may itself be damaged: it must not swallow the items after it.
+                # The length word of the last item may itself be damaged; it must not hide the items after it.
                 following = self._next_item(int(run.offsets[-1]) + 1)
                 offset = self._size if following is None else following
             elif end < self._size and not self._is_item(end):
@@ -120,7 +120,7 @@ class _EntryLog:
                 yield Damage(self._path, header.map_offset, length, reason)
 
     def _window(self, offset: int) -> bytes:
-        """Return bytes from `offset` on, at least one whole item if one begins there."""
+        """Return bytes from `offset` on, at least one whole item if an item begins there."""
         data = self._file.read(min(_WINDOW_BYTES, self._size - offset), offset)
         needed = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "big", signed=True)
         if len(data) < needed <= min(_ITEM_BYTES_MAX, self._size - offset):
@@ -132,7 +132,7 @@ class _EntryLog:
         ledger_ids, entry_ids = (gather_i64(octets, chain.starts + at) for at in (0, 8))
         states = self._verifier.check(data, chain.starts, chain.ends, ledger_ids, entry_ids)
         for row in np.flatnonzero(states == UNVERIFIED).tolist():
-            # An entry of no known ledger may be one of its neighbour's, with damage in the id itself.
+            # An entry of no known ledger may belong to its neighbour's ledger, with damage in the id itself.
             entry = memoryview(data)[int(chain.starts[row]) : int(chain.ends[row])]
             neighbours = {*ledger_ids[max(0, row - 1) : row + 2].tolist()} - {int(ledger_ids[row])}
             if any(self._verifier.belongs_to(ledger_id, entry) for ledger_id in neighbours):
@@ -149,7 +149,7 @@ class _EntryLog:
             yield Damage(self._path, int(run.offsets[row]), int(run.sizes[row]), reason, ledger_id, entry_id)
 
     def _unreadable(self, offset: int, search_from: int) -> Generator[Finding, None, int]:
-        """Report bytes at `offset` that are not an item; return where the next item begins, or the file's end."""
+        """Report bytes at `offset` that are not an item; return where the next item begins, or the end of the file."""
         if (length := self._map_record(offset)) is not None:
             yield Fact("ledgers-map", self._path, offset, length, None, {"log": self._log_id})
             return offset + length
@@ -165,7 +165,7 @@ class _EntryLog:
         return end
 
     def _map_record(self, offset: int) -> int | None:
-        """Return the bytes of the ledgers map's record at `offset`, None when there is none."""
+        """Return how many bytes the ledgers map's record at `offset` has; None: there is no such record."""
         front = self._file.read(_FRONT.size, offset)
         if len(front) < _FRONT.size:
             return None
@@ -178,7 +178,7 @@ class _EntryLog:
         return not any(np.frombuffer(piece, np.uint8).any() for piece in pieces)
 
     def _is_item(self, offset: int) -> bool:
-        """Return whether the bytes at `offset` look like an item that is whole, or like the ledgers map."""
+        """Return whether the bytes at `offset` look like a whole item, or like the ledgers map."""
         front = self._file.read(_FRONT.size, offset)
         if len(front) < _FRONT.size:
             return False
@@ -187,7 +187,7 @@ class _EntryLog:
         return fits and (min(ledger_id, entry_id) >= 0 or (ledger_id, entry_id) == (_MAP_LEDGER, _MAP_ENTRY))
 
     def _next_item(self, start: int) -> int | None:
-        """Return where the next certain item begins, at `start` or later."""
+        """Return where the next certain item begins, at `start` or later; None: there is none."""
         overlap = _FRONT.size - 1
         for position in range(start, self._size, _SEARCH_BYTES):
             piece = self._file.read(_SEARCH_BYTES + overlap, position)
@@ -208,7 +208,7 @@ class _EntryLog:
 
 
 def _chain(data: bytes) -> _Chain:
-    """Return the leading items of `data` that are whole and carry ids."""
+    """Return the first items of `data` that are whole and carry ids."""
     starts: list[int] = []
     lengths: list[int] = []
     position = 0
@@ -225,12 +225,12 @@ def _chain(data: bytes) -> _Chain:
 
 
 def _candidates(piece: bytes, room: int) -> list[int]:
-    """Return the places of `piece` where length word and ids could be those of an item; `room` to the file's end."""
+    """Return the places in `piece` where length word and ids may be those of an item. `room`: bytes to the end."""
     octets = np.frombuffer(piece, np.uint8)
     count = len(octets) - _FRONT.size + 1
     if count <= 0:
         return []
-    # Ids are below 2^56 in practice, and the map's begin with eight bytes of ones.
+    # In practice ids are below 2^56, and those of the ledgers map begin with bytes of ones.
     top = octets[4 : 4 + count]
     likely = np.flatnonzero(((top == 0) & (octets[12 : 12 + count] == 0)) | (top == 0xFF))
     lengths = gather_i32(octets, likely).astype(np.int64)

@@ -1,7 +1,7 @@
-"""What the readers of a bookie's files report: facts, runs of entries or positions, damage.
+"""What the readers of a bookie's files report: facts, runs of entries or positions, and damage.
 
-A reader is a generator of findings in the order of the file. It changes nothing, needs no lock, and may read a file
-that a bookie is writing at the moment: unfinished parts are `Incomplete`, never `Damage`.
+A reader is a generator of findings in the order of the file. It changes nothing and needs no lock. It may read a file
+that a bookie is writing: unfinished parts are `Incomplete`, and never `Damage`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 UNVERIFIED, VERIFIED, WRONG = 0, 1, -1
-"""States of one entry or position: it cannot be checked here; it passed its check; it failed its check."""
+"""The state of an entry or position: it cannot be checked here; it passed its check; it failed its check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class FoundEntries:
 
 @dataclass(frozen=True, slots=True)
 class FoundPositions:
-    """Positions of entries of one ledger according to an index; no position is 0.
+    """Positions of entries of one ledger in an index. No position is 0.
 
-    offsets: where in the file the positions themselves are; None in a key-value store.
+    offsets: where the positions themselves are in the file; None in a key-value store.
     """
 
     path: str
@@ -60,8 +60,8 @@ class FoundPositions:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes that were whole once and are damaged now. `length` None: their number is unknown; `offset` None: their
-    place, too."""
+    """Bytes that were once whole and are damaged now. `length` None: their number is unknown. `offset` None: their
+    place is unknown, too."""
 
     path: str
     offset: int | None
@@ -72,13 +72,13 @@ class Damage:
 
     @property
     def place(self) -> str:
-        """The file, and the offset where there is one."""
+        """The file, with the offset if there is one."""
         return self.path if self.offset is None else f"{self.path} offset {self.offset}"
 
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """Bytes of a write that is under way or was interrupted; nothing in them was acknowledged."""
+    """Bytes of a write that is running or was interrupted. Nothing in them was acknowledged."""
 
     path: str
     offset: int

@@ -1,6 +1,6 @@
-"""Reads the index file of a ledger as it is on the disk, including damage; format in `formats.index`.
+"""Reads the index file of a ledger as it is on disk, including damage. The format is in `formats.index`.
 
-Positions have no checksum: each is followed to its entry log, and is right when the entry there has the expected ids.
+Positions have no checksum. Each is followed to its entry log, and is right if the entry there has the expected ids.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _POSITIONS_PER_READ = 8192
 _READ_BYTES = 4 * 1024 * 1024
 _LOGS_OPEN_MAX = 16
 _ATTEMPTS = 3
-"""Delay before a header is read again: one that a running bookie was just writing is whole then."""
+"""How often a header is read. One that a running bookie was writing is whole at a later attempt."""
 
 
 class LogLookup:
@@ -38,14 +38,13 @@ class LogLookup:
         self._open()
 
     def states(self, ledger_id: int, first_entry: int, positions: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:
-        """Yield (states, error) of positions of consecutive entries, in pieces; a wrong position is a piece of its
-        own."""
+        """Yield (states, error) of positions of consecutive entries in pieces; a wrong position is its own piece."""
         done = 0
         while done < len(positions):
             reason = _impossible(int(positions[done]))
             count = 0
             if not reason:
-                # Invalid positions would break the reading of those before them.
+                # Invalid positions would break the reading of the positions before them.
                 usable = positions[done:]
                 possible = (usable & OFFSET_MASK) > HEADER_BYTES
                 usable = usable if possible.all() else usable[: int(np.argmin(possible))]
@@ -78,7 +77,7 @@ def read_index(files: ReadOnlyFiles, path: str, lookup: LogLookup, entry_id: int
     """Yield the contents of an index file: its two header slots, then runs of positions.
 
     Args:
-        entry_id: only this entry's position; None: all.
+        entry_id: only the position of this entry; None: all positions.
     """
     ledger_id = index_format.parse_file_name(os.path.basename(path))
     if ledger_id is None:
@@ -114,7 +113,7 @@ def _slots(file: IndexFile, ledger_id: int) -> Iterator[Finding]:
 
 
 def header_values(header: LedgerHeader) -> dict[str, object]:
-    """Return the fields of a header that are shown; not the master key."""
+    """Return the fields of a header that are shown, without the master key."""
     values: dict[str, object] = {"ledger": header.ledger_id, "generation": header.generation, "fenced": header.fenced}
     if header.explicit_lac:
         values["explicit_lac"] = index_format.decode_lac(header.explicit_lac)[1]
@@ -141,9 +140,9 @@ def _positions(
 
 
 def _next_written(file: IndexFile, entry_id: int, end: int) -> int | None:
-    """Return the first entry id from `entry_id` on, below `end`, whose position may have been written; None: no more.
+    """Return the first entry id in [entry_id, end) whose position may have been written; None: there is none.
 
-    The index of a striped ledger, or of one with a stray high entry id, is mostly holes.
+    Most of the index is holes if the ledger is striped or has a stray high entry id.
     """
     if entry_id >= end:
         return None
@@ -156,7 +155,7 @@ class PositionSource:
     """The positions of one ledger.
 
     read: returns the positions of (first entry, how many), as they are now.
-    offset_of: returns the file offset of an entry's position, None in a store without offsets.
+    offset_of: returns the file offset of an entry's position; None in a store without offsets.
     """
 
     path: str
@@ -166,7 +165,7 @@ class PositionSource:
 
 
 def judged(source: PositionSource, first_entry: int, positions: np.ndarray, lookup: LogLookup) -> Iterator[Finding]:
-    """Yield those of consecutive entries' positions that are not 0, as runs, with the damage among them."""
+    """Yield the positions, among those of consecutive entries, that are not 0, as runs, with the damage among them."""
     held = np.flatnonzero(positions)
     if len(held):
         for run in np.split(held, np.flatnonzero(np.diff(held) > 1) + 1):
@@ -192,7 +191,7 @@ def _run(source: PositionSource, first_entry: int, positions: np.ndarray, lookup
 def _once_more(
     source: PositionSource, entry_id: int, reason: str, lookup: LogLookup
 ) -> tuple[np.ndarray, np.ndarray, str]:
-    """Check a position again: a running bookie may have made a new log, or moved the entry and deleted the old one."""
+    """Check a position again: a running bookie may have created a log, or moved the entry and deleted its old log."""
     position = source.read(entry_id, 1)
     if not len(position) or not position[0]:
         return position, np.full(len(position), VERIFIED, np.int8), ""
@@ -202,5 +201,5 @@ def _once_more(
 
 
 def position_place(position: int) -> tuple[int, int]:
-    """Return (entry log id, offset of the entry's item in it)."""
+    """Return (entry log id, offset of the entry's item in the log)."""
     return position >> OFFSET_BITS, (position & OFFSET_MASK) - 4

@@ -1,8 +1,8 @@
-"""Reads a journal file as it is on the disk, including damage; format in `formats.journal`.
+"""Reads a journal file as it is on disk, including damage. The format is in `formats.journal`.
 
-Torn and damaged are distinguished as `journal.replay` does: bytes below an offset that is known to have been synced
-were whole once. The synced offset is determined before a record is read, so a record that a running bookie is still
-writing is never taken for damage.
+Torn and damaged records are distinguished as by `journal.replay`: bytes before an offset that is known to have been
+synced were once whole. The synced offset is determined before a record is read, so a record that a running bookie is
+still writing is never mistaken for damage.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def read_journal(files: ReadOnlyFiles, path: str, mark: JournalPosition | None, 
     """Yield the contents of a journal file: its header, then each record followed by its contents.
 
     Args:
-        mark: the mark of this journal, if known; everything before it was durable once.
+        mark: the mark of this journal, if known. Everything before it was once durable.
         start: offset of the record to begin with, after the file header.
     """
     directory, name = os.path.split(path)
@@ -51,7 +51,7 @@ def read_journal(files: ReadOnlyFiles, path: str, mark: JournalPosition | None, 
     if file_id is None:
         yield Damage(path, 0, None, "the name is not that of a journal file, 16 hex digits and .txn")
         return
-    # The successor is read first: a file that has one grows no more.
+    # The successor is read first, because a file that has a successor no longer grows.
     successor = _successor(files, directory, file_id)
     file = files.open(path)
     try:
@@ -80,7 +80,7 @@ def _file_header(files: ReadOnlyFiles, path: str, file_id: int) -> FileHeader | 
 
 
 class _JournalFile:
-    """One open file, and up to where it must be whole."""
+    """One open file, and the offset up to which it must be whole."""
 
     def __init__(self, file: File, file_id: int, successor: FileHeader | None, mark: JournalPosition | None) -> None:
         self._file = file
@@ -132,7 +132,7 @@ class _JournalFile:
             yield Incomplete(self._path, 0, self._size, reason)
 
     def _record_at(self, offset: int) -> tuple[RecordHeader, bytes] | None:
-        """Return the whole record at `offset`, None when there is none."""
+        """Return the whole record at `offset`; None: there is none."""
         header = self._record_header_at(offset)
         if header is None:
             return None
@@ -141,7 +141,7 @@ class _JournalFile:
         return (header, body) if is_whole else None
 
     def _unreadable(self, offset: int) -> Generator[Finding, None, int | None]:
-        """Report bytes at `offset` that are not a record; return where reading continues, None if nowhere."""
+        """Report bytes at `offset` that are not a record; return where reading continues, or None: nowhere."""
         header = self._record_header_at(offset)
         after = offset + RECORD_HEADER_BYTES + header.body_bytes if header is not None else None
         following = after if after is not None and after <= self._size else self._next_header(offset + 1)
@@ -176,7 +176,7 @@ class _JournalFile:
         return any(self._file.read(RECORD_HEADER_BYTES, offset))
 
     def _is_stale(self, offset: int) -> bool:
-        """Return whether a whole record header of another file is here: then this file is a reused one."""
+        """Return whether a whole record header of another file is here, because this file is a reused one."""
         data = self._file.read(RECORD_HEADER_BYTES, offset)
         if len(data) < RECORD_HEADER_BYTES:
             return False
@@ -186,7 +186,7 @@ class _JournalFile:
         )
 
     def _next_header(self, start: int) -> int | None:
-        """Return where the next whole record header begins, at `start` or later."""
+        """Return where the next whole record header begins, at `start` or later; None: there is none."""
         overlap = RECORD_HEADER_BYTES - 1
         for position in range(start, self._size, _SCAN_BYTES):
             piece = self._file.read(_SCAN_BYTES + overlap, position)
@@ -199,7 +199,7 @@ class _JournalFile:
         return None
 
     def _highest_synced(self) -> int:
-        """Return up to where the file was durable, according to its own records."""
+        """Return the offset up to which the file was durable, according to its own records."""
         synced = 0
         offset: int | None = FILE_HEADER_BYTES
         while offset is not None:
@@ -213,7 +213,7 @@ class _JournalFile:
 
 
 def _things(path: str, body_at: int, header: RecordHeader, body: bytes) -> Iterator[Finding]:
-    """Yield what is in a record's body, which begins at `body_at`. Raises ValueError or ProtocolError."""
+    """Yield the contents of a record's body, which begins at `body_at`. Raises ValueError or ProtocolError."""
     if header.kind == RecordKind.ENTRIES:
         yield _entries(path, body_at, header.count, body)
     elif header.kind == RecordKind.LEDGER_KEY:

@@ -1,6 +1,7 @@
-"""Reads the index of a `DbLedgerStorage` as it is on the disk; format in `formats.key_value_index`.
+"""Reads the index of a `DbLedgerStorage` as it is on disk. The format is in `formats.key_value_index`.
 
-The store checks its own checksums. It has no offsets to report: findings name its directory, the ledger and the entry.
+The store checks its own checksums. It has no offsets to report, so findings name its directory, the ledger and the
+entry.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from bookie_service.storage.index.key_value_index import KeyValueView, open_view
 from bookie_service.storage.io.files import ReadOnlyFiles
 
 _ATTEMPTS = 3
-"""A running bookie may merge files of the store, and delete them, while they are being opened."""
+"""How often opening is tried, because a running bookie may merge files of the store, and delete them, meanwhile."""
 
 
 def read_key_value_index(
@@ -26,8 +27,8 @@ def read_key_value_index(
     """Yield the contents of the store: for each ledger its header, then runs of positions.
 
     Args:
-        path: the store's directory.
-        ledger_id, entry_id: only this ledger, only this entry's position; None: all.
+        path: the directory of the store.
+        ledger_id, entry_id: only this ledger, only the position of this entry; None: all.
     """
     try:
         view = _opened(files, os.path.dirname(path))

@@ -1,4 +1,4 @@
-"""Reads the file of headers of ledgers without entries as it is on the disk; format in `formats.ledger_headers`."""
+"""Reads the file of headers of ledgers without entries as it is on disk. The format is in `formats.ledger_headers`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from bookie_service.storage.index.manifest import IndexManifest
 from bookie_service.storage.io.files import ReadOnlyFiles
 
 _ATTEMPTS = 3
-"""A running bookie may change the file and what is recorded of it while they are being read."""
+"""How often it is read, because a running bookie may change the file, and what is recorded of it, meanwhile."""
 
 
 def read_ledger_headers(files: ReadOnlyFiles, path: str, directories: Sequence[str]) -> Iterator[Finding]:
-    """Yield the rows of such a file, those that do not count any more, too.
+    """Yield the rows of such a file, including those that no longer count.
 
     Args:
         directories: the `current` directories of all ledger directories of the bookie.
@@ -43,7 +43,7 @@ def read_ledger_headers(files: ReadOnlyFiles, path: str, directories: Sequence[s
 
 
 def _damage(files: ReadOnlyFiles, path: str, directories: Sequence[str]) -> str:
-    """Return what is lost if this is the file that counts."""
+    """Return what is lost if this is the file that counts; "": nothing."""
     for _ in range(_ATTEMPTS):
         headers = LedgerHeaders(files, directories, IndexManifest(files, directories).headers)
         if not headers.damage or headers.path != path:

@@ -15,7 +15,7 @@ _MARK_NAME = mark_format.file_name(0)
 
 
 def parse_file_name(name: str) -> int | None:
-    """Return the number of the journal whose mark a file of this name holds, or None."""
+    """Return the number of the journal whose mark a file of this name holds; None: the name is not that of a mark."""
     stem, _, suffix = name.partition(".")
     index = 0 if name == _MARK_NAME else int(suffix) if suffix.isdecimal() else None
     return index if stem == _MARK_NAME and index is not None and mark_format.file_name(index) == name else None
@@ -34,7 +34,7 @@ def read_mark_file(files: ReadOnlyFiles, path: str) -> Iterator[Finding]:
 
 
 def highest_mark(files: ReadOnlyFiles, directories: Sequence[str], journal_index: int) -> JournalPosition | None:
-    """Return the mark of a journal that counts: the highest readable one; None when there is none."""
+    """Return the mark of a journal that counts, which is the highest readable one; None: there is none."""
     paths = [os.path.join(directory, mark_format.file_name(journal_index)) for directory in directories]
     found = [_decoded(files.read_all(path)) for path in paths if files.exists(path)]
     return max((mark for mark in found if mark is not None), default=None)

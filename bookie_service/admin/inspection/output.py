@@ -1,4 +1,4 @@
-"""How findings are printed: one JSON object a line for programs, a table for people; with filters by ledger and entry.
+"""Prints findings: one JSON object a line for programs, a table for people; filtered by ledger and entry.
 
 JSON keys: `kind`, `file`, `offset` and `length` (bytes, where the thing lies in the file; null in a key-value store),
 `checksum_ok` (null: it carries none, or it cannot be verified here), then what the kind has:
@@ -50,13 +50,13 @@ _COLUMNS = "{:>12} {:>10}  {:<12} {:>8}  {}"
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which ledger and which entry are shown; None: all. Damage is always shown."""
+    """The ledger and the entry that are shown; None: all. Damage is always shown."""
 
     ledger_id: int | None = None
     entry_id: int | None = None
 
     def rows(self, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> np.ndarray:
-        """Return the rows of those that are shown."""
+        """Return the rows that are shown."""
         shown = np.ones(len(entry_ids), bool)
         if self.ledger_id is not None:
             shown &= ledger_ids == self.ledger_id
@@ -65,8 +65,7 @@ class Selection:
         return np.flatnonzero(shown)
 
     def shows(self, fact: Fact) -> bool:
-        """Return whether a fact is shown: facts about other ledgers are not, and records are not when entries are
-        filtered."""
+        """Return whether a fact is shown: it is of the right ledger, and not a record if entries are filtered."""
         if self == Selection():
             return True
         ledger_id = fact.values.get("ledger")
@@ -77,17 +76,17 @@ class Selection:
 
 @dataclass(slots=True)
 class Counts:
-    """Counts of everything found, shown or not."""
+    """Counts of everything that was found, shown or not."""
 
     files: int = 0
     entries: int = 0
-    """Entries and positions."""
+    """How many entries and positions there are."""
     unverified: int = 0
-    """Those whose digest could not be checked."""
+    """How many of them have a digest that could not be checked."""
     damaged: int = 0
-    """Findings of damage."""
+    """How many findings of damage there are."""
     incomplete: int = 0
-    """Places where a write is under way or was interrupted."""
+    """How many places have a write that is running or was interrupted."""
 
     def add(self, finding: Finding) -> None:
         if isinstance(finding, (FoundEntries, FoundPositions)):
@@ -113,7 +112,7 @@ def write_json(findings: Iterable[Finding], selection: Selection, out: TextIO) -
     """Write the selected findings of one file, one object per line."""
     for finding in findings:
         out.writelines(json.dumps(row) + "\n" for row in _rows(finding, selection))
-        # A reader of the output sees a run as soon as it was read.
+        # A reader of the output sees each run as soon as it was read.
         out.flush()
 
 

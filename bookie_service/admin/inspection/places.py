@@ -1,4 +1,4 @@
-"""Which files an argument names: one file, a directory of a bookie, or everything below a bookie's folder."""
+"""The files that an argument names: one file, a directory of a bookie, or everything in a bookie's folder."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ KINDS: dict[str, Callable[[str], bool]] = {
     "marks": lambda name: marks.parse_file_name(name) is not None or name == entry_log.LAST_ID_NAME,
     "garbage": lambda name: name in garbage.NAMES,
 }
-"""Which file names each kind has."""
+"""How the files of each kind are named."""
 SOMETIMES = frozenset({"garbage"})
-"""Kinds of file that a bookie need not have."""
+"""Kinds of files that a bookie need not have."""
 
 
 def directories_below(files: ReadOnlyFiles, path: str) -> list[str]:
-    """Return the directories at a path that may hold a bookie's files: itself, or the `current` in it or one below.
+    """Return the directories at a path that may hold a bookie's files: itself, or `current` in it or one below.
+    deeper.
 
     Raises:
         ConfigurationError: it is neither a file nor a directory.
@@ -41,7 +42,7 @@ def directories_below(files: ReadOnlyFiles, path: str) -> list[str]:
 
 
 def files_of(files: ReadOnlyFiles, directories: Sequence[str], kind: str, ledger_id: int | None) -> Iterator[str]:
-    """Yield the paths of all files of a kind in `current` directories; for an index, only one ledger's when given."""
+    """Yield the paths of all files of a kind in `current` directories. `ledger_id`: only index files of this ledger."""
     is_one = KINDS[kind]
     for directory in directories:
         if kind != "index":
@@ -62,7 +63,7 @@ def files_of(files: ReadOnlyFiles, directories: Sequence[str], kind: str, ledger
 
 
 def key_value_index_in(files: ReadOnlyFiles, directory: str) -> str | None:
-    """Return the path of the key-value store in a `current` directory, None when there is none."""
+    """Return the path of the key-value store in a `current` directory; None: there is none."""
     path = os.path.join(directory, key_value_index.DIRECTORY_NAME)
     return path if files.is_directory(path) else None
 
@@ -76,7 +77,7 @@ def _has_header(files: ReadOnlyFiles, path: str, ledger_id: int) -> bool:
     try:
         return ledger_id in ledger_headers.decode(files.read_all(path))[0].rows["ledger_id"]
     except ValueError:
-        return True  # reading it says what is wrong
+        return True  # reading it will report what is wrong
 
 
 def is_key_value_index(path: str) -> bool:
@@ -92,14 +93,14 @@ class BookieFiles:
     ledgers: tuple[str, ...]
 
     def journal_index(self, directory: str) -> int | None:
-        """Return which journal of the bookie lies in a directory, None when none does."""
+        """Return the number of the journal that is in a directory; None: no journal of the bookie is."""
         return self.journals.index(directory) if directory in self.journals else None
 
 
 def bookie_of(files: ReadOnlyFiles, directory: str, siblings: Sequence[str]) -> BookieFiles:
-    """Return the bookie that a `current` directory belongs to, according to the cookie in it.
+    """Return the bookie that a `current` directory belongs to, according to its cookie.
 
-    Without a readable cookie, or in a copy that lies elsewhere, `siblings` are taken for its ledger directories.
+    Without a readable cookie, or in a copy at another place, `siblings` count as its ledger directories.
     """
     alone = BookieFiles((), tuple(siblings))
     path = os.path.join(directory, layout.COOKIE_NAME)

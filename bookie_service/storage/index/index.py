@@ -1,7 +1,7 @@
-"""The index on disk: one file of header and positions per ledger (`formats.index`), its location and reading.
+"""Where the index of a ledger is on disk, and how it is read: one file of header and positions (`formats.index`).
 
-A ledger without entries has no file: its header is in one file with those of all others (`ledger_headers`).
-Changes that are not written yet are in memory (`index_pages`); `index_writer` takes changes and writes them.
+A ledger without entries has no file: one file has the headers of all such ledgers (`ledger_headers`). Changes that are
+not written yet are in memory (`index_pages`); `index_writer` takes changes and writes them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bookie_service.storage.io.open_files import OpenFiles
 ENTRIES_END = STORED_ENTRY_ID_MAX + 1
 """No entry that can be stored has this id or a higher one."""
 EXTENT_ENTRIES = 8192
-"""Maximum number of positions in an extent."""
+"""The maximum number of positions in an extent."""
 Extent = tuple[int, np.ndarray]
 """(entry id, positions of that entry and the following ones)."""
 
@@ -41,7 +41,7 @@ _HEX = frozenset("0123456789abcdef")
 
 @dataclass(frozen=True, slots=True)
 class LedgerUpdate:
-    """What a checkpoint writes for one ledger: a header if it changed, and positions of ascending entry ids."""
+    """What a checkpoint writes for one ledger: its header, if it changed, and positions of ascending entry ids."""
 
     ledger_id: int
     header: LedgerHeader | None
@@ -53,9 +53,9 @@ class LedgerUpdate:
 class StoredLedger:
     """What an index has of one ledger.
 
-    header: None when the index does not have the ledger.
-    last_entry: the highest entry id with a position, NO_ENTRY when there is none.
-    is_whole: False when durable data of the ledger is missing; `LedgerIndex.lost` says which.
+    header: None: the index does not have the ledger.
+    last_entry: the highest entry id with a position; NO_ENTRY: there is no position.
+    is_whole: False: durable data of the ledger is missing; `LedgerIndex.lost` says which.
     """
 
     header: LedgerHeader | None
@@ -64,24 +64,24 @@ class StoredLedger:
 
 
 class IndexPaths:
-    """Locates the index file of a ledger: in directory number ledger id mod their count, or in the one it was moved to.
+    """Locates index files: in directory number (ledger id mod number of directories), or where the file was moved.
 
-    One thread moves files, any thread may look paths up. A path is right until the file moves: a caller that does not
-    find the file looks it up again.
+    One thread moves files; any thread may look paths up. A path is right until the file moves. A caller that does not
+    find a file looks it up again.
     """
 
     def __init__(self, directories: Sequence[str], moved: Mapping[int, int] | None = None) -> None:
-        """`moved`: the number of the directory of each ledger whose file is not in its usual one."""
+        """`moved`: for each ledger whose file is not in its usual directory, the number of its directory."""
         self._directories = directories
         self.moved = dict(moved or {})
-        """The directory of each ledger that is not in its own one, by number."""
+        """For each ledger whose file is not in its usual directory, the number of its directory. Changed by `move`."""
         self.moves = 0
-        """How often a file moved; incremented before `path` returns the new place."""
+        """How often a file was moved. Incremented before `path` returns the new place."""
         self.removed: set[int] = set()
-        """Ledgers that are gone, and whose files still have to be removed: readers do not see these."""
+        """Ledgers that are removed, but whose files still exist. Readers do not see these files."""
 
     def place(self, ledger_id: int) -> int:
-        """Return the number of the directory that a ledger's file is in, or will be in."""
+        """Return the number of the directory that has, or will have, a ledger's file."""
         return self.moved.get(ledger_id, ledger_id % len(self._directories))
 
     def path(self, ledger_id: int) -> str:
@@ -89,7 +89,7 @@ class IndexPaths:
         return os.path.join(self._directories[place], *index_format.relative_path(ledger_id))
 
     def path_in(self, place: int, ledger_id: int) -> str:
-        """Return the path of a ledger's file in directory number `place`."""
+        """Return the path that a ledger's file has in directory number `place`."""
         return os.path.join(self._directories[place], *index_format.relative_path(ledger_id))
 
     def places(self) -> range:
@@ -103,7 +103,7 @@ class IndexPaths:
         return [self.path_in(place, ledger_id) for place in range(len(self._directories))]
 
     def counts(self, path: str) -> bool:
-        """Return whether an index file is at the place of its ledger's file."""
+        """Return whether an index file is the one that counts for its ledger: it is in the right directory."""
         ledger_id = index_format.parse_file_name(os.path.basename(path))
         return ledger_id is not None and self.path(ledger_id) == path
 
@@ -114,7 +114,7 @@ class IndexPaths:
         return next(place for place, is_within in enumerate(within) if is_within)
 
     def move(self, ledger_id: int, place: int) -> None:
-        """Record that a ledger's file is in directory number `place` from now on."""
+        """Record that a ledger's file is now in directory number `place`."""
         self.moves += 1
         if place == ledger_id % len(self._directories):
             self.moved.pop(ledger_id, None)
@@ -122,9 +122,9 @@ class IndexPaths:
             self.moved[ledger_id] = place
 
     def finish_removal(self, files: LocalFiles, ledger_id: int) -> None:
-        """Remove the file of a removed ledger; nothing for other ledgers. For the thread that writes the index.
+        """Remove the file of a removed ledger; do nothing for other ledgers. For the thread that writes the index.
 
-        If its disk refuses that, the ledger is there again.
+        If the disk refuses it, the ledger exists again.
         """
         if ledger_id not in self.removed:
             return
@@ -140,7 +140,7 @@ class IndexPaths:
         self.removed.discard(ledger_id)
 
     def size(self, files: ReadOnlyFiles, ledger_id: int) -> int | None:
-        """Return the length of a ledger's file, None when there is none."""
+        """Return the length of a ledger's file; None: there is no file."""
         if ledger_id in self.removed:
             return None
         while True:
@@ -150,11 +150,11 @@ class IndexPaths:
                 return size
 
     def directories(self, ledger_id: int) -> tuple[str, str, str]:
-        """Return the directories that hold the names in the path of a ledger's file, outermost first."""
+        """Return the directories that contain the names in the path of a ledger's file, outermost first."""
         return names_on_the_way(self.path(ledger_id))
 
     def places_of_all(self, files: ReadOnlyFiles) -> Iterator[tuple[int, int]]:
-        """Yield (number of the directory, ledger id) of every existing index file, valid or not."""
+        """Yield (number of the directory, ledger id) for every existing index file, valid or not."""
         for place, directory in enumerate(self._directories):
             for inner in _innermost(files, directory):
                 for name in files.names(inner):
@@ -164,7 +164,7 @@ class IndexPaths:
 
     def ledgers(self, files: ReadOnlyFiles) -> np.ndarray:
         """Return the ids of all ledgers that have an index file, int64, ascending."""
-        # Sorting a list would keep the interpreter's lock for a third of a second per million.
+        # Sorting a list would hold the interpreter's lock for a third of a second per million ids.
         return np.sort(np.array(array.array("q", self._each_ledger(files)), np.int64))
 
     def has_any(self, files: ReadOnlyFiles) -> bool:
@@ -182,7 +182,7 @@ class IndexPaths:
         ]
 
     def _each_ledger(self, files: ReadOnlyFiles) -> Iterator[int]:
-        # A moved file may have been left at its old place, and an unfinished copy at its new one.
+        # A moved file may have been left at its old place, and an unfinished copy at its new place.
         count, moved, removed = len(self._directories), self.moved, self.removed
         for place, ledger_id in self.places_of_all(files):
             if moved.get(ledger_id, ledger_id % count) == place and ledger_id not in removed:
@@ -201,7 +201,7 @@ class IndexReader:
         open_files_max: int,
         keeps_pages: bool = True,
     ) -> None:
-        """`keeps_pages`: pages that are read stay in memory for the next time; False for callers that read everything
+        """`keeps_pages`: pages that are read stay in memory for the next read; False for callers that read everything
         once."""
         self._paths = paths
         self._pages = pages
@@ -211,15 +211,15 @@ class IndexReader:
         )
         self._keeps_pages = keeps_pages
         self._moves = paths.moves
-        """`IndexPaths.moves` when files were last opened: after another move they are opened again."""
+        """`IndexPaths.moves` when files were last opened. After another move they are opened again."""
 
     def header(self, ledger_id: int) -> LedgerHeader | None:
-        """Return a ledger's header, None when there is none.
+        """Return a ledger's header; None: there is none.
 
         Raises:
             StorageDamaged: there is a file, but its header is unreadable.
         """
-        # In this order: a ledger that gets its first entry has a file before its header is dropped here.
+        # In this order, because a ledger that gets its first entry has a file before its header is dropped here.
         kept = self._fileless.header(ledger_id)
         try:
             file = self._file(ledger_id)
@@ -228,10 +228,10 @@ class IndexReader:
             return kept
 
     def stored(self, ledger_id: int, least_bytes: int) -> StoredLedger:
-        """Return what the index has of a ledger, from one look at its file.
+        """Return what the index has of a ledger, from a single look at its file.
 
         Args:
-            least_bytes: the file had this length before the call; a shorter one is not whole.
+            least_bytes: the length that the file had before the call. A shorter file is not whole.
 
         Raises:
             StorageDamaged: as `header`.
@@ -248,19 +248,19 @@ class IndexReader:
         return StoredLedger(header, last_entry, file_bytes >= least_bytes)
 
     def _file(self, ledger_id: int) -> IndexFile:
-        """Return a ledger's open file. Raises FileNotFoundError: it does not exist."""
+        """Return a ledger's open file. Raises FileNotFoundError if there is none."""
         if ledger_id in self._paths.removed:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._paths.path(ledger_id))
         while True:
             moves = self._paths.moves
             if moves != self._moves:
-                # A file that moves away and back is a different file under the old path.
+                # If a file moves away and back, there is a different file under the old path.
                 self._open.close()
                 self._moves = moves
             try:
                 return self._open.get(ledger_id)
             except FileNotFoundError:
-                # It may have moved just now; the old file is removed after readers know the new place.
+                # The file may have moved just now. The old file is removed only after readers know the new place.
                 if moves == self._paths.moves:
                     raise
 
@@ -273,7 +273,7 @@ class IndexReader:
         *,
         may_keep_pages: bool = True,
     ) -> np.ndarray:
-        """Return positions of `first_entry`, ... as int64, 0 where not held; shorter when no later entry is held.
+        """Return the positions of `first_entry`, ... as int64; 0: not held. Shorter if no later entry is held.
 
         Raises:
             NotCached: `source` does not wait, and pages are not in memory.
@@ -286,7 +286,7 @@ class IndexReader:
         if len(found) < end_page - first_page:
             stored = self._stored(ledger_id, first_page * each, (end_page - first_page) * each, source)
             if self._keeps_pages and may_keep_pages:
-                # Those that have positions in the file.
+                # The pages that have positions in the file.
                 for number, first in enumerate(range(0, len(stored), each), first_page):
                     self._pages.keep(ledger_id, number, stored[first : first + each].copy(), changes)
         skipped = first_entry - first_page * each

@@ -1,4 +1,4 @@
-"""One open index file: the offsets of its header and positions depend on its version (`formats.index`)."""
+"""One open index file. Where its header and positions lie depends on its version (`formats.index`)."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from bookie_service.storage.io.files import File
 
 
 def rebuild_remedy(ledger_id: int) -> str:
-    """Return what an operator can do about a lost index."""
+    """Return what an operator can do about the lost index of a ledger."""
     return (
-        "To get back what the entry logs have of it, stop the bookie, run `bkspark bookie --rebuild-index "
+        "To restore what the entry logs have of it, stop the bookie, run `bkspark bookie --rebuild-index "
         f"{ledger_id}` with its configuration, and start it again"
     )
 
 
 class IndexFile:
-    """An open index file. Its layout is looked up once."""
+    """An open index file. Its layout is found once."""
 
     __slots__ = ("_layout", "file")
 
     def __init__(self, file: File) -> None:
         self.file = file
         self._layout: Layout | None = None
-        """Where header and positions are; None: not looked up yet."""
+        """Where header and positions are; None: not known yet."""
 
     @property
     def layout(self) -> Layout | None:
-        """The file's layout; None when it is unknown: the file is being created, or both header slots are lost."""
+        """The layout of the file; None: unknown, because the file is being created or both header slots are lost."""
         if self._layout is None:
             self._layout = index_format.layout_of(self.file.read(HEAD_BYTES, 0))
         return self._layout
 
     def header(self, ledger_id: int) -> LedgerHeader:
-        """Return the header. Raises StorageDamaged: no slot is whole, or its version is not supported."""
+        """Return the header. Raises StorageDamaged if no slot is whole, or its version is not supported."""
         data = self.file.read(HEAD_BYTES, 0)
         self._layout = self._layout or index_format.layout_of(data)
         try:
@@ -54,23 +54,23 @@ class IndexFile:
         return header
 
     def create(self, header: LedgerHeader) -> None:
-        """Write both header slots at once, which is right while the file is not durable: the journal holds the header.
+        """Write both header slots at once. This is right while the file is not durable: the journal has the header.
 
-        Existing positions stay. A crash may have left them without the header.
+        Existing positions stay: a crash may have left them without the header.
         """
         self.file.write([index_format.encode_head(header)], 0)
         self._layout = LAYOUT
 
     def write_slot(self, header: LedgerHeader, number: int) -> None:
-        """Write slot 0 or slot 1. The layout must be known."""
+        """Write header slot 0 or 1. The layout must be known."""
         layout = self.known_layout()
         self.file.write([index_format.encode_slot(header, layout.version)], layout.slots_at[number])
 
     def positions(self, first_entry: int, count: int, source: ByteSource | None = None) -> np.ndarray:
-        """Return positions as the file has them, int64; shorter when it ends before, or within a position.
+        """Return positions as the file has them, int64; shorter if the file ends before, or inside a position.
 
         Args:
-            source: None: waits for the disk.
+            source: where the bytes come from; None: the disk, with waiting.
 
         Raises:
             StorageDamaged: the layout is unknown.
@@ -91,14 +91,14 @@ class IndexFile:
         return at + self.file.write([positions.astype(">i8").tobytes()], at)
 
     def known_layout(self) -> Layout:
-        """Return the layout. Raises StorageDamaged when it is unknown."""
+        """Return the layout. Raises StorageDamaged if it is unknown."""
         layout = self._layout or self.layout
         if layout is None:
             raise self._unknown_layout()
         return layout
 
     def _check_empty(self) -> None:
-        """Raise StorageDamaged where a file without a layout has anything in it."""
+        """Raise StorageDamaged if a file without a layout contains anything."""
         if self.file.size():
             raise self._unknown_layout()
 
@@ -106,7 +106,7 @@ class IndexFile:
         return StorageDamaged(f"{self.file.path}: its header is unreadable, so it is unknown where positions lie")
 
     def end_entry(self, file_bytes: int) -> int:
-        """Return the entry id after the last one whose position a file of this length has room for.
+        """Return the number of entries for whose positions a file of this length has room.
 
         Raises:
             StorageDamaged: the layout is unknown.
@@ -118,7 +118,7 @@ class IndexFile:
         return layout.entry_at(file_bytes)
 
     def next_data(self, entry_id: int) -> int | None:
-        """Return the first entry from `entry_id` on whose position is not in a hole of the file, or None.
+        """Return the first entry from `entry_id` on whose position is not in a hole of the file; None: there is none.
 
         Raises:
             StorageDamaged: the layout is unknown.
@@ -134,12 +134,12 @@ class IndexFile:
 
 
 def has_positions(file_bytes: np.ndarray) -> np.ndarray:
-    """Return which index files of these sizes have positions, bool each; wrong for few files of version 2."""
+    """Return which index files of these sizes have positions, bool each. A few files of version 2 may be wrong."""
     no_positions: Collection[int] = [layout.positions_at for layout in index_format.LAYOUTS.values()]
     return (file_bytes > min(no_positions)) & ~np.isin(file_bytes, list(no_positions))
 
 
 def count_positions(file_bytes: np.ndarray) -> int:
-    """Return about how many positions index files of these sizes have: exact unless entries are missing in between."""
+    """Return about how many positions index files of these sizes have: exactly, if no entries are missing."""
     first = min(layout.positions_at for layout in index_format.LAYOUTS.values())
     return int(np.maximum(file_bytes - first, 0).sum()) // index_format.POSITION_BYTES

@@ -1,9 +1,9 @@
-"""Moves index files from a directory that takes no writes, because its disk is full or fails, to another one.
+"""Moves index files out of a directory that takes no writes, because its disk is full or fails.
 
-A file moves as a copy of the contents of the old file and of memory. Positions that memory evicted before they were
-durable are in doubt, and so is an unreadable file as a whole: such a ledger is in limbo before readers see the copy.
-The copy is synced together with everything else that the index writer wrote, then `manifest` records its place, and
-only then the old file is removed. After an earlier crash the old file counts, and replay restores the rest.
+The new file is a copy of the old file and of memory. Positions that memory evicted before they were durable are in
+doubt, and so is an unreadable file as a whole. Such a ledger is in limbo before readers see the copy. The copy is
+synced together with everything else that the index writer wrote. Then `manifest` records its place, and only then the
+old file is removed. After an earlier crash the old file counts, and replay restores the rest.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from bookie_service.storage.io.files import File, LocalFiles, refuses_writes
 Doubt = Callable[[Collection[int]], None]
 """Puts ledgers into limbo, durably."""
 HeaderOf = Callable[[int], LedgerHeader | None]
-"""Returns what memory knows about a ledger."""
+"""Returns the header of a ledger as memory knows it, or None."""
 
 
 class IndexMoves:
-    """Copies index files to other directories. For one thread at a time, the index writer's."""
+    """Copies index files to other directories. For one thread at a time: the index writer's."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class IndexMoves:
         doubt: Doubt | None,
         header_of: HeaderOf,
     ) -> None:
-        """`doubt` None: no file moves."""
+        """`doubt` None: files do not move."""
         self._files = files
         self._paths = paths
         self._pages = pages
@@ -45,25 +45,25 @@ class IndexMoves:
         self._doubt = doubt
         self._header_of = header_of
         self._refusing: set[int] = set()
-        """Directories whose disk takes no writes, by number. Emptied by `noted`."""
+        """Numbers of directories whose disks take no writes. Emptied by `noted`."""
         self._left_at: list[str] = []
-        """Old files of what was moved; removed by `noted`, when the moves are durable."""
+        """Old files of moved ledgers. Removed by `noted`, when the moves are durable."""
 
     def can_move(self, ledger_id: int) -> bool:
-        """Return whether there is a directory that has not refused; the ledger's own one counts as refusing from now
-        on."""
+        """Return whether a directory has not refused writes. The ledger's own directory counts as refusing from now."""
         self._refusing.add(self._paths.place(ledger_id))
         return self._doubt is not None and not self._refusing.issuperset(self._paths.places())
 
     def move(
         self, ledger_id: int, header: LedgerHeader | None, new_names: set[str], *, in_doubt: bool
     ) -> IndexFile | None:
-        """Copy a ledger's file to another directory; return the copy, open and not durable, or None if no directory
-        takes it.
+        """Copy a ledger's file to another directory; return the copy, which is open and not durable.
+
+        Returns None if no directory takes it.
 
         Args:
-            header: the ledger's header, None to take it from the file or from memory.
-            new_names: receives the directories with names in them that are not durable.
+            header: the ledger's header; None: the one in the file or in memory.
+            new_names: receives the directories that contain names which are not durable.
             in_doubt: the old file may have lost positions that memory does not have.
         """
         header = header or self.header(ledger_id)
@@ -80,10 +80,10 @@ class IndexMoves:
         return None
 
     def find(self) -> None:
-        """Find the places of all index files, as some are not recorded; a ledger with two files is in limbo.
+        """Find the places of all index files, because some are not recorded. A ledger with two files goes into limbo.
 
-        If there are two files, the one at the recorded place counts. After a crash that tore the last record this is
-        the right one.
+        If there are two files, the one at the recorded place counts. It is the right one after a crash that tore the
+        last record.
         """
         places: dict[int, list[int]] = {}
         for place, ledger_id in self._paths.places_of_all(self._files):
@@ -96,9 +96,9 @@ class IndexMoves:
                 self._paths.move(ledger_id, some[0])
 
     def noted(self) -> None:
-        """Remove the old files: the places of the new ones are durable."""
+        """Remove the old files, because the places of the new ones are durable."""
         for path in self._left_at:
-            # Usually its disk refuses that, too. A file that does not count does no harm there.
+            # Usually the disk refuses that, too. A file that does not count does no harm there.
             with contextlib.suppress(OSError):
                 self._files.remove(path)
         self._left_at.clear()
@@ -109,7 +109,7 @@ class IndexMoves:
         self._refusing.add(place)
 
     def header(self, ledger_id: int) -> LedgerHeader | None:
-        """Return a ledger's header from its file, or what else is known of it where that cannot be read."""
+        """Return a ledger's header from its file or, if that cannot be read, from what else is known of it."""
         with self._reader() as reader, contextlib.suppress(OSError, StorageDamaged):
             return reader.header(ledger_id)
         return self._header_of(ledger_id) or self._fileless.header(ledger_id)
@@ -139,13 +139,13 @@ class IndexMoves:
                 self._files.create_directory(directory)
                 new_names.add(parent)
         new_names.add(innermost)
-        # An attempt before a crash may have left a file, which does not count.
+        # An attempt before a crash may have left a file here, which does not count.
         with contextlib.suppress(FileNotFoundError):
             self._files.remove(path)
         return self._files.create(path)
 
     def _copy_positions(self, ledger_id: int, file: IndexFile) -> bool:
-        """Copy all readable positions; return whether all could be read."""
+        """Copy all readable positions; return whether all positions could be read."""
         with self._reader() as reader:
             try:
                 for extent in reader.extents(ledger_id):

@@ -1,12 +1,12 @@
-"""Pages of index positions in memory: bounded, dirty ones apart from clean ones. Knows no files.
+"""Pages of index positions in memory, limited in size; dirty pages apart from clean ones. Knows no files.
 
-A page holds the positions of consecutive entries of one ledger, entry e at slot e mod `positions_per_page` of page
-e div `positions_per_page`. It takes memory only up to its last position, so a ledger of few entries costs few bytes. A
-dirty page holds positions that its ledger's file may lack; a clean one equals what the file holds.
+A page holds the positions of consecutive entries of one ledger: entry e is in slot e mod `positions_per_page` of page e
+div `positions_per_page`. It takes memory only up to its last position, so a ledger of few entries costs few bytes. A
+dirty page holds positions that its ledger's file may lack. A clean page equals the file.
 
-One thread at a time changes pages and evicts written ones (the holder of the storage's `writing` lock); any thread
-reads. Only the changing thread adds or removes dirty pages; a reader's page is dropped when anything changed since the
-reader read the file, so a page is never older than its file.
+One thread at a time changes pages and evicts written ones: the holder of the storage's `writing` lock. Any thread
+reads. Only the changing thread adds or removes dirty pages. A page from a reader is dropped if anything changed since
+the reader read the file, so a page is never older than its file.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ PageKey = tuple[int, int]
 """(ledger id, number of the page)."""
 
 _PAGE_COST_BYTES = 500
-"""Memory of a page without its positions: measured, rounded up."""
+"""Memory that a page takes in addition to its positions: measured, rounded up."""
 _POSITIONS_MIN = 16
 _KEPT_SHARE = 0.9
-"""Making room frees this much at once, so that it is rare."""
+"""Making room frees memory down to this share of the limit, so that it is rare."""
 
 
 class Page:
-    """Positions from the page's first entry on, and which of them [dirty_first, dirty_end) a file may lack."""
+    """Positions from the page's first entry on. A file may lack those in slots [dirty_first, dirty_end)."""
 
     __slots__ = ("_room", "dirty_end", "dirty_first", "positions")
 
     def __init__(self, positions: np.ndarray) -> None:
         self._room = positions
-        """Memory of `positions`, with room at the end."""
+        """The memory of `positions`, with room at the end."""
         self.positions = positions
-        """int64, native; a view that is replaced when the page grows."""
+        """The positions: int64, in native byte order. A view of `_room`, replaced when the page grows."""
         self.dirty_first = self.dirty_end = 0
-        """Where the positions begin that a file may lack; `dirty_end`: where they end. Equal: the file has all."""
+        """The slots whose positions a file may lack; equal: it lacks none. Changed by `set` and `IndexPages`."""
 
     @property
     def cost(self) -> int:
-        """Bytes of memory."""
+        """Bytes of memory that the page takes."""
         return _PAGE_COST_BYTES + self._room.nbytes
 
     def set(self, slots: np.ndarray, positions: np.ndarray, slots_max: int) -> None:
-        """Change positions at ascending slots."""
+        """Set positions in ascending slots."""
         first, end = int(slots[0]), int(slots[-1]) + 1
         if end > len(self._room):
             room = np.zeros(min(slots_max, max(end, 2 * len(self._room), _POSITIONS_MIN)), np.int64)
@@ -69,29 +69,29 @@ class Page:
 
 
 class IndexPages:
-    """The pages of all ledgers, within `bytes_max` bytes plus one update that is being applied."""
+    """The pages of all ledgers. They take at most `bytes_max` bytes, plus one update that is being applied."""
 
     def __init__(self, page_bytes: int, bytes_max: int) -> None:
-        """`page_bytes`: positions of 8 bytes on a full page."""
+        """`page_bytes`: the size of a full page, with 8 bytes per position."""
         self.positions_per_page = page_bytes // 8
         self._bytes_max = bytes_max
         self.bytes = 0
-        """Memory that all pages take now."""
+        """Memory that all pages take now. Changed by `_note`, `_forget` and `change`."""
         self._clean: OrderedDict[PageKey, Page] = OrderedDict()
-        """Pages as in their files, the one used longest ago first."""
+        """Pages that equal their files; the one unused for longest comes first."""
         self._dirty: OrderedDict[PageKey, Page] = OrderedDict()
-        """Pages that a file may lack, in order of their change. No page is in both."""
+        """Pages that their files may lack, in the order of their changes. No page is in both dicts."""
         self._numbers: dict[int, int | set[int]] = {}
-        """Which pages of each ledger are in memory: most ledgers have one, and a number takes less memory than a
-        set."""
+        """The numbers of the pages of each ledger in memory. Most ledgers have one page, and a number takes less memory
+        than a set."""
         self._lock = threading.Lock()
         self.changes = 0
-        """Grows with every change; a reader saves it before it reads a file."""
+        """Incremented with every change. A reader saves it before it reads a file, and passes it to `keep`."""
 
     # ---- for readers ----
 
     def find(self, ledger_id: int, first_page: int, end_page: int) -> dict[int, np.ndarray]:
-        """Return the positions on the pages of [first_page, end_page) that are in memory, by page number."""
+        """Return the positions on those of the pages [first_page, end_page) that are in memory, by page number."""
         found: dict[int, np.ndarray] = {}
         if ledger_id not in self._numbers:
             return found
@@ -107,7 +107,7 @@ class IndexPages:
         return found
 
     def page(self, ledger_id: int, number: int) -> np.ndarray | None:
-        """Return the positions on a page; None: it is not in memory."""
+        """Return the positions on a page; None: the page is not in memory."""
         key = (ledger_id, number)
         with self._lock:
             page = self._dirty.get(key)
@@ -119,7 +119,7 @@ class IndexPages:
             return page.positions
 
     def _present(self, ledger_id: int, first_page: int, end_page: int) -> Sequence[PageKey]:
-        """Return the keys of a ledger's pages in a range, and possibly of pages that are not in memory."""
+        """Return the keys of a ledger's pages in a range. Some of the pages may not be in memory."""
         numbers = self._numbers.get(ledger_id)
         if numbers is None:
             return ()
@@ -179,14 +179,14 @@ class IndexPages:
     def change(
         self, ledger_id: int, number: int, slots: np.ndarray, positions: np.ndarray, load: Callable[[], np.ndarray]
     ) -> None:
-        """Set positions at ascending slots of a page, which becomes dirty; `load()` returns the page of its file."""
+        """Set positions in ascending slots of a page, which becomes dirty. `load()` returns the file's page."""
         key = (ledger_id, number)
         page = self._dirty.get(key)
         loaded = None if page is not None or key in self._clean else Page(load())
         with self._lock:
             self.changes += 1
             if page is None:
-                # A reader may have added it meanwhile, or removed it to make room.
+                # A reader may have added the page meanwhile, or removed it to make room.
                 page = self._clean.pop(key, None)
                 if page is None:
                     page = loaded or Page(load())
@@ -201,7 +201,7 @@ class IndexPages:
         return sorted(self._dirty.items(), key=lambda item: item[0])
 
     def make_room(self) -> list[tuple[PageKey, Page]]:
-        """Drop clean pages; return the dirty ones, oldest first, that must be written and given to `evict` too."""
+        """Drop clean pages; return dirty pages, oldest first, that must be written and then given to `evict`."""
         with self._lock:
             self._drop_clean(self._bytes_max)
         victims = []
@@ -214,7 +214,7 @@ class IndexPages:
         return victims
 
     def evict(self, keys: Iterable[PageKey]) -> None:
-        """Drop dirty pages that were written to their files."""
+        """Drop dirty pages that were written to their files but are not durable yet."""
         with self._lock:
             self.changes += 1
             for key in keys:
@@ -228,7 +228,7 @@ class IndexPages:
                 page.dirty_first = page.dirty_end = 0
 
     def forget(self, ledger_id: int) -> None:
-        """Drop the clean pages of a ledger, which has no dirty page."""
+        """Drop the clean pages of a ledger that has no dirty page."""
         with self._lock:
             self.changes += 1
             numbers = self._numbers.get(ledger_id, set())
@@ -243,9 +243,9 @@ class IndexPages:
 
 
 def overlaid(stored: np.ndarray, pages: Mapping[int, np.ndarray], first_page: int, each: int) -> np.ndarray:
-    """Return positions from page `first_page` on: those of a file, overwritten by those of pages; a copy.
+    """Return the positions from page `first_page` on: those of a file, overwritten by those of pages. It is a copy.
 
-    `each`: positions on a full page. The result ends where the last of them ends.
+    `each`: the number of positions on a full page. The result ends after the last position.
     """
     end = len(stored)
     for number, page in pages.items():

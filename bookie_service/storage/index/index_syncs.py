@@ -1,7 +1,7 @@
-"""Makes index files durable, those of each ledger directory on the thread of its disk.
+"""Makes index files durable. The files of each ledger directory are synced on the thread of its disk.
 
-A sync that is late (`disk_threads`) goes on: nothing counts as durable, and no other sync begins, before it has ended
-and what it found was taken.
+A sync that is late (`disk_threads`) continues. Nothing counts as durable, and no other sync begins, before it has ended
+and its result was taken.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from bookie_service.storage.io.files import FileSystem, LocalFiles, SyncFailed, 
 
 @dataclass(slots=True)
 class SyncRefusals:
-    """Which syncs failed because of their disk: those of ledgers' files, and those of whole directories, by number."""
+    """The syncs that failed because of their disk: of single files, and of whole directories."""
 
     ledgers: dict[int, SyncFailed] = field(default_factory=dict)
-    """By ledger."""
+    """The errors of single files, by ledger id."""
     places: dict[int, SyncFailed] = field(default_factory=dict)
-    """By number of the directory."""
+    """The errors of whole directories, by number."""
 
 
 class IndexSyncs:
-    """Syncs files of the index. For one thread at a time, the index writer's."""
+    """Syncs files of the index. For one thread at a time: the index writer's."""
 
     def __init__(
         self,
@@ -39,27 +39,27 @@ class IndexSyncs:
         file_systems: Sequence[FileSystem | None],
         files_synced_singly_max: int,
     ) -> None:
-        """`file_systems`: the file system of each directory; if any is None, files are always synced one by one."""
+        """`file_systems`: the file system of each directory; if one is None, files are always synced one by one."""
         self._files = files
         self._paths = paths
         self._disks = disks
         self._file_systems = [each for each in file_systems if each is not None]
         self.syncs_file_systems = len(self._file_systems) == len(file_systems)
-        """Whether many files are made durable by one sync of their file system."""
+        """Whether many files can be made durable by one sync of their file system. Constant."""
         self.files_synced_singly_max = files_synced_singly_max
         self._late: dict[int, Future[SyncRefusals]] = {}
-        """Syncs that the last caller did not wait for, by directory."""
+        """Syncs that the last caller did not wait for, by number of the directory. Emptied by `refusals`."""
 
     def sync(
         self, written: dict[int, IndexFile], ledger_ids: Collection[int], directories: Collection[str]
     ) -> SyncRefusals:
         """Sync the files of ledgers, and the names in directories.
 
-        `written`: open files of ledgers; those that are synced are taken out and closed.
+        `written`: open files of ledgers. Those that are synced are taken out and closed.
 
         Raises:
             DiskStalled: a disk is late.
-            SyncFailed: for a reason that has nothing to do with one disk.
+            SyncFailed: the reason has nothing to do with one disk.
         """
         by_place: dict[int, tuple[list[int], list[str]]] = {}
         for ledger_id in sorted(ledger_ids):
@@ -80,7 +80,7 @@ class IndexSyncs:
         return self.refusals()
 
     def sync_names(self, directories: Collection[str]) -> None:
-        """Make the removal of names in directories durable, where their disks take writes."""
+        """Make the removal of names in directories durable, as far as their disks take writes."""
         syncs: list[Callable[[], None]] = [partial(self._files.sync_directory, each) for each in sorted(directories)]
         if self.syncs_file_systems and len(directories) > self.files_synced_singly_max:
             syncs = [each.sync for each in self._file_systems]
@@ -94,7 +94,7 @@ class IndexSyncs:
                     raise
 
     def record(self, place: int, work: Callable[[], None]) -> None:
-        """Do something with a file of the whole index in directory number `place`.
+        """Do some work for a file of the whole index in directory number `place`.
 
         Raises:
             DiskStalled: the disk is late.
@@ -109,10 +109,10 @@ class IndexSyncs:
         self.refusals()
 
     def refusals(self) -> SyncRefusals:
-        """Return what all syncs found, also those that were late, once.
+        """Return the results of all syncs, including those that were late. Each result is returned once.
 
         Raises:
-            DiskStalled: one is still late; what the others found is kept.
+            DiskStalled: a sync is still late; the results of the others are kept.
             OSError: one failed.
         """
         late = [place for place, future in self._late.items() if not future.done()]
@@ -135,7 +135,7 @@ class IndexSyncs:
     def _sync_files(
         self, place: int, ledgers: Mapping[int, IndexFile | None], directories: Collection[str]
     ) -> SyncRefusals:
-        """Sync files of one directory, and then names in it. A file that is not open is opened for it."""
+        """Sync files of one directory, and then the names in it. A file that is not open is opened first."""
         found = SyncRefusals()
         for ledger_id, written in ledgers.items():
             with _noting(found.ledgers, ledger_id):
@@ -149,7 +149,7 @@ class IndexSyncs:
 
 
 def is_of_disk(error: OSError) -> bool:
-    """Return whether an error, also of a sync, means that one disk takes no writes, so that its files go to another
+    """Return whether an error, for example of a sync, means that one disk takes no writes. Its files then go to another
     one."""
     return refuses_writes(OSError(error.errno, error.strerror))
 
@@ -168,7 +168,7 @@ def _noting(failed: dict[int, SyncFailed], key: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def syncing() -> Iterator[None]:
-    """Make a failed sync final: written pages count as clean, so nothing would write them again."""
+    """Make a failed sync final: pages that it did not write count as clean, so no later sync would write them."""
     try:
         yield
     except OSError as error:

@@ -1,18 +1,18 @@
-"""Changes of the index on their way to the disk: held in memory, evicted to files when memory is full, synced together.
+"""Changes of the index on their way to disk: held in memory, evicted to files when memory is full, and synced together.
 
-Held changes are not durable, and neither are evicted ones: until `sync` returns, the journal must keep both, so the
-mark stays where it was. Positions may be added only when the entry log bytes they point to are durable: from then on
-any of them may reach the disk at any moment.
+Held changes are not durable, and evicted ones are not either. The journal must keep both until `sync` returns, so the
+mark does not move before. Positions may be added only when the entry log bytes that they point to are durable, because
+from then on any position may reach the disk at any moment.
 
-A ledger without positions has no file; its header goes to the file of `ledger_headers`. A new file gets its header
-with its first positions. Once it is durable and recorded, that header is dropped from the other file. A changed
-header goes to one slot, is synced, then goes to the other (`formats.index` says why). Few changed files are synced
-one by one; above `files_synced_singly_max` files one sync of the whole file system is far cheaper: for 100,000 files,
-0.8 s instead of 40.
+A ledger without positions has no file; its header goes to the file of `ledger_headers`. A new file gets its header with
+its first positions. Once the file is durable and recorded, the header is dropped from the other file. A changed header
+is written to one slot, synced, and then written to the other slot (`formats.index` says why). A few changed files are
+synced one by one. Above `files_synced_singly_max` files, one sync of the whole file system is far cheaper: 0.8 s
+instead of 40 s for 100,000 files.
 
-A file stays open from its first write until it is synced: if the system cannot write it to the disk meanwhile, it may
-report the error only to processes that have it open. This applies to files that are synced one by one; the sync of a
-file system reports the errors of all its files.
+A file stays open from its first write until it is synced. If the system cannot write the file to disk meanwhile, it may
+report the error only to processes that have the file open. This applies to files that are synced one by one; the sync
+of a file system reports the errors of all its files.
 
 Durable files are recorded in `manifest` before `sync` returns, so that a later loss is noticed.
 
@@ -44,7 +44,7 @@ from bookie_service.storage.io.files import LocalFiles, SyncFailed
 
 
 class IndexWriter:
-    """Holds and writes changes. For one thread at a time; `pending_header` and `is_clean` for any."""
+    """Holds and writes changes. For one thread at a time; `pending_header` and `is_clean` are for any thread."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class IndexWriter:
         moves: IndexMoves,
         syncs: IndexSyncs,
     ) -> None:
-        """`known`: records which files exist. `fileless`: headers of ledgers without a file."""
+        """`known`: records which files exist. `fileless`: the headers of ledgers without a file."""
         self._files = files
         self._paths = paths
         self._pages = pages
@@ -65,33 +65,33 @@ class IndexWriter:
         self._moves = moves
         self._syncs = syncs
         self._headers: dict[int, LedgerHeader] = {}
-        """Changed headers that are not durable, except those in new files."""
+        """Changed headers that are not durable, except those in new files. Filled by `hold`, emptied by `sync`."""
         self.pending_header = self._headers.get
-        """Returns a ledger's header when its file may lack it, or None. Constant."""
+        """Returns a ledger's header if its file may lack it, else None. Constant."""
         self._unsynced: dict[int, int] = {}
-        """Ledgers whose files have changes that are not durable, and up to where positions were written to each."""
+        """How far positions were written to each file whose changes are not durable, by ledger id."""
         self._written: dict[int, IndexFile] = {}
-        """Their open files: written to and not synced since."""
+        """Open files that were written to and not synced since, by ledger id."""
         self._evicted: set[int] = set()
-        """Ledgers with positions that are neither in memory nor durable."""
+        """Ledgers with positions that are neither in memory nor durable. Emptied by `sync`."""
         self._new_names: set[str] = set()
-        """Directories with names in them that are not durable."""
+        """Directories that contain names which are not durable. Emptied by a sync."""
 
     @property
     def is_clean(self) -> bool:
-        """True when all held changes are durable."""
+        """True if all held changes are durable."""
         return not self._unsynced and not self._headers
 
     def hold(self, updates: Iterable[LedgerUpdate]) -> None:
-        """Add headers and positions; readers see the positions from now on.
+        """Add headers and positions. Readers see the positions from now on.
 
         Raises:
-            OSError: memory is full, and no page could be evicted to a file; some updates are held.
+            OSError: memory is full, and a page could not be evicted to its file; some of the updates are held.
         """
         for update in updates:
             if update.header is None and not len(update.entry_ids):
                 continue
-            # A ledger that was removed and is created again must not find its old file.
+            # A ledger that was removed and is created again must not get its old file.
             self._paths.finish_removal(self._files, update.ledger_id)
             self._unsynced.setdefault(update.ledger_id, 0)
             if update.header is not None:
@@ -106,13 +106,13 @@ class IndexWriter:
         """Make all held changes durable.
 
         Args:
-            names_are_durable: False: a killed process may have created any of the files and directories, and a power
-                cut may remove their names again.
+            names_are_durable: False: a process that was killed may have created any of the files and directories, and a
+                power failure may still remove their names.
 
         Raises:
             SyncFailed: what is durable is unknown, and the index must not be used any more.
-            DiskStalled: a disk is late, in this sync or an earlier one; all changes still count as held.
-            OSError: a write failed; all changes that are not durable still count as held.
+            DiskStalled: a disk is late, in this sync or an earlier one. All changes still count as held.
+            OSError: a write failed. All changes that are not durable still count as held.
         """
         if self.is_clean:
             return
@@ -125,7 +125,7 @@ class IndexWriter:
             for ledger_id in self._unsynced:
                 names.update(self._paths.directories(ledger_id))
         self._make_durable(self._unsynced, names)
-        # Only now: a file that moves gets from memory what a failed sync may have lost.
+        # Only now, because a file that moves takes from memory what a failed sync may have lost.
         self._pages.written(pages)
         self._evicted.clear()
         for header in rewritten:
@@ -145,10 +145,10 @@ class IndexWriter:
         self._fileless.write(fileless, sizes)
 
     def learn_files(self) -> None:
-        """Record all existing index files, which were made durable before; the records of others stay.
+        """Record all existing index files, which must be durable; records of other files stay.
 
-        Not the file of a ledger that has its header elsewhere, too. A crash may have left that file without a header;
-        the journal has what belongs into it.
+        A file is not recorded if its ledger also has its header elsewhere. A crash may have left that file without a
+        header, and the journal has its contents.
 
         Raises:
             SyncFailed, OSError: as `sync`.
@@ -165,7 +165,7 @@ class IndexWriter:
         self._moves.noted()
 
     def file_size(self, ledger_id: int) -> int:
-        """Return the length of a ledger's file, 0 when there is none."""
+        """Return the length of a ledger's file; 0: there is no file."""
         try:
             file = self._files.open(self._paths.path(ledger_id))
         except FileNotFoundError:
@@ -174,26 +174,26 @@ class IndexWriter:
             return file.size()
 
     def unsynced_with_positions(self) -> np.ndarray:
-        """Return the ledgers whose files have written positions that are not durable. For any thread."""
+        """Return the ledgers whose files have positions that are not durable. For any thread."""
         return np.array([each for each, end in list(self._unsynced.items()) if end], np.int64)
 
     def close(self) -> None:
-        """Close the open files; changes that are not synced are not durable."""
+        """Close the open files. Changes that are not synced are not durable."""
         for file in self._written.values():
             file.close()
         self._written.clear()
 
     def _size(self, ledger_id: int, end: int) -> int:
-        """Return the least length of a durable file that was written up to `end`."""
+        """Return the least length that a durable file has if it was written up to `end`."""
         is_moved = self._known.place(ledger_id) != self._paths.place(ledger_id)
         least = 0 if is_moved else self._known.least_bytes(ledger_id)
         # If the manifest has no (or no current) length of the file, its actual length counts.
         return max(least, end) if least else max(end, self.file_size(ledger_id))
 
     def _need_file(self, ledger_id: int) -> None:
-        """Hold the header of a ledger that gets its first position: its file is created with it."""
+        """Hold the header of a ledger that gets its first position, because its file is created with a header."""
         if ledger_id not in self._headers and self._fileless.has(ledger_id):
-            # An evicted page may have created the file since, with a later header.
+            # The eviction of a page may have created the file since, with a later header.
             header = self._moves.header(ledger_id)
             if header is not None:
                 self._headers[ledger_id] = header
@@ -210,7 +210,7 @@ class IndexWriter:
         return found
 
     def _has_file(self, ledger_id: int) -> bool:
-        """Return whether there is a file of a ledger, or was one that is lost. A crash may have left it, unrecorded."""
+        """Return whether a ledger has a file, or had one that is lost. A crash may have left it, unrecorded."""
         if self._known.least_bytes(ledger_id):
             return True
         try:
@@ -218,7 +218,7 @@ class IndexWriter:
         except OSError as error:
             if not is_of_disk(error):
                 raise
-            # What its disk hides is not recorded, so the journal has it.
+            # A file that its disk hides is not recorded, so the journal has its contents.
             return False
 
     def _hold_positions(self, update: LedgerUpdate) -> None:
@@ -233,7 +233,7 @@ class IndexWriter:
             self._pages.change(update.ledger_id, number, slots, update.positions[start:end], load)
 
     def _load(self, ledger_id: int, number: int) -> np.ndarray:
-        """Return a page of a ledger's file."""
+        """Return a page of a ledger's file, as the file has it."""
         each = self._pages.positions_per_page
         try:
             file = self._written.get(ledger_id) or self._open(ledger_id)
@@ -258,14 +258,14 @@ class IndexWriter:
     ) -> tuple[list[LedgerHeader], list[PageKey]]:
         """Write all held changes to files, except those of ledgers that need none.
 
-        Returns (headers whose second slot must be written, the written pages).
+        Returns (headers whose second slot must be written, keys of the written pages).
         """
         rewritten = []
         for ledger_id in sorted({*dirty, *self._headers}.difference(fileless)):
             pages = dirty.get(ledger_id, [])
             header = self._headers.get(ledger_id)
             self._moving(ledger_id, partial(self._write, ledger_id, header, 0, pages))
-            # A file that was just created or moved has the header in both slots.
+            # A file that was just created or moved has its header in both slots.
             if header is not None and ledger_id in self._headers:
                 rewritten.append(header)
         return rewritten, [key for pages in dirty.values() for key, _ in pages]
@@ -273,7 +273,7 @@ class IndexWriter:
     def _write(
         self, ledger_id: int, header: LedgerHeader | None, slot: int, pages: Sequence[tuple[PageKey, Page]]
     ) -> None:
-        """Write a header, if any, to one slot of a ledger's file, and pages."""
+        """Write a header, if given, to one slot of a ledger's file, and pages."""
         with self._writing(ledger_id) as file:
             if header is not None and ledger_id in self._headers:
                 file.write_slot(header, slot)
@@ -286,7 +286,7 @@ class IndexWriter:
             self._unsynced[ledger_id] = max(end, self._unsynced.get(ledger_id, 0))
 
     def _moving(self, ledger_id: int, work: Callable[[], None]) -> None:
-        """Do some work on a ledger's file; if its disk refuses that, move the file and do it again."""
+        """Do some work on a ledger's file. If the disk refuses it, move the file and do the work again."""
         while True:
             try:
                 work()
@@ -297,8 +297,7 @@ class IndexWriter:
                 self._move(ledger_id, error)
 
     def _move(self, ledger_id: int, error: OSError) -> None:
-        """Move a ledger's file to another directory, because the disk of this one refuses writes; `error` is the
-        refusal.
+        """Move a ledger's file to another directory, because its disk refuses writes with `error`.
 
         Raises:
             OSError: `error`, because no other directory takes the file.
@@ -325,7 +324,7 @@ class IndexWriter:
 
     @contextlib.contextmanager
     def _writing(self, ledger_id: int) -> Iterator[IndexFile]:
-        """Yield a ledger's file, which is created if missing; it stays open until it is synced, if there is room."""
+        """Yield a ledger's file, which is created if it is missing. If there is room, it stays open until the sync."""
         file = self._written.get(ledger_id) or self._existing_or_new(ledger_id)
         is_kept = ledger_id in self._written or len(self._written) < self._syncs.files_synced_singly_max
         if is_kept:
@@ -336,8 +335,8 @@ class IndexWriter:
                 with syncing():
                     file.file.sync_data()
         finally:
-            # The sync of the file system reports the errors of a file that is not kept open: there are too many to sync
-            # singly.
+            # There are too many files to sync them one by one. The sync of the file system reports the errors of a file
+            # that is not kept open.
             if not is_kept:
                 file.close()
 
@@ -345,7 +344,7 @@ class IndexWriter:
         return IndexFile(self._files.open(self._paths.path(ledger_id)))
 
     def _existing_or_new(self, ledger_id: int) -> IndexFile:
-        """Return a ledger's file; a new file has the pending header."""
+        """Return a ledger's file. A new file gets the pending header."""
         try:
             file = self._open(ledger_id)
         except FileNotFoundError:
@@ -385,13 +384,13 @@ class IndexWriter:
         return file
 
     def _make_durable(self, ledger_ids: Collection[int], directories: Collection[str]) -> None:
-        """Sync the files of ledgers, and the names in directories; files whose disk refuses the sync move, and are
-        synced there.
+        """Sync the files of ledgers, and the names in directories. A file whose disk refuses the sync moves, and is
+        synced at its new place.
 
         Raises:
-            SyncFailed: it is unknown what is durable, and there is no other disk.
+            SyncFailed: it is unknown what is durable, and no other disk takes the file.
         """
-        # Also what earlier syncs found that were late.
+        # This includes the results of earlier syncs that were late.
         failed = self._failed(self._syncs.sync(self._written, ledger_ids, directories), ledger_ids)
         while failed:
             for ledger_id, error in failed.items():
@@ -399,7 +398,7 @@ class IndexWriter:
             failed = self._failed(self._syncs.sync(self._written, failed, set(self._new_names)), failed)
 
     def _failed(self, refusals: SyncRefusals, ledger_ids: Collection[int]) -> dict[int, SyncFailed]:
-        """Return the ledgers whose files a disk did not make durable, and the error."""
+        """Return the ledgers whose files a disk did not make durable, with the errors."""
         failed = dict(refusals.ledgers)
         for place, error in refusals.places.items():
             self._moves.refused_by(place)

@@ -1,8 +1,8 @@
-"""The index in an embedded key-value store, for `DbLedgerStorage`; format in `formats.key_value_index`.
+"""The index in an embedded key-value store, for `DbLedgerStorage`. The format is in `formats.key_value_index`.
 
-One store holds all ledgers, in the first ledger directory. However many ledgers a flush changes, making them durable
-is one sync of the store. Each commit has a number, kept in the store and in a file beside it: a store that was set back
-to an older state, which checksums cannot detect, is refused.
+One store in the first ledger directory holds all ledgers. A flush is made durable by one sync of the store, however
+many ledgers it changes. Each commit has a number, which is kept in the store and in a file beside it. So a store that
+was set back to an older state is refused; checksums cannot detect that.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from bookie_service.storage.io.key_values import KeyValueOptions, KeyValues
 
 _BLOCKS_PER_GET = 32
 _PUTS_PER_WRITE = 1024
-"""Keys set in one call, of 2 KiB at most: it holds Python's lock for about 2 ms."""
+"""How many keys, of at most 2 KiB, one call sets: it holds Python's lock for about 2 ms."""
 _REMEDY = (
     "entries that were acknowledged would not be found, so this bookie does not start; run `bkspark bookie "
-    "--rebuild-index`, which makes it again from the entry logs, or start a bookie with a new id and empty directories "
+    "--rebuild-index`, which rebuilds it from the entry logs, or start a bookie with a new id and empty directories "
     "and let autorecovery copy the ledgers"
 )
 
 
 class KeyValueView:
-    """An `IndexView` over a key-value store, which many threads may read."""
+    """An `IndexView` over a key-value store. Many threads may read it."""
 
     def __init__(self, path: str, key_values: KeyValues) -> None:
-        """`path`: the store's path, for messages."""
+        """`path`: the path of the store, for messages."""
         self.path = path
         self._key_values = key_values
 
@@ -110,7 +110,7 @@ class KeyValueView:
                         yield at + skipped, positions
 
     def close(self) -> None:
-        """Does nothing: the store belongs to its owner."""
+        """Do nothing: the store belongs to its owner."""
 
     def close_store(self) -> None:
         """Close the store itself."""
@@ -118,7 +118,7 @@ class KeyValueView:
 
 
 def open_view(files: ReadOnlyFiles, directory: str) -> KeyValueView:
-    """Return the index in a `current` directory, for reading; `close_store` closes it.
+    """Return a view of the index in a `current` directory, for reading. `close_store` closes it.
 
     Raises:
         StorageDamaged: the store is damaged, or has lost durable data.
@@ -135,7 +135,7 @@ def open_view(files: ReadOnlyFiles, directory: str) -> KeyValueView:
 
 
 class KeyValueIndex(KeyValueView):
-    """A `LedgerIndex` over a key-value store; the interface says which thread may call which method."""
+    """A `LedgerIndex` over a key-value store. The interface says which thread may call which method."""
 
     def __init__(
         self,
@@ -146,9 +146,10 @@ class KeyValueIndex(KeyValueView):
         name: str = index_format.DIRECTORY_NAME,
         commits_before: int = 0,
     ) -> None:
-        """`directory`: the `current` directory that contains the store, under `name`.
+        """Open the store, or create it.
 
-        `commits_before`: the commits of the store that this one will replace.
+        `directory`: the `current` directory that contains the store, under `name`.
+        `commits_before`: how many commits the store had that this one will replace.
 
         Raises:
             StorageDamaged: the store is damaged, or has lost durable data.
@@ -161,14 +162,14 @@ class KeyValueIndex(KeyValueView):
             if reached:
                 raise StorageDamaged(f"{path}: the key-value store is missing; {_REMEDY}")
             files.make_directory(path)
-        # A killed process may have created it without making its name durable.
+        # A process that was killed may have created it without making its name durable.
         files.sync_directory(directory)
         super().__init__(path, files.open_key_values(path, options))
         self._is_clean = True
-        """Whether nothing was written since the last commit."""
+        """Whether nothing was written since the last commit. Changed by `hold` and `sync`."""
         try:
             self._commit_number = max(commits_before, _check_commit(self._key_values, reached, path))
-            """The last commit, in the store and in the file beside it. Rises by one with each."""
+            """The number of the last commit, in the store and in the file beside it. `sync` increments it."""
         except BaseException:
             self.close_store()
             raise
@@ -177,7 +178,7 @@ class KeyValueIndex(KeyValueView):
         return KeyValueView(self.path, self._key_values)
 
     def page_in_memory(self, ledger_id: int, first_entry: int, last_entry: int) -> None:
-        """Return None: the store keeps its own cache."""
+        """Return None, because the store keeps its own cache."""
 
     notices: Sequence[str] = ()
 
@@ -186,17 +187,17 @@ class KeyValueIndex(KeyValueView):
         return StoredLedger(header, NO_ENTRY if header is None else self.last_entry(ledger_id), is_whole=True)
 
     def lost(self, ledger_id: int) -> str:
-        # A store from which anything is missing is not opened.
+        # A store that lacks anything is not opened.
         return ""
 
     def all_lost(self) -> list[int]:
         return []
 
     def accept(self, ledger_ids: Collection[int]) -> None:
-        """Does nothing: there are no records of single ledgers."""
+        """Do nothing: there are no records of single ledgers."""
 
     def disown(self, ledger_ids: Collection[int]) -> None:
-        """Does nothing: there are no records of single ledgers."""
+        """Do nothing: there are no records of single ledgers."""
 
     @property
     def is_clean(self) -> bool:
@@ -217,7 +218,7 @@ class KeyValueIndex(KeyValueView):
             self._key_values.write(self._merged(some_blocks))
 
     def sync(self, names_are_durable: bool = True) -> None:
-        # Whatever a killed process left: the contents of an opened store are durable.
+        # Whatever a process left that was killed: the contents of an opened store are durable.
         if self._is_clean:
             return
         self._commit_number += 1
@@ -227,7 +228,7 @@ class KeyValueIndex(KeyValueView):
         self._is_clean = True
 
     def _merged(self, blocks: Sequence[tuple[bytes, np.ndarray, np.ndarray]]) -> list[tuple[bytes, bytes]]:
-        """Return keys and values that set positions[i] at slots[i] of each (key, slots, positions); the rest stays."""
+        """Return the keys and values that set positions[i] at slots[i] of each (key, slots, positions)."""
         partial = [key for key, slots, _ in blocks if len(slots) < ENTRIES_PER_BLOCK]
         stored = dict(zip(partial, self._key_values.get(partial))) if partial else {}
         puts = []
@@ -246,7 +247,7 @@ class KeyValueIndex(KeyValueView):
         self._key_values.write([], [(header, header + b"\0"), index_format.blocks_of(ledger_id)])
 
     def finish_removal(self, ledger_ids: Collection[int]) -> None:
-        """Does nothing: `remove` did all."""
+        """Do nothing: `remove` did everything."""
 
     def sync_removed(self, ledger_ids: Collection[int]) -> None:
         if not ledger_ids:
@@ -254,7 +255,7 @@ class KeyValueIndex(KeyValueView):
         try:
             self._key_values.sync()
         except OSError as error:
-            # A crash then restores the ledgers, and the next pass drops them again.
+            # A crash would restore the ledgers, and the next pass would drop them again.
             if not is_out_of_space(error):
                 raise
 
@@ -274,7 +275,7 @@ def _blocks(update: LedgerUpdate) -> Iterator[tuple[bytes, np.ndarray, np.ndarra
 
 
 def _check_commit(key_values: KeyValues, reached: int, path: str) -> int:
-    """Return the store's commit number; raise StorageDamaged when it is lower than a durable one."""
+    """Return the store's commit number. Raises StorageDamaged if it is lower than a durable one."""
     number = index_format.decode_commit_number(key_values.get([index_format.COMMIT_KEY])[0])
     if number < reached:
         raise StorageDamaged(
@@ -285,7 +286,7 @@ def _check_commit(key_values: KeyValues, reached: int, path: str) -> int:
 
 
 def _commit_reached(files: ReadOnlyFiles, path: str) -> int:
-    """Return the commit that the store must have reached, 0 when it is unknown."""
+    """Return the number of the commit that the store must have reached; 0: unknown."""
     if not files.exists(path):
         return 0
     try:

@@ -1,8 +1,8 @@
 """The headers of ledgers that have no entry, and so no index file (`formats.ledger_headers`).
 
-The index writer adds rows where it syncs index files, so the journal has each change until it is durable here. When
-such a ledger gets its first entry, its index file is made, synced and recorded, and then its row is dropped. Takes 46
-bytes of memory per ledger, and its explicit LAC.
+The index writer adds rows when it syncs index files, so the journal keeps each change until it is durable here. When
+such a ledger gets its first entry, its index file is created, synced and recorded, and then its row is dropped. Memory:
+46 bytes per ledger, and its explicit LAC.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bookie_service.storage.io.placed_log import PlacedLog
 class _Table:
     """The last row of each ledger.
 
-    ledger_ids: int64, ascending. rows: one for each. is_removed: bool for each, the only thing that changes.
+    ledger_ids: int64, ascending. rows: one per ledger. is_removed: one bool per ledger; only this array changes.
     """
 
     ledger_ids: np.ndarray
@@ -35,7 +35,7 @@ class _Table:
 
     @classmethod
     def of(cls, found: HeaderRows) -> _Table:
-        """Return the last row of each ledger, without those that say that there is none."""
+        """Return the table of the last row of each ledger, without rows that say that there is no header."""
         ledger_ids = found.rows["ledger_id"].astype(np.int64)
         order = np.argsort(ledger_ids, kind="stable")
         ledger_ids = ledger_ids.take(order)
@@ -47,7 +47,7 @@ class _Table:
         return len(self.ledger_ids)
 
     def find(self, ledger_id: int) -> int | None:
-        """Return the row of a ledger, None when there is no row or it was removed."""
+        """Return the row of a ledger; None: there is no row, or it was removed."""
         if not len(self.ledger_ids):
             return None
         at = int(self.ledger_ids.searchsorted(ledger_id))
@@ -55,7 +55,7 @@ class _Table:
         return at if is_found and not self.is_removed.item(at) else None
 
     def are_in(self, ledger_ids: np.ndarray) -> np.ndarray:
-        """Return which rows are of these ledgers, bool; they come ascending."""
+        """Return which rows are of these ledgers, bool each. The ledgers are ascending."""
         if not len(ledger_ids):
             return np.zeros(len(self), bool)
         at = np.minimum(ledger_ids.searchsorted(self.ledger_ids), len(ledger_ids) - 1)
@@ -66,8 +66,10 @@ class LedgerHeaders:
     """The headers of ledgers without an index file. Changed by one thread at a time, read by any."""
 
     def __init__(self, files: ReadOnlyFiles, directories: Sequence[str], noted: tuple[int, int] | None) -> None:
-        """`directories`: the `current` directories of all ledger directories. `noted`: generation and least bytes of
-        the file according to the manifest.
+        """Read the file.
+
+        `directories`: the `current` directories of all ledger directories. `noted`: the generation and the least bytes
+        of the file according to the manifest.
 
         Raises:
             StorageDamaged: a later version wrote the file.
@@ -79,13 +81,13 @@ class LedgerHeaders:
         except ValueError as error:
             raise StorageDamaged(f"{file_format.FILE_NAME} in {', '.join(directories)}: {error}") from error
         self.damage = self._damage(end, noted or (0, 0))
-        """What is damaged or missing, "" for nothing; then rows may be missing."""
+        """What is damaged or missing, and then rows may be missing; "": nothing."""
         self._is_whole = end == len(self._file.data or b"") > 0
-        # Only its path and generation are needed from now on.
+        # From now on only the path and the generation are needed.
         self._file.data = None
         self._rows_written = len(found)
         self.table = _Table.of(found)
-        """The rows; replaced as a whole."""
+        """The rows. Replaced as a whole by `LedgerHeadersWriter`, except that `remove` marks rows."""
 
     def _damage(self, end: int, noted: tuple[int, int]) -> str:
         data, path = self._file.data, self._file.path
@@ -110,7 +112,7 @@ class LedgerHeaders:
         return len(self.table) - int(np.count_nonzero(self.table.is_removed))
 
     def header(self, ledger_id: int) -> LedgerHeader | None:
-        """Return the header of a ledger, None when there is none. Its generation is 0."""
+        """Return the header of a ledger, with generation 0; None: there is no header here."""
         table = self.table
         at = table.find(ledger_id)
         return None if at is None else table.rows.header(at)
@@ -125,13 +127,13 @@ class LedgerHeaders:
         return table.ledger_ids[~table.is_removed]
 
     def remove(self, ledger_id: int) -> None:
-        """Forget a ledger; the next `write` makes that durable. For any thread. It may be unknown."""
+        """Forget a ledger, which may be unknown. The next `write` makes it durable. For any thread."""
         while True:
             table = self.table
             at = table.find(ledger_id)
             if at is not None:
                 table.is_removed[at] = True
-            # A writer that took what is removed before this looks again after it replaced the table.
+            # A writer that took the removed rows before this looks again after it has replaced the table.
             if table is self.table:
                 return
 
@@ -142,24 +144,25 @@ class LedgerHeadersWriter(LedgerHeaders):
     def __init__(
         self, files: LocalFiles, directories: Sequence[str], known: IndexManifestWriter, rows_beside: int = ROWS_BESIDE
     ) -> None:
-        """`rows_beside`: as of the manifest. Raises StorageDamaged and OSError as `LedgerHeaders`."""
+        """`rows_beside`: see `IndexManifestWriter`. Raises StorageDamaged and OSError as `LedgerHeaders`."""
         super().__init__(files, directories, known.headers)
         self._known = known
         self._rows_beside = rows_beside
         self._noted_generation = None if known.headers is None else known.headers[0]
-        """Generation that is durably in the manifest."""
+        """The generation that is durable in the manifest; None: it names no generation."""
         self._log = PlacedLog(files, self._file, is_whole=self._is_whole and not self.damage)
 
     def settle(self, filed: np.ndarray) -> None:
-        """Leave out ledgers that have a file, as a crash may have left both; end a loss that the caller recorded.
+        """Drop ledgers that also have a file, because a crash may have left both; end a loss that the caller recorded.
 
-        If no header is left, the manifest says so, and earlier versions of the bookie take the directories again.
+        If no header is left, the manifest records that, and earlier versions of the bookie accept the directories
+        again.
 
         Args:
             filed: ledgers with a recorded index file, int64, ascending.
 
         Raises:
-            OSError: the next start finds the same again.
+            OSError: the next start finds the same state again.
         """
         table = self.table
         table.is_removed[table.are_in(filed)] = True
@@ -168,15 +171,16 @@ class LedgerHeadersWriter(LedgerHeaders):
             self._write([], is_replaced=is_needless or bool(self.damage))
             self._note(is_needed=not is_needless)
         elif len(self) and self._log.end and self._file.generation != self._noted_generation:
-            # A crash came before that was noted, or the manifest was lost.
+            # A crash came before this was recorded, or the manifest was lost.
             self._note()
 
     def write(self, headers: Sequence[LedgerHeader], filed: Collection[int] = ()) -> None:
-        """Set headers, and drop those of removed ledgers and of ledgers that have a recorded file now; durable on
-        return.
+        """Set headers, and drop those of removed ledgers and of ledgers that now have a recorded file.
+
+        All of it is durable on return.
 
         Raises:
-            OSError: not all of that is durable; the next call must have the same headers and ledgers again.
+            OSError: not all of it is durable. The next call must get the same headers and ledgers again.
         """
         if len(self.table):
             for ledger_id in filed:
@@ -186,10 +190,10 @@ class LedgerHeadersWriter(LedgerHeaders):
             self._note()
 
     def _write(self, headers: Sequence[LedgerHeader], *, is_replaced: bool = False) -> None:
-        """Append rows for headers and for what is removed, or write the whole file again."""
+        """Append rows for headers and removals, or rewrite the whole file."""
         old = self.table
         was_removed = old.is_removed.copy()
-        # A header that is set counts, also of a ledger that was removed before.
+        # A header that is set counts, even if its ledger was removed before.
         changes = file_format.joined(
             [file_format.rows_of([], old.ledger_ids[was_removed]), file_format.rows_of(headers)]
         )
@@ -197,7 +201,7 @@ class LedgerHeadersWriter(LedgerHeaders):
         is_replaced = self._log.write(
             file_format.encode_rows(changes),
             lambda generation: file_format.encode_head(generation) + file_format.encode_rows(table.rows),
-            # A torn record of a generation that is not noted would count as a loss.
+            # A torn record of a generation that is not recorded would count as a loss.
             is_replaced=is_replaced
             or self._file.generation != self._noted_generation
             or self._rows_written > 2 * len(table) + self._rows_beside,
@@ -208,7 +212,7 @@ class LedgerHeadersWriter(LedgerHeaders):
             self.remove(ledger_id)
 
     def _note(self, *, is_needed: bool = True) -> None:
-        """Record in the manifest that there is such a file, or that none is needed."""
+        """Record in the manifest that there is such a file, or that no such file is needed."""
         if is_needed:
             self._known.note_headers(self._file.generation, self._log.end)
             self._noted_generation = self._file.generation

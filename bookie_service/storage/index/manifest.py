@@ -1,7 +1,7 @@
-"""Which index files must exist (`formats.index_files`), so that the loss of one is noticed and not taken for absence.
+"""The record of index files that must exist (`formats.index_files`), so that the loss of a file is noticed.
 
-The index writer records files that it made durable, garbage collection files that may be removed. Takes 16 bytes of
-memory per ledger.
+Without it, a lost file would look like a ledger that never was here. The index writer records files that it made
+durable; garbage collection records files that may be removed. Memory: 16 bytes per ledger.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from bookie_service.storage.io.placed_file import PlacedFile
 from bookie_service.storage.io.placed_log import PlacedLog
 
 RECENT_MAX = 8192
-"""Rows in the dictionary before they are merged into the arrays."""
+"""How many rows the dictionary may have before they are merged into the arrays."""
 ROWS_BESIDE = 4096
-"""The file is rewritten when this many of its rows, and as many as there are ledgers, are obsolete."""
+"""The file is rewritten when this many of its rows are obsolete, and at least as many as there are ledgers."""
 
 
 class IndexManifest:
-    """What is known about the index files. Changed by one thread at a time, read by any."""
+    """What is recorded of the index files. Changed by one thread at a time, read by any."""
 
     def __init__(self, files: ReadOnlyFiles, directories: Sequence[str], *, recent_max: int = RECENT_MAX) -> None:
         """Read the file.
 
         Args:
             directories: the `current` directories of all ledger directories.
-            recent_max: rows in the dictionary before they are merged into the arrays.
+            recent_max: how many rows the dictionary may have before they are merged into the arrays.
 
         Raises:
             StorageDamaged: a later version wrote the file.
@@ -46,16 +46,16 @@ class IndexManifest:
         self._directories = directories
         self._recent_max = recent_max
         self.damaged_at = None if end == len(data) else end
-        """Offset of bytes that are not a record; then, or when the file is missing, rows may be missing."""
+        """The offset of bytes that are not a record. Rows may be missing then, or if there is no file. None: none."""
         self.is_complete = end == len(data) > 0
         self.headers = file_format.headers_of(ledger_ids, rows)
         """(generation, least bytes) of the file with the headers of ledgers without entries; None: there may be no such
-        file."""
+        file. Changed by `note_headers` and `forget_headers`."""
         is_ledger = ledger_ids >= 0
         self._rows = _last_rows(ledger_ids[is_ledger], rows[is_ledger])
-        """All rows, by ascending ledger id, without `_recent`. Replaced as a whole."""
+        """(ledger ids, rows), ascending, without the changes in `_recent`. Replaced as a whole by `_learn`."""
         self._recent: dict[int, int] = {}
-        """Rows that changed since; at most `_recent_max`."""
+        """Rows that changed after `_rows`, by ledger id; at most `_recent_max`."""
 
     @property
     def path(self) -> str:
@@ -71,7 +71,7 @@ class IndexManifest:
         return place if 0 <= place < len(self._directories) else ledger_id % len(self._directories)
 
     def _row(self, ledger_id: int) -> int:
-        """Return the size and place of a ledger's index file, 0 when it is unknown."""
+        """Return the encoded size and place of a ledger's index file; 0: unknown."""
         recent = self._recent.get(ledger_id)
         if recent is not None:
             return recent
@@ -80,7 +80,7 @@ class IndexManifest:
         return rows.item(at) if at < len(ledger_ids) and ledger_ids.item(at) == ledger_id else 0
 
     def are_noted(self, ledger_ids: np.ndarray) -> np.ndarray:
-        """Return which ledgers must have an index file, bool."""
+        """Return which ledgers must have an index file, bool each."""
         # In this order, because the recent rows may be merged into the others meanwhile.
         recent, noted = self._recent, self._rows[0]
         at = np.minimum(noted.searchsorted(ledger_ids), max(0, len(noted) - 1))
@@ -92,7 +92,7 @@ class IndexManifest:
         return found
 
     def all(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return (ledger ids, bytes of each), int64, ascending: every file that must exist."""
+        """Return (ledger ids, least bytes of each) for all files that must exist: int64, ascending."""
         ledger_ids, rows = self._all_rows()
         return ledger_ids, file_format.sizes_of(rows)
 
@@ -118,7 +118,7 @@ class IndexManifest:
 
 
 class IndexManifestWriter(IndexManifest):
-    """Records durably what is known about the index files."""
+    """Records durably what is known of the index files."""
 
     def __init__(
         self,
@@ -128,23 +128,23 @@ class IndexManifestWriter(IndexManifest):
         recent_max: int = RECENT_MAX,
         rows_beside: int = ROWS_BESIDE,
     ) -> None:
-        """`rows_beside`: rows that say nothing any more, beside one for each ledger, before the file is rewritten."""
+        """`rows_beside`: how many obsolete rows the file may have before it is rewritten."""
         super().__init__(files, directories, recent_max=recent_max)
         self._rows_beside = rows_beside
         self._files = files
         self._waiting: dict[int, int] = {}
-        """Changes that are not durable."""
+        """Changed rows that are not durable, by ledger id. Emptied by `_write`."""
         self._rows_written = len(self._rows[0])
-        """Rows in the file, replaced ones included."""
+        """How many rows the file has, obsolete ones included."""
         self._log = PlacedLog(files, self._file, is_whole=self.is_complete)
 
     def note(self, changes: Mapping[int, int], moved: Mapping[int, int] | None = None) -> None:
-        """Set the least bytes of ledgers' files; durable on return.
+        """Set the least bytes of ledgers' files. Durable on return.
 
-        `moved`: the directories of files that are not in their usual one.
+        `moved`: for files that are not in their usual directory, the number of their directory.
 
         Raises:
-            OSError: they are not durable yet; the next call writes them again.
+            OSError: the changes are not durable yet; the next call writes them again.
         """
         moved = moved or {}
         rows = {each: file_format.with_place(size, moved.get(each)) for each, size in changes.items()}
@@ -155,7 +155,8 @@ class IndexManifestWriter(IndexManifest):
             self._write()
 
     def note_headers(self, generation: int, least_bytes: int) -> None:
-        """Record generation and least bytes of the file with the headers of ledgers without entries; durable on return.
+        """Record the generation and the least bytes of the file with headers of ledgers without entries. Durable on
+        return.
 
         Raises:
             OSError: as `note`.
@@ -167,7 +168,7 @@ class IndexManifestWriter(IndexManifest):
             self._write()
 
     def forget_headers(self) -> None:
-        """Record that there is no header in that file, durably; earlier versions read the manifest again.
+        """Record durably that this file has no header. Earlier versions of the bookie then accept the manifest again.
 
         Raises:
             OSError: it is not recorded, and earlier versions refuse the directories.
@@ -207,7 +208,7 @@ class IndexManifestWriter(IndexManifest):
 
 
 def _last_rows(ledger_ids: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the last row of each ledger, ascending, without those of 0 bytes."""
+    """Return the last row of each ledger, ascending, without rows of 0 bytes."""
     found, last = np.unique(ledger_ids[::-1], return_index=True)
     kept = rows[::-1][last]
     return found[kept > 0], kept[kept > 0]

@@ -1,4 +1,4 @@
-"""The index as a file per ledger, for `SortedLedgerStorage` and `InterleavedLedgerStorage`."""
+"""The index with one file per ledger, for `SortedLedgerStorage` and `InterleavedLedgerStorage`."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ POSITION_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class PageOptions:
-    """How much of the index is kept in memory: `pages_max` full pages of `page_bytes`, or more that are not full.
+    """How much of the index is kept in memory: `pages_max` full pages of `page_bytes`, or more pages that are not full.
 
-    files_synced_singly_max: above this number of changed files the whole file system is synced instead.
+    files_synced_singly_max: if more files have changed, the whole file system is synced instead.
     """
 
     page_bytes: int = bounded(8192, POSITION_BYTES, 1024 * 1024, "bytes")
@@ -45,7 +45,7 @@ class PageOptions:
 
 
 class PerLedgerIndex:
-    """A `LedgerIndex` over index files; the interface says which thread may call which method."""
+    """A `LedgerIndex` over index files. The interface says which thread may call which method."""
 
     def __init__(
         self,
@@ -60,9 +60,9 @@ class PerLedgerIndex:
     ) -> None:
         """`directories`: the `current` directories of all ledger directories, in configured order.
 
-        `doubt`, `header_of`: see `IndexMoves`. Without `doubt` no file moves to another directory. `doubt_all`: records
-        durably that every ledger of the bookie must go into limbo before anything is served. `disks`: syncs the files
-        of each directory; None: one after the other.
+        `doubt`, `header_of`: see `IndexMoves`. Without `doubt` files do not move to another directory. `doubt_all`:
+        records durably that every ledger of the bookie must go into limbo before anything is served. `disks`: syncs the
+        files of each directory; None: one directory after the other.
 
         Raises:
             StorageDamaged: a file of the whole bookie is unreadable; or headers of ledgers are lost, and there is no
@@ -87,13 +87,13 @@ class PerLedgerIndex:
             try:
                 self._writer.learn_files()
             except OSError as error:
-                # The files are durable, and their record is written with the next one. Reads do not need it.
+                # The files are durable, and their record is written with the next one. Reads do not need the record.
                 if not is_out_of_space(error):
                     raise
         self._settle_fileless(doubt_all)
 
     def _settle_fileless(self, doubt_all: Callable[[], None] | None) -> None:
-        """Put everything in doubt if headers are lost; leave out those of ledgers that have a file."""
+        """Put all ledgers in doubt if headers are lost; drop the headers of ledgers that have a file."""
         if self._fileless.damage:
             if doubt_all is None:
                 raise StorageDamaged(self._fileless.damage)
@@ -104,7 +104,7 @@ class PerLedgerIndex:
         try:
             self._fileless.settle(self._known.all()[0])
         except OSError as error:
-            # The next change writes it, and a start that comes before finds the same again.
+            # The next change writes it. A start that comes before finds the same state again.
             if not refuses_writes(error):
                 raise
 
@@ -115,7 +115,7 @@ class PerLedgerIndex:
         pending = self._writer.pending_header(ledger_id)
         if pending is not None:
             return StoredLedger(pending, self.last_entry(ledger_id), not self.lost(ledger_id))
-        # In this order: a file that grows meanwhile is not too short.
+        # In this order, because a file that grows meanwhile is not too short.
         return self._reader.stored(ledger_id, self._known.least_bytes(ledger_id))
 
     def extents(self, ledger_id: int, first_entry: int = 0, end_entry: int = ENTRIES_END) -> Iterator[Extent]:
@@ -125,7 +125,7 @@ class PerLedgerIndex:
         return IndexReader(self._files, self._paths, self._pages, self._fileless, open_files_max, keeps_pages=False)
 
     def ledger_ids(self) -> np.ndarray:
-        # In this order: a ledger that gets its first entry has a file before its header is dropped here.
+        # In this order, because a ledger that gets its first entry has a file before its header is dropped here.
         fileless = self._fileless.ledger_ids()
         filed = ledger_id_sets.union(self._paths.ledgers(self._files), self._known.all()[0])
         return ledger_id_sets.union(fileless, filed)
@@ -143,7 +143,7 @@ class PerLedgerIndex:
         return self._fileless.has(ledger_id) or self._paths.size(self._files, ledger_id) is not None
 
     def absent(self, ledger_ids: np.ndarray) -> np.ndarray:
-        # A recorded file that is missing is lost; `lost` reports it.
+        # A recorded file that is missing is lost. `lost` reports it.
         is_noted = self._known.are_noted(ledger_ids)
         return np.array(
             [
@@ -181,7 +181,7 @@ class PerLedgerIndex:
 
     @property
     def pages_bytes(self) -> int:
-        """Memory of positions now."""
+        """Memory that positions take now, in bytes."""
         return self._pages.bytes
 
     @property
@@ -197,11 +197,11 @@ class PerLedgerIndex:
     def remove(self, ledger_id: int) -> None:
         self._reader.forget(ledger_id)
         self._fileless.remove(ledger_id)
-        # Not the file itself: a file system may let that wait for its disk.
+        # The file itself is removed later, because a file system may let that wait for its disk.
         self._paths.removed.add(ledger_id)
 
     def finish_removal(self, ledger_ids: Collection[int]) -> None:
-        # The removal is recorded. If a disk refuses it, a later pass tries again.
+        # The removal is recorded. If a disk refuses to remove a file, a later pass tries again.
         for ledger_id in ledger_ids:
             self._paths.finish_removal(self._files, ledger_id)
 

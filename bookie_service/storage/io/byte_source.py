@@ -1,11 +1,11 @@
-"""Sources of a file's bytes for a read: one waits for the disk, the other never waits.
+"""Sources of a file's bytes for a read: one waits for the disk, the other never does.
 
 The event loop never waits for a disk. It reads through a `CachedSource`, which returns bytes from the operating
-system's page cache; for other bytes it raises `NotCached`, a thread fetches them (`fetching`), and the read starts
-again with them in memory. The bytes at a position of an entry log never change, so it does not matter when they were
-fetched; a read looks everything else up again.
+system's page cache. For other bytes it raises `NotCached`; a thread fetches them (`fetching`), and the read is repeated
+with them in memory. The bytes at a position of an entry log never change, so it does not matter when they were fetched.
+A read looks up everything else again.
 
-Index pages do change. Fetching one only brings it into the page cache; its bytes are read again.
+Index pages do change. Fetching one only brings it into the page cache, and its bytes are read again.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from bookie_service.storage.io.files import File
 
 _MEMORY_BYTES_MIN = 64
 _MORE_BYTES = 8 * 1024
-"""Bytes fetched beyond the request: the length of a run's last entry is known only when it is read."""
+"""How many bytes are fetched beyond the request: the length of a run's last entry is known only when it is read."""
 
 
 class ByteSource(Protocol):
-    """Gives bytes of files."""
+    """Returns bytes of files."""
 
     lends: bool
-    """Whether the bytes are valid only until the next read through it."""
+    """Whether returned bytes are valid only until the next read through this source."""
 
     def bytes_at(self, file: File, size: int, offset: int) -> bytes | memoryview:
         """Return up to `size` bytes; fewer only at the end of the file. Raises OSError as the file does."""
 
     def changing_bytes_at(self, file: File, size: int, offset: int) -> bytes | bytearray:
-        """`bytes_at`, of a file whose bytes may change, as they are now."""
+        """Return what `bytes_at` returns, for a file whose bytes may change: the bytes as they are now."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """Bytes of a file: those of an entry log never change, and no other file ever gets its path."""
+    """Bytes of a file. Bytes of an entry log never change, and no other file ever gets its path."""
 
     path: str
     offset: int
@@ -45,7 +45,7 @@ class FileRange:
 
 
 class NotCached(Exception):
-    """A read needs the disk; not an error."""
+    """A read needs the disk. It is not an error."""
 
     def __init__(self, place: FileRange) -> None:
         super().__init__(place)
@@ -54,14 +54,14 @@ class NotCached(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The result of fetching a place: its bytes, or the error of the read."""
+    """The result of fetching a range: its bytes, or the error of the read."""
 
     place: FileRange
     data: bytes = b""
     error: OSError | None = None
 
     def part(self, path: str, size: int, offset: int) -> memoryview | None:
-        """Return the bytes of a place if they were fetched. Raises the error of fetching that place, if any."""
+        """Return the bytes of a range if they were fetched. Raises the error of fetching this range, if any."""
         place = self.place
         begin = offset - place.offset
         if path != place.path or begin < 0 or begin + size > place.size:
@@ -72,7 +72,7 @@ class Fetched:
 
 
 class WaitingSource:
-    """Waits for the disk."""
+    """A source that waits for the disk."""
 
     lends = False
 
@@ -86,21 +86,21 @@ WAITING = WaitingSource()
 
 
 class CachedSource:
-    """Never waits: raises NotCached instead. For the event loop."""
+    """A source that never waits: it raises NotCached instead. For the event loop."""
 
     lends = True
 
     def __init__(self, memory_bytes: int) -> None:
-        """`memory_bytes`: size of the memory that reads share; a larger read gets memory of its own."""
+        """`memory_bytes`: the size of the memory that reads share. A larger read gets memory of its own."""
         self.memory = np.empty(max(memory_bytes, _MEMORY_BYTES_MIN), np.uint8).data
-        """What `load` reads into."""
+        """The memory that `load` and `bytes_at` read into."""
         self._used = 0
-        """Bytes of the memory that are lent."""
+        """How many bytes of the memory are lent. Reset by `begin`."""
         self._fetched: Fetched | None = None
-        """What was fetched for this read; None: nothing was."""
+        """The bytes that were fetched for this read, or None. Set by `begin`."""
 
     def begin(self, fetched: Fetched | None = None) -> None:
-        """Begin a read, with the bytes fetched for it; bytes returned before are no longer valid."""
+        """Begin a read with the bytes that were fetched for it. Bytes returned before are no longer valid."""
         self._used = 0
         self._fetched = fetched
 
@@ -111,7 +111,7 @@ class CachedSource:
             return found
         wanted = FileRange(file.path, offset, size)
         if self._fetched is not None and self._fetched.place == wanted:
-            # A moment ago it was cached; or its file system cannot tell.
+            # The bytes were cached a moment ago, or their file system cannot tell.
             return file.read(there, offset)
         raise NotCached(wanted)
 
@@ -128,7 +128,7 @@ class CachedSource:
         return view
 
     def load(self, file: File, size: int, offset: int) -> tuple[int, int] | None:
-        """Put what `bytes_at` returns into `memory`; return where it begins and ends there; None: there is no room."""
+        """Put what `bytes_at` returns into `memory`; return where it begins and ends there. None: there is no room."""
         size = min(size, max(0, file.size() - offset))
         begin, end = self._used, self._used + size
         if end > len(self.memory):

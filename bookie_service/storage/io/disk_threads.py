@@ -1,9 +1,9 @@
 """One thread per ledger directory, so that work for one disk never waits for another disk.
 
-Work for several directories runs at the same time; work for one directory runs in the order in which it was given. A
-disk that does not finish in time is *late*: the caller goes on without it, gives it nothing more until it has
-finished, and looks at the result then. A bookie with one ledger directory has no such thread: `InTurn` does the work
-where it is called, so nothing is late there.
+Work for several directories runs at the same time. Work for one directory runs in the order in which it was given. A
+disk that does not finish in time is *late*: the caller continues without it, gives it no more work until it has
+finished, and takes the result then. A bookie with one ledger directory has no such thread. `InTurn` does the work on
+the caller's thread, so nothing is late there.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 STALL_S = 1.0
-"""A disk that needs longer for its part of a flush is late. Healthy disks need some milliseconds for a part."""
+"""A disk that needs longer for its part of a flush is late. A healthy disk needs some milliseconds."""
 _WAITING_MAX = 4
-"""Pieces of work that wait for one disk; more than callers give to a disk that is not late."""
+"""How many pieces of work may wait for one disk. Callers give fewer to a disk that is not late."""
 
 
 class DiskStalled(OSError):
-    """A disk did not finish in time. Nothing is lost: what had to be durable is not known to be, and is tried again."""
+    """A disk did not finish in time. Nothing is lost: it is unknown what is durable, and the work is tried again."""
 
 
 class DiskWork(Protocol):
-    """Does work for directories, each known by its number. `run` and `wait_for_any` are for any thread."""
+    """Does work for directories, which have numbers. `run` and `wait_for_any` are for any thread."""
 
     waits: bool
-    """Whether `run` waits for every disk, however long that takes: before the bookie serves, and when it stops."""
+    """Whether `run` waits for every disk without a limit: before the bookie serves, and when it stops."""
 
     def run(self, work: Mapping[int, Callable[[], T]]) -> dict[int, Future[T]]:
-        """Do the work of each directory; return when all is done, or late: then its future is not done."""
+        """Do the work of each directory; return when all of it is done or late. A late future is not done."""
 
     def is_busy(self, place: int) -> bool:
-        """Return whether a directory has not finished what it was given."""
+        """Return whether a directory has not finished its work."""
 
     def wait_for_any(self, places: Collection[int]) -> None:
         """Return when at least one of the directories is not busy."""
 
     def settle(self) -> None:
-        """Return when all that was given before is done."""
+        """Return when all work that was given before is done."""
 
     def stop(self) -> None:
-        """Finish all that was given, and end the threads."""
+        """Finish all work that was given, and end the threads."""
 
 
 class InTurn:
@@ -64,17 +64,17 @@ class InTurn:
         return False
 
     def wait_for_any(self, places: Collection[int]) -> None:
-        """Does nothing: none is busy."""
+        """Do nothing: no directory is busy."""
 
     def settle(self) -> None:
-        """Does nothing: all is done."""
+        """Do nothing: all work is done."""
 
     def stop(self) -> None:
-        """Does nothing: there are no threads."""
+        """Do nothing: there are no threads."""
 
 
 def carried_out(task: Callable[[], T]) -> Future[T]:
-    """Return the result of some work, or the error of a disk. Raises every other error."""
+    """Return the result of some work, or the error of a disk. Any other error is raised."""
     future: Future[T] = Future()
     try:
         future.set_result(task())
@@ -84,7 +84,7 @@ def carried_out(task: Callable[[], T]) -> Future[T]:
 
 
 class DiskThreads:
-    """A thread per directory, each started when it is first needed."""
+    """One thread per directory. A thread is started when it is first needed."""
 
     def __init__(self, directories: Sequence[str], stall_s: float = STALL_S) -> None:
         self.waits = True
@@ -93,15 +93,15 @@ class DiskThreads:
         self._queues: list[queue.Queue[tuple[Callable[[], Any], Future[Any]] | None]] = [
             queue.Queue(_WAITING_MAX) for _ in directories
         ]
-        """Work of each directory's thread; None ends it."""
+        """The work of each directory's thread; None ends the thread."""
         self._threads: list[threading.Thread | None] = [None for _ in directories]
         """The thread of each directory; None: it was not needed yet."""
         self._giving = [threading.Lock() for _ in directories]
         """Held while work is given to the directory's thread, which may have to be started."""
         self._last: list[Future[Any] | None] = [None for _ in directories]
-        """What each directory was given last. It finishes last, too."""
+        """The work that each directory was given last. It also finishes last."""
         self._late_since: dict[int, float] = {}
-        """Since when a directory's work is late; without an entry it is not."""
+        """Since when each late directory is late, by the monotonic clock."""
 
     def run(self, work: Mapping[int, Callable[[], T]]) -> dict[int, Future[T]]:
         futures = {place: self._give(place, task) for place, task in work.items()}
@@ -112,7 +112,7 @@ class DiskThreads:
                 logger.warning(
                     "the disk of %s has not finished its part of a flush for %g s: adds and the other ledger "
                     "directories continue without it. Until it answers the marks may stay where they are, so the "
-                    "journal grows, and reads of what is stored there may wait",
+                    "journal grows, and reads of entries on this disk may wait",
                     self._directories[place],
                     self.stall_s,
                 )
@@ -139,7 +139,7 @@ class DiskThreads:
     def _give(self, place: int, task: Callable[[], T]) -> Future[T]:
         future: Future[T] = Future()
         with self._giving[place]:
-            # In this order: a caller that finds the directory idle finds all its work done.
+            # In this order, so that a caller that finds the directory idle finds all its work done.
             self._last[place] = future
             self._queues[place].put((task, future))
             if self._threads[place] is None:
@@ -159,5 +159,5 @@ class DiskThreads:
             if late_since is not None:
                 late_s = time.monotonic() - late_since + self.stall_s
                 logger.warning("the disk of %s answers again, after %.1f s", self._directories[place], late_s)
-            # What it refers to may be large.
+            # The work may refer to much memory.
             del given, task, future

@@ -1,8 +1,8 @@
 """Threads that wait for the disk, so that the event loop need not.
 
-Tasks wait in a queue; a thread runs one, hands over its result, and begins the next only once the result is taken. So
-memory holds the fetched bytes of at most one read per thread. With several ledger directories each has a queue and
-threads of its own, so that reads of a disk that stalls keep no thread from the others.
+Tasks wait in a queue. A thread runs one, passes its result to the event loop, and begins the next task only after the
+result was taken. So memory holds the fetched bytes of at most one read per thread. If there are several ledger
+directories, each has its own queue and threads, so reads of a disk that stalls occupy no thread of another disk.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from bookie_service.storage.io.byte_source import Fetched, FileRange
 from bookie_service.storage.io.files import LocalFiles
 
 _AHEAD_BYTES_MIN = 256 * 1024
-"""After a piece as large as this the next one is prefetched: some client reads a ledger from end to end."""
+"""After a piece of at least this size the next one is prefetched: some client reads a ledger from end to end."""
 
 OnFetched = Callable[[Fetched], None]
 T = TypeVar("T")
 _Queue = queue.SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None]
 _ANY = ""
-"""Every path begins with it."""
+"""The key of the queue for paths in no directory with threads of its own. Every path begins with it."""
 
 
 class FetchThreads:
-    """Fetches places from `start` to `stop`. `fetch` is called on the event loop, and calls back there."""
+    """Fetches ranges of files from `start` until `stop`. The event loop calls `fetch`, and is called back."""
 
     def __init__(
         self,
@@ -37,17 +37,17 @@ class FetchThreads:
         on_failure: Callable[[BaseException], None],
         directories: Sequence[str] = (),
     ) -> None:
-        """`directories`: those with threads of their own, which share the number `threads`; each has at least one.
+        """`directories`: those that have threads of their own. They share the number `threads`; each has at least one.
 
-        `post(callback, *arguments)` calls back on the event loop, from a thread; there `on_failure` gets an error of
-        our own, after which the read would never be answered.
+        `post(callback, *arguments)` calls back on the event loop from a thread. `on_failure` gets an error of our own
+        there, after which a read would never be answered.
         """
         self._files = files
         self._post = post
         self._on_failure = on_failure
         own = [os.path.join(directory, "") for directory in directories] if len(directories) > 1 else []
         self._queues: dict[str, _Queue] = {directory: queue.SimpleQueue() for directory in (*own, _ANY)}
-        """By directory; those for one directory alone come first."""
+        """The tasks by directory; `_ANY` comes last, because it matches every path."""
         self._stopping = threading.Event()
         each = -(-threads // max(1, len(own)))
         self._threads = [
@@ -71,7 +71,7 @@ class FetchThreads:
             thread.start()
 
     def stop(self) -> None:
-        """Begin no more tasks, and end the threads; their results are dropped."""
+        """Begin no more tasks, and end the threads. Results that were not taken are dropped."""
         self._stopping.set()
         for waiting in self._queues.values():
             for _ in self._threads:
@@ -83,12 +83,12 @@ class FetchThreads:
             thread.join()
 
     def fetch(self, place: FileRange, on_fetched: OnFetched) -> None:
-        """Read a place and call back with the result."""
+        """Read a range and call back with the result."""
         waiting = next(waiting for directory, waiting in self._queues.items() if place.path.startswith(directory))
         waiting.put((lambda: self._read(place), on_fetched))
 
     def run(self, task: Callable[[], T], on_done: Callable[[T], None]) -> None:
-        """Call on_done(task()), the task on a thread; it raises nothing."""
+        """Run `task`, which must not raise, on a thread; then call `on_done` with its result on the event loop."""
         self._queues[_ANY].put((task, on_done))
 
     def _run(self, waiting: _Queue) -> None:
@@ -115,7 +115,7 @@ class FetchThreads:
 
     def _read(self, place: FileRange) -> Fetched:
         try:
-            # Not the event loop's file, which it may close at any time.
+            # The event loop's own file cannot be used, because the loop may close it at any time.
             file = self._files.open(place.path)
             try:
                 data = file.read(place.size, place.offset)

@@ -1,17 +1,17 @@
 """All access to the file system goes through this module.
 
-`LocalFiles` and the `File` objects it opens are the whole interface that storage uses; a simulated disk has the same
-methods. Callers rely on these rules:
+`LocalFiles` and the `File` objects that it opens are the whole interface that the storage uses. A simulated disk has
+the same methods. Callers rely on these rules:
 
-* A write is complete or raises OSError; nothing retries. After an error on a file its contents are unknown.
-* Data is durable after `File.sync_data`; a created, renamed or removed name after `sync_directory` of its directory.
+* A write is complete or raises OSError; nothing is retried. After an error on a file its contents are unknown.
+* Data is durable after `File.sync_data`. A name that was created, renamed or removed is durable after `sync_directory`
+  of its directory.
 * Every OSError names the path.
 
-An embedded key-value store does its own input and output; it is opened here, too, and `key_values` states its
-guarantees.
+An embedded key-value store does its own input and output. It is opened here, too; `key_values` states its guarantees.
 
 The files of a bookie contain entries and master keys: files have mode 0600 and directories 0700. If a group may read
-them, files have 0640 and directories 2750 and belong to the group, so that new files in them do, too.
+them, files have 0640 and directories 2750 and belong to the group, so that new files in them also do.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from bookie_service.storage.io.key_values import KeyValueOptions, KeyValues
 Buffer = bytes | bytearray | memoryview
 
 _fallocate = ctypes.CDLL(None, use_errno=True).fallocate
-"""From the C library: Python only has the call that makes the file longer."""
+"""The C library's function. Python's own always makes the file longer."""
 _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _FALLOC_FL_KEEP_SIZE = 1
 
@@ -43,12 +43,12 @@ BUFFERS_PER_CALL_MAX = 1024
 _BLOCK_BYTES = 4096
 _NO_WAIT = getattr(os, "RWF_NOWAIT", None)
 _NOTHING_AT_ONCE = (errno.EAGAIN, errno.EOPNOTSUPP)
-"""The bytes are not cached, or the file system cannot tell."""
+"""Errors that mean: the bytes are not cached, or the file system cannot tell."""
 _KEY_VALUES_SCRIBBLE = ("LOG", "LOCK", "rocksdict-config.json")
-"""Files of a key-value store that are written when it is opened, even for reading only."""
+"""Files of a key-value store that are written whenever it is opened, even only for reading."""
 _OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _DISK_FAILURES = frozenset({errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV})
-"""Error numbers of a failing disk; after an error file systems are often made read-only."""
+"""Error numbers of a failing disk. After an error many file systems become read-only."""
 
 
 class SyncFailed(OSError):
@@ -74,7 +74,7 @@ def is_disk_failure(error: BaseException) -> bool:
 
 
 def refuses_writes(error: BaseException) -> bool:
-    """Return whether an error means that one disk takes no writes: it is full, or it fails. Another disk may take
+    """Return whether an error means that one disk takes no writes, because it is full or fails. Another disk may take
     them."""
     return is_out_of_space(error) or is_disk_failure(error)
 
@@ -129,7 +129,7 @@ class File:
     def _change_failed(self, error: OSError) -> OSError:
         """Return the error of a change with the path.
 
-        A file is open for reading only if its file system was made read-only (`open`): then it is EROFS.
+        A file is open for reading only if its file system was made read-only (`open`). The error is EROFS then.
         """
         if error.errno in (errno.EBADF, errno.EINVAL):
             with contextlib.suppress(OSError):
@@ -141,7 +141,7 @@ class File:
         wanted = sum(map(len, buffers))
         done = os.pwritev(self._fd, buffers, offset)
         if done < wanted:
-            # Linux stops at 2 GiB per call and at a full disk; the next call shows which.
+            # Linux stops at 2 GiB per call, and at a full disk. The next call shows which it was.
             rest = memoryview(b"".join(buffers))
             while done < wanted:
                 done += os.pwrite(self._fd, rest[done:], offset + done)
@@ -172,11 +172,11 @@ class File:
             raise OSError(error.errno, error.strerror, self.path) from None
 
     def read_ahead(self, size: int, offset: int) -> None:
-        """Have the operating system read ahead; does not wait for it."""
+        """Let the operating system read ahead, without waiting for it."""
         os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_WILLNEED)
 
     def drop_page_cache(self, start: int, end: int) -> None:
-        """Have the operating system drop bytes [start, end) from its cache, as far as they are durable."""
+        """Let the operating system drop the bytes [start, end) from its cache, as far as they are durable."""
         os.posix_fadvise(self._fd, start, end - start, os.POSIX_FADV_DONTNEED)
 
     def size(self) -> int:
@@ -186,7 +186,7 @@ class File:
             raise _named(error, self.path) from None
 
     def next_data(self, offset: int) -> int | None:
-        """Return the offset of the next bytes that are not a hole, at `offset` or later; None when there are none.
+        """Return the offset of the next bytes, at `offset` or later, that are not a hole; None: there are none.
 
         A hole reads as zeros; a file system without holes returns `offset`.
         """
@@ -212,9 +212,9 @@ class File:
             raise self._change_failed(error) from None
 
     def reserve(self, offset: int, size: int) -> None:
-        """Allocate space for bytes [offset, offset + size) in the file system; the file does not become longer.
+        """Allocate space in the file system for bytes [offset, offset + size) without making the file longer.
 
-        `truncate` frees the space after the new end. If the file system cannot do it, nothing happens.
+        `truncate` frees the space after the new end. If the file system does not support it, nothing happens.
         """
         while _fallocate(self._fd, _FALLOC_FL_KEEP_SIZE, offset, size) != 0:
             code = ctypes.get_errno()
@@ -231,7 +231,7 @@ class File:
 
     @property
     def descriptor(self) -> int:
-        """For another process; closed by `close` here."""
+        """The file descriptor, for another process. `close` closes it here."""
         return self._fd
 
     def close(self) -> None:
@@ -239,7 +239,7 @@ class File:
 
 
 class FileSystem:
-    """The file system that holds a directory; errors since it was opened are reported by `sync`."""
+    """The file system of a directory. `sync` reports all errors since it was opened."""
 
     def __init__(self, fd: int, path: str) -> None:
         self._fd = fd
@@ -275,7 +275,7 @@ class ReadOnlyFiles:
         """Open an existing file; every attempt to change it through the result raises OSError.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: there is no such file.
         """
         return File(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path)
 
@@ -292,7 +292,7 @@ class ReadOnlyFiles:
         return sorted(os.listdir(directory))
 
     def exists(self, path: str) -> bool:
-        """Return whether there is such a file. Raises OSError: the disk failed, which does not mean "no"."""
+        """Return whether a file exists. Raises OSError if the disk fails, because that does not mean "no"."""
         try:
             os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -300,14 +300,14 @@ class ReadOnlyFiles:
         return True
 
     def file_size(self, path: str) -> int | None:
-        """Return the length of a file, None when there is none."""
+        """Return the length of a file; None: there is no such file."""
         try:
             return os.stat(path).st_size
         except FileNotFoundError:
             return None
 
     def is_directory(self, path: str) -> bool:
-        """Return whether there is such a directory. Raises OSError: the disk failed."""
+        """Return whether a directory exists. Raises OSError if the disk fails."""
         try:
             return stat.S_ISDIR(os.stat(path).st_mode)
         except (FileNotFoundError, NotADirectoryError):
@@ -317,7 +317,7 @@ class ReadOnlyFiles:
         """Open the key-value store in a directory.
 
         Raises:
-            StorageDamaged: the store does not exist, or it is not whole.
+            StorageDamaged: the store does not exist, or is damaged.
         """
         # Imported here, because most bookies have no such store and start without it.
         from bookie_service.storage.io.rocks import RocksKeyValues
@@ -331,7 +331,7 @@ class ReadOnlyFiles:
     def block_bytes(self, directory: str) -> int:
         """Return the physical block size of a directory's disk: the unit that one write may tear.
 
-        If it is unknown (not a local disk, not Linux), return that of most disks.
+        If it is unknown (not a local disk, not Linux), return the size that most disks have.
         """
         return physical_block_bytes(os.stat(directory).st_dev) or _BLOCK_BYTES
 
@@ -361,9 +361,9 @@ class ReadOnlyFiles:
 
 
 def make_private(*, group: bool = False) -> None:
-    """Make all new files of this process readable by its user alone, or by its user and a group.
+    """Make all new files of this process readable only by its user, or by its user and a group.
 
-    For files that do not go through `LocalFiles`: those of an embedded store and of libraries.
+    This is for files that do not go through `LocalFiles`: those of an embedded store and of libraries.
     """
     os.umask(0o027 if group else 0o077)
 
@@ -375,7 +375,7 @@ class LocalFiles(ReadOnlyFiles):
         group_id: a group that may read new files.
     """
 
-    # Class attributes, so that subclasses that count or damage have them without a call of `__init__`.
+    # Class attributes, so that subclasses that count or damage have them without calling `__init__`.
     _group_id: int | None = None
     _file_mode, _directory_mode = 0o600, 0o700
 
@@ -385,8 +385,9 @@ class LocalFiles(ReadOnlyFiles):
             self._file_mode, self._directory_mode = 0o640, 0o2750
 
     def protect(self, directory: str) -> str | None:
-        """Restrict access to an existing directory; return what was done, None if nothing was needed. A directory that
-        belongs to another user is not changed, and the result says that.
+        """Restrict access to an existing directory; return a line about what was done, or None if nothing was needed.
+
+        A directory that belongs to another user is not changed, and the line says so.
         """
         found = os.stat(directory)
         mode = stat.S_IMODE(found.st_mode)
@@ -406,14 +407,14 @@ class LocalFiles(ReadOnlyFiles):
                 raise OSError(
                     error.errno, f"this user is not in group {self._group_id} of permittedFileGroup", directory
                 ) from None
-        # After the owner: a change of the owner clears the bit that makes new files inherit the group.
+        # After the owner, because a change of the owner clears the bit that makes new files inherit the group.
         os.chmod(directory, self._directory_mode)
 
     def open(self, path: str) -> File:
-        """Open an existing file for reading and writing, which fails on a file system that was made read-only.
+        """Open an existing file for reading and writing. Writing fails if the file system was made read-only.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: there is no such file.
         """
         try:
             return File(os.open(path, os.O_RDWR | os.O_CLOEXEC), path)
@@ -431,9 +432,9 @@ class LocalFiles(ReadOnlyFiles):
         return File(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._file_mode), path)
 
     def replace(self, path: str, data: bytes, *, durably: bool = True) -> None:
-        """Make `path` hold exactly `data`, durably; after a crash it holds either that or its old contents.
+        """Make `path` contain exactly `data`, durably. After a crash it contains either that or its old contents.
 
-        With `durably` False nothing is synced, and after a crash it may also hold part of `data`, or be empty.
+        If not `durably`, nothing is synced, and after a crash it may also contain part of `data`, or be empty.
         """
         temporary = path + ".new"
         with contextlib.suppress(FileNotFoundError):
@@ -450,10 +451,10 @@ class LocalFiles(ReadOnlyFiles):
             self.sync_directory(os.path.dirname(path))
 
     def open_key_values(self, path: str, options: KeyValueOptions) -> KeyValues:
-        """Open the key-value store in a directory that exists; an empty one becomes a store.
+        """Open the key-value store in an existing directory; in an empty directory a store is created.
 
         Raises:
-            StorageDamaged: it is not whole.
+            StorageDamaged: the store is damaged.
         """
         # Imported here, because most bookies have no such store and start without it.
         from bookie_service.storage.io.rocks import RocksKeyValues
@@ -463,7 +464,7 @@ class LocalFiles(ReadOnlyFiles):
         )
 
     def disk_work(self, directories: Sequence[str]) -> DiskWork:
-        """Return what works for ledger directories at the same time; for a single one there is no thread."""
+        """Return what does work for several ledger directories at the same time, or `InTurn` for one directory."""
         return DiskThreads(directories) if len(directories) > 1 else InTurn()
 
     def rename(self, old: str, new: str) -> None:
@@ -473,11 +474,11 @@ class LocalFiles(ReadOnlyFiles):
         os.unlink(path)
 
     def remove_directory(self, path: str) -> None:
-        """Remove an empty directory; the removal is not durable."""
+        """Remove an empty directory. The removal is not durable."""
         os.rmdir(path)
 
     def make_directory(self, path: str) -> None:
-        """Create a directory with the missing ones above it, durably. It may exist already."""
+        """Create a directory durably, together with missing ones above it. It may exist already."""
         missing = []
         while not self.is_directory(path):
             missing.append(path)
@@ -488,7 +489,7 @@ class LocalFiles(ReadOnlyFiles):
             self.sync_directory(os.path.dirname(directory))
 
     def open_file_system(self, path: str) -> FileSystem | None:
-        """Return the file system of a directory; None if a sync of it may hide an error.
+        """Return the file system of a directory; None: a sync of it may hide an error.
 
         Linux reports errors of background writes since version 5.8.
         """
@@ -497,7 +498,7 @@ class LocalFiles(ReadOnlyFiles):
         return FileSystem(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), path)
 
     def create_directory(self, path: str) -> None:
-        """Create a directory that must not exist yet, in one that does; its name is not durable."""
+        """Create a directory that must not exist, in an existing one. Its name is not durable."""
         os.mkdir(path, self._directory_mode)
         if self._group_id is not None:
             self._set_access(path)

@@ -1,4 +1,4 @@
-"""Stored entries as journal, entry log and batch-read replies hold them, `i32 length, entry` each."""
+"""Stored entries in the form `i32 length, entry`, which journal, entry logs and batch-read responses have in common."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from bkspark.wire.placed_entries import PlacedEntries
 
 @dataclass(frozen=True, slots=True)
 class FramedEntries:
-    """A run of one ledger: item i of `buffer` is entry `first_entry + i` and has sizes[i] bytes; no gaps.
+    """Consecutive entries of one ledger: item i of `buffer` is entry `first_entry + i` and has sizes[i] bytes.
 
-    `buffer` may be lent (`byte_source`): to keep items beyond the next read, keep `owned` ones. `is_full`: the next
-    entry is also here, and is larger than the rest of the requested bytes.
+    `buffer` may be lent (`byte_source`): to keep items beyond the next read, keep `owned()`. `is_full`: the next entry
+    is also here, but exceeds the number of requested bytes.
     """
 
     first_entry: int
@@ -29,22 +29,22 @@ class FramedEntries:
 
     @property
     def end_entry(self) -> int:
-        """The entry id after the last one here."""
+        """The id of the last entry, plus one."""
         return self.first_entry + len(self.sizes)
 
     def placed(self, first_entry: int) -> PlacedEntries:
-        """Return the entries without their length words, under ids from `first_entry` on."""
+        """Return the entries without their length words, with ids from `first_entry` on."""
         starts = np.cumsum(self.sizes) - self.sizes + LENGTH_BYTES
         ids = np.arange(first_entry, first_entry + len(self.sizes))
         return PlacedEntries(ids, memoryview(self.buffer), starts, self.sizes - LENGTH_BYTES)
 
     def owned(self) -> FramedEntries:
-        """Return the same items in memory of their own."""
+        """Return the same items, copied into memory of their own."""
         return FramedEntries(self.first_entry, bytes(self.buffer), self.sizes, self.is_full)
 
 
 def contiguous_spans(starts: np.ndarray, sizes: np.ndarray) -> list[tuple[int, int]]:
-    """Return (start, end) of the fewest spans that hold, in this order, the pieces at starts[i] of sizes[i] bytes."""
+    """Return (start, end) of the fewest spans that contain, in this order, the pieces starts[i] of sizes[i] bytes."""
     ends = starts + sizes
     gaps = ends[:-1] != starts[1:]
     if not gaps.any():
@@ -56,7 +56,7 @@ def contiguous_spans(starts: np.ndarray, sizes: np.ndarray) -> list[tuple[int, i
 
 
 def rows_by_ledger(ledger_ids: np.ndarray) -> list[tuple[int, slice | np.ndarray]]:
-    """Return (ledger id, its rows in order) for each ledger; rows index arrays of the same length."""
+    """Return (ledger id, its rows in order) for each ledger. Rows index arrays of the same length."""
     first = int(ledger_ids[0])
     if (ledger_ids == first).all():
         return [(first, slice(None))]

@@ -1,13 +1,13 @@
-"""The interface of an embedded key-value store, and all guarantees that the bookie relies on.
+"""The interface of an embedded key-value store, with all guarantees that the bookie relies on.
 
-* Keys are ordered as bytes. A call of `write` is visible at once and atomic: a crash keeps all of it or nothing.
-* A crash keeps the calls up to some moment, in their order; after `sync` these are all calls.
+* Keys are ordered as bytes. A call of `write` is visible at once and atomic: a crash keeps all or nothing of it.
+* After a crash the store has the calls up to some moment, in order. After `sync` these are all calls before it.
 * The contents of a newly opened store are durable.
 * Damage to its files is noticed when the damaged part is read, or when the store is opened. A complete older state of
-  the store is not noticed; `key_value_index` detects it by itself.
-* An OSError of `write` or `sync` for lack of space undoes nothing: visible data stays visible, the failed call may be
-  visible or not, and it only needs to be repeated when there is space again.
-* Any number of threads may read, while one writes.
+  the store is not noticed; `key_value_index` detects it.
+* An OSError of `write` or `sync` for lack of space undoes nothing: visible data stays visible, and the failed call may
+  be visible or not. It is enough to repeat the call when there is space again.
+* Any number of threads may read while one writes.
 
 `rocks` is the store; the crash campaigns run on a model of exactly these guarantees.
 """
@@ -36,26 +36,26 @@ class KeyValueOptions:
 
 
 class KeyValues(Protocol):
-    """An ordered map of bytes. Every method raises OSError when the disk fails, StorageDamaged when data is damaged."""
+    """An ordered map of bytes. Each method raises OSError if the disk fails, and StorageDamaged if data is damaged."""
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of keys, None for missing keys."""
+        """Return the values of keys; None for a missing key."""
 
     def last(self, first: bytes, end: bytes) -> tuple[bytes, bytes] | None:
-        """Return the highest key from `first` on and before `end`, and its value; None when there is none."""
+        """Return the highest key in [first, end), and its value; None: there is no key."""
 
     def keys(self, first: bytes, end: bytes) -> Iterator[bytes]:
-        """Yield the keys from `first` on and before `end`, ascending."""
+        """Yield the keys in [first, end), ascending."""
 
     def key_count(self) -> int:
         """Return about how many keys there are."""
 
     def write(self, puts: Sequence[tuple[bytes, bytes]], removed: Sequence[tuple[bytes, bytes]] = ()) -> None:
-        """Remove the ranges (first, end), then set keys; not durable before `sync`. After an OSError nothing of that is
-        done, nor will be."""
+        """Remove the ranges [first, end), then set keys. Not durable before `sync`. After an OSError no part of it is
+        done, or will be."""
 
     def sync(self) -> None:
-        """Make everything written durable."""
+        """Make everything that was written durable."""
 
     def close(self) -> None:
-        """Close the files; changes that were not synced may be lost."""
+        """Close the files. Changes that were not synced may be lost."""

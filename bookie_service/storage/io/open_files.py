@@ -21,17 +21,17 @@ class OpenFiles(Generic[K, T]):
     """Opens existing files on demand and keeps at most `limit` of them open. For one thread."""
 
     def __init__(self, open_file: Callable[[K], T], limit: int) -> None:
-        """`open_file(key)` raises FileNotFoundError when there is none; a key is a path, or leads to one."""
+        """`open_file(key)` raises FileNotFoundError if there is no file. A key is a path, or determines one."""
         self._open_file = open_file
         self._limit = limit
         self._open: OrderedDict[K, T] = OrderedDict()
-        """The one used longest ago first; at most `limit`."""
+        """Open files by key; the one unused for longest comes first. At most `limit`."""
 
     def get(self, key: K) -> T:
-        """Return the open file; it stays usable until the next call.
+        """Return the open file, which is usable until the next call.
 
         Raises:
-            FileNotFoundError: it does not exist.
+            FileNotFoundError: there is no such file.
         """
         file = self._open.get(key)
         if file is not None:
@@ -44,7 +44,7 @@ class OpenFiles(Generic[K, T]):
         return file
 
     def forget(self, key: K) -> None:
-        """Close a file if it is open."""
+        """Close a file, if it is open."""
         file = self._open.pop(key, None)
         if file is not None:
             file.close()

@@ -1,7 +1,7 @@
-"""A small file of the whole bookie in one of its ledger directories: in the first one that takes it.
+"""A small file of the whole bookie, kept in one of its ledger directories: the first one that takes it.
 
-If the disk of the present file is full or fails, the next version goes to another directory. Each version has a
-generation, and the highest counts; older ones may remain in directories that could not be changed.
+If the disk of the current file is full or fails, the next version goes to another directory. Each version has a
+generation, and the highest one counts. Older versions may remain in directories that could not be changed.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles, is_disk_f
 
 
 class PlacedFile:
-    """The location of such a file. Written by one thread at a time."""
+    """The place of such a file. Written by one thread at a time."""
 
     def __init__(
         self, files: ReadOnlyFiles, directories: Sequence[str], name: str, generation_of: Callable[[bytes], int | None]
     ) -> None:
-        """`generation_of(contents)`: None for contents that are damaged. Such a file counts, because it may be the
-        last.
+        """`generation_of(contents)` returns None for damaged contents. A damaged file counts, because it may be the
+        newest version.
 
         Raises:
-            StorageDamaged: a disk cannot be read, so that it is unknown which file counts.
+            StorageDamaged: a disk cannot be read, so it is unknown which file counts.
         """
         self._paths = [os.path.join(directory, name) for directory in directories]
-        """Where it may lie. Constant."""
+        """Where the file may be. Constant."""
         try:
             found = {path: files.read_all(path) for path in self._paths if files.exists(path)}
         except OSError as error:
@@ -42,26 +42,26 @@ class PlacedFile:
         whole = {path: generation for path, generation in generations.items() if generation is not None}
         last = max(whole, key=lambda path: whole[path], default=self._paths[0])
         self.path = damaged[0] if damaged else last
-        """The path of the file that counts, or where the first one will be."""
+        """The path of the file that counts, or of the first one to be written. Changed by `replace`."""
         self.generation = whole.get(last, 0)
-        """The number of the newest whole file; rises by one with each write."""
+        """The generation of the newest whole file; 0: there is none. Incremented by `replace`."""
         self.data = found.get(self.path)
-        """Its contents; None: there is no such file."""
+        """The contents of the file that counts, as found at the start; None: there is no file."""
 
     @property
     def directories(self) -> int:
-        """Number of directories that the file may be in."""
+        """The number of directories that may contain the file."""
         return len(self._paths)
 
     def replace(self, files: LocalFiles, encode: Callable[[int], bytes], *, elsewhere: bool = False) -> bytes:
-        """Write the next version, `encode(generation)`, durably, to a directory whose disk takes it; return it.
+        """Write the next version, `encode(generation)`, durably to a directory whose disk takes it; return its bytes.
 
-        `elsewhere`: not in the directory of the last one, unless there is no other directory.
+        `elsewhere`: use another directory than that of the last version, if there is one.
 
         Raises:
-            OSError: no directory took it; the last version still counts.
+            OSError: no directory took it. The last version still counts.
         """
-        # Each attempt has its own generation: an attempt that fails late may have left its file.
+        # Each attempt has a generation of its own, because an attempt that fails late may have left its file.
         self.generation += 1
         data = encode(self.generation)
         others = [path for path in self._paths if path != self.path]

@@ -1,4 +1,5 @@
-"""A placed file that grows by records, each durable before the next one, and is rewritten when most are obsolete."""
+"""A placed file that grows by records. Each record is durable before the next one; the file is rewritten when most are
+obsolete."""
 
 from __future__ import annotations
 
@@ -11,16 +12,16 @@ from bookie_service.storage.io.placed_file import PlacedFile
 
 
 class PlacedLog:
-    """Appends to a placed file. For one thread at a time."""
+    """Appends records to a placed file. For one thread at a time."""
 
     def __init__(self, files: LocalFiles, file: PlacedFile, *, is_whole: bool) -> None:
-        """`is_whole`: the file exists, and records may follow its last byte; otherwise the first write replaces it."""
+        """`is_whole`: the file exists and records may follow its last byte. Otherwise the first write replaces it."""
         self._files = files
         self._file = file
         self.end = 0
-        """Offset of the next record; 0: the file must be replaced."""
+        """The offset of the next record; 0: the file must be replaced. Changed by `write`."""
         if is_whole:
-            # A killed process may have written the end, or the name, without making it durable.
+            # A process that was killed may have written the end, or the name, without making it durable.
             try:
                 with contextlib.closing(files.open(file.path)) as opened:
                     opened.sync_data()
@@ -32,13 +33,13 @@ class PlacedLog:
                     raise
 
     def write(self, record: bytes, encode: Callable[[int], bytes], *, is_replaced: bool) -> bool:
-        """Append a record durably, or replace the file by `encode(generation)`, which says what the record does.
+        """Append a record durably, or replace the file by `encode(generation)`, which includes the record's changes.
 
-        It is replaced with `is_replaced`, if nothing can be appended to it, or if its disk takes no writes and there
-        is another directory. Returns whether it was.
+        The file is replaced if `is_replaced`, if nothing can be appended to it, or if its disk takes no writes and
+        there is another directory. Returns whether it was replaced.
 
         Raises:
-            OSError: neither is durable; the next call may try it again.
+            OSError: neither is durable. The next call may try again.
         """
         is_refused = False
         if self.end and not is_replaced:

@@ -1,4 +1,4 @@
-"""What this process uses of its machine, from /proc; Linux only, elsewhere only the processor time is known."""
+"""What this process uses of its machine, from /proc. On systems other than Linux only the processor time is known."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PAGE_BYTES = resource.getpagesize()
 
 @dataclass(frozen=True, slots=True)
 class ProcessUsage:
-    """Seconds of processor, bytes of memory, open files and threads."""
+    """Seconds of processor time, bytes of memory, open files, and threads."""
 
     processor_s: float
     resident_bytes: int = 0

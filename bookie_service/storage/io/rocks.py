@@ -1,12 +1,11 @@
-"""RocksDB as the embedded key-value store; `key_values` states the required guarantees. The only module that imports
-rocksdict.
+"""RocksDB as the embedded key-value store. `key_values` states the guarantees. Only this module imports rocksdict.
 
-Its write-ahead log is not used: the bookie's journal holds what is not synced, so `sync` writes the memory table out
-as one sorted file, synced before the manifest names it. Writes into memory hold Python's lock for about 2 us a key;
-`sync`, which waits for the disk, lets other threads run.
+RocksDB's write-ahead log is not used, because the bookie's journal has what is not synced. `sync` writes the memory
+table out as one sorted file, which is synced before the manifest names it. A write into memory holds Python's lock for
+about 2 us per key. `sync`, which waits for the disk, lets other threads run.
 
-Files and manifest have checksums, which every read verifies. RocksDB reports damage and failing disks only as message
-texts; this module derives its errors from them.
+Files and manifest have checksums, which every read verifies. RocksDB reports damage and failing disks only as texts;
+this module derives its errors from them.
 """
 
 from __future__ import annotations
@@ -51,45 +50,45 @@ class RocksKeyValues:
         has_space: Callable[[], bool] = lambda: True,
         links: str | None = None,
     ) -> None:
-        """Open the database in a directory that exists; an empty one becomes a database.
+        """Open the database in an existing directory; in an empty directory a database is created.
 
         Args:
             has_space: returns whether a retry is worthwhile after the disk had no space.
-            links: a directory with links to all its files: the database is only read, through them, in the state that a
-                running bookie has made durable so far. RocksDB and rocksdict always write some files of their own;
-                these go there.
+            links: a directory with links to all files of the database. The database is only read, through the links, in
+                the state that a running bookie has made durable. RocksDB and rocksdict always write some files of their
+                own, which go to this directory.
 
         Raises:
             StorageDamaged: it is not a whole database.
-            OSError: it cannot be read or written, or another process has it open.
+            OSError: it cannot be read or written, or another process has opened it.
         """
         self._path = path
         self._opened_at = links or path
         self._unlogged = WriteOptions()
-        # A property, which rocksdict's stub has as a method.
+        # It is a property, but rocksdict's stub declares a method.
         self._unlogged.disable_wal = True  # type: ignore[method-assign,assignment]
         self._settings = _settings(options)
         self._access = AccessType.read_write()
         if links is not None:
             self._access = AccessType.read_only(False)
-            # A running bookie may delete files that it merged: those open stay readable.
+            # A running bookie may delete files that it has merged. Open files stay readable.
             self._settings.set_max_open_files(-1)
         self._settings.create_if_missing(links is None)
         self._using = threading.Lock()
         """Held while the database is used, except by `sync`, and while it is reopened."""
         self._syncing = threading.Lock()
-        """Held by `sync`, before `_using`: the changes of a failed sync must not be written again over those that a
-        later sync made durable."""
+        """Held by `sync`, and taken before `_using`: the changes of a failed sync must not overwrite those that a later
+        sync made durable."""
         self._has_space = has_space
         self._is_stuck = False
-        """Whether a write or a sync has failed; then the next one opens the database again first."""
+        """Whether a write or a sync has failed. The next one then opens the database again first."""
         self._unsynced: list[tuple[Sequence[tuple[bytes, bytes]], Sequence[tuple[bytes, bytes]]]] = []
-        """The writes since the last sync; they are repeated when the database had to be reopened."""
+        """The writes since the last sync, in order. They are repeated when the database had to be reopened."""
         self._open()
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         with self._using, self._naming():
-            # A list of keys gives a list of values of the same length; the stub has no overload for it.
+            # A list of keys gives a list of values of the same length, which the stub does not say.
             return cast("list[bytes | None]", self._database.get(list(keys)))
 
     def last(self, first: bytes, end: bytes) -> tuple[bytes, bytes] | None:
@@ -110,7 +109,7 @@ class RocksKeyValues:
             first = some[-1] + b"\0"
 
     def _some_keys(self, first: bytes, end: bytes) -> list[bytes]:
-        """Return the leading keys, few enough that no other thread waits long; empty when there are no more."""
+        """Return the first keys, few enough that no other thread waits for long; empty: there are no more keys."""
         found: list[bytes] = []
         with self._using, self._naming():
             at = self._database.iter()
@@ -137,8 +136,8 @@ class RocksKeyValues:
                         with self._naming():
                             self._database.write(batch, self._unlogged)
             except OSError:
-                # The caller got an error, and writes it again or never: a ledger that could not be dropped is still
-                # served, and must not vanish when there is space again.
+                # The caller got an error, and repeats the write or gives it up. A ledger that could not be dropped is
+                # still served, and must not vanish when there is space again.
                 self._unsynced.pop()
                 raise
 
@@ -153,13 +152,13 @@ class RocksKeyValues:
                     self._database.flush(True)
             except OSError:
                 with self._using:
-                    # At once: a reopened database must get all of it, in order.
+                    # At once, because a reopened database must get all writes in order.
                     self._unsynced = written + self._unsynced
                     self._is_stuck = True
                 raise
 
     def _open_again(self) -> None:
-        """Leave the permanent state in which RocksDB refuses all writes after a lack of disk space."""
+        """End the state in which RocksDB refuses all writes for good after a lack of disk space."""
         if not self._has_space():
             raise OSError(errno.ENOSPC, "there is still no space for the key-value store", self._path)
         with contextlib.suppress(OSError, StorageDamaged):
@@ -175,8 +174,8 @@ class RocksKeyValues:
             try:
                 self._close()
             except OSError as error:
-                # RocksDB writes the memory table out when it is closed. On a full disk it cannot, and need not: these
-                # writes were never reported as durable.
+                # RocksDB writes the memory table out when it is closed. On a full disk it cannot. It need not, because
+                # these writes were never reported as durable.
                 if error.errno != errno.ENOSPC:
                     raise
 
@@ -198,7 +197,7 @@ class RocksKeyValues:
 
     @contextlib.contextmanager
     def _naming(self) -> Iterator[None]:
-        """Translate rocksdict's exceptions into our errors. It raises bare Exceptions, and others for misuse."""
+        """Translate rocksdict's exceptions, which are bare Exceptions and, after misuse, others, into our errors."""
         try:
             yield
         except DbClosedError as error:
@@ -224,7 +223,7 @@ def _error_of(text: str, path: str) -> Exception:
         return OSError(code, text, path)
     # Missing or contradictory data counts as damage, too.
     return StorageDamaged(
-        f"{path}: the key-value store is damaged: {text}; run `bkspark bookie --rebuild-index`, which makes it again "
+        f"{path}: the key-value store is damaged: {text}; run `bkspark bookie --rebuild-index`, which rebuilds it "
         "from the entry logs, or start a bookie with a new id and empty directories and let autorecovery copy the "
         "ledgers"
     )
@@ -243,7 +242,7 @@ def _settings(options: KeyValueOptions) -> Options:
     settings.set_write_buffer_size(options.write_buffer_bytes)
     settings.set_max_open_files(options.open_files_max)
     settings.set_max_background_jobs(_BACKGROUND_JOBS)
-    # Positions of neighbouring entries differ little: they shrink to about a seventh.
+    # The positions of neighbouring entries differ little, so they shrink to about a seventh.
     settings.set_compression_type(DBCompressionType.zstd())
     settings.set_wal_recovery_mode(DBRecoveryMode.absolute_consistency())
     settings.set_paranoid_checks(True)

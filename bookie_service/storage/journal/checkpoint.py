@@ -1,14 +1,15 @@
-"""Checkpoints: flush the store, then move the mark, then release journal files; always in this order.
+"""Checkpoints: flush the store, then advance the mark, then release journal files, always in this order.
 
-A flush that does not move the mark ends with the first step: it made room for adds, and the journal keeps everything.
+A flush that does not advance the mark ends with the first step: it only makes room for adds, and the journal keeps
+everything.
 
-The mark of each journal is taken together with the flush, after every record whose entry or header the flush carries.
-It is written to the ledger directories only after entry logs and index are durable, and journal files before it are
+The mark of each journal is taken together with the flush, after every record whose entry or header the flush contains.
+It is written to the ledger directories only after entry logs and index are durable. Journal files before it are
 released only after the mark is durable in at least one directory: a directory that is full or fails does not block the
 others. A crash between any two steps repeats work at the next start and loses nothing.
 
-A checkpoint that finds no space is retried when there may be some: its entries stay in memory, where reads find them,
-and in the journal, whose mark has not moved. Any other error ends the process.
+A checkpoint that finds no space is retried when there may be some. Meanwhile its entries stay in memory, where reads
+find them, and in the journal, whose mark has not advanced. Any other error ends the process.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class Marks:
     """The marks of all journals, stored in every ledger directory that takes writes."""
 
     def __init__(self, files: LocalFiles, directories: Sequence[str], disks: DiskWork | None = None) -> None:
-        """`directories`: the `current` directories of all ledger directories; `disks`: writes to them, None: one after
-        the other.
+        """`directories`: the `current` directories of all ledger directories. `disks`: writes to them; None: one
+        directory after the other.
         """
         self._files = files
         self._directories = directories
@@ -47,15 +48,15 @@ class Marks:
         self.unreadable: list[str] = []
         """Files that `read` found damaged."""
         self._refusing: frozenset[str] = frozenset()
-        """Directories that did not take the last marks: each is logged once."""
+        """Directories that did not take the last marks. Each is logged once."""
         self._late: dict[int, Future[None]] = {}
-        """What the last `write` did not wait for."""
+        """Writes that the last `write` did not wait for, by number of the directory."""
 
     def read(self, journal_index: int) -> JournalPosition | None:
-        """Return the highest readable mark of a journal; None when there is none.
+        """Return the highest readable mark of a journal; None: there is none.
 
-        Without a mark, the whole remaining journal is replayed: files are removed only below a durable mark, so that is
-        always enough.
+        Without a mark the whole remaining journal is replayed. That is always enough, because files are removed only
+        before a durable mark.
         """
         found = []
         for directory in self._directories:
@@ -77,15 +78,14 @@ class Marks:
         return None if mark == mark_format.NO_JOURNAL else mark
 
     def write(self, positions: Sequence[JournalPosition]) -> None:
-        """Make positions[i] the mark of journal i, durably, in every directory that takes writes, in at least one.
+        """Make positions[i] the mark of journal i, durably, in every directory that takes writes, but at least in one.
 
         Raises:
-            OSError: no directory took all of them; some may be written. If any directory had no space, it is that
-                error.
+            OSError: no directory took all marks; some may be written. If a directory had no space, its error is raised.
         """
         self._errors({place: future for place, future in self._late.items() if future.done()})
         places = range(len(self._directories))
-        # A directory that is late gets a later mark; until then it has a lower one, which does no harm.
+        # A directory that is late keeps a lower mark, which does no harm, and gets a later mark.
         chosen = [place for place in places if not self._disks.is_busy(place)] or places
         futures = self._disks.run({place: partial(self._write_to, place, positions) for place in chosen})
         while not any(future.done() and future.exception() is None for future in futures.values()):
@@ -108,7 +108,7 @@ class Marks:
             self._files.replace(path, mark_format.encode_mark(position))
 
     def _errors(self, futures: Mapping[int, Future[None]]) -> dict[str, OSError]:
-        """Return the errors of writes that are done, by directory. Raises one that has nothing to do with its disk."""
+        """Return the errors of finished writes, by directory. Raises an error that has nothing to do with its disk."""
         errors: dict[str, OSError] = {}
         for place, future in futures.items():
             error = future.exception()
@@ -121,14 +121,14 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A flush and, per journal, the position after everything in it."""
+    """A flush and, for each journal, the position after everything in the flush."""
 
     flush: Flush
     marks: Sequence[Future[JournalPosition]]
 
 
 class JournalFailed(Exception):
-    """A journal failed with `error` and returned no mark. Even if that is a lack of space, no flush waits for it."""
+    """A journal failed with `error` and returned no mark. Even for a lack of space, no flush waits for it."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
@@ -139,15 +139,15 @@ class ForgetfulJournal(Protocol):
     """The part of a journal that a checkpoint uses."""
 
     def forget_before(self, mark: JournalPosition) -> None:
-        """Release files that are wholly before a durable mark."""
+        """Release files that lie completely before a durable mark."""
 
 
 def carry_out(checkpoint: Checkpoint, store: LedgerStorage, marks: Marks, journals: Sequence[ForgetfulJournal]) -> None:
-    """Do all disk work of a checkpoint, in the only safe order. Waits for its marks first.
+    """Do all disk work of a checkpoint in the only safe order, after waiting for its marks.
 
     Raises:
         JournalFailed: a journal failed, and the process must end.
-        OSError: a step failed; marks that were not moved stay where they were, and nothing is lost.
+        OSError: a step failed. Marks that were not advanced stay where they were, and nothing is lost.
     """
     try:
         positions = [mark.result() for mark in checkpoint.marks]
@@ -162,7 +162,7 @@ def carry_out(checkpoint: Checkpoint, store: LedgerStorage, marks: Marks, journa
 
 
 class CheckpointThread:
-    """Carries out checkpoints, one after the other. A failure ends the thread: the mark stays, nothing is lost."""
+    """Carries out checkpoints one after the other. A failure ends the thread: the marks stay, and nothing is lost."""
 
     def __init__(
         self,
@@ -173,8 +173,10 @@ class CheckpointThread:
         on_stuck: Callable[[OSError], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        """All are called on the checkpoint thread: `on_done(checkpoint)`; `on_stuck(error)` when a checkpoint found no
-        space and waits for `retry`; `on_failure(error)`.
+        """All callbacks are called on the checkpoint thread.
+
+        `on_done(checkpoint)`. `on_stuck(error)`: a checkpoint found no space and waits for `retry`.
+        `on_failure(error)`: the thread has ended.
         """
         self._store = store
         self._marks = marks
@@ -185,8 +187,9 @@ class CheckpointThread:
         self._queue: queue.SimpleQueue[Checkpoint | None] = queue.SimpleQueue()
         """Checkpoints to carry out; None ends the thread."""
         self._again = threading.Event()
+        """Set when a checkpoint that found no space may be retried."""
         self._is_stopping = False
-        """Whether `stop` was called; from then on a checkpoint that finds no space is not repeated. Set once."""
+        """Whether `stop` was called, after which a checkpoint that finds no space is not retried. Set once."""
         self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
 
     def start(self) -> None:
@@ -200,7 +203,7 @@ class CheckpointThread:
         self._again.set()
 
     def stop(self) -> None:
-        """Carry out submitted checkpoints, then end; entries without space stay in the journal."""
+        """Carry out submitted checkpoints, then end. Entries without space stay in the journal."""
         self._is_stopping = True
         self._again.set()
         self._queue.put(None)
@@ -221,7 +224,7 @@ class CheckpointThread:
             self._on_failure(error)
 
     def _carry_out(self, checkpoint: Checkpoint) -> bool:
-        """Return False when there was no space."""
+        """Carry out a checkpoint; return False if there was no space."""
         try:
             carry_out(checkpoint, self._store, self._marks, self._journals)
         except OSError as error:

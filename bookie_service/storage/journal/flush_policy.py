@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bkspark.options import BYTES_MAX, COUNT_MAX, YEARS_S, bounded, check
 
 MARKER_DELAY_NS = 100_000_000
-"""Time without records before a durability marker is written: it costs a sync, so not between one writer's adds."""
+"""The time without records before a durability marker is written. It costs a sync, so it must not come between adds."""
 
 
 class FlushReason(enum.Enum):
@@ -22,13 +22,13 @@ class FlushReason(enum.Enum):
 class FlushLimits:
     """Limits of a group's age and size.
 
-    With `flush_when_idle` (the default) a group is what arrived during the sync before it: this gives the lowest
-    latency, and under load still large groups. Otherwise records wait up to `age_ns_max` for others. `entries_max` 0:
+    With `flush_when_idle` (the default) a group is what arrived during the sync before it. This gives the lowest
+    latency, and still large groups under load. Otherwise records wait up to `age_ns_max` for others. `entries_max` 0:
     no limit. `bytes_max` is above Apache's 512 KiB: a sync into new blocks of a file takes about as long for more
-    bytes, and what had to wait for the next group would wait for another sync (benchmarks/laboratory.md).
+    bytes, and records that miss a group wait for another sync (benchmarks/laboratory.md).
 
     After `marker_delay_ns` without records the journal records that its contents are durable
-    (`Journal.write_durability_marker`); a journal that does not sync its groups is synced once in that time.
+    (`Journal.write_durability_marker`). A journal that does not sync its groups is synced once in that time.
     """
 
     bytes_max: int = bounded(4 * 1024 * 1024, 1, BYTES_MAX, "bytes")
@@ -44,7 +44,7 @@ class FlushLimits:
 def flush_reason(
     limits: FlushLimits, group_bytes: int, group_entries: int, age_ns: int, queue_empty: bool
 ) -> FlushReason | None:
-    """Return why the group must be synced now, or None to wait for more. An empty group is never synced."""
+    """Return why the group must be synced now; None: wait for more records. An empty group is never synced."""
     if group_bytes == 0:
         return None
     if group_bytes >= limits.bytes_max:

@@ -1,13 +1,13 @@
-"""The writing end of the journal: a chain of files in one directory, format in `formats.journal`.
+"""The writing end of the journal: a chain of files in one directory, in the format of `formats.journal`.
 
 `append` returns when its records and everything before them are durable. Files are preallocated, because a sync that
-need not also change the file's size is about twice as fast; files before the mark are reused for the same reason (their
-blocks are written already, so the file system has no metadata to change). `write_durability_marker` is for idle
-moments: it proves the last group durable, so that replay recognises damage in it. This module has no threads;
+need not change the file's size is about twice as fast. Files before the mark are reused for the same reason: their
+blocks are already written, so the file system has no metadata to change. `write_durability_marker` is for idle moments:
+it proves that the last group is durable, so that replay recognises damage in it. This module has no threads;
 `journal_thread` runs it.
 
-With `sync_groups` false, or for a group that is deferred, `append` returns as soon as the operating system has the
-records: a power cut loses what was appended since the last `sync`, acknowledged or not.
+With `sync_groups` false, or for a deferred group, `append` returns as soon as the operating system has the records. A
+power failure then loses what was appended since the last `sync`, acknowledged or not.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ from bookie_service.storage.io.files import Buffer, File, LocalFiles, is_out_of_
 logger = logging.getLogger(__name__)
 
 SPARES_MAX = 4
-"""Files that wait for reuse; more than are filled between two checkpoints are of little use."""
+"""Files that wait for reuse. More than are filled between two checkpoints are of little use."""
 _PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class JournalOptions:
-    """Sizes in bytes. `backups_max` files before the mark are kept for operators; `reuse_files` recycles them instead.
+    """Sizes in bytes. `backups_max`: how many files before the mark are kept for operators. `reuse_files`: recycle
+    them.
 
-    Every group begins at a multiple of `alignment_bytes`; 0: the physical block size of the journal's disk, so that no
-    write touches a sector with durable bytes. `leaves_page_cache`: durable bytes are dropped from the page cache,
-    because only a replay reads them, and the memory is better used to cache entry logs; the newest ones, up to
-    `cached_bytes`, stay there.
+    Every group begins at a multiple of `alignment_bytes`; 0: of the physical block size of the journal's disk, so that
+    no write touches a sector with durable bytes. `leaves_page_cache`: durable bytes are dropped from the page cache,
+    because only replay reads them, and the memory caches entry logs better. The newest bytes, up to `cached_bytes`,
+    stay there.
     """
 
     file_bytes_max: int = bounded(2048 * 1024 * 1024, 1, BYTES_MAX, "bytes")
@@ -58,8 +59,7 @@ class JournalOptions:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A journal record to be written: its body is `parts` back to back. The parts must not change until it is
-    durable."""
+    """A journal record to be written. Its body is `parts` back to back, which must not change until it is durable."""
 
     kind: RecordKind
     count: int
@@ -72,7 +72,7 @@ class Record:
 
 
 class Journal:
-    """Appends records to the newest file of a chain and begins a new file when that is full.
+    """Appends records to the newest file of a chain, and begins a new file when that file is full.
 
     After an OSError from any method the state on disk is unknown and the journal must not be used again.
     """
@@ -85,41 +85,43 @@ class Journal:
         chain_end: JournalPosition,
         mark: JournalPosition | None = None,
     ) -> None:
-        """Begin a new file after `chain_end`, where replay found the last whole record (file id 0: no chain yet).
+        """Begin a new file after `chain_end`, where replay found the last whole record (file id 0: there is no chain
+        yet).
 
-        `mark`: a durable mark; files wholly before it are backups, which are removed when there is no space.
+        `mark`: a durable mark. Files that lie completely before it are backups, which are removed when space is
+            missing.
         """
         self._marked_id = 0 if mark is None else mark.file_id
         """The file of the last durable mark; older files are backups. Never decreases."""
         self._files = files
         self._directory = self.directory = directory
         self.clock_ns: Callable[[], int] = lambda: 0
-        """The clock of `written_ns`; set by the owner."""
+        """The clock of `written_ns`. Set by the owner."""
         self.written_ns = 0
-        """When `append` had written its records last, by `clock_ns`."""
+        """When `append` had last written its records, by `clock_ns`."""
         self._options = options
         self._alignment = options.alignment_bytes or files.block_bytes(directory)
         """Records begin at multiples of this. Constant."""
         self._spares: list[str] = []
         """Old files that the next file may reuse. Filled by the checkpoint thread, emptied by the journal's."""
         self._offered: set[str] = set()
-        """Names that were ever in `_spares`: each is offered once."""
+        """Names that were ever put into `_spares`: each name is offered once."""
         self._file_id = chain_end.file_id
-        """The newest file. Rises by one with each file."""
+        """The id of the newest file. Incremented for each file."""
         self._end = chain_end.offset
-        """Where the next record begins in it."""
+        """The offset of the next record in the newest file."""
         self._allocated = 0
-        """Up to here the newest file has space."""
+        """The offset up to which the newest file has space."""
         self._let_go = 0
-        """Up to here the newest file was dropped from the page cache; at most `_synced`."""
+        """The offset up to which the newest file was dropped from the page cache; at most `_synced`."""
         self._synced = self._proved = 0
-        """Everything before it is durable. `_proved`: a record proves that everything before it is durable; at most
-        `_synced`."""
+        """Offsets in the newest file. Bytes before `_synced` are durable. A record proves that bytes before `_proved`
+        are durable; `_proved` is at most `_synced`."""
         self._begin_file()
 
     @property
     def end(self) -> JournalPosition:
-        """Where the next record will begin; after `sync` everything before it is durable."""
+        """The position of the next record. After `sync` everything before it is durable."""
         return JournalPosition(self._file_id, self._end)
 
     @property
@@ -128,10 +130,10 @@ class Journal:
         return self._options.sync_groups
 
     def append(self, records: Sequence[Record], *, deferred: bool = False) -> None:
-        """Write the records as one group and make them durable, unless it is `deferred` or `sync_groups` is false.
+        """Write the records as one group. Make them durable, unless they are `deferred` or `sync_groups` is false.
 
         Raises:
-            OSError: the group may not be durable; none of its records may be acknowledged.
+            OSError: the group may not be durable, and none of its records may be acknowledged.
         """
         if self._end >= self._options.file_bytes_max:
             self._go_on()
@@ -149,7 +151,7 @@ class Journal:
         self._file.sync_data()
         self._synced = self._end
         if self._options.leaves_page_cache and self._end - self._let_go >= self._options.cached_bytes:
-            # Rarely, because it costs a call; in whole pages, because the last page is written to again.
+            # Rarely, because it costs a call. In whole pages, because the last page is written to again.
             end = self._end - self._end % _PAGE_BYTES
             self._file.drop_page_cache(self._let_go, end)
             self._let_go = end
@@ -160,11 +162,11 @@ class Journal:
             self.sync()
             self._write(())
             self._file.sync_data()
-            # That record itself contains nothing that needs a proof.
+            # The marker itself contains nothing that needs a proof.
             self._synced = self._proved = self._end
 
     def _write(self, records: Sequence[Record]) -> None:
-        """Write records and the padding that ends their group; without records, a padding that only says `synced`."""
+        """Write records, and the padding that ends their group. Without records the padding only names `synced`."""
         buffers: list[Buffer] = []
         offset = self._end
         for record in records:
@@ -173,13 +175,13 @@ class Journal:
         if offset % alignment or not records:
             body = bytes(journal_format.padding_body_bytes(offset, alignment))
             offset = self._encode(Record(RecordKind.PADDING, 0, (body,), len(body)), offset, buffers)
-        # A group also reserves room for the next marker: an idle bookie needs no space on a full disk.
+        # A group also reserves room for the next marker, so an idle bookie needs no space on a full disk.
         self._reserve(offset + RECORD_HEADER_BYTES + alignment if records else offset)
         self._file.write(buffers, self._end)
         self._end = offset
 
     def _encode(self, record: Record, offset: int, buffers: list[Buffer]) -> int:
-        """Add a record that begins at `offset` to `buffers`; return where it ends."""
+        """Append a record that begins at `offset` to `buffers`; return where the record ends."""
         body_crc = 0
         for part in record.parts:
             body_crc = crc32c(part, body_crc)
@@ -197,12 +199,12 @@ class Journal:
         return offset + RECORD_HEADER_BYTES + record.body_bytes
 
     def forget_before(self, mark: JournalPosition) -> None:
-        """Release files that are wholly before a mark, which must be durable; the newest of them stay as backups."""
+        """Release files that lie completely before a durable mark. The newest of them stay as backups."""
         self._marked_id = max(self._marked_id, mark.file_id)
         older = [name for name in self._files.names(self._directory) if _is_before(name, mark.file_id)]
         for name in older[: max(0, len(older) - self._options.backups_max)]:
             if name in self._offered:
-                # Offered only once: the journal's thread may take and rename it at any moment.
+                # Offered only once, because the journal's thread may take and rename it at any moment.
                 continue
             if self._options.reuse_files and len(self._spares) < SPARES_MAX:
                 self._offered.add(name)
@@ -212,7 +214,7 @@ class Journal:
                     self._files.remove(os.path.join(self._directory, name))
 
     def _drop_backups(self) -> bool:
-        """Remove the files that are kept only as backups, as there is no space; return whether there was one."""
+        """Remove files that are kept only as backups, because space is missing; return whether there were any."""
         dropped = False
         self._spares.clear()
         for name in self._files.names(self._directory):
@@ -233,11 +235,11 @@ class Journal:
         self._file.close()
 
     def _go_on(self) -> None:
-        """Begin the next file, and let the present one name it before it takes its first record."""
+        """Begin the next file, and let the current file name it before the next file takes its first record."""
         self.sync()
         full, end = self._file, self._end
         followed: list[Buffer] = []
-        # A group left room for it (`_write`), so a full disk does not refuse it.
+        # The last group left room for it (`_write`), so it needs no space on a full disk.
         size = self._encode(Record.of(RecordKind.FOLLOWED, 0, b""), end, followed)
         self._begin_file()
         full.write(followed, end)
@@ -246,13 +248,13 @@ class Journal:
         full.close()
 
     def _begin_file(self) -> None:
-        """Continue in a new file after the present end."""
+        """Continue in a new file after the current end."""
         header = FileHeader(self._file_id + 1, self._file_id, self._end if self._file_id else 0)
         self._file_id += 1
         path = os.path.join(self._directory, journal_format.file_name(self._file_id))
         self._allocated = 0
         if self._spares:
-            # The old records in it have another file id: they are not records of this file.
+            # The old records in it have another file id, so they are not records of this file.
             self._files.rename(os.path.join(self._directory, self._spares.pop(0)), path)
             self._file = self._files.open(path)
             self._allocated = self._file.size()
@@ -281,7 +283,7 @@ class Journal:
         if end <= self._allocated or not step:
             return
         wanted = -(-(end - self._allocated) // step) * step
-        # Even a nearly full disk may have the space needed now, which is little on a read-only bookie.
+        # Even a nearly full disk may have the little space that a read-only bookie needs now.
         size = self._preallocated(wanted) or self._preallocated(end - self._allocated)
         if not size and self._drop_backups():
             size = self._preallocated(end - self._allocated)
@@ -291,7 +293,7 @@ class Journal:
         self._allocated += size
 
     def _preallocated(self, size: int) -> int:
-        """Reserve this many more bytes; return their number, 0 when there is no space."""
+        """Reserve this many more bytes; return their number, or 0 if there is no space."""
         try:
             self._file.preallocate(self._allocated, size)
         except OSError as error:

@@ -4,13 +4,13 @@ While a sync runs, records gather in a queue and become the next group (`flush_p
 groups and reports the highest durable sequence number once per group.
 
 If the thread is idle, the event loop itself writes a small group, at the end of the turn in which it arrived: with one
-add in flight, two thread switches cost as much as a good disk's sync. The group still has everything that arrived in
-that turn; later requests wait in the sockets and form the next group. The loop does not do this if recent syncs were
-slow (`INLINE_SYNC_NS_MAX`), because it serves no other client meanwhile. If the bookie knows that no other client adds,
-it does not wait for the end of the turn either (`commit`).
+add in flight, two thread switches cost as much as a sync of a good disk. The group still contains everything that
+arrived in that turn; later requests wait in the sockets and form the next group. The loop leaves this to the thread if
+recent syncs were slow (`INLINE_SYNC_NS_MAX`), because it serves no other client meanwhile. If the bookie knows that no
+other client adds, it does not wait for the end of the turn (`commit`).
 
-Deferred records (of ledgers with relaxed durability) are written with their group, which is synced only if another
-record in it requires that; otherwise `on_written` reports the group. They become durable with the next sync of any
+Deferred records (of ledgers with relaxed durability) are written with their group. The group is synced only if another
+record in it requires that; otherwise `on_written` reports it. Deferred records become durable with the next sync of any
 kind, at the latest `marker_delay_ns` later, or when `force` is called.
 
 A failed write or sync is final: the error is reported, and nothing after it is ever written or counts as durable.
@@ -38,14 +38,14 @@ from bookie_service.storage.journal.journal import Journal, Record
 logger = logging.getLogger(__name__)
 
 INLINE_BYTES_MAX = 16 * 1024
-"""A larger group is worth a thread: the event loop reads and parses the next adds while it is synced."""
+"""A larger group is left to the thread: the event loop receives and decodes the next adds while it is synced."""
 INLINE_SYNC_NS_MAX = 4_000_000
 """If each of the last INLINE_SYNCS syncs took longer, the event loop does not wait for the disk."""
 _WAIT_NS_MIN = 200_000
-"""A group never waits for others for less than this. `SimpleQueue.get` of CPython 3.11 waits without a limit if its
-time-out has passed by a microsecond when it reads the clock for the second time."""
+"""The shortest time for which a group waits for more records. `SimpleQueue.get` of CPython 3.11 waits without a limit
+if its time-out has passed by a microsecond when it reads the clock for the second time."""
 INLINE_SYNCS = 4
-"""More than one: a thread that had to wait for a processor looks like a slow disk."""
+"""More than one, because a thread that had to wait for a processor looks like a slow disk."""
 
 
 SLOW_SYNC_NS = 1_000_000_000
@@ -53,25 +53,25 @@ SLOW_SYNC_NS = 1_000_000_000
 
 
 class TimerHandle(Protocol):
-    """Something that will be called."""
+    """A planned call."""
 
     def cancel(self) -> None: ...
 
 
 class LoopTurns(Protocol):
-    """The part of the event loop that is used here."""
+    """The part of the event loop that this module uses."""
 
     def call_soon(self, callback: Callable[[], None]) -> object:
-        """Call at the end of this turn, after the sockets that are ready now."""
+        """Call back at the end of this turn, after the sockets that are ready now."""
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> TimerHandle: ...
 
 
 @dataclass(frozen=True, slots=True)
 class JournalEvents:
-    """Callbacks on the event loop: `post(callback, *arguments)` calls there from a thread.
+    """Callbacks on the event loop. `post(callback, *arguments)` calls back there from a thread.
 
-    on_written: everything up to a sequence number is written to the operating system, the end of it not durable yet.
+    on_written: everything up to a sequence number is written to the operating system, but the end is not durable yet.
     """
 
     on_durable: Callable[[int], None]
@@ -82,8 +82,7 @@ class JournalEvents:
 
 @dataclass(frozen=True, slots=True)
 class _Submission:
-    """Records; or a request to make everything before it durable, to report its end, or to write a durability
-    marker."""
+    """Records, or a request: to make all before it durable, to report the end, or to write a durability marker."""
 
     sequence: int
     records: Sequence[Record] = ()
@@ -95,24 +94,24 @@ class _Submission:
 
 @dataclass(slots=True)
 class _Group:
-    """Records to be synced together; a mark, a durability marker or the end of the queue closes a group."""
+    """Records to be synced together. A mark, a durability marker or the end of the queue closes the group."""
 
     records: list[Record] = field(default_factory=list)
-    """All records, in order."""
+    """All records of the group, in order."""
     submissions: int = 0
-    """How many submissions they came in."""
+    """How many submissions the group has."""
     bytes: int = 0
-    """Bytes of their bodies."""
+    """Bytes of the records' bodies."""
     entries: int = 0
-    """Entries in them."""
+    """How many entries the records have."""
     sequence: int = 0
-    """The number of the last submission."""
+    """The sequence number of the last submission."""
     is_deferred: bool = True
-    """Whether all records are deferred: then nothing waits for a sync."""
+    """Whether all records are deferred. If so, nothing waits for a sync."""
     forces: bool = False
-    """Whether a submission asks for a sync or for a mark."""
+    """Whether a submission requires a sync or a mark."""
     last: _Submission | None = None
-    """The last submission, which may close the group."""
+    """The last submission. It may close the group."""
 
     def add(self, submission: _Submission) -> None:
         self.records.extend(submission.records)
@@ -148,8 +147,9 @@ class JournalThread:
         """Begin with a disk that has synced nothing yet.
 
         Args:
-            commits_inline: False: several journals, which can sync at the same time only on their own threads.
-            inline_sync_ns_max: how long the event loop may wait for the disk.
+            commits_inline: whether the event loop may sync. False if there are several journals, which can sync at the
+                same time only on their own threads.
+            inline_sync_ns_max: how long a sync on the event loop may take.
         """
         self._inline_sync_ns_max = inline_sync_ns_max
         self._journal = journal
@@ -159,36 +159,36 @@ class JournalThread:
         self._turns = turns
         self._commits_inline = commits_inline and limits.flush_when_idle
         self._queue: queue.SimpleQueue[_Submission | None] = queue.SimpleQueue()
-        """What the thread has to do, in order; None ends it. Put by the event loop, taken by the thread."""
+        """The work of the thread, in order; None ends the thread. Put by the event loop, taken by the thread."""
         self._sequence = 0
-        """Number of the last submission. Changed by the event loop."""
+        """The sequence number of the last submission. Changed by the event loop."""
         self._held: list[_Submission] = []
-        """Records that this turn of the event loop submitted and may commit itself."""
+        """Submissions of this turn that the event loop may commit itself. Emptied by `_end_turn` and `_hand_over`."""
         self._held_bytes = 0
-        """The bytes of `_held`, and of what was submitted last."""
+        """Bytes of `_held`, including the last submission."""
         self._handed_over = 0
-        """Submissions that were given to the thread. Changed by the event loop; equal to `_carried_out`: the thread is
-        idle."""
+        """How many submissions were given to the thread. Changed by the event loop. Equal to `_carried_out`: the thread
+        is idle."""
         self._carried_out = 0
-        """Submissions that the thread has carried out. Changed by the thread."""
+        """How many submissions the thread has carried out. Changed by the thread."""
         self._syncs_ns: deque[int] = deque((0,), INLINE_SYNCS)
-        """How long the last syncs took: whether the event loop may wait for one."""
+        """How long the last syncs took, in ns: they decide whether the event loop may sync."""
         self._writing = threading.Lock()
-        """Held by the thread, or by the event loop, that writes to the journal."""
+        """Held while the thread, or the event loop, writes to the journal."""
         self._failure: BaseException | None = None
         """Why nothing can be written any more; None while the journal works. Set once."""
         self.group_times: deque[GroupTimes] = deque(maxlen=GROUPS_MAX)
-        """How long the last groups took; the part that reports a group may take its times."""
+        """Times of the last groups. A part that reports a group may take its times."""
         self._carrying_out: _Group | None = None
-        """The group that the thread is writing."""
+        """The group that the thread is writing, or None."""
         self._marker_timer: TimerHandle | None = None
-        """Runs while a durability marker is due; None: nothing was submitted since the last one."""
+        """Ends a time without records; None: nothing was submitted since the last marker."""
         self._marker_sequence = 0
-        """The last submission when the timer began. A marker is written if it is still the last one."""
+        """The last submission when `_marker_timer` began. A marker is written if it is still the last one."""
         self._deferred = 0
-        """The last deferred submission."""
+        """The sequence number of the last deferred submission."""
         self._forced = 0
-        """The last submission that a requested sync covers."""
+        """The sequence number of the last submission that a requested sync covers."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -196,7 +196,7 @@ class JournalThread:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the thread is idle: all its work is done."""
+        """Whether the thread has done all its work."""
         return self._handed_over == self._carried_out
 
     @property
@@ -210,10 +210,11 @@ class JournalThread:
         return self._queue.qsize()
 
     def submit(self, records: Sequence[Record], *, deferred: bool = False, on_thread: bool = False) -> int:
-        """Queue records and return their sequence number; durable once `on_durable` reports it or a higher one.
+        """Queue records and return their sequence number. They are durable once `on_durable` reports it or a higher
+        one.
 
-        `deferred` ones do not cause a sync: `on_written` or `on_durable` reports when they are written.
-        `on_thread`: the event loop does not commit them itself.
+        `deferred` records do not cause a sync: `on_written` or `on_durable` reports that they are written.
+        `on_thread`: the event loop must not commit them itself.
         """
         self._sequence += 1
         if deferred:
@@ -221,12 +222,13 @@ class JournalThread:
         return self._enqueue(_Submission(self._sequence, records, is_deferred=deferred), on_thread=on_thread)
 
     def commit(self, records: list[Record]) -> int:
-        """Make records, and all before them, durable in this call; return their sequence number, which is not reported.
+        """Make records, and all records before them, durable in this call; return their sequence number.
 
-        0: nothing was done, because other records are in flight or the disk is slow; submit them.
+        The number is not reported. 0: nothing was done, because other records are in flight or the disk is slow; submit
+        the records instead.
 
         Raises:
-            OSError: it failed, and the process must end.
+            OSError: the journal failed, and the process must end.
         """
         if self._held or not self._may_commit() or not self._writing.acquire(blocking=False):
             return 0
@@ -273,11 +275,11 @@ class JournalThread:
         return mark
 
     def forget_before(self, mark: JournalPosition) -> None:
-        """Release files that are wholly before a durable mark. Called by the thread that wrote the mark."""
+        """Release files that lie completely before a durable mark. Called by the thread that wrote the mark."""
         self._journal.forget_before(mark)
 
     def stop(self) -> None:
-        """Accept no more; submitted records are made durable, then the journal is closed. `join` waits for that."""
+        """Accept no more records. Submitted ones are made durable, then the journal is closed. `join` waits for it."""
         if self._marker_timer is not None:
             self._marker_timer.cancel()
         self._hand_over()
@@ -293,14 +295,14 @@ class JournalThread:
         return self._commits_inline and self.is_idle and min(self._syncs_ns) <= self._inline_sync_ns_max
 
     def _hand_over(self, *submissions: _Submission) -> None:
-        """Pass the held records to the thread, and then these."""
+        """Pass the held records to the thread, and then these submissions."""
         held, self._held, self._held_bytes = self._held, [], 0
         for submission in (*held, *submissions):
             self._handed_over += 1
             self._queue.put(submission)
 
     def _end_turn(self) -> None:
-        """Commit the held records, or leave them to the thread if it is busy after all."""
+        """Commit the held records, or leave them to the thread if it is busy now."""
         if not self._held:
             return
         if not (self._may_commit() and self._writing.acquire(blocking=False)):
@@ -324,9 +326,9 @@ class JournalThread:
         self._marker_timer = self._turns.call_later(self._limits.marker_delay_ns / 1e9, self._end_quiet)
 
     def _end_quiet(self) -> None:
-        """Have a durability marker written if nothing came meanwhile, or always if groups are not synced.
+        """Let a durability marker be written if nothing was submitted meanwhile, or always if groups are not synced.
 
-        If something came, deferred records are at least made durable.
+        If something was submitted, deferred records are at least made durable.
         """
         self._marker_timer = None
         if self._marker_sequence == self._sequence or not self._journal.syncs_groups:
@@ -341,9 +343,9 @@ class JournalThread:
     # ---- on the thread, and a group that the event loop commits itself ----
 
     def _carry_out(self, group: _Group) -> bool:
-        """Write a group and carry out its last submission; return whether everything so far counts as durable.
+        """Write a group and carry out its last submission; return whether everything so far is durable.
 
-        Called with `_writing` held.
+        `_writing` must be held.
         """
         if self._failure is not None:
             raise self._failure
@@ -377,10 +379,10 @@ class JournalThread:
     def run_group(self) -> bool:
         """Wait for the next group, carry it out and report it; return False after the last one, or a failure.
 
-        The thread does nothing else. A simulation calls this instead of `start`.
+        The thread does only this. A simulation calls it instead of `start`.
         """
         try:
-            # The records hold views of the write cache. They end with this frame, so no view is kept while waiting.
+            # Records contain views of the write cache. They end with this frame, so no view is kept while waiting.
             group = self._gather()
             with self._writing:
                 self._carrying_out = group
@@ -411,7 +413,7 @@ class JournalThread:
                 _fail(submission.mark, error)
 
     def _gather(self) -> _Group:
-        """Return the next group; its `last` is None when it is the last one."""
+        """Return the next group. Its `last` is None if it is the last group."""
         group = _Group()
         submission = self._queue.get()
         began = self._clock_ns()
@@ -432,5 +434,5 @@ class JournalThread:
 
 
 def _fail(mark: Future[JournalPosition], error: BaseException) -> None:
-    with contextlib.suppress(InvalidStateError):  # it is resolved, or was failed by the other thread
+    with contextlib.suppress(InvalidStateError):  # it is resolved, or the other thread failed it
         mark.set_exception(error)

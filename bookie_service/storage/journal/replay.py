@@ -1,12 +1,12 @@
-"""Reads the journal back after a stop or a crash; only this module decides what is torn and what is damaged.
+"""Reads the journal after a stop or a crash. Only this module decides what is torn and what is damaged.
 
-The argument. Records are written in groups, and a group is acknowledged only after its sync. A crash leaves every
-synced group whole and any part of the last, unsynced one. So the first unreadable record P of the last file is torn if
-it belongs to the unsynced group: nothing acknowledged is at P or after it, and the file is cut there. P is damaged if
-it was synced once. Any whole record after P whose `synced` exceeds P proves that: a record of a later group, or the
-PADDING that is written when nothing follows for a moment. If a file has a successor, the successor says where its
-records end; everything before that offset was synced. With journalSyncData=false a cut record may have been
-acknowledged nevertheless: that is the price of this setting.
+The argument: records are written in groups, and a group is acknowledged only after its sync. A crash leaves every
+synced group whole, and any part of the last, unsynced one. Let P be the first unreadable record of the last file. P is
+torn if it belongs to the unsynced group: then nothing acknowledged is at P or after it, and the file is cut there. P is
+damaged if it was once synced. Any whole record after P whose `synced` exceeds P proves that: a record of a later group,
+or the PADDING that is written when nothing follows for a moment. If a file has a successor, the successor says where
+the file's records end, and everything before that offset was synced. With journalSyncData=false a record that is cut
+may nevertheless have been acknowledged: that is the price of this setting.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class ReplayedJournal:
-    """The result of reading a chain: where its last whole record ends, and how much was read."""
+    """The result of reading a chain of files: where its last whole record ends, and how much was read."""
 
     end: JournalPosition
     records: int
     torn: str | None
-    """One line about a torn tail that was cut, or None."""
+    """A line about a torn tail that was cut; None: nothing was cut."""
 
 
 def replay_journal(files: LocalFiles, directory: str, mark: JournalPosition | None, apply: Apply) -> ReplayedJournal:
-    """Apply all records from `mark` on (None: from the first existing file), in order.
+    """Apply all records in order, from `mark` on; None: from the first existing file on.
 
     Raises:
-        StorageDamaged: a file that must exist is missing, or bytes that were durable once are unreadable.
+        StorageDamaged: a file that must exist is missing, or bytes that were once durable are unreadable.
     """
     ids = sorted(
         file_id for name in files.names(directory) if (file_id := journal_format.parse_file_name(name)) is not None
@@ -90,10 +90,11 @@ class _Link:
 
 
 def _make_durable(files: LocalFiles, directory: str, chain: list[_Link]) -> None:
-    """Make the records durable before anything depends on them.
+    """Make the records durable before anything depends on them. Otherwise this could happen:
 
-    1. A process is killed between a write and its sync; the record is in the page cache, and replay finds it whole.
-    2. The next file's header says that the record is there. 3. The power fails, and the record is gone.
+    1. A process is killed between a write and its sync. The record is in the page cache, and replay finds it whole.
+    2. The header of the next file says that the record is there.
+    3. The power fails, and the record is gone.
     """
     for link in chain:
         link.file.sync_data()
@@ -103,7 +104,7 @@ def _make_durable(files: LocalFiles, directory: str, chain: list[_Link]) -> None
 def _is_unborn(last: _Link, mark: JournalPosition | None) -> bool:
     """Return whether the last file has no header, as before its first sync.
 
-    No record was written into it before that, unless the file before it says so.
+    No record was written into it before that sync, unless the file before it says so.
     """
     is_marked = mark is not None and mark.file_id == last.file_id
     return last.header is None and not is_marked and _later_record(last, 0) is None
@@ -145,7 +146,7 @@ def _replay_chain(chain: list[_Link], mark: JournalPosition | None, apply: Apply
 
 
 def _replay_file(link: _Link, start: int, known_end: int | None, apply: Apply) -> tuple[int, int]:
-    """Apply whole records from `start`; return (where the first unreadable one would begin, how many were applied)."""
+    """Apply whole records from `start` on; return (the offset of the first unreadable one, how many were applied)."""
     offset = start
     count = 0
     while known_end is None or offset < known_end:
@@ -170,7 +171,7 @@ def _header_at(link: _Link, offset: int) -> RecordHeader | None:
 
 
 def _check_last(link: _Link, end: int) -> None:
-    """Raise StorageDamaged when the last file says that it is not the last."""
+    """Raise StorageDamaged if the last file says that another file follows it."""
     header = _header_at(link, end)
     if header is not None and header.kind == RecordKind.FOLLOWED:
         missing = journal_format.file_name(link.file_id + 1)
@@ -181,10 +182,10 @@ def _check_last(link: _Link, end: int) -> None:
 
 
 def _judge_tail(link: _Link, end: int) -> str | None:
-    """Return a line about a torn tail of the last file, None when it simply ends there.
+    """Return a line about a torn tail of the last file; None: the file simply ends there.
 
     Raises:
-        StorageDamaged: the bytes at `end` were durable once.
+        StorageDamaged: the bytes at `end` were once durable.
     """
     later = _later_record(link, end)
     if later is not None:
@@ -198,7 +199,7 @@ def _judge_tail(link: _Link, end: int) -> str | None:
 
 
 def _later_record(link: _Link, end: int) -> int | None:
-    """Return the offset of a whole record header after `end` that says `end` was synced before it was written."""
+    """Return the offset of a whole record header after `end` which says that `end` was synced before; None: none."""
     position = end + 1
     overlap = RECORD_HEADER_BYTES - 1
     while position < link.size:

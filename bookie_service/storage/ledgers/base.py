@@ -1,16 +1,16 @@
 """The common part of all ledger storages: a write cache before entry logs and index.
 
-An entry is in the filling half, or in the half that is being flushed, or in an entry log with its position in the
-index; it leaves a half only after it is durable in the log. Lookups go in that order, so an added entry is found at
-every moment.
+An entry is in the half of the cache that is filled, or in the half that is being flushed, or in an entry log with its
+position in the index. It leaves a half only after it is durable in the log. Lookups use this order, so an entry that
+was added is found at every moment.
 
 The event loop calls all methods except those that take the lock `writing`: `write_flush`, on the checkpoint thread, for
 one flush at a time, and `move` and `seal_logs`, on the collector's thread. So a position never changes during a flush.
 
-A flush makes entries durable in the entry log; the index may hold their positions in memory until a flush that moves
-the marks syncs it. Until then the journal keeps the entries, and a crash lets replay find them again.
+A flush makes entries durable in the entry log. The index may hold their positions in memory until a flush that advances
+the marks syncs it. Until then the journal keeps the entries, and after a crash replay finds them again.
 
-A ledger is dropped only when none of its entries are in a half, or flushed and not yet before the marks. So its journal
+A ledger is dropped only when none of its entries is in a half, or flushed and not yet before the marks. So its journal
 records are before the marks, and neither a flush nor replay can bring it back.
 """
 
@@ -56,21 +56,21 @@ logger = logging.getLogger(__name__)
 
 _POSITIONS_PER_LOOKUP = 8192
 _LEDGERS_MAX = 16 * 1024
-"""Ledgers kept in memory, without those with changes that are not before the marks yet."""
+"""How many ledgers are kept in memory, without those whose changes are not before the marks yet."""
 _LEDGERS_LOOKED_AT = 8
-"""How many of the oldest are checked for one that can be dropped when another comes."""
+"""When another ledger comes, this many of the oldest are checked for one that can be dropped."""
 _REMOVALS_AT_ONCE = 256
-"""Index files that are removed while a flush waits."""
+"""How many index files are removed while a flush waits."""
 _UNMARKED_LEDGERS_MAX = 64 * 1024
 _UNMARKED_BYTES_MAX = 256 * 1024 * 1024
-"""At most this many bytes are flushed without moving the marks: replay has to read them again."""
+"""At most this many bytes are flushed without advancing the marks, because replay has to read them again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadAheadOptions:
-    """What `DbLedgerStorage` reads ahead per miss; `cache_bytes` 0: nothing.
+    """What `DbLedgerStorage` reads ahead at a miss. `cache_bytes` 0: nothing.
 
-    batch_bytes: 0 or less: a 16th of the cache.
+    batch_bytes: how much at once; 0 or less: a 16th of the cache.
     """
 
     cache_bytes: int = bounded(64 * 1024 * 1024, 0, BYTES_MAX, "bytes")
@@ -83,9 +83,9 @@ class ReadAheadOptions:
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """Which storage, and sizes in bytes. `cache_half_bytes`: size of one of the two halves of the write cache.
+    """The storage, and sizes in bytes. `cache_half_bytes`: the size of each of the two halves of the write cache.
 
-    read_ahead, key_values: for `DbLedgerStorage` only.
+    read_ahead, key_values: used only by `DbLedgerStorage`.
     """
 
     storage_class: StorageClass = StorageClass.SORTED
@@ -102,13 +102,13 @@ class StoreOptions:
 
     @property
     def reader_files_max(self) -> int:
-        """Files that the reader of entry logs keeps open; the index's reader keeps as many; writers need few."""
+        """How many files the reader of entry logs, and that of the index, each keep open. Writers need few."""
         return max(1, self.open_files_max // 2)
 
 
 class BaseLedgerStorage(ABC):
-    """A `LedgerStorage`, except for the order in which entries go to the log; the interface states each method's
-    guarantees."""
+    """A `LedgerStorage`, except for the order in which entries go to the log. The interface states the guarantees of
+    each method."""
 
     def __init__(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> None:
         """`directories`: the `current` directories of all ledger directories, in configured order."""
@@ -119,34 +119,34 @@ class BaseLedgerStorage(ABC):
         self.limbo = Limbo(files, directories)
         self._reader = EntryLogReader(self.logs, options.reader_files_max)
         self._item_bytes = LENGTH_BYTES + ENTRY_BYTES_MIN
-        """How long an item probably is: the mean of the last ones read."""
+        """The probable length of an item: the mean of those last read."""
         self.active = MemTable(options.cache_half_bytes)
-        """The half of the write cache that takes entries. `_idle` is the empty one, `_flushing` the one being flushed;
-        there are two halves in all."""
+        """The half of the write cache that takes entries. There are two halves in all: the other is `_idle` or
+        `_flushing`. Changed by `begin_flush`."""
         self._idle: MemTable | None = MemTable(options.cache_half_bytes)
-        """The half that is empty; None while the other half is flushed."""
+        """The half that is empty; None while it is flushed."""
         self._flushing: MemTable | None = None
-        """The half that is being flushed; None when there is no flush."""
+        """The half that is being flushed; None: no flush runs."""
         self._ledgers: OrderedDict[int, Ledger] = OrderedDict()
-        """Ledgers in memory, the one used longest ago first; at most _LEDGERS_MAX beside those that must stay."""
+        """Ledgers in memory, the one unused for longest first; at most _LEDGERS_MAX beside those that must stay."""
         self._changed: set[int] = set()
-        """Ledgers whose headers have changed since the last flush began. Emptied by each flush."""
+        """Ledgers whose headers have changed since the last flush began. Emptied by `begin_flush`."""
         self._is_index_behind = False
-        """Whether a flush wrote entries that the index does not have, because its disk was full."""
+        """Whether a flush wrote entries whose positions the index lacks, because its disk was full."""
         self._are_names_durable = True
-        """False from replay on until the index was synced for the first time."""
+        """False from replay on, until the index is synced for the first time."""
         self._unmarked: set[int] = set()
-        """Ledgers of flushes since the marks last moved, including the current flush."""
+        """Ledgers of all flushes since the marks last advanced, including the current flush. Emptied by `end_flush`."""
         self._unmarked_bytes = 0
-        """Bytes of those flushes."""
+        """How many bytes those flushes wrote."""
         self.writing = threading.Lock()
-        """Held by the thread that changes entry logs or the index."""
-        # Last, because its findings may put ledgers into limbo.
+        """Held by a thread that changes entry logs or the index."""
+        # Last, because what it finds may put ledgers into limbo.
         self.index = self._open_index(files, directories, options)
 
     @abstractmethod
     def _open_index(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> LedgerIndex:
-        """Return the index of this storage. Raises StorageDamaged when it is not whole."""
+        """Return the index of this storage. Raises StorageDamaged if it is not whole."""
 
     # ---- ledgers ----
 
@@ -169,7 +169,7 @@ class BaseLedgerStorage(ABC):
         return is_absent
 
     def _stored(self, ledger_id: int) -> StoredLedger | None:
-        """Return what the index has of a ledger; a ledger that lost something is in limbo from then on."""
+        """Return what the index has of a ledger. A ledger that has lost something is in limbo from then on."""
         try:
             stored = self.index.stored(ledger_id)
         except StorageDamaged:
@@ -181,22 +181,22 @@ class BaseLedgerStorage(ABC):
         return stored
 
     def _is_whole(self, ledger_id: int) -> bool:
-        """Return False when durable data of a ledger is lost; then it is in limbo."""
+        """Return False if durable data of a ledger is lost; the ledger is in limbo then."""
         if len(self.limbo.ledger_ids) and ledger_id in self.limbo:
             return False
         lost = self.index.lost(ledger_id)
         if lost:
             self.limbo.begin([ledger_id])
             logger.error(
-                "%s. Entries, a fence, or all that was known of the ledger may be lost: until it is recovered or "
-                "repaired, nothing certain is answered of what is missing. %s",
+                "%s. Entries, a fence, or everything that was known of the ledger may be lost: until it is recovered "
+                "or repaired, the bookie gives no certain answer about missing entries. %s",
                 lost,
                 rebuild_remedy(ledger_id),
             )
         return not lost
 
     def _remember(self, header: LedgerHeader, last_entry: int) -> Ledger:
-        """Keep a ledger in memory, and drop one or two others when there are too many."""
+        """Keep a ledger in memory. If there are too many, drop one or two others."""
         ledger = Ledger(
             header.ledger_id,
             header.generation,
@@ -217,7 +217,7 @@ class BaseLedgerStorage(ABC):
         return ledger
 
     def known_header(self, ledger_id: int) -> LedgerHeader | None:
-        """Return a ledger's state in memory, or None. For any thread."""
+        """Return a ledger's header as known in memory, or None. For any thread."""
         ledger = self._ledgers.get(ledger_id)
         return None if ledger is None else _header_of(ledger)
 
@@ -230,7 +230,7 @@ class BaseLedgerStorage(ABC):
         return ledger
 
     def _note_changed(self, ledger_id: int) -> None:
-        """Let the filling half flush a ledger's header, which takes room there until then."""
+        """Let the next flush write a ledger's header. Until then the header takes room in the active half."""
         if ledger_id not in self._changed:
             self._changed.add(ledger_id)
             self.active.note_header()
@@ -285,7 +285,7 @@ class BaseLedgerStorage(ABC):
     def _read_run(
         self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int, source: ByteSource
     ) -> FramedEntries | None:
-        """Return consecutive entries in one place, at least `first_entry`; None when that is not held."""
+        """Return consecutive entries in one place, at least `first_entry`; None: that entry is not held."""
         if first_entry > ledger.last_entry:
             return None
         for half in (self.active, self._flushing):
@@ -294,15 +294,15 @@ class BaseLedgerStorage(ABC):
             items = half.read(ledger.ledger_id, first_entry, count_max, bytes_max)
             if items is not None:
                 return items
-            # A run found in a later place must end before an entry that was written again here.
+            # A run found in a later place must end before an entry that is held again here.
             count_max = half.gap(ledger.ledger_id, first_entry, count_max)
         return self._read_stored(ledger, first_entry, count_max, bytes_max, source)
 
     def _read_stored(
         self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int, source: ByteSource
     ) -> FramedEntries | None:
-        """Return adjacent entries of an entry log, at least `first_entry`; None when no position is held."""
-        # Later entries are assumed to be as large as those before them; if they are smaller, another run follows.
+        """Return adjacent entries of an entry log, at least `first_entry`; None: no position is held."""
+        # Later entries are assumed to be as large as those before them. If they are smaller, another run follows.
         likely = bytes_max // self._item_bytes + 2
         count = min(count_max, likely, ledger.last_entry - first_entry + 1, _POSITIONS_PER_LOOKUP)
         positions = self.index.positions(ledger.ledger_id, first_entry, count, source)
@@ -338,7 +338,7 @@ class BaseLedgerStorage(ABC):
         count = min(count_max, ledger.last_entry - first_entry + 1, _POSITIONS_PER_LOOKUP)
         for half in (self.active, self._flushing):
             if half is not None and count > 0:
-                # None if it begins with an entry that was written again here, or ends before one.
+                # None if it begins with an entry that is held again here, or ends before one.
                 count = half.gap(ledger.ledger_id, first_entry, count)
         if count <= 0:
             return None
@@ -381,12 +381,12 @@ class BaseLedgerStorage(ABC):
                 try:
                     self._sync_index()
                 except DiskStalled:
-                    # The flush made room, as one that need not advance. The next one syncs what this one could not.
+                    # The flush made room, like one that need not advance. The next flush syncs what this one could not.
                     flush.advances_checkpoint = False
 
     def _sync_index(self) -> None:
-        """Make the index durable; if it covers everything appended, only logs that are still appended to are unsettled
-        then."""
+        """Make the index durable. If it covers everything that was appended, only logs that are still appended to stay
+        unsettled."""
         self.index.sync(self._are_names_durable)
         self._are_names_durable = True
         if not self._is_index_behind:
@@ -399,7 +399,8 @@ class BaseLedgerStorage(ABC):
         positions: list[np.ndarray] = []
         if held:
             if flush.positions is None:
-                # Until the index is stored, which may have to wait for space, nothing else records the log's contents.
+                # Until the index has the positions, which may have to wait for space, no other record of the log
+                # exists.
                 self._is_index_behind = True
                 flush.positions = self._append(half, np.concatenate([at for _, at in held]))
             positions = np.split(flush.positions, np.cumsum([len(at) for _, at in held])[:-1])
@@ -415,7 +416,7 @@ class BaseLedgerStorage(ABC):
         flush.is_held = True
 
     def _append(self, half: MemTable, addresses: np.ndarray) -> np.ndarray:
-        """Write items of a half to entry logs, durably; return their positions, in the order of the addresses."""
+        """Write items of a half to entry logs, durably; return their positions in the order of the addresses."""
         order = self._log_order(addresses)
         ordered = addresses[order]
         positions = np.empty(len(addresses), np.int64)
@@ -424,7 +425,7 @@ class BaseLedgerStorage(ABC):
 
     @abstractmethod
     def _log_order(self, addresses: np.ndarray) -> np.ndarray | slice:
-        """Return the order in which items go to the log; their addresses come ordered by (ledger, entry)."""
+        """Return the order in which items go to the log. The addresses are ordered by (ledger, entry)."""
 
     def end_flush(self, flush: Flush) -> None:
         flush.half.clear(keeps_memory=not self._appender.is_late)
@@ -459,7 +460,7 @@ class BaseLedgerStorage(ABC):
                 except StorageDamaged:
                     found.append((ledger_id, True))
                     continue
-                # Looking up the ledger put it into limbo if it lost something.
+                # Looking up the ledger put it into limbo if it has lost something.
                 if ledger is not None or ledger_id in self.limbo:
                     found.append((ledger_id, ledger is None or ledger.fenced or ledger_id in self.limbo))
         return found
@@ -468,7 +469,7 @@ class BaseLedgerStorage(ABC):
         view = self.index.view(1)
         try:
             for ledger_id in ledger_ids:
-                # Whatever is wrong with a ledger, `droppable` finds it, too.
+                # If something is wrong with a ledger, `droppable` finds it, too.
                 with contextlib.suppress(StorageDamaged, OSError):
                     view.header(ledger_id)
                     view.last_entry(ledger_id)
@@ -488,7 +489,7 @@ class BaseLedgerStorage(ABC):
     @contextlib.contextmanager
     def _changing_records(self) -> Iterator[None]:
         """Hold `writing` while no disk is late with the records of the index."""
-        # Before the lock, which flushes need.
+        # Before the lock is taken, because flushes need it.
         self.disks.settle()
         with self.writing:
             self.disks.settle()
@@ -506,7 +507,7 @@ class BaseLedgerStorage(ABC):
                 try:
                     self.index.remove(ledger_id)
                 except OSError as error:
-                    # A key-value store may have no space even to record that; a later pass drops it again.
+                    # A key-value store may have no space even for this record. A later pass drops the ledger again.
                     if not is_out_of_space(error):
                         raise
                     break
@@ -525,7 +526,7 @@ class BaseLedgerStorage(ABC):
             self.index.sync_removed(ledger_ids)
 
     def _is_settled(self, ledger_id: int) -> bool:
-        """True when everything about a ledger is in entry logs and index, and before the marks."""
+        """Return whether everything of a ledger is in entry logs and index, and before the marks."""
         return not any(ledger_id in ledgers for ledgers in (self.active.ledgers, self._changed, self._unmarked))
 
     def forget_log(self, log_id: int) -> None:
@@ -545,7 +546,7 @@ class BaseLedgerStorage(ABC):
             try:
                 self._sync_index()
             except OSError as error:
-                # The logs stay unsettled; the flush that waits for the same disk reports it, and tries again.
+                # The logs stay unsettled. The flush that waits for the same disk reports the error, and tries again.
                 if not may_be_repeated(error):
                     raise
 

@@ -1,7 +1,8 @@
-"""`DbLedgerStorage`: positions in an embedded key-value store, and caches of its own for writing and reading.
+"""`DbLedgerStorage`: positions in an embedded key-value store, and a cache of its own for reading.
 
-Compared with the index files of the other two: the index costs one sync, however many ledgers a flush changes; a ledger
-costs no file; and consecutive single reads are answered from memory. Entry logs are those of `SortedLedgerStorage`.
+It differs from the two storages with index files in three ways: the index costs one sync, however many ledgers a flush
+changes; a ledger costs no file; consecutive single reads are answered from memory. Entry logs are written as by
+`SortedLedgerStorage`.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from bookie_service.storage.ledgers.read_ahead import ReadAheadCache, part_of
 
 
 class DbLedgerStorage(BaseLedgerStorage):
-    """Each flush goes to the entry log sorted by (ledger, entry), its positions to the key-value store."""
+    """Each flush goes to the entry log sorted by (ledger, entry), and its positions go to the key-value store."""
 
     def __init__(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> None:
-        """Raises StorageDamaged when the key-value store is damaged, or has lost durable data."""
+        """Raises StorageDamaged if the key-value store is damaged, or has lost durable data."""
         super().__init__(files, directories, options)
         ahead = options.read_ahead
         self._ahead_entries = ahead.batch_entries if ahead.cache_bytes else 0
@@ -46,7 +47,7 @@ class DbLedgerStorage(BaseLedgerStorage):
         if found is not None:
             return found
         epoch = self._read_ahead.epoch
-        # It may cover entries that a half holds again; those are found there first, until the flush ends.
+        # The run may contain entries that a half holds again. Until the flush ends, they are found in the half first.
         run = super()._read_stored(ledger, first_entry, self._ahead_entries, max(bytes_max, self._ahead_bytes), source)
         if run is None:
             return None

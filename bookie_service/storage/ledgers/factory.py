@@ -1,4 +1,4 @@
-"""Opens the ledger storage that `ledgerStorageClass` names, and refuses directories that another one wrote."""
+"""Opens the ledger storage that `ledgerStorageClass` names, and refuses directories that another storage wrote."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STORAGES: dict[StorageClass, Callable[[LocalFiles, Sequence[str], StoreOptions]
 
 
 def open_ledger_storage(files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> LedgerStorage:
-    """Open the configured storage, without replay. `directories`: the `current` ones, in configured order.
+    """Open the configured storage, without replay. `directories`: the `current` directories, in configured order.
 
     Raises:
         ConfigurationError: another storage wrote the directories, and this one does not read its index.
@@ -35,7 +35,7 @@ def open_ledger_storage(files: LocalFiles, directories: Sequence[str], options: 
 
 
 def check_written_by(files: ReadOnlyFiles, directories: Sequence[str], storage_class: StorageClass) -> None:
-    """Raise ConfigurationError when the other kind of index exists: its ledgers would be missing from this one."""
+    """Raise ConfigurationError if the other kind of index exists, whose ledgers would be missing from this storage."""
     if storage_class is StorageClass.DB:
         fileless = LedgerHeaders(files, directories, None)
         if IndexPaths(directories).has_any(files) or len(fileless) or fileless.damage:

@@ -1,17 +1,17 @@
-"""Ledgers that may have lost entries, so that no client may draw a conclusion from an entry that is missing here (B2,
+"""Ledgers that may have lost entries here. No client may conclude anything from an entry that is missing in them (B2,
 P29).
 
-A bookie acknowledges from its journal. One that ran with an incomplete journal and was not stopped in order, or whose
-journal is gone, cannot know what it acknowledged. From then on every ledger that it may have held is in limbo. The same
+A bookie acknowledges from its journal. It cannot know what it acknowledged if it ran with an incomplete journal and was
+not stopped in order, or if its journal is gone. From then on every ledger that it may have held is in limbo. The same
 holds for a single ledger whose index file is lost, or shorter than it was (`manifest`). For a ledger in limbo:
 
-* a held entry is served; a read of another entry is answered "unknown ledger state", not "no such entry";
-* the bookie does not know which entry is the last;
+* an entry that is held is served; a read of another entry is answered "unknown ledger state", not "no such entry";
+* the bookie does not know the last entry;
 * ordinary adds are refused, because the ledger may have been fenced; recovery adds and fences are accepted.
 
-A ledger leaves limbo when according to the metadata it is deleted, or closed and this bookie holds everything that it
-should: because of recovery or autorecovery, or because nothing was missing. It is fenced then. Ledgers created later
-are not in limbo.
+A ledger leaves limbo when the metadata say that it is deleted, or that it is closed and this bookie holds everything
+that it should: because of recovery or autorecovery, or because nothing was missing. It is fenced then. Ledgers that are
+created later are not in limbo.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Limbo:
             ) from error
         data = self._file.data
         self.ledger_ids = np.empty(0, np.int64) if data is None else limbo_format.decode_limbo(data)[0]
-        """The ledgers, int64, ascending; replaced by `begin` and `end`, never changed."""
+        """The ledgers in limbo, int64, ascending. Replaced as a whole by `begin` and `end`."""
 
     def __contains__(self, ledger_id: int) -> bool:
         ledgers = self.ledger_ids
@@ -64,12 +64,12 @@ class Limbo:
         return len(self.ledger_ids)
 
     def begin(self, ledger_ids: Collection[int] | np.ndarray) -> None:
-        """Add ledgers; durable on return. Raises OSError: nothing changed."""
+        """Add ledgers, durably. Raises OSError if nothing was changed."""
         with self._changing:
             self._write(ledger_id_sets.union(self.ledger_ids, _array(ledger_ids)))
 
     def end(self, ledger_ids: Collection[int] | np.ndarray) -> None:
-        """Take ledgers out; durable on return. Raises OSError: nothing changed."""
+        """Take ledgers out, durably. Raises OSError if nothing was changed."""
         with self._changing:
             self._write(ledger_id_sets.without(self.ledger_ids, ledger_id_sets.unique(_array(ledger_ids))))
 
@@ -84,7 +84,7 @@ def _array(ledger_ids: Collection[int] | np.ndarray) -> np.ndarray:
 
 
 class DirtyMarker:
-    """Shows the next start how this run ended: the file exists unless the bookie stopped in order."""
+    """Shows the next start how this run ended: the files exist unless the bookie stopped in order."""
 
     def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
         """`directories`: the `current` directories of all ledger directories."""
@@ -95,11 +95,11 @@ class DirtyMarker:
         """Return whether an earlier run did not stop in order and its journal may lack entries that it acknowledged."""
         found = [self._says_complete(path) for path in self._paths if self._files.exists(path)]
         known = [each for each in found if each is not None]
-        # All markers are equal, unless a crash interrupted their writing: then the limbo step was already done.
+        # All markers are equal, unless a crash interrupted the writing of them. The limbo step was already done then.
         return not all(known) or bool(found and not known)
 
     def _says_complete(self, path: str) -> bool | None:
-        """Return the contents of a marker, None if its disk cannot be read."""
+        """Return what a marker says; None: its disk cannot be read."""
         try:
             return limbo_format.decode_dirty(self._files.read_all(path))
         except OSError as error:
@@ -110,17 +110,18 @@ class DirtyMarker:
     def set(self, *, journal_is_complete: bool) -> None:
         """Record durably that a run begins, in every directory that can be written.
 
-        With an incomplete journal there must be at least one; without any marker the journal counts as complete.
+        If the journal is incomplete, at least one marker is needed: without any, the journal counts as complete.
 
         Raises:
-            OSError: no directory can be written, and the journal is not complete.
+            OSError: no directory can be written, and the journal is incomplete.
         """
         marker = limbo_format.encode_dirty(journal_is_complete=journal_is_complete)
         errors = []
         for path in self._paths:
             try:
                 if self._files.exists(path) and self._files.read_all(path) == marker:
-                    # Left by a killed process, maybe before its name was durable. This also works on a full disk.
+                    # A process that was killed left it, maybe before its name was durable. This works on a full disk,
+                    # too.
                     self._files.sync_directory(os.path.dirname(path))
                 else:
                     self._files.replace(path, marker)
@@ -134,7 +135,7 @@ class DirtyMarker:
     def clear(self) -> None:
         """Record durably that the run stopped in order: everything it acknowledged is in entry logs and index.
 
-        A marker that cannot be removed stays and is pessimistic: that costs a check at the next start.
+        A marker that cannot be removed is pessimistic: it only costs a check at the next start.
         """
         for path in self._paths:
             if self._files.exists(path):

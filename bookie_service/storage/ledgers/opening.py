@@ -1,8 +1,8 @@
-"""Opens a bookie's storage: finishes a compaction, replays the journals, flushes everything, moves the marks.
+"""Opens a bookie's storage: finishes a compaction, replays the journals, flushes everything, and advances the marks.
 
-Afterwards the write cache is empty and the marks are at the beginning of the new files, so after an immediate second
-crash there is nothing to replay. Until the marks are durable the old files stay, and a crash in between only repeats
-the work.
+Afterwards the write cache is empty and the marks are at the beginning of new journal files, so after an immediate
+second crash there is nothing to replay. The old files stay until the marks are durable, so a crash in between only
+repeats the work.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ from bookie_service.storage.logs.compaction import Compactor
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Open storage without anything left to flush.
+    """Open storage, with nothing left to flush.
 
     notices: lines for the operator about findings; usually empty.
     dirty: must be set before anything is acknowledged, and cleared when everything is flushed at the end.
-    may_have_lost_entries: until the ledgers concerned are in limbo, nothing may be served and `dirty` must not be set.
-    stuck: a flush that found no space; it must be retried, and adds are refused until it is done.
-    replayed: records of the journals that were replayed.
+    may_have_lost_entries: nothing may be served, and `dirty` must not be set, before the ledgers concerned are in
+        limbo.
+    stuck: a flush that found no space. It must be retried, and adds are refused until it is done.
+    replayed: how many records of the journals were replayed.
     """
 
     store: LedgerStorage
@@ -64,11 +65,11 @@ def open_storage(
     store_options: StoreOptions,
     journal_options: JournalOptions,
 ) -> Storage:
-    """Open configured directories, creating missing files below them. Identity must be checked before.
+    """Open configured directories, and create missing files in them. Identity must be checked before.
 
     Raises:
         ConfigurationError: as `open_ledger_storage`.
-        StorageDamaged: acknowledged data may be lost; the message names file, offset and remedy.
+        StorageDamaged: acknowledged data may be lost. The message names file, offset and remedy.
         OSError: a file cannot be read or written.
     """
     journals_at = [layout.current(directory) for directory in journal_directories]
@@ -77,14 +78,14 @@ def open_storage(
     store = open_ledger_storage(files, ledgers_at, store_options)
     marks = Marks(files, ledgers_at, store.disks)
     compactor = Compactor(files, store, ledgers_at)
-    # Before replay, whose positions are newer.
+    # Before replay, because its positions are newer.
     notices = compactor.recover()
     if store.tombstones.notice is not None:
         notices.append(store.tombstones.notice)
     notices += store.index.notices
     notices += store.logs.notices
     dirty = DirtyMarker(files, ledgers_at)
-    # Also after the index found lost headers just now, or before a crash of an earlier start.
+    # Also if the index found lost headers just now, or an earlier start that crashed found them.
     is_in_doubt = dirty.is_journal_incomplete()
     replay = _Replay(store, is_in_doubt=is_in_doubt)
     befores: list[JournalPosition | None] = []
@@ -103,16 +104,16 @@ def open_storage(
     if replay.stuck is None:
         notices += _move_marks(marks, journals)
     else:
-        notices.append("the ledger directories have no space for what the journals hold: it stays there and in memory")
+        notices.append("the ledger directories have no space for what the journals hold; it stays there and in memory")
     return Storage(store, marks, journals, compactor, notices, dirty, is_in_doubt, replay.stuck, replay.records)
 
 
 def _make_directories(files: LocalFiles, journals_at: Sequence[str], ledgers_at: Sequence[str]) -> None:
-    """Make the missing directories, and every name durable. A ledger directory whose disk fails is left out."""
+    """Create missing directories, and make every name durable. A ledger directory whose disk fails is left out."""
     for directory in (*journals_at, *ledgers_at):
         try:
             files.make_directory(directory)
-            # A killed process may have created it without making its name durable.
+            # A process that was killed may have created it without making its name durable.
             files.sync_directory(os.path.dirname(directory))
         except OSError as error:
             if directory in journals_at or not is_disk_failure(error):
@@ -122,20 +123,20 @@ def _make_directories(files: LocalFiles, journals_at: Sequence[str], ledgers_at:
 def _replayed(
     files: LocalFiles, directory: str, marks: Marks, journal_index: int, replay: _Replay
 ) -> tuple[JournalPosition | None, ReplayedJournal]:
-    """Replay one journal; return its mark and its contents. Raises StorageDamaged as `replay_journal`."""
+    """Replay one journal; return its mark and what was replayed. Raises StorageDamaged as `replay_journal`."""
     mark = marks.read(journal_index)
     try:
         return mark, replay_journal(files, directory, mark, replay.apply)
     except StorageDamaged as error:
         if mark is not None or not marks.unreadable:
             raise
-        # Records before the mark may belong to deleted ledgers; their keys are gone, too.
+        # Records before the mark may belong to deleted ledgers, whose keys are gone, too.
         damaged = ", ".join(marks.unreadable)
         raise StorageDamaged(f"{error}; replay began at the first record there is, as {damaged} is damaged") from error
 
 
 def _move_marks(marks: Marks, journals: Sequence[Journal]) -> list[str]:
-    """Move the marks to the ends of the journals, and drop the files before them; return notices of missing space."""
+    """Advance the marks to the ends of the journals, and drop files before them; return notices of missing space."""
     try:
         marks.write([journal.end for journal in journals])
         for journal in journals:
@@ -148,19 +149,19 @@ def _move_marks(marks: Marks, journals: Sequence[Journal]) -> list[str]:
 
 
 class _Replay:
-    """Puts journal records into the store, as when they were served; repeating it changes nothing."""
+    """Applies journal records to the store as when they were served. Repeating it changes nothing."""
 
     def __init__(self, store: LedgerStorage, *, is_in_doubt: bool) -> None:
         """`is_in_doubt`: all ledgers go into limbo after replay."""
         self._store = store
         self._is_in_doubt = is_in_doubt
         self.stuck: Flush | None = None
-        """A flush that found no space; later records stay in memory, as far as there is room."""
+        """A flush that found no space, or None. Later records stay in memory, as far as there is room."""
         self.records = 0
-        """How many records were replayed, without padding."""
+        """How many records were applied, without padding."""
 
     def apply(self, kind: int, count: int, body: bytes) -> None:
-        """Apply one record. Raises ValueError when its body does not fit its kind."""
+        """Apply one record. Raises ValueError if its body does not fit its kind."""
         self.records += kind != RecordKind.PADDING
         if kind == RecordKind.ENTRIES:
             self._insert(count, body)
@@ -177,7 +178,7 @@ class _Replay:
             raise ValueError(f"record of unknown kind {kind}")
 
     def flush(self) -> None:
-        """Make everything applied so far durable in entry logs and index; without space it stays in memory."""
+        """Make all applied records durable in entry logs and index. Without space they stay in memory."""
         if self.stuck is None and not self._store.is_clean:
             self._flush(advances_checkpoint=True)
 
@@ -192,15 +193,15 @@ class _Replay:
         except OSError as error:
             if not is_out_of_space(error):
                 raise
-            # A later flush moves the marks, to after everything that replay found.
+            # A later flush advances the marks, beyond everything that replay found.
             flush.advances_checkpoint = False
             self.stuck = flush
         else:
             self._store.end_flush(flush)
 
     def _flush_again(self, flush: Flush) -> None:
-        """Write the flush that found no space before. Raises OSError: there is still no space, and no room for later
-        records."""
+        """Write the flush that found no space before. Raises OSError if there is still no space, and no room in memory
+        for later records."""
         try:
             self._store.write_flush(flush, names_are_durable=False)
         except OSError as error:
@@ -212,8 +213,8 @@ class _Replay:
         self.stuck = None
 
     def _learn_key(self, ledger_id: int, key: bytes) -> None:
-        # Regardless of the index: a crash may have interrupted the file's creation, or a killed process wrote it
-        # without making it durable. In both cases this record creates it again.
+        # Regardless of the index: a crash may have interrupted the creation of the file, or a process that was killed
+        # wrote it without making it durable. In both cases this record creates it again.
         with contextlib.suppress(StorageDamaged):
             self._store.ledger(ledger_id)
         self._store.create_ledger(ledger_id, key)
@@ -227,7 +228,7 @@ class _Replay:
     def _ledger(self, ledger_id: int) -> Ledger:
         ledger = self._store.ledger(ledger_id)
         if ledger is None and (self._is_in_doubt or ledger_id in self._store.limbo):
-            # Its header is lost, and its key with it: the journal's records of it are kept until a recovery comes.
+            # Its header is lost, and its key with it. The journal's records of it are kept until a recovery comes.
             ledger = self._store.create_ledger(ledger_id, UNKNOWN_KEY)
         if ledger is None:
             raise ValueError(

@@ -1,7 +1,7 @@
-"""The read-ahead cache of `DbLedgerStorage`: entries after the requested ones, kept for the next request.
+"""The read-ahead cache of `DbLedgerStorage`: entries that follow requested ones, kept for the next request.
 
-It holds runs of items as they were read and evicts the least recently used. A flush makes older runs of its ledgers
-stale, so they are dropped when it ends; a run that was read while a flush ended is not kept at all.
+It holds runs of items as they were read, and evicts the runs unused for longest. A flush makes older runs of its
+ledgers stale, so they are dropped when it ends. A run that was read while a flush ended is not kept.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from bookie_service.metrics.histograms import Histograms
 from bookie_service.storage.io.framed_entries import FramedEntries
 
 _RUN_BYTES = 400
-"""Memory that a run costs in addition to its bytes and sizes."""
+"""Memory that a run takes in addition to its bytes and sizes."""
 
 
 class ReadAheadCache:
     """Runs of entries in limited memory. For any thread."""
 
     def __init__(self, bytes_max: int) -> None:
-        """`bytes_max`: 0 keeps nothing."""
+        """`bytes_max` 0: nothing is kept."""
         self._bytes_max = bytes_max
         self._runs: OrderedDict[tuple[int, int], FramedEntries] = OrderedDict()
-        """The runs by (ledger id, first entry id)."""
+        """Runs by (ledger id, first entry id); the run unused for longest comes first."""
         self._first_entries: dict[int, np.ndarray] = {}
-        """Per ledger, the first entry ids of its runs, ascending."""
+        """The first entry ids of each ledger's runs, ascending."""
         self._lock = threading.Lock()
         self.used = 0
-        """Bytes that are used."""
+        """Memory that the runs take, in bytes."""
         self.hits = self.lookups = 0
-        """Look-ups that found something; `lookups`: all of them. Only grow."""
+        """How many look-ups found something, and how many there were. They only grow."""
         self.sizes = Histograms(2)
-        """Entries, and bytes, of the runs that were read ahead."""
+        """Numbers of entries, and of bytes, of the runs that were read ahead."""
         self.epoch = 0
-        """Counts events that make runs stale: save it before a read, and pass it to `keep`."""
+        """Counts events that make runs stale. Save it before a read, and pass it to `keep`."""
 
     def find(self, ledger_id: int, first_entry: int, count_max: int, bytes_max: int) -> FramedEntries | None:
-        """Return entries from `first_entry` on as far as one run holds them, None when no run does.
+        """Return entries from `first_entry` on, as far as one run holds them; None: no run holds that entry.
 
-        At least one entry, then as many as `count_max` and `bytes_max` bytes of items allow.
+        Returns at least one entry, and then as many as `count_max` and `bytes_max` bytes of items allow.
         """
         with self._lock:
             self.lookups += 1
@@ -58,12 +58,12 @@ class ReadAheadCache:
         return part_of(run, first_entry, count_max, bytes_max)
 
     def pass_by(self) -> None:
-        """Count a read that is too long to be looked for here as one that was not found."""
+        """Count a miss for a read that is too long to be looked up here."""
         with self._lock:
             self.lookups += 1
 
     def keep(self, ledger_id: int, run: FramedEntries, epoch: int) -> None:
-        """Keep a run that was read when `epoch` was."""
+        """Keep a run that was read when `epoch` had this value."""
         cost = _cost(run)
         with self._lock:
             key = (ledger_id, run.first_entry)
@@ -83,7 +83,7 @@ class ReadAheadCache:
                 self._drop(next(iter(self._runs)))
 
     def forget(self, ledger_ids: set[int]) -> None:
-        """Drop all runs of ledgers, also those that are being read."""
+        """Drop all runs of ledgers, including those that are being read."""
         with self._lock:
             self.epoch += 1
             for ledger_id in ledger_ids & self._first_entries.keys():
@@ -102,7 +102,7 @@ class ReadAheadCache:
 
 
 def part_of(run: FramedEntries, first_entry: int, count_max: int, bytes_max: int) -> FramedEntries:
-    """Return entries from `first_entry` on, which the run holds: at least one, and as many as the limits allow."""
+    """Return entries of a run from `first_entry`, which it holds, on: at least one, and as many as the limits allow."""
     row = first_entry - run.first_entry
     ends = np.cumsum(run.sizes)
     begin = int(ends[row] - run.sizes[row])

@@ -1,9 +1,9 @@
-"""Reads many entries of some ledgers at once, whatever their ids: one look at each place where entries may be.
+"""Reads many entries of some ledgers at once, with any ids: it looks once at each place where entries may be.
 
-Apache's clients read entry by entry and spread the reads over the ensemble, so a bookie sees every third id, and reads
-of many ledgers come together. A look takes a few steps for each ledger and each stretch of an entry log, and everything
-else for all entries at once. What is not simple (an entry that the index misplaces, one whose size was guessed wrong)
-is left to `LedgerStorage.read`.
+Apache's clients read entry by entry, and spread the reads over the ensemble. So a bookie sees every third id, and reads
+of many ledgers come together. A look takes a few steps for each ledger and for each part of an entry log; all other
+work is done for all entries at once. Entries that are not simple (the index misplaces them, or their size was guessed
+wrong) are left to `LedgerStorage.read`.
 """
 
 from __future__ import annotations
@@ -23,41 +23,43 @@ from bookie_service.storage.ledgers.write_cache import NOT_HELD, MemTable
 from bookie_service.storage.logs.log_reader import ITEM_HEAD, EntryLogReader
 
 SPAN_IDS_MAX = 8192
-"""Ids between the lowest and the highest entry of one ledger in one look into the index."""
+"""The largest distance between the lowest and the highest entry of one ledger in one look into the index."""
 _STEP_BYTES_MAX = 16 * 1024
-"""Entries that begin further apart are read by two calls: to copy the bytes between them would take longer."""
+"""Entries that begin further apart are read by two calls, because copying the bytes in between would take longer."""
 _GUESS_BYTES_MIN = 4096
 _SPAN_BYTES_MAX = 1024 * 1024
 _SPANS_MAX = 32
-"""Calls of one look: each takes some microseconds, and a turn has 200."""
+"""How many calls one look may make. Each takes some microseconds, and a turn has 200."""
 
 
 class Look:
-    """The reads of one look, and what is found of them. `rows`, ascending, were not found yet."""
+    """The reads of one look, and what it found. `rows`, ascending, are those that are not decided yet."""
 
     def __init__(
         self, ledgers: Sequence[Ledger], ends: Sequence[int], entry_ids: np.ndarray, bytes_max: int, item_bytes: int
     ) -> None:
-        """`item_bytes`: how long an item probably is where the next position does not tell. Else as `read_each`."""
+        """`item_bytes`: the probable length of an item if the next position does not tell. Others: see `read_each`."""
         self.found = LookResult()
+        """The result of the look."""
         self.unheld: list[int] = []
-        """Ledgers of which the index lacks some of the entries."""
+        """Ledgers some of whose entries the index lacks."""
         self._entry_ids = entry_ids
         self._room = bytes_max
-        """Bytes that may still be read."""
+        """How many bytes may still be read."""
         self._item_bytes = max(item_bytes, _GUESS_BYTES_MIN)
         self._ids = [ledger.ledger_id for ledger in ledgers]
         self._bounds = np.array([0, *ends])
         self._ledger_ids = self._of_each(self._ids)
         self.rows = np.arange(len(entry_ids))
+        """Numbers of the entries that are not decided yet, ascending. Reduced by each step."""
         self._leave_odd(self._of_each([ledger.last_entry for ledger in ledgers]))
 
     def _of_each(self, numbers: Sequence[int]) -> np.ndarray:
-        """Return the number of its ledger for each entry."""
+        """Return the number of each entry's ledger."""
         return np.repeat(np.array(numbers), self._bounds[1:] - self._bounds[:-1])
 
     def _leave_odd(self, last_entries: np.ndarray) -> None:
-        """Note the ids that no entry has, and those above the last entry."""
+        """Note ids that no entry has, and ids above the last entry."""
         ids = self._entry_ids
         is_above = ids > last_entries
         if int(ids.min()) < 0 or is_above.any():
@@ -67,17 +69,17 @@ class Look:
 
     @property
     def goes_on(self) -> bool:
-        """Whether there are entries that were not found yet, and room."""
+        """Whether there are undecided entries, and room."""
         return bool(len(self.rows)) and self._room > 0
 
     def _parts(self) -> list[tuple[int, int, int]]:
-        """Return (ledger id, begin, end) of the part of `rows` that is each ledger's, if it is not empty."""
+        """Return (ledger id, begin, end): the part of `rows` that belongs to each ledger, unless it is empty."""
         bounds = self._bounds if len(self.rows) == len(self._entry_ids) else self.rows.searchsorted(self._bounds)
         edges = bounds.tolist()
         return [part for part in zip(self._ids, edges, edges[1:]) if part[1] < part[2]]
 
     def in_half(self, half: MemTable) -> None:
-        """Look in a half of the write cache."""
+        """Look into a half of the write cache."""
         parts = [part for part in self._parts() if part[0] in half.ledgers]
         if not parts:
             return
@@ -90,7 +92,7 @@ class Look:
             self._take(held, half.memory.data, addresses[held] + LENGTH_BYTES, half.lengths(addresses[held]))
 
     def _take(self, held: np.ndarray, octets: memoryview, starts: np.ndarray, sizes: np.ndarray) -> None:
-        """Keep entries, which are numbers `held` of `rows`, as far as there is room."""
+        """Take the entries with numbers `held` in `rows`, as far as there is room."""
         ends = np.cumsum(sizes + LENGTH_BYTES)
         taken = max(1, int(ends.searchsorted(self._room, side="right")))
         self._room -= int(ends[min(taken, len(ends)) - 1])
@@ -103,10 +105,10 @@ class Look:
         self.rows = self.rows[is_left]
 
     def in_index(self, index: LedgerIndex, source: CachedSource) -> tuple[np.ndarray, np.ndarray]:
-        """Look up positions, as far as they are in memory; the others are left to another look.
+        """Look up the positions that are in memory. The others are left to another look.
 
         Returns:
-            The positions of those of `rows` that are held, and how long each item probably is.
+            The positions of the held ones of `rows`, and the probable length of each item.
 
         Raises:
             NotCached: nothing was found.
@@ -139,7 +141,7 @@ class Look:
         return at, np.where((after > at) & (after - at <= _STEP_BYTES_MAX), after - at, self._item_bytes)
 
     def in_logs(self, reader: EntryLogReader, at: np.ndarray, likely: np.ndarray, source: CachedSource) -> None:
-        """Look in entry logs for `rows`, as `in_index` returned where they are.
+        """Look into entry logs for `rows`. The arguments are what `in_index` returned.
 
         Raises:
             NotCached: nothing was found.
@@ -149,8 +151,7 @@ class Look:
         order = np.argsort(at, kind="stable")
         at, likely, rows = at[order], likely[order], self.rows[order]
         starts, ends = np.zeros(len(at), np.int64), np.zeros(len(at), np.int64)
-        """Where each item begins in the source's memory, and where what was read with it ends; 0, 0: it was not
-        read."""
+        """Where each item begins in the source's memory, and where the bytes read with it end; 0, 0: not read."""
         done = 0
         for span in _spans(at, likely, self._room)[:_SPANS_MAX]:
             first = at.item(span.start)
@@ -172,7 +173,7 @@ class Look:
         self._check(rows[:done], starts[:done], ends[:done], source.memory)
 
     def _check(self, rows: np.ndarray, starts: np.ndarray, ends: np.ndarray, memory: memoryview) -> None:
-        """Keep the items that are whole and have the right ids; the others are odd."""
+        """Take the items that are whole and have the right ids. The others are odd."""
         fits = starts + ITEM_HEAD.itemsize <= ends
         heads = items_at(memory, ITEM_HEAD)[np.where(fits, starts, 0)]
         sizes = heads["length"].astype(np.int64)
@@ -187,7 +188,7 @@ class Look:
             self.found.odd = np.concatenate([self.found.odd, rows[~is_right]])
             rows, starts, sizes = rows[is_right], starts[is_right], sizes[is_right]
         if len(rows):
-            # In the order of the requests: answers whose numbers take the same bytes follow each other then.
+            # In the order of the requests: responses whose numbers have the same encoded length are then adjacent.
             order = np.argsort(rows)
             rows = rows[order]
             entries = PlacedEntries(self._entry_ids[rows], memory, starts[order] + LENGTH_BYTES, sizes[order])
@@ -195,10 +196,10 @@ class Look:
 
 
 def _positions(index: LedgerIndex, ledger_id: int, low: int, high: int, source: CachedSource) -> tuple[int, np.ndarray]:
-    """Return an id, and the positions from it on, 0 where not held, two at least.
+    """Return (an id, the positions from it on), at least two positions. 0: not held.
 
-    They end after `high`: the next position tells how long an item is. If that is too far from `low`, they end earlier.
-    Raises NotCached.
+    They end after `high`, because the next position tells how long an item is. If that is too far from `low`, they end
+    earlier. Raises NotCached.
     """
     count = min(high - low + 2, SPAN_IDS_MAX)
     first, positions = index.page_in_memory(ledger_id, low, high) or (
@@ -210,7 +211,7 @@ def _positions(index: LedgerIndex, ledger_id: int, low: int, high: int, source: 
 
 
 def _spans(at: np.ndarray, likely: np.ndarray, bytes_max: int) -> Sequence[slice]:
-    """Return pieces of ascending positions that one call reads each, for about `bytes_max` bytes of items."""
+    """Return parts of ascending positions, each read by one call, for about `bytes_max` bytes of items."""
     ends = np.cumsum(likely)
     count = max(1, int(ends.searchsorted(bytes_max, side="right")))
     at = at[:count]

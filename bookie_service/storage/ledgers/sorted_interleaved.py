@@ -1,8 +1,8 @@
-"""The two storages whose index is a file per ledger. Either may open what the other wrote.
+"""The two storages with one index file per ledger. Each can open what the other wrote.
 
-Sorted: a ledger's entries are adjacent in the entry log, so reading a ledger reads one stretch of the disk.
-Interleaved: entries of all ledgers are in order of arrival. A flush then writes one contiguous block, whatever the
-number of ledgers; reading one ledger skips the others.
+Sorted: the entries of a ledger are adjacent in the entry log, so reading a ledger reads one part of the disk.
+Interleaved: the entries of all ledgers are in order of arrival. A flush writes one contiguous block for any number of
+ledgers, and reading one ledger skips the entries of others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bookie_service.storage.ledgers.limbo import DirtyMarker
 
 
 class _FileStorage(BaseLedgerStorage):
-    """A storage with index files, which move if their disk takes no writes."""
+    """A storage with index files. A file moves if its disk takes no writes."""
 
     def _open_index(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> PerLedgerIndex:
         return PerLedgerIndex(
@@ -44,5 +44,5 @@ class InterleavedLedgerStorage(_FileStorage):
     """Each flush goes to the entry log in the order in which the entries arrived."""
 
     def _log_order(self, addresses: np.ndarray) -> np.ndarray:
-        # The write cache is filled from its beginning, so addresses ascend with the time of arrival.
+        # The write cache is filled from its beginning, so addresses ascend in order of arrival.
         return np.argsort(addresses)

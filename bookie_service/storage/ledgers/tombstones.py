@@ -1,6 +1,7 @@
-"""Ledgers that were fenced and then dropped, remembered for longer than a writer lives (P21).
+"""Ledgers that were fenced and then dropped. They are remembered for longer than a writer lives (P21).
 
-Ordinary adds to them are refused. A recovery add creates such a ledger again, fenced: a repair may bring it back.
+Ordinary adds to them are refused. A recovery add creates such a ledger again, fenced, because a repair may bring it
+back.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ KEPT_S = 7 * 24 * 3600
 
 
 class Tombstones:
-    """The dropped ledgers whose adds are still refused. Read by the event loop, written by one thread."""
+    """Dropped ledgers whose ordinary adds are still refused. Read by the event loop, written by one thread."""
 
     def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
         """`directories`: the `current` directories of all ledger directories.
@@ -26,9 +27,9 @@ class Tombstones:
         """
         self._files = files
         self.notice: str | None = None
-        """A line for the operator when the file is unreadable."""
+        """A line for the operator if the file is unreadable, else None."""
         self._dropped_at_s: dict[int, int] = {}
-        """When each ledger was dropped, by the wall clock. Replaced as a whole."""
+        """When each ledger was dropped, in seconds of the wall clock. Replaced as a whole by `remember`."""
         try:
             self._file = PlacedFile(files, directories, tombstone_format.FILE_NAME, tombstone_format.generation)
             found = {} if self._file.data is None else tombstone_format.decode(self._file.data)
@@ -48,7 +49,7 @@ class Tombstones:
         """Add ledgers, and forget those dropped more than `KEPT_S` ago; durable on return.
 
         Raises:
-            OSError: nothing changed.
+            OSError: nothing was changed.
         """
         kept = {ledger_id: at for ledger_id, at in self._dropped_at_s.items() if at + KEPT_S > now_s}
         changed = kept | dict.fromkeys(ledger_ids, now_s)

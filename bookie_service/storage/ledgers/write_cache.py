@@ -1,9 +1,10 @@
-"""Entries that are journaled but not yet in an entry log: two halves of fixed memory, one active, one being flushed.
+"""Entries that are journaled but not in an entry log yet: two halves of fixed memory, one active, one being flushed.
 
-A half is one block of memory that holds items `i32 length, entry` in order of arrival, exactly as journal and entry log
-hold them, so the same bytes serve as the body of a journal record and as the source of reads and of the entry log. In
-addition it has, per ledger, growing arrays of ascending entry ids and of the items' addresses in the block: one run of
-them, and a few more if entries arrive out of order (a repair, or a recovery that writes existing entries again).
+A half is one block of memory. It holds items `i32 length, entry` in order of arrival, exactly as journal and entry log
+hold them, so the same bytes are the body of a journal record and the source of reads and of the entry log. In addition
+it has, for each ledger, growing arrays of ascending entry ids and of the items' addresses in the block. There is one
+pair of arrays, and a few more if entries arrive out of order (a repair, or a recovery that writes existing entries
+again).
 
 Bytes in a half do not change from `append` until `clear`.
 """
@@ -23,28 +24,28 @@ _LENGTH = struct.Struct(">i")
 INDEX_BYTES_PER_ENTRY = 16
 _RUN_BYTES = 400
 _MERGED_MAX = 64 * 1024
-"""Runs are not merged into a longer one than this: that takes about a millisecond."""
+"""Runs are not merged into a longer run than this, which takes about a millisecond."""
 _LOOK_MAX = 1024
-"""How many ids are compared at once where entries came out of order."""
+"""How many ids are compared at once if entries came out of order."""
 _LEDGER_BYTES = 600
 _HEADER_BYTES = 1024
-"""Memory of a changed header until it is flushed, including its ledger."""
+"""Memory that a changed header takes until it is flushed, including its ledger."""
 
 
 class _Run:
-    """Entries of one ledger by ascending id, and the address of each."""
+    """Entries of one ledger with ascending ids, and the address of each."""
 
     __slots__ = ("_addresses", "_entries", "count", "last")
 
     def __init__(self) -> None:
         self._entries = np.empty(4, np.int64)
-        """Ascending ids, with room at the end."""
+        """The entry ids, ascending, with room at the end."""
         self._addresses = np.empty(4, np.int64)
-        """Where each entry is in the memory, with room at the end."""
+        """The address of each entry, with room at the end."""
         self.count = 0
-        """How many there are."""
+        """The number of entries."""
         self.last = NOT_HELD
-        """The highest id."""
+        """The highest entry id; NOT_HELD: there is no entry."""
 
     @property
     def entries(self) -> np.ndarray:
@@ -55,7 +56,7 @@ class _Run:
         return self._addresses[: self.count]
 
     def append(self, entries: np.ndarray, addresses: np.ndarray) -> None:
-        """Add entries, ascending, all above `last`."""
+        """Add entries, which are ascending and above `last`."""
         end = self.count + len(entries)
         if end > len(self._entries):
             self._entries = _grown(self._entries, self.count, end)
@@ -66,7 +67,7 @@ class _Run:
         self.last = entries.item(-1)
 
     def append_single(self, entry_id: int, address: int) -> None:
-        """`append` of one entry: numbers are cheaper than arrays of one."""
+        """Do as `append` for one entry, because numbers are cheaper than arrays of one element."""
         at = self.count
         if at == len(self._entries):
             self._entries = _grown(self._entries, at, at + 1)
@@ -95,24 +96,24 @@ class _Run:
 
 
 class LedgerWrites:
-    """Where one half holds the entries of one ledger; if an id came twice, the newer address counts.
+    """Where one half holds the entries of one ledger. If an id came twice, the newer address counts.
 
-    Addresses grow with the time of arrival. Entries mostly arrive in order, and there is one run. Others go to the
-    first run that they continue, or to a new one. Before a new run begins, the last two are merged if the last has
-    grown to half of the one before: so there are few runs, and no entry is copied often. Long runs are left alone,
-    because the event loop does this.
+    Addresses grow in order of arrival. Entries mostly arrive in order, and there is one run. Other entries go to the
+    first run that they continue, or to a new one. Before a new run begins, the last two are merged if the last one has
+    grown to half of the one before. So there are few runs, and no entry is copied often. Long runs are not merged,
+    because this happens on the event loop.
     """
 
     __slots__ = ("_runs", "last_entry")
 
     def __init__(self) -> None:
         self._runs = [_Run()]
-        """At least one; entries come mostly in order, so mostly one."""
+        """The runs, at least one."""
         self.last_entry = NOT_HELD
-        """Highest entry id held here."""
+        """The highest entry id that is held here."""
 
     def append(self, entries: np.ndarray, addresses: np.ndarray) -> int:
-        """Record the addresses of entries. Return the bytes of memory that this costs."""
+        """Record the addresses of entries; return how many bytes of memory this costs."""
         if len(entries) > 1 and not bool((entries[1:] > entries[:-1]).all()):
             entries, addresses = _newest(entries, addresses)
         run, cost = self._continued(entries.item(0))
@@ -121,7 +122,7 @@ class LedgerWrites:
         return cost + len(entries) * INDEX_BYTES_PER_ENTRY
 
     def append_single(self, entry_id: int, address: int) -> int:
-        """`append` of one entry."""
+        """Do as `append` for one entry."""
         run, cost = self._runs[0], 0
         if run.last >= entry_id:
             run, cost = self._continued(entry_id)
@@ -146,7 +147,7 @@ class LedgerWrites:
     def run(self, first_entry: int, count_max: int) -> np.ndarray:
         """Return the addresses of first_entry, first_entry + 1, ... as far as held, at most `count_max`.
 
-        If entries came out of order, it may end earlier, but not before the first.
+        If entries came out of order, the result may end earlier, but not before the first entry.
         """
         if len(self._runs) == 1:
             (run,) = self._runs
@@ -166,7 +167,7 @@ class LedgerWrites:
         return addresses[:length]
 
     def address(self, entry_id: int) -> int | None:
-        """`run` of one entry: numbers are cheaper than arrays of one."""
+        """Return the address of one entry, or None, because numbers are cheaper than arrays of one element."""
         newest = NOT_HELD
         for run in self._runs:
             newest = max(newest, run.address(entry_id))
@@ -180,7 +181,7 @@ class LedgerWrites:
         return newest
 
     def gap(self, first_entry: int, count_max: int) -> int:
-        """Return how many ids from `first_entry` on precede the next one held here, at most `count_max`."""
+        """Return how many ids from `first_entry` on are not held before the next one that is, at most `count_max`."""
         end = first_entry + count_max
         for run in self._runs:
             at = run.find(first_entry)
@@ -189,11 +190,11 @@ class LedgerWrites:
         return end - first_entry
 
     def ids(self) -> list[np.ndarray]:
-        """Return ascending arrays that together have all held ids; the arrays never change."""
+        """Return ascending arrays that together contain all held ids. The arrays never change."""
         return [run.entries for run in self._runs if run.count]
 
     def sorted(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return (entry ids, addresses) of everything held, ids ascending and unique."""
+        """Return (entry ids, addresses) of all entries; ids ascend and are unique."""
         if len(self._runs) == 1:
             return self._runs[0].entries, self._runs[0].addresses
         return _newest_of(*self._runs)
@@ -204,8 +205,8 @@ def _newest_of(*runs: _Run) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _newest(entries: np.ndarray, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the entries by ascending id, each with the highest of its addresses."""
-    # Stable: it merges pieces that are already in order, which is the usual case, in a single pass.
+    """Return the entries with ascending ids, each with its highest address."""
+    # A stable sort merges parts that are already in order, the usual case, in a single pass.
     order = np.argsort(entries, kind="stable")
     entries, addresses = entries[order], addresses[order]
     begins = np.flatnonzero(np.append(len(entries) > 0, entries[1:] != entries[:-1]))
@@ -221,25 +222,25 @@ def _grown(array: np.ndarray, count: int, needed: int) -> np.ndarray:
 
 
 class MemTable:
-    """One block of memory, and the addresses of everything in it."""
+    """One half of the write cache: a block of memory, and the addresses of everything in it."""
 
     def __init__(self, capacity_bytes: int) -> None:
         self.memory = np.empty(capacity_bytes, np.uint8)
-        """The items, back to back in order of arrival. Constant size; pages cost nothing until they are written."""
+        """The items, back to back in order of arrival. Its size is constant; unused pages cost nothing."""
         self.used = 0
-        """Bytes of it that are used. Back to 0 when the half is emptied."""
+        """How many bytes of `memory` are used. `clear` resets it to 0."""
         self.ledgers: dict[int, LedgerWrites] = {}
-        """Where each ledger's entries are."""
+        """Where the entries of each ledger are. Emptied by `clear`."""
         self._index_bytes = 0
-        """What `ledgers` costs; counted, so that many small entries do not exceed the memory."""
+        """Memory of `ledgers` and changed headers. Counted, so that small entries cannot exceed the limit."""
 
     @property
     def room(self) -> int:
-        """Bytes of items that still fit; memory for look-ups and headers counts, too. It may be below 0."""
+        """Bytes of items that still fit, after memory for look-ups and headers is deducted. It may be below 0."""
         return len(self.memory) - self.used - self._index_bytes
 
     def place(self, octets: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Copy the items octets[starts[i]:][:sizes[i]] into the block and return their addresses. They must fit."""
+        """Copy the items octets[starts[i]:][:sizes[i]], which must fit, into the block; return their addresses."""
         begin = self.used
         count, size = len(sizes), int(sizes[0])
         if bool((sizes == size).all()):
@@ -261,12 +262,12 @@ class MemTable:
         return addresses
 
     def insert(self, ledger_id: int, entry_ids: np.ndarray, addresses: np.ndarray) -> None:
-        """Record the `addresses` of entries of one ledger, as `place` returned them."""
+        """Record the addresses of entries of one ledger, which `place` returned."""
         writes = self._writes(ledger_id)  # first, because it counts, too
         self._index_bytes += writes.append(entry_ids, addresses)
 
     def add_single(self, ledger_id: int, entry_id: int, octets: np.ndarray, at: int, size: int) -> memoryview:
-        """Copy one entry, octets[at:][:size], into the block as an item, which must fit, and note where it lies.
+        """Copy one entry, octets[at:][:size], which must fit, into the block as an item, and record its address.
 
         Returns:
             The item: its length word, then the entry.
@@ -283,7 +284,7 @@ class MemTable:
         return item
 
     def note_header(self) -> None:
-        """Count the memory for a header that is flushed together with this half. It need not fit."""
+        """Count the memory of a header that is flushed together with this half. It need not fit."""
         self._index_bytes += _HEADER_BYTES
 
     def _writes(self, ledger_id: int) -> LedgerWrites:
@@ -294,20 +295,20 @@ class MemTable:
         return writes
 
     def lengths(self, addresses: np.ndarray) -> np.ndarray:
-        """Return the entry length of each item, int64."""
+        """Return the length of each item's entry, int64."""
         return gather_i32(self.memory, addresses).astype(np.int64)
 
     def read(self, ledger_id: int, first_entry: int, count_max: int, bytes_max: int) -> FramedEntries | None:
-        """Return a run of consecutive entries from `first_entry` on; None when `first_entry` is not here.
+        """Return consecutive entries from `first_entry` on; None: that entry is not here.
 
-        At least one entry, then as many as `bytes_max` bytes of items allow. Lent: valid until `clear`.
+        Returns at least one entry, and then as many as `bytes_max` bytes of items allow. Lent: valid until `clear`.
         """
         writes = self.ledgers.get(ledger_id)
         if writes is None:
             return None
         if count_max == 1:
             return self._read_one(writes, first_entry)
-        # No item is smaller than its length word and two ids.
+        # No item is smaller than its length word and its two ids.
         addresses = writes.run(first_entry, min(count_max, bytes_max // (LENGTH_BYTES + ENTRY_BYTES_MIN) + 1))
         if not len(addresses):
             return None
@@ -319,7 +320,7 @@ class MemTable:
         return FramedEntries(first_entry, spans[0] if len(spans) == 1 else b"".join(spans), sizes, is_full)
 
     def addresses_of(self, ledger_id: int, entry_ids: np.ndarray) -> np.ndarray | None:
-        """Return the address of each entry's item, or NOT_HELD; None when no entry of the ledger is here."""
+        """Return the address of each entry's item, or NOT_HELD; None: no entry of the ledger is here."""
         writes = self.ledgers.get(ledger_id)
         return None if writes is None else writes.addresses_of(entry_ids)
 
@@ -331,12 +332,12 @@ class MemTable:
         return FramedEntries(entry_id, self.memory[address : address + size].data, np.array([size]))
 
     def gap(self, ledger_id: int, first_entry: int, count_max: int) -> int:
-        """Return how many entries from `first_entry` on precede the next one held here, at most `count_max`."""
+        """Return how many ids from `first_entry` on are not held before the next one that is, at most `count_max`."""
         writes = self.ledgers.get(ledger_id)
         return count_max if writes is None else writes.gap(first_entry, count_max)
 
     def clear(self, *, keeps_memory: bool = True) -> None:
-        """Drop everything. No view of the memory may be in use any more, unless this gets other memory."""
+        """Drop everything. Views of the memory must not be in use, unless not `keeps_memory`: then it is replaced."""
         if not keeps_memory:
             self.memory = np.empty(len(self.memory), np.uint8)
         self.used = 0

@@ -1,22 +1,22 @@
-"""Compaction of entry logs after ledgers were deleted: finds the live entries of a log and moves them into a new log.
+"""Compaction of entry logs after ledgers were deleted: moves the live entries of a log into a new log.
 
-Replacing a log is a transaction. Steps, each durable before the next:
+Replacing a log is a transaction. Each step is durable before the next one:
 
-1. the entries that the index points to are copied to a new log with a temporary name, ledgers map included;
+1. the entries that the index points to are copied to a new log with a temporary name, including its ledgers map;
 2. the intent (`formats.compaction`) is written;
-3. the new log gets its name, and the index points to it, entry by entry, except where a flush wrote one again;
-4. the old log is removed (the event loop stopped using it before), then the intent.
+3. the new log gets its name, and the index points to it, entry by entry, except for entries that a flush wrote again;
+4. the old log is removed (the event loop has stopped using it), and then the intent.
 
-Step 3 may find the disk full. Then the index points partly to one log and partly to the other, both stay, and the step
-is repeated when there may be space; entries are served meanwhile, and after a crash `recover` does it.
+Step 3 may find the disk full. Then the index points partly to one log and partly to the other, and both stay. The step
+is repeated when there may be space; entries are served meanwhile. After a crash `recover` repeats it.
 
 A log that may hold entries of a ledger in doubt is not compacted. Such a ledger is in limbo, or its index is lost or
-cut: entries without a position count, too, until the index is rebuilt from the logs or the ledger is repaired.
+cut: its entries without a position count, too, until the index is rebuilt from the logs or the ledger is repaired.
 
-A crash before the intent leaves a temporary file, which `recover` removes. After a crash that comes later, `recover`
-repeats the rest; it runs before replay. So every entry always has a durable copy, and nothing is copied twice.
+A crash before the intent leaves a temporary file, which `recover` removes. After a later crash `recover` repeats the
+rest; it runs before replay. So every entry always has a durable copy, and no entry is copied twice.
 
-For one thread, which is neither the event loop nor the checkpoint thread; but several threads may do step 1.
+For one thread that is neither the event loop nor the checkpoint thread. Several threads may do step 1.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from bookie_service.storage.logs.log_writer import EntryLogWriter
 
 _OPEN_FILES_MAX = 64
 _LEDGERS_PER_MOVE = 128
-"""Index files that one move changes while flushes wait for it."""
+"""How many index files one move changes while flushes wait for it."""
 _ROWS_PER_MOVE = 64 * 1024
 _SYNC_BYTES = 2 * 1024 * 1024
 OUTSTANDING_MAX = 100_000
 
 Pace = Callable[[int, int], None]
-"""Called with (entries, bytes) that were copied; waits as the limits require, and raises to end the work."""
+"""Called with (entries, bytes) that were copied. It waits as the limits require, and raises to end the work."""
 
 
 class LogInDoubt(Exception):
-    """A log must not be compacted: it may hold entries of a ledger in doubt that have no position."""
+    """A log must not be compacted, because it may hold entries without a position of a ledger in doubt."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """What one log holds: ledger_ids[i] has ledger_bytes[i] bytes of records; `log_bytes` precede its map."""
+    """The contents of a log: ledger_ids[i] has ledger_bytes[i] bytes of records; `log_bytes` precede its map."""
 
     log_id: int
     log_bytes: int
@@ -75,21 +75,21 @@ class Compactor:
         self._directories = directories
         self._intent_path = os.path.join(directories[0], intent_format.FILE_NAME)
         self._scanned: dict[int, LogFacts] = {}
-        """What was found in logs that have no ledgers map, so that they are scanned once."""
+        """The contents of logs without a ledgers map, by log id, so that they are scanned only once."""
         self.unfinished: Intent | None = None
-        """A compaction whose step 3 found no space: both logs stay until `finish` is repeated; no other log is copied
-        before."""
+        """A compaction whose step 3 found no space. Both logs stay until `finish` is repeated, and no other log is
+        copied before. None: there is none."""
 
     # ---- what a log holds ----
 
     def facts(self, log_id: int, pace: Pace) -> LogFacts:
-        """Return the contents of a rotated log: from its ledgers map, or from the index when it has no whole map.
+        """Return the contents of a rotated log, from its ledgers map or, if it has no whole map, from the index.
 
-        For a ledger in doubt all existing entries count.
+        For a ledger in doubt all entries in the log count.
 
         Raises:
             LogInDoubt: unreadable bytes may belong to a ledger in doubt.
-            StorageDamaged: the contents are unknown; the log must be kept.
+            StorageDamaged: the contents are unknown, and the log must be kept.
             OSError: the log or the index cannot be read.
         """
         if log_id in self._scanned:
@@ -131,7 +131,7 @@ class Compactor:
     # ---- rewriting ----
 
     def copy(self, log_id: int, pace: Pace, outstanding_max: int = OUTSTANDING_MAX) -> Intent | None:
-        """Do steps 1 and 2; return the compaction to finish, None when nothing in the log counts any more.
+        """Do steps 1 and 2; return the compaction to finish, or None if nothing in the log counts any more.
 
         Raises:
             LogInDoubt, StorageDamaged, OSError: as `rewrite` and `intend`.
@@ -140,14 +140,14 @@ class Compactor:
         return None if new_id is None else self.intend(new_id, log_id)
 
     def rewrite(self, log_id: int, pace: Pace, outstanding_max: int = OUTSTANDING_MAX) -> int | None:
-        """Do step 1; return the number of the new log, None when nothing in the log counts any more.
+        """Do step 1; return the id of the new log, or None if nothing in the log counts any more.
 
-        For any thread; several logs may be copied at the same time. `outstanding_max`: entries that are copied between
-        two syncs.
+        For any thread; several logs may be copied at the same time. `outstanding_max`: how many entries are copied
+        between two syncs.
 
         Raises:
-            LogInDoubt: a ledger in it is in doubt. Nothing is changed.
-            StorageDamaged: the log is not whole; it must be kept. Nothing is changed.
+            LogInDoubt: a ledger in the log is in doubt. Nothing is changed.
+            StorageDamaged: the log is not whole, and must be kept. Nothing is changed.
             OSError: a file could not be read or written. Nothing is changed.
         """
         writer: EntryLogWriter | None = None
@@ -192,7 +192,7 @@ class Compactor:
         try:
             self._files.replace(self._intent_path, intent_format.encode(intent))
         except BaseException:
-            # An intent that reached the disk nevertheless names a missing log: `recover` skips it.
+            # An intent that reached the disk nevertheless names a missing log, and `recover` skips it.
             self.abandon(new_id)
             raise
         return intent
@@ -216,13 +216,13 @@ class Compactor:
             )
 
     def finish(self, intent: Intent, pace: Pace) -> None:
-        """Do step 3: make the index point to the new log, durably. Repeating it changes nothing more.
+        """Do step 3: let the index point to the new log, durably. It may be repeated.
 
         Raises:
-            StorageDamaged: the new log is not whole; both logs must be kept.
-            OSError: the index could not be written. If there was no space, or a disk is late
-                (`files.may_be_repeated`), positions lead to both logs, each to a whole entry, and this can be repeated;
-                it is `unfinished`. After any other error `recover` must run before anything else uses the store.
+            StorageDamaged: the new log is not whole, and both logs must be kept.
+            OSError: the index could not be written. If there was no space, or a disk is late (`files.may_be_repeated`),
+                positions lead to both logs, each to a whole entry, and the step can be repeated: it is `unfinished`.
+                After any other error `recover` must run before anything else uses the store.
         """
         self.unfinished = intent
         if self._store.logs.path(intent.new_id) is None:
@@ -230,7 +230,7 @@ class Compactor:
         with self._reading(intent.new_id) as (scan, index, path):
             gathered: list[np.ndarray] = []
             for window in scan:
-                # Without the window's bytes, which may be many.
+                # Without the bytes of the window, which may be many.
                 gathered.append(np.stack((window.ledger_ids, window.entry_ids, window.positions)))
                 if sum(each.shape[1] for each in gathered) >= _ROWS_PER_MOVE:
                     self._move(intent, np.concatenate(gathered, axis=1), index)
@@ -244,7 +244,7 @@ class Compactor:
         self.unfinished = None
 
     def _move(self, intent: Intent, moved: np.ndarray, index: IndexView) -> None:
-        """Move entries; `moved` has three rows: ledger ids, entry ids, positions in the new log."""
+        """Move entries. `moved` has three rows: ledger ids, entry ids, positions in the new log."""
         ledger_ids, entry_ids, positions = moved
         groups = [(ledger_id, np.arange(len(ledger_ids))[rows]) for ledger_id, rows in rows_by_ledger(ledger_ids)]
         groups = [group for group in groups if self._store.index.has(group[0])]
@@ -261,8 +261,9 @@ class Compactor:
     def _is_replaced(self, intent: Intent, ledger_id: int, entry_ids: np.ndarray, stored: np.ndarray) -> np.ndarray:
         """Return which stored positions are replaced by those in the new log, bool each.
 
-        Those into the old log are. Those into the new log are written again, because a killed process may not have
-        synced them. A crash can have torn a position, which then does not lead to its entry. All others are newer.
+        Positions into the old log are replaced, and so are those that do not lead to their entry, because a crash has
+        torn them. Positions into the new log are written again, because a process that was killed may not have synced
+        them. All other positions are newer.
         """
         logs = stored >> OFFSET_BITS
         replaced = (logs == intent.old_id) | (logs == intent.new_id) | (stored == 0)
@@ -287,16 +288,16 @@ class Compactor:
         self._files.sync_directory(os.path.dirname(path))
 
     def forget_intent(self) -> None:
-        """Do the last of step 4."""
+        """Do the end of step 4."""
         self._files.remove(self._intent_path)
         self._files.sync_directory(os.path.dirname(self._intent_path))
 
     # ---- after a crash ----
 
     def recover(self) -> list[str]:
-        """Finish interrupted compactions, remove files of unfinished ones; return lines for the operator.
+        """Finish interrupted compactions, and remove files of unfinished ones; return lines for the operator.
 
-        Without space to finish a compaction, it is `unfinished`, and the next pass of garbage collection tries again.
+        A compaction that cannot be finished without space is `unfinished`; the next garbage collection tries again.
 
         Raises:
             OSError: a file could not be read or written; the store must not be used.
@@ -308,11 +309,11 @@ class Compactor:
             try:
                 self._finish_again(intent)
             except StorageDamaged as error:
-                # Positions may point into both, so both stay.
+                # Positions may point into both logs, so both stay.
                 self.unfinished = None
                 notices.append(f"the compaction of entry log {intent.old_id:x} could not be finished: {error}")
             if self.unfinished is not None:
-                # As while serving. Nothing is removed: the new log may still have its temporary name.
+                # As while serving. Nothing is removed, because the new log may still have its temporary name.
                 notices.append(f"entry log {intent.old_id:x} stays beside its copy until there is space for the index")
                 return notices
         for directory in self._directories:
@@ -321,7 +322,7 @@ class Compactor:
                 for name in unfinished:
                     self._files.remove(os.path.join(directory, name))
             except OSError as error:
-                # The start goes on without what this disk holds; the copies wait for a later one.
+                # The start continues without the data of this disk; the copies wait for a later start.
                 if not is_disk_failure(error):
                     raise
         if self._files.exists(self._intent_path):
@@ -341,7 +342,7 @@ class Compactor:
         path = logs.path(intent.new_id) or logs.file_path(intent.new_id, SUFFIX)
         if not self._files.exists(path):
             raise StorageDamaged(f"the new log {path} is missing")
-        # A killed process leaves files and names that exist, but are not durable yet.
+        # A process that was killed leaves files and names that exist, but are not durable yet.
         self._sync(path)
         try:
             self.finish(intent, _without_limits)
@@ -349,7 +350,7 @@ class Compactor:
             if not is_out_of_space(error):
                 raise
             return
-        # It may already be removed.
+        # The old log may already be removed.
         self._store.forget_log(intent.old_id)
         self.remove(intent.old_id)
 
@@ -363,13 +364,13 @@ class Compactor:
 
     def abandon(self, new_id: int) -> None:
         """Remove a copy that `rewrite` made."""
-        # The disk may refuse this, too; then the next start removes it.
+        # If the disk refuses this, too, the next start removes the copy.
         with contextlib.suppress(OSError):
             self._files.remove(self._store.logs.file_path(new_id, SUFFIX))
 
     @contextlib.contextmanager
     def _reading(self, log_id: int) -> Iterator[tuple[LogScan, IndexView, str]]:
-        """Open a log for a scan, and the index for this thread."""
+        """Open a log for a scan, and a view of the index for this thread."""
         path = self._store.logs.path(log_id)
         assert path is not None, f"entry log {log_id:x} is not a rotated one"
         index = self._store.index.view(_OPEN_FILES_MAX)
@@ -386,7 +387,7 @@ def _without_limits(entries: int, size: int) -> None:
 
 
 def _append(writer: EntryLogWriter, window: LogWindow, live: np.ndarray) -> None:
-    """Write the chosen items of a window; they are durable once the log is sealed."""
+    """Write the chosen items of a window. They are durable once the log is sealed."""
     view = window.octets.data
     starts, sizes = window.starts[live], window.sizes[live]
     writer.count(window.ledger_ids[live], sizes)

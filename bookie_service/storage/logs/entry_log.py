@@ -1,9 +1,9 @@
-"""Entry logs: the permanent place of entries. `log_appender` writes them, `log_reader` reads them back.
+"""Entry logs: the permanent place of entries. `log_appender` writes them, `log_reader` reads them.
 
-Log ids ascend and are never used twice, whatever `lastId` says: the highest of it and of the existing files counts, and
-a log is created only if no file of its name exists. A crash in the middle of an append leaves bytes that no index
-position points to; nothing is ever appended after them, because a new process begins a new log. A full log is closed
-with a ledgers map; it is rotated once the index is durable for all its contents.
+Log ids ascend and are never used twice, even if `lastId` is wrong: the highest of it and of the existing files counts,
+and a log is created only if no file has its name. A crash in the middle of an append leaves bytes that no index
+position points to. Nothing is appended after them, because a new process begins a new log. A full log is closed with a
+ledgers map. It is rotated once the index is durable for all its contents.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from bookie_service.storage.io.files import File, LocalFiles, ReadOnlyFiles, is_
 from bookie_service.storage.logs.log_writer import EntryLogWriter
 
 _UNSEEN_LOGS_MAX = 1 << 20
-"""Number of logs, with higher numbers than all others, that an unreadable directory may contain."""
+"""How many logs, with higher ids than all others, a directory that cannot be read may contain."""
 ITEM_BYTES_MAX = 64 * 1024 * 1024
-"""A length word above this is damage, not an entry."""
+"""A length word above this is damage, and not the length of an entry."""
 
 
 class StoredLogs:
-    """Which entry logs lie in ledger directories, and where. It reads the directories once and changes nothing."""
+    """Which entry logs are in the ledger directories, and where. It reads the directories once, and changes nothing."""
 
     files: ReadOnlyFiles
 
@@ -43,11 +43,11 @@ class StoredLogs:
         self._paths: dict[int, str] = {}
         """The path of each log."""
         self.path = self._paths.get
-        """Returns the path of a log, None when there is no such log. Constant."""
+        """Returns the path of a log; None: there is no such log. Constant."""
         self.notices: list[str] = []
         """Lines for the operator about directories that cannot be read."""
         self._last_id = 0
-        """The highest number that a log has or had, as far as the directories tell."""
+        """The highest id that a log has or had, as far as the directories say."""
         for directory in directories:
             for name in self._names(directory):
                 log_id = log_format.parse_file_name(name)
@@ -63,13 +63,13 @@ class StoredLogs:
             if not is_disk_failure(error) or len(self._directories) == 1:
                 raise
             self.notices.append(
-                f"{directory} cannot be read ({error.strerror}): what is stored there is answered with an error, and "
-                "new entries go to the other ledger directories"
+                f"{directory} cannot be read ({error.strerror}): requests for what is stored there are answered with "
+                "an error, and new entries go to the other ledger directories"
             )
             return []
 
     def _noted_id(self, directory: str) -> int:
-        """Return the log id in a directory's `lastId`, 0 if it is unreadable."""
+        """Return the log id in a directory's `lastId`; 0: it is unreadable."""
         path = os.path.join(directory, log_format.LAST_ID_NAME)
         try:
             return log_format.decode_last_id(self.files.read_all(path)) or 0 if self.files.exists(path) else 0
@@ -83,7 +83,7 @@ class StoredLogs:
 
 
 class EntryLogs(StoredLogs):
-    """Which entry logs exist, in which directory. Shared by all threads of the storage.
+    """Which entry logs exist, and in which directory. All threads of the storage share it.
 
     A new log goes to the directory that the caller names, or to the one with the most free space
     (`disks.directory_for_log`).
@@ -99,29 +99,29 @@ class EntryLogs(StoredLogs):
         *,
         reserves: bool = False,
     ) -> None:
-        """`directories`: the `current` directories of all ledger directories; `reserves`: see `EntryLogWriter`."""
+        """`directories`: the `current` directories of all ledger directories. `reserves`: see `EntryLogWriter`."""
         super().__init__(files, directories)
         self._reserves = reserves
         self._limits = limits or DiskLimits()
         self._numbering = threading.Lock()
         self._creating = {directory: threading.Lock() for directory in directories}
-        """Held while a log is created in the directory."""
+        """For each directory, a lock that is held while a log is created in it."""
         self._appended: set[int] = set()
-        """Logs that are being written."""
+        """Logs that were written and are not rotated yet. Reduced by `rotate_appended`."""
         self._adopted: set[int] = set()
-        """Logs that compaction writes, until they are finished."""
+        """Logs that compaction wrote, until `rotate_adopted`."""
         self._full: frozenset[str] = frozenset()
-        """Directories that the last check found full. Replaced by `note_full`."""
+        """Directories that were full at the last check. Replaced by `note_full`."""
         self._avoided: frozenset[str] = frozenset()
         """Directories that refused writes since the last `note_full`."""
         self._last_id = min(self._last_id + (_UNSEEN_LOGS_MAX if self.notices else 0), log_format.LOG_ID_MAX)
-        """The highest number that a log has or had: no number is used twice, also not one of a log that cannot be seen
-        now. Never decreases."""
+        """The highest id that a log has or had. No id is used twice, including ids of logs that cannot be seen now. It
+        never decreases."""
 
     # ---- full disks ----
 
     def note_full(self, directories: frozenset[str]) -> None:
-        """Remember which directories a check found full; directories that refused writes may be tried again."""
+        """Record which directories were full at a check. Directories that refused writes may be tried again."""
         self._full = directories
         self._avoided = frozenset()
 
@@ -130,13 +130,13 @@ class EntryLogs(StoredLogs):
         self._avoided |= {directory}
 
     def with_room(self, directories: Collection[str]) -> list[str]:
-        """Return those of the directories that new entries may go to, in configured order."""
+        """Return those of the directories that may get new entries, in configured order."""
         asked = [each for each in self._directories if each in directories]
         left = [each for each in asked if each not in self._avoided] or asked
         return directories_with_room(self._limits, self._spaces(left), self._full) if left else []
 
     def should_leave(self, log_id: int) -> bool:
-        """Return whether the rest must go to another log, because this one's directory is full and another is not."""
+        """Return whether entries must go to another log, because this one's directory is full and another is not."""
         return os.path.dirname(self._paths.get(log_id, "")) in self._full and len(self._full) < len(self._directories)
 
     # ---- creating ----
@@ -147,10 +147,10 @@ class EntryLogs(StoredLogs):
         return any(lock.locked() for lock in self._creating.values())
 
     def create(self, directory: str | None = None) -> EntryLogWriter:
-        """Create the next log, with its header written; it is unsettled.
+        """Create the next log, with its header. It is unsettled.
 
         Args:
-            directory: where; None: in the best directory, or in the next best if that has no space after all.
+            directory: the directory; None: the best one, or the next best if that has no space.
 
         Raises:
             OSError: nothing was created.
@@ -160,7 +160,7 @@ class EntryLogs(StoredLogs):
         return self._create_in(directory, self._next_id(), "", self._spaces([directory])[directory])
 
     def create_temporary(self, suffix: str) -> EntryLogWriter:
-        """Create a log under its name and `suffix`, not yet one of the logs: `adopt` makes it one.
+        """Create a log whose name has `suffix`. It does not count as a log before `adopt`.
 
         Raises:
             OSError: nothing was created.
@@ -168,15 +168,15 @@ class EntryLogs(StoredLogs):
         return self._create_somewhere(suffix)
 
     def file_path(self, log_id: int, suffix: str) -> str:
-        """Return the path of a log's file that is not one of the logs yet, or not any more."""
+        """Return the path of a file that is not a log yet, or no longer one."""
         name = log_format.file_name(log_id) + suffix
         paths = [os.path.join(directory, name) for directory in self._directories]
         return next(filter(self.files.exists, paths), paths[0])
 
     def adopt(self, log_id: int, suffix: str) -> None:
-        """Give a temporary log its final name, durably; it is unsettled. The file must be durable."""
+        """Give a temporary log its final name, durably. The file must be durable. The log is unsettled."""
         self._adopted.add(log_id)
-        # A crash may have lost `lastId`, and as a temporary log it did not count.
+        # A crash may have lost `lastId`, and a temporary log does not count.
         with self._numbering:
             self._last_id = max(self._last_id, log_id)
         path = self.file_path(log_id, suffix)
@@ -187,7 +187,7 @@ class EntryLogs(StoredLogs):
         self._paths[log_id] = adopted
 
     def discard(self, log_id: int) -> None:
-        """Remove a log that nothing points to yet."""
+        """Remove a log that no position points to yet."""
         path = self.path(log_id)
         if path is not None:
             with self._numbering:
@@ -212,15 +212,15 @@ class EntryLogs(StoredLogs):
         self._adopted.discard(log_id)
 
     def rotated(self) -> list[int]:
-        """Return the logs that only compaction may still change: the index has all their positions."""
+        """Return the logs that only compaction may still change, because the index has all their positions."""
         return sorted(set(self._paths) - self._appended - self._adopted)
 
     def forget(self, log_id: int) -> None:
-        """Remove a log from the list; its file stays."""
+        """Remove a log from the list. Its file stays."""
         del self._paths[log_id]
 
     def _next_id(self) -> int:
-        """Return the number of the next log, which is used once, even if creating its file fails in the middle."""
+        """Return the id of the next log. It is used only once, even if creating the file fails in the middle."""
         with self._numbering:
             if self._last_id == log_format.LOG_ID_MAX:
                 raise StorageDamaged(
@@ -231,7 +231,7 @@ class EntryLogs(StoredLogs):
             return self._last_id
 
     def _create_somewhere(self, suffix: str) -> EntryLogWriter:
-        """Create the next log in the best directory, or in the next best if that has no space after all."""
+        """Create the next log in the best directory, or in the next best if that has no space."""
         log_id = self._next_id()
         left = [directory for directory in self._directories if directory not in self._avoided] or self._directories
         spaces = self._spaces(left)
@@ -245,7 +245,7 @@ class EntryLogs(StoredLogs):
                     raise
 
     def _spaces(self, directories: Iterable[str]) -> dict[str, FileSystemSpace]:
-        """Return how full the directories are whose disks answer, or all if no disk answers."""
+        """Return the space of the directories whose disks answer, or of all if no disk answers."""
         spaces = {}
         for directory in directories:
             try:
@@ -257,34 +257,34 @@ class EntryLogs(StoredLogs):
         return spaces
 
     def _create_in(self, directory: str, log_id: int, suffix: str, space: FileSystemSpace) -> EntryLogWriter:
-        """Create a log in a directory; without a suffix it is one of the logs from then on."""
+        """Create a log in a directory. Without a suffix it counts as a log from then on."""
         with self._creating[directory]:
             file = self._create_file(directory, log_id, suffix)
             if not suffix:
                 with self._numbering:
                     self._appended.add(log_id)
                     self._paths[log_id] = file.path
-        # Space reserved on a small or nearly full disk would be missing for acknowledged entries.
+        # On a small or nearly full disk, reserved space would be missing for acknowledged entries.
         reserves = self._reserves and space.free_bytes >= self._limits.log_bytes_max
         return EntryLogWriter(log_id, file, reserves=reserves)
 
     def _create_file(self, directory: str, log_id: int, suffix: str) -> File:
-        """Return a new file with the header of a log in it, whose name is durable.
+        """Return a new file with the header of a log. Its name is durable.
 
-        The header becomes durable with the first entries; before them nothing points here. `lastId` may be torn by a
-        crash: then the existing logs determine the highest id.
+        The header becomes durable with the first entries; nothing points here before them. If a crash tears `lastId`,
+        the existing logs determine the highest id.
         """
         path = os.path.join(directory, log_format.file_name(log_id) + suffix)
         file = self.files.create(path)
         try:
             file.write([log_format.encode_header(log_id)], 0)
             last_id = os.path.join(directory, log_format.LAST_ID_NAME)
-            # Another thread may have taken a higher number, and have written it here.
+            # Another thread may have taken a higher id, and have written it here.
             self.files.replace(last_id, log_format.encode_last_id(self._last_id), durably=False)
             self.files.sync_directory(directory)
         except OSError:
             file.close()
-            # The disk may refuse this, too; then the file is a log without entries, which garbage collection removes.
+            # If the disk refuses this, too, the file is a log without entries, which garbage collection removes.
             with contextlib.suppress(OSError):
                 self.files.remove(path)
             raise

@@ -1,8 +1,8 @@
-"""Appends items to entry logs: one log for all ledgers, or one for each ledger that is written.
+"""Appends items to entry logs: to one log for all ledgers, or to one log for each ledger.
 
-A flush appends, then syncs, and only then does the index point to what it wrote. If a disk has no space in between, the
-append is rolled back, so that the same flush can go to another directory (`log_appenders`), or be repeated when there
-is space.
+A flush appends, then syncs, and only then the index points to what it wrote. If a disk has no space in between, the
+append is rolled back. So the same flush can go to another directory (`log_appenders`), or be repeated when there is
+space.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from bookie_service.storage.logs.entry_log import EntryLogs
 from bookie_service.storage.logs.log_writer import EntryLogWriter
 
 _SHARED = -1
-"""Owner of the log that all ledgers share."""
+"""The owner of the log that all ledgers share."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppendOptions:
     """How entry logs grow, in bytes.
 
-    log_bytes_max: a log rolls before it would exceed this, unless a single item does.
-    sync_bytes: bytes written between two syncs, so that the journal's syncs never wait for much more.
-    log_per_ledger: a ledger that is written gets a log of its own, up to `active_logs_max` at a time.
-    idle_s: such a log is completed when nothing was written to it for this time, checked when a flush ends.
+    log_bytes_max: the size of a log, unless a single item is larger.
+    sync_bytes: how many bytes are written between two syncs, so that the journal's syncs never wait for much more.
+    log_per_ledger: a ledger that is written gets a log of its own, up to `active_logs_max` logs at a time.
+    idle_s: such a log is completed when nothing was written to it for this time. This is checked when a flush ends.
     reserves: space is allocated in the file system before it is written.
     """
 
@@ -51,9 +51,9 @@ class AppendOptions:
 
 
 class EntryLogAppender:
-    """Appends items to the newest log, or to the newest of their ledger. For one thread at a time.
+    """Appends items to the newest log, or to the newest log of their ledger. For one thread at a time.
 
-    After an OSError of `append` or `sync` either `rollback` is called, or the appender must not be used again.
+    After an OSError of `append` or `sync`, `rollback` must be called, or the appender must not be used again.
     """
 
     def __init__(
@@ -70,20 +70,20 @@ class EntryLogAppender:
         self._options = options
         self._clock_s = clock_s
         self._active: OrderedDict[int, tuple[EntryLogWriter, float]] = OrderedDict()
-        """Logs and when they were written last, by ledger id, or by `_SHARED`; least recently written ones first."""
+        """Logs, with the time of their last write, by ledger id or `_SHARED`; the least recently written first."""
         self._unsynced: dict[int, EntryLogWriter] = {}
-        """Logs that have bytes which were not synced, by id."""
+        """Logs with bytes that are not synced, by id."""
         self._created: set[int] = set()
-        """Logs created since the last `settle`."""
+        """Ids of logs that were created since the last `settle`."""
         self._synced_ends: dict[int, int] = {}
-        """Ends, at that time, of the other logs written to since then."""
+        """The other logs written since the last `settle`: where each ended at that time, by id."""
 
     is_late = False
-    """The caller waits for the disk."""
+    """False: the caller waits for the disk."""
 
     @property
     def active_log_ids(self) -> set[int]:
-        """The logs that the next item may go to, unless it needs a new one."""
+        """The logs that may get the next item, unless it needs a new one."""
         return {log.log_id for log, _ in self._active.values()}
 
     def rotate(self) -> None:
@@ -91,21 +91,21 @@ class EntryLogAppender:
         self._logs.rotate_appended(self.active_log_ids)
 
     def write(self, memory: np.ndarray, addresses: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """`append`, then `sync`. Raises OSError: if the disk takes no writes, nothing was written."""
+        """Do `append`, then `sync`. Raises OSError: if the disk takes no writes, nothing was written."""
         try:
             positions = self.append(memory, addresses, sizes)
             self.sync()
         except OSError as error:
-            # Also after a failed sync: entries that the log then lacks are written again, to another log.
+            # Also after a failed sync: entries that the log may lack then are written again, to another log.
             if refuses_writes(error):
                 self.rollback()
             raise
         return positions
 
     def append(self, memory: np.ndarray, addresses: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Write the items at memory[addresses[i]:][:sizes[i]], those of one log in this order; return their positions.
+        """Write the items at memory[addresses[i]:][:sizes[i]], in this order within a log; return their positions.
 
-        They are durable after `sync`. Positions are int64.
+        The positions are int64. The items are durable after `sync`.
         """
         ledger_ids = gather_i64(memory, addresses + LENGTH_BYTES)
         if not self._options.log_per_ledger:
@@ -123,7 +123,7 @@ class EntryLogAppender:
         while done < len(addresses):
             log = self._log_with_room(owner, int(sizes[done]))
             ends = np.cumsum(sizes[done:]) + log.end
-            # At least one item, even if a single item exceeds the limit of a whole log.
+            # At least one item, even if it exceeds the size of a whole log.
             count = max(1, int(ends.searchsorted(self._options.log_bytes_max, side="right")))
             ends = ends[:count]
             chosen = slice(done, done + count)
@@ -134,19 +134,19 @@ class EntryLogAppender:
         return positions
 
     def sync(self) -> None:
-        """Make everything appended durable; it stays."""
+        """Make everything appended durable. `rollback` no longer undoes it."""
         self.sync_all()
         self.settle()
 
     def sync_all(self) -> None:
-        """Make everything appended durable; until `settle`, `rollback` undoes it nevertheless."""
+        """Make everything appended durable. Until `settle`, `rollback` can still undo it."""
         for log in self._unsynced.values():
             log.sync()
 
     def rollback(self) -> None:
-        """Undo appends since the last `settle`; the next items go to new logs.
+        """Undo the appends since the last `settle`. The next items go to new logs.
 
-        Nothing may point to them yet. If the disk cannot undo them, garbage collection removes them.
+        No position may point to them yet. If the disk cannot undo them, garbage collection removes them.
         """
         self.close()
         for log_id in self._created:
@@ -158,14 +158,14 @@ class EntryLogAppender:
         self.settle()
 
     def seal_idle(self) -> None:
-        """Complete logs of ledgers without writes for a long time. Everything appended must be synced."""
+        """Complete logs of ledgers that were not written for a long time. Everything appended must be synced."""
         if self._options.log_per_ledger:
             idle_since_s = self._clock_s() - self._options.idle_s
             while self._active and next(iter(self._active.values()))[1] <= idle_since_s:
                 self._seal(next(iter(self._active)))
 
     def seal(self) -> None:
-        """Complete the present logs, durably; the next items go to new ones."""
+        """Complete the current logs, durably. The next items go to new logs."""
         while self._active:
             self._seal(next(iter(self._active)))
         self.settle()
@@ -176,7 +176,7 @@ class EntryLogAppender:
         self._active.clear()
 
     def settle(self) -> None:
-        """Let everything synced stay, whatever is rolled back later."""
+        """Keep everything that is synced: a later `rollback` does not undo it."""
         self._unsynced.clear()
         self._created.clear()
         self._synced_ends.clear()
@@ -186,7 +186,7 @@ class EntryLogAppender:
         try:
             log.seal(may_lack_map=True)
         except OSError as error:
-            # Durable entries need no map: such a log is scanned. On a failing disk no map can be written.
+            # Durable entries need no map: a log without one is scanned. On a failing disk no map can be written.
             if log.log_id in self._unsynced or not is_disk_failure(error):
                 raise
         self._unsynced.pop(log.log_id, None)
@@ -194,12 +194,12 @@ class EntryLogAppender:
         log.close()
 
     def _cut(self, log_id: int, end: int) -> None:
-        """Truncate a log to its previous end, without a ledgers map: its contents are found by a scan."""
+        """Truncate a log to its previous end, without a ledgers map. Its contents are found by a scan."""
         path = self._logs.path(log_id)
         assert path is not None, f"entry log {log_id:x} was appended to a moment ago"
         file = self._logs.files.open(path)
         try:
-            # The header first: it must never name a missing map.
+            # The header first, because it must never name a missing map.
             file.write([log_format.encode_header(log_id)], 0)
             file.sync_data()
             file.truncate(end)

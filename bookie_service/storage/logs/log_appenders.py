@@ -1,11 +1,13 @@
-"""Appends the items of a flush to the entry logs of all ledger directories at once: an appender for each.
+"""Appends the items of a flush to the entry logs of all ledger directories at once, with an appender for each
+directory.
 
-The items of a ledger go to the directory in which its index file usually is, so a ledger needs one disk. They go
-to another directory if that one is full, takes no writes, or is late (`disk_threads`): an entry log takes any entries.
+The items of a ledger go to the directory in which its index file usually is, so a ledger needs only one disk. They go
+to another directory if that one is full, takes no writes, or is late (`disk_threads`), because an entry log takes any
+entries.
 
-Nothing that one directory wrote stays before all of a flush is durable. If an item finds no place, all of it is undone.
-A directory that was late undoes its part itself, when its disk answers; until then nothing points to what it wrote, and
-the memory that it writes from must not change.
+What one directory wrote does not count before the whole flush is durable. If an item finds no place, all of it is
+undone. A directory that was late undoes its part itself when its disk answers. Until then no position points to what it
+wrote, and the memory that it writes from must not change.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class FlushAppender(Protocol):
         """Complete logs of ledgers without writes for a long time."""
 
     def seal(self) -> None:
-        """Complete the present logs, durably; the next items go to new ones."""
+        """Complete the current logs, durably. The next items go to new logs."""
 
     def close(self) -> None: ...
 
@@ -54,22 +56,22 @@ class FlushAppender(Protocol):
 def flush_appender(
     logs: EntryLogs, options: AppendOptions, directories: Sequence[str], disks: DiskWork
 ) -> FlushAppender:
-    """Return what writes flushes to the ledger directories."""
+    """Return the appender that writes flushes to the ledger directories."""
     if len(directories) == 1:
         return EntryLogAppender(logs, options)
     return DirectoryAppenders(logs, options, directories, disks)
 
 
 class _Part:
-    """One directory's part of a flush: either its thread finishes it, or the flush goes on without it."""
+    """One directory's part of a flush. Either its thread finishes it, or the flush continues without it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._is_over = False
-        """Whether the thread or the flush has ended it. Set once, by the first."""
+        """Whether the thread or the flush has ended the part. Set once, by the first of them."""
 
     def ends(self) -> bool:
-        """End the part; False when the other side did so before."""
+        """End the part; False: the other side has already ended it."""
         with self._lock:
             was_over, self._is_over = self._is_over, True
             return not was_over
@@ -85,7 +87,7 @@ class DirectoryAppenders:
         self._seals_idle = options.log_per_ledger
         self._appenders = [EntryLogAppender(logs, options, directory=directory) for directory in directories]
         self._late: list[Future[Any]] = []
-        """Work that the last callers did not wait for."""
+        """Work that the last callers did not wait for. Reduced by `_run`."""
 
     @property
     def is_late(self) -> bool:
@@ -132,10 +134,10 @@ class DirectoryAppenders:
         self._run([place for place in idle if any(map(self._logs.should_leave, active[place]))], EntryLogAppender.seal)
 
     def _run(self, places: Sequence[int], work: Callable[[EntryLogAppender], None]) -> None:
-        """Do something with the appenders of directories that are not busy.
+        """Do some work with the appenders of directories that are not busy.
 
         Raises:
-            OSError: of one that failed, now or after it was late.
+            OSError: the work of a directory failed, now or after it was late.
         """
         self._late += self._disks.run({place: partial(work, self._appenders[place]) for place in places}).values()
         over = [future for future in self._late if future.done()]
@@ -167,20 +169,20 @@ class _Write:
         self._ledger_ids = gather_i64(memory, addresses + LENGTH_BYTES)
         self.positions = np.zeros(len(addresses), np.int64)
         self._refusals: dict[int, OSError] = {}
-        """Directories that took no writes."""
+        """Errors of directories that took no writes, by number."""
         self._written: dict[int, list[np.ndarray]] = {}
-        """Rows of the items that each directory wrote."""
+        """The rows of the items that each directory wrote."""
         self.late: list[Future[Any]] = []
-        """Parts that other directories took over."""
+        """Parts that other directories have taken over."""
 
     def run(self) -> None:
-        """Write all items durably. Raises OSError: a refusal of a directory, when none is left; or any other error."""
+        """Write all items durably. Raises OSError: a refusal if no directory is left, or any other error."""
         left = np.arange(len(self._addresses))
         while len(left):
             left = self._write(left, self._usable())
 
     def _usable(self) -> list[int]:
-        """Return the directories to write to: those with room that neither refused nor are late."""
+        """Return the directories to write to: those with room that have not refused and are not late."""
         while True:
             left = [place for place in range(len(self._directories)) if place not in self._refusals]
             idle = {self._directories[place] for place in left if not self._disks.is_busy(place)}
@@ -188,13 +190,13 @@ class _Write:
                 with_room = self._logs.with_room(idle)
                 return [place for place in left if self._directories[place] in with_room]
             if not left:
-                # Without space the flush can be repeated, which it cannot be after a failure of a disk.
+                # After a lack of space the flush can be repeated; after a failure of a disk it cannot.
                 errors = self._refusals.values()
                 raise next(filter(is_out_of_space, errors), next(iter(errors)))
             self._disks.wait_for_any(left)
 
     def _write(self, rows: np.ndarray, usable: Sequence[int]) -> np.ndarray:
-        """Write items to some directories; return the rows that another one must write."""
+        """Write items to some directories; return the rows that other directories must write."""
         shares = self._shares(rows, usable)
         parts = {place: _Part() for place in shares}
         futures = self._disks.run(
@@ -221,7 +223,7 @@ class _Write:
         """Return which rows each directory writes, in the given order."""
         count = len(self._directories)
         turns, places = np.divmod(self._ledger_ids[rows], count)
-        # Ledgers of a directory that is left out go to all others alike.
+        # Ledgers of a directory that is left out are distributed over all others.
         substitute = np.array(sorted(usable))[turns % len(usable)]
         places = np.where(np.isin(places, list(usable)), places, substitute)
         return {place: rows[places == place] for place in np.unique(places).tolist()}

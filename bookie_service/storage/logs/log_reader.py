@@ -1,11 +1,11 @@
-"""Reads runs of items back from entry logs: an adjacent run is one slice of the file.
+"""Reads runs of items from entry logs. Adjacent items are read as one slice of the file.
 
-A record of an entry log is byte for byte an item of a batch-read reply, so records are not decoded. Three words of each
-record are checked, a few nanoseconds each: that its length is sane and that it carries the ids from the index. A
-position that leads elsewhere, whatever the reason, is reported as damage, and another ledger's entry is never returned;
-the client's digest checks the bytes after the ids. The slice is read once, into memory that the next read reuses, and
-sent from there. (`sendfile` was measured: checking the ids without that copy takes as much processor time as the copy
-saves, and it would wait for the disk on the event loop.)
+A record of an entry log is byte for byte an item of a batch-read response, so records are not decoded. Three words of
+each record are checked, in a few nanoseconds each: its length must be possible, and its ids must be those of the index.
+A position that leads elsewhere, for any reason, is reported as damage, so another ledger's entry is never returned. The
+client's digest checks the bytes after the ids. A slice is read once, into memory that the next read reuses, and is sent
+from there. (`sendfile` was measured: checking the ids without that copy takes as much processor time as the copy, and
+it would wait for the disk on the event loop.)
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HEAD_BYTES = np.dtype((np.void, ITEM_HEAD.itemsize))
 
 
 class EntryLogReader:
-    """Reads runs of items back and checks that they match the index. For one thread."""
+    """Reads runs of items and checks that they match the index. For one thread."""
 
     def __init__(self, logs: StoredLogs, open_files_max: int) -> None:
         self._logs = logs
@@ -45,9 +45,9 @@ class EntryLogReader:
         bytes_max: int,
         source: ByteSource = WAITING,
     ) -> FramedEntries:
-        """Return a run of entries from `first_entry` on, whose positions are given; 0, not the first one, ends it.
+        """Return a run of entries from `first_entry` on, whose positions are given. A position of 0 ends the run.
 
-        At least one entry, then as many as are near each other in one log and as `bytes_max` bytes of items allow.
+        Returns at least one entry, and then as many as are near each other in one log and as `bytes_max` bytes allow.
 
         Raises:
             StorageDamaged: the first position does not point to that entry.
@@ -65,8 +65,7 @@ class EntryLogReader:
             )
         offset = (positions.item(0) & OFFSET_MASK) - LENGTH_BYTES
         if offset < HEADER_BYTES:
-            # A single zeroed byte of a position can cause this; the file system cannot read before the file's
-            # beginning.
+            # One zeroed byte of a position can cause this. The file system cannot read before the beginning of a file.
             raise StorageDamaged(
                 f"ledger {ledger_id} entry {first_entry}: the index names offset {offset + LENGTH_BYTES} of {path}, "
                 "where no entry can begin",
@@ -94,9 +93,10 @@ class EntryLogReader:
         return FramedEntries(first_entry, spans[0] if len(spans) == 1 else b"".join(spans), sizes, is_full)
 
     def load(self, position: int, size: int, source: CachedSource) -> tuple[int, int] | None:
-        """Read a log from an item's position on into the source's memory; return where the bytes begin and end there.
+        """Read a log from the position of an item on, into the source's memory; return where the bytes begin and end
+        there.
 
-        (0, 0): nothing can be there; None: the memory has no room. Raises OSError, NotCached: as `read`.
+        (0, 0): nothing can be there. None: the memory has no room. Raises OSError and NotCached as `read`.
         """
         path = self._logs.path(position >> OFFSET_BITS)
         offset = (position & OFFSET_MASK) - LENGTH_BYTES
@@ -105,8 +105,8 @@ class EntryLogReader:
         return source.load(self._open.get(path), size, offset)
 
     def locate(self, positions: np.ndarray, bytes_max: int) -> Located | None:
-        """Return the places of the leading items that begin within `bytes_max` of one log, ascending; None for none of
-        them."""
+        """Return the places of the first items that begin within `bytes_max` bytes of one log, ascending; None: not one
+        does."""
         path = self._logs.path(positions.item(0) >> OFFSET_BITS)
         offsets = (positions & OFFSET_MASK) - LENGTH_BYTES
         if path is None or offsets.item(0) < HEADER_BYTES:
@@ -124,7 +124,7 @@ class EntryLogReader:
         self._open.close()
 
     def _read_span(self, path: str, offset: int, starts: np.ndarray, source: ByteSource) -> bytes | memoryview:
-        """Return the log's bytes from the first item to the end of the last, or fewer if that item is long.
+        """Return the log's bytes from the first item to the end of the last one, or fewer if that item is long.
 
         `starts`: where the items begin, relative to the first one, which is at `offset`.
         """
@@ -140,7 +140,7 @@ class EntryLogReader:
 
 
 def _nearby(positions: np.ndarray, bytes_max: int) -> tuple[np.ndarray, int]:
-    """Return (the leading positions that one read serves, their common distance, or 0 if it differs).
+    """Return (the first positions that one read serves, their common distance, or 0 if it differs).
 
     They are in one log, ascend without wide gaps, and are within `bytes_max`.
     """
@@ -153,25 +153,25 @@ def _nearby(positions: np.ndarray, bytes_max: int) -> tuple[np.ndarray, int]:
 
 
 def _are_neighbours(data: bytes | memoryview, count: int, step: int, ledger_id: int, first_entry: int) -> bool:
-    """Return whether `data` holds exactly this many items of `step` bytes with the right ids, as most runs do."""
+    """Return whether `data` has exactly this many items of `step` bytes with the right ids, as most runs do."""
     if count < 2 or step < LENGTH_BYTES + ENTRY_BYTES_MIN or len(data) != count * step:
         return False
     expected = np.empty(count, ITEM_HEAD)
     expected["length"] = step - LENGTH_BYTES
     expected["ledger"] = ledger_id
     expected["entry"] = np.arange(first_entry, first_entry + count)
-    # Compared as bytes: one pass over distant heads, instead of one for each word.
+    # Comparing bytes is one pass over distant heads, instead of one pass for each word.
     return np.ndarray((count,), _HEAD_BYTES, data, 0, (step,)).tobytes() == expected.tobytes()
 
 
 def _checked_sizes(data: bytes | memoryview, starts: np.ndarray, ledger_id: int, first_entry: int) -> np.ndarray:
-    """Return the item sizes of the leading items that are whole in `data` and carry the right ids, int64."""
+    """Return the sizes of the first items that are whole in `data` and have the right ids, int64."""
     starts = starts[: int(starts.searchsorted(len(data) - LENGTH_BYTES - ENTRY_BYTES_MIN, side="right"))]
     count, step = len(starts), equal_step(starts)
     if not count:
         return starts
     if step > 0:
-        # Neighbours of one size, the usual case: their heads are compared in place.
+        # Neighbours of one size are the usual case: their heads are compared in place.
         heads = np.ndarray((count,), ITEM_HEAD, data, 0, (step,))
     else:
         heads = np.frombuffer(gather_octets(np.frombuffer(data, np.uint8), starts, ITEM_HEAD.itemsize), ITEM_HEAD)

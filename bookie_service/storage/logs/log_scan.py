@@ -1,4 +1,4 @@
-"""Reads an entry log from its beginning, record by record, and checks in the index which records still count."""
+"""Reads an entry log from its beginning, record by record, and finds in the index which records still count."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _POSITIONS_GAP_MAX = 8192
 
 @dataclass(frozen=True, slots=True)
 class LogWindow:
-    """Whole items of a log that follow each other, item i at octets[starts[i]:][:sizes[i]]."""
+    """Adjacent whole items of a log: item i is octets[starts[i]:][:sizes[i]]."""
 
     octets: np.ndarray
     starts: np.ndarray
@@ -33,13 +33,13 @@ class LogWindow:
     ledger_ids: np.ndarray
     entry_ids: np.ndarray
     positions: np.ndarray
-    """The position in the index if this item is the entry that counts."""
+    """The position that the index has for each item if it is the entry that counts."""
 
 
 class LogScan:
-    """Iterates over the items of one log; afterwards `end` is the offset of the first bytes that are not an item.
+    """Iterates over the items of one log. Afterwards `end` is the offset of the first bytes that are not an item.
 
-    `ledgers_map` is (ledger ids, bytes) when the log has a whole one; iteration then stops before it.
+    `ledgers_map`: (ledger ids, bytes), if the log has a whole map; iteration then stops before the map.
     """
 
     def __init__(self, file: File, log_id: int) -> None:
@@ -67,7 +67,7 @@ class LogScan:
             self.end += int(window.starts[-1] + window.sizes[-1])
 
     def _window(self, offset: int) -> LogWindow | None:
-        """Return the items from `offset` on, at least one; None when there is none."""
+        """Return the items from `offset` on, at least one; None: there is no item."""
         room = self.items_end - offset
         data = self._file.read(min(_WINDOW_BYTES, room), offset)
         needed = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "big", signed=True)
@@ -87,7 +87,7 @@ class LogScan:
 
 
 def _leading_items(data: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Return (starts, ends) of the entries of the leading items of `data` that are whole and long enough for ids."""
+    """Return (starts, ends) of the first items of `data` that are whole and long enough for ids."""
     try:
         table = scan_frames(data, len(data), ITEM_BYTES_MAX)
         starts, ends = table.starts, table.ends
@@ -112,7 +112,7 @@ def _items_before_damage(data: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def stored_positions(index: IndexView, ledger_id: int, entry_ids: np.ndarray) -> np.ndarray:
-    """Return the positions of ascending entry ids, int64, 0 where not held."""
+    """Return the positions of ascending entry ids, int64; 0: not held."""
     positions = np.zeros(len(entry_ids), np.int64)
     breaks = np.flatnonzero(np.diff(entry_ids) > _POSITIONS_GAP_MAX) + 1
     for rows in np.split(np.arange(len(entry_ids)), breaks):
@@ -137,7 +137,7 @@ def live_rows(window: LogWindow, index: IndexView) -> np.ndarray:
 
 
 def incomplete(scan: LogScan, path: str) -> StorageDamaged:
-    """Return the error for a log with bytes that are not an entry before the end of its entries."""
+    """Return the error for a log that has bytes which are not an entry before the end of its entries."""
     return StorageDamaged(
         f"{path} offset {scan.end}: no entry begins there, but the log's entries end at "
         f"{scan.items_end}; the log is kept as it is. Look with `bkspark dump entry-log {path}`"

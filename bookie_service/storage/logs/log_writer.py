@@ -16,27 +16,28 @@ _RESERVE_BYTES_MAX = 16 * 1024 * 1024
 
 
 class EntryLogWriter:
-    """Appends records to one log and counts their bytes by ledger. For one thread.
+    """Appends records to one log, and counts the bytes of each ledger. For one thread.
 
-    After an OSError the log's end is unknown and the writer must not be used again.
+    After an OSError the end of the log is unknown, and the writer must not be used again.
     """
 
     def __init__(self, log_id: int, file: File, *, reserves: bool = False) -> None:
-        """`file`: a new log that contains only its header, under a durable name.
+        """`file`: a new log that contains only its header. Its name is durable.
 
-        With `reserves`, space is allocated in the file system ahead of the writes, so that the log's blocks are
-        adjacent, and the rest is freed at the end.
+        `reserves`: space is allocated in the file system before it is written, so that the log's blocks are adjacent.
+            The
+        rest is freed at the end.
         """
         self.log_id = log_id
         self.end = HEADER_BYTES
-        """Where the next record begins."""
+        """The offset of the next record."""
         self._file = file
         self._reserved = HEADER_BYTES if reserves else None
-        """Up to here the file has space; None: space is not reserved."""
+        """The offset up to which space is allocated; None: space is not reserved."""
         self._ledger_ids = np.empty(0, np.int64)
-        """The ledgers in the log, ascending."""
+        """The ledgers in the log, ascending. Extended by `count`."""
         self._ledger_bytes = np.empty(0, np.int64)
-        """Bytes of each of them."""
+        """The bytes of each ledger in `_ledger_ids`."""
 
     def count(self, ledger_ids: np.ndarray, sizes: np.ndarray) -> None:
         """Count written records: item i has sizes[i] bytes and belongs to ledger_ids[i]."""
@@ -53,7 +54,7 @@ class EntryLogWriter:
         self.end += self._file.write(buffers, self.end)
 
     def _reserve(self, size: int) -> None:
-        """Allocate space for `size` more bytes and some beyond, if there is that much."""
+        """Allocate space for `size` more bytes, and for some beyond them if there is that much space."""
         if self._reserved is None or self.end + size <= self._reserved:
             return
         # As much again as the log has, so that many small logs do not reserve space that they never use.
@@ -62,7 +63,7 @@ class EntryLogWriter:
             self._file.reserve(self._reserved, end - self._reserved)
             self._reserved = end
         except OSError as error:
-            # The write itself may have space nevertheless.
+            # There may nevertheless be enough space for the write itself.
             if not is_out_of_space(error):
                 raise
 
@@ -71,10 +72,10 @@ class EntryLogWriter:
         self._file.sync_data()
 
     def seal(self, *, may_lack_map: bool = False) -> None:
-        """Make everything durable, followed by the ledgers map. Nothing may be written after it.
+        """Make everything durable, followed by the ledgers map. Nothing may be written afterwards.
 
         Args:
-            may_lack_map: without space for the map, omit it: the log is scanned, as after a crash.
+            may_lack_map: if there is no space for the map, leave it out: the log is scanned, as after a crash.
         """
         table = log_format.encode_map(self._ledger_ids, self._ledger_bytes)
         has_more = self._reserved is not None
@@ -87,7 +88,7 @@ class EntryLogWriter:
                 table, has_more = b"", True
         if has_more:
             self._file.truncate(self.end + len(table))
-        # The map first: a header must never name a missing map.
+        # The map first, because a header must never name a missing map.
         self._file.sync_data()
         if table:
             header = log_format.encode_header(
