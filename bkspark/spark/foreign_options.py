@@ -1,4 +1,4 @@
-"""Options of other connectors, which users bring with them, and what to do instead. PURE."""
+"""Options of other connectors, which users may bring with them, and what to use instead. PURE."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KAFKA_FAMILIES = {
     "kafka.security.protocol": "tls…",
     "kafka.sasl.": "sasl…",
 }
-"""Options of Kafka's clients by what their names begin with, and the options that take their place."""
+"""The options that replace families of Kafka's client options, by the beginning of their names."""
 _KAFKA_PREFIXES = ("kafka.", "kafkaconsumer.", "fetchoffset.", "startingoffsetsbytimestampstrategy")
 _OF_KAFKA = {theirs.lower(): ours for theirs, ours in _KAFKA_NAMES.items()}
 _DELTA_NAMES = {
@@ -71,7 +71,7 @@ _OF_PULSAR_SPARK = {
     "polltimeoutms": "it is option 'bookkeeper.readTimeout' here",
     "waitingfornonexistedtopic": "start the query when the topic exists, or set topicsPattern, which finds new ones",
 }
-"""Options of pulsar-spark that cannot be here."""
+"""Options of pulsar-spark that do not exist here, and what to use instead."""
 _PULSAR_PREFIXES = ("pulsar.client.", "pulsar.admin.", "pulsar.reader.", "pulsar.producer.", "pulsar.consumer.")
 
 

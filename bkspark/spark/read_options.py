@@ -127,7 +127,7 @@ def check_ledgers_read(options: ChosenForRead) -> None:
 
 
 def check_log_read(options: ChosenForRead) -> None:
-    """Raise ConfigurationError for options that a batch read of logs does not take."""
+    """Raise ConfigurationError for options that have no effect on a batch read of logs."""
     if options.recover:
         raise ConfigurationError("option 'recover' would fence a log's writer: use it with 'ledgers' only")
     if options.unconfirmed:
@@ -142,7 +142,7 @@ def check_whole_log(options: ChosenForRead) -> None:
 
 
 def check_ledgers_stream(options: ChosenForRead) -> None:
-    """Raise ConfigurationError for options that a stream of ledgers does not take."""
+    """Raise ConfigurationError for options that have no effect on a stream of ledgers."""
     check_ledgers_read(options)
     if options.payload_format == PULSAR:
         raise ConfigurationError(
@@ -164,7 +164,7 @@ def check_times(options: ChosenForRead) -> None:
 
 
 def refuse_two_starts(options: ChosenForRead) -> None:
-    """Raise ConfigurationError if a read is given two starts."""
+    """Raise ConfigurationError if both startingOffsets and startingTimestamp are set."""
     if options.starting_offsets is not None and options.starting_timestamp is not None:
         raise ConfigurationError(
             "options 'startingOffsets' and 'startingTimestamp' exclude each other: give one of them"
@@ -183,7 +183,7 @@ def check_triggers(options: ChosenForRead) -> None:
 
 
 def check_consumer(options: ChosenForRead) -> None:
-    """Raise ConfigurationError if a reader is to be registered of what has no retention."""
+    """Raise ConfigurationError if `consumer` is set for ledgers or topics, which have no retention here."""
     if options.consumer is not None and not options.reads_logs:
         raise ConfigurationError(
             "option 'consumer' is for 'log' and 'logsPattern': ledgers and topics have no retention of ours; remove it"

@@ -1,6 +1,6 @@
 """The options of TLS between tasks and bookies: Apache's keys of a client.
 
-They name files, which the driver and every executor read for themselves: no key is in a plan or a task.
+They name files, which the driver and every executor read themselves: no key is in a plan or a task.
 """
 
 from __future__ import annotations
