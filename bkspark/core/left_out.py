@@ -1,10 +1,10 @@
-"""LeftOutBookies: when a bookie is left out because it delays callers, and how it comes back.
+"""LeftOutBookies: when a writer continues without a bookie that delays its callers, and how that bookie comes back.
 
 Decisions only. The rules:
 
-* A bookie that lags delays callers only for a limited time: once its lag after the acknowledgements reaches
-  `hold_back_ns_max`, it is left out, if every write set has Qa others. A bookie that is only slower than the others
-  sets the pace.
+* A bookie that lags delays callers only for a limited time: when it lags behind the acknowledgements by more than
+  `hold_back_ns_max`, it is left out, if every write set has Qa others. Below that, callers wait for a bookie that is
+  slower than the others.
 * A bookie that is left out is probed: it gets one entry, in an ordinary add, which goes through its journal and is the
   same in V2 and V3. It takes part again only when it has acknowledged the probe within `add_timeout_ns`; a registration
   proves nothing, as a bookie that hangs stays registered. The pause before the next probe doubles up to a limit, also
@@ -33,7 +33,7 @@ from bkspark.wire.digest import SealedEntries
 
 
 class LeftOutBookies:
-    """Decides about the bookies of one writer: which lag or hang, which are probed, which pass their trial."""
+    """Decides which bookies of one writer lag or hang, which are probed, and which pass their trial."""
 
     def __init__(self, slots: Slots, pending: PendingEntries, limits: WriterLimits) -> None:
         self._slots = slots
@@ -51,7 +51,7 @@ class LeftOutBookies:
         self._is_delaying = False
         """Whether bookies were left out by `delay_ensemble_change`, and no spare one was looked for since."""
 
-    # ---- who is too slow ----
+    # ---- bookies that are too slow ----
 
     def has_hung(self, slot: Slot, now_ns: int) -> bool:
         """Return whether a bookie is silent, or has skipped an entry, for longer than an answer may take."""
@@ -84,7 +84,7 @@ class LeftOutBookies:
         )
 
     def _behind_ns(self, slot: Slot, now_ns: int) -> int:
-        """Return a bookie's lag after the acknowledgements, in the time of adds."""
+        """Return by how much time, measured between adds, a bookie lags behind the acknowledgements."""
         oldest, pending = slot.oldest_owed, self._pending
         if oldest is None or oldest > pending.acknowledged:
             return 0

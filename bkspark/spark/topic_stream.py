@@ -184,7 +184,7 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigg
         self._scans: dict[str, tuple[Position, Transactions]] = {}
         """How far each topic was scanned for transactions, and what was found."""
         self._warned: set[str] = set()
-        """The topics for which a warning was logged: each is logged once."""
+        """Keys of the warnings that were logged: each is logged once."""
         self._snapshots: SnapshotKeys | None = None
         """Which topics have snapshots of transactions; None before the first look."""
 

@@ -96,7 +96,7 @@ class TopicView:
         return None
 
     async def wanted_start(self) -> tuple[Position, MessageId | None]:
-        """Return where the options let reading begin, and the message id up to which the first batch is skipped.
+        """Return where the options let reading begin; with it, the message to begin with if that is within a batch.
 
         Raises:
             ConfigurationError, DataLoss: it is not a position of the topic, or the entries after it are gone.
