@@ -301,7 +301,7 @@ class ZooKeeperTree(Tree):
         return MetadataError(f"ZooKeeper at {self._address} failed {what} of {path}: {detail}")
 
     def _who(self) -> str:
-        """Return what this client proves, in words."""
+        """Return how this client identifies itself, in words, for messages."""
         options = self._options
         proofs = [f"the user in section {options.jaas_section} of {options.jaas_file}"] if self._logs_in else []
         if options.tls is not None and options.tls.client_authentication:
@@ -391,7 +391,7 @@ class ZooKeeperTree(Tree):
         )
 
     async def identities(self) -> tuple[tuple[str, str], ...]:
-        """Return (scheme, name) of all that the server takes this session for. Raises MetadataError.
+        """Return (scheme, name) of all identities that the server grants this session. Raises MetadataError.
 
         It needs ZooKeeper 3.7 or newer.
         """
@@ -438,7 +438,7 @@ class ZooKeeperTree(Tree):
                 # Armed before the call: a change in between fires the new watch.
                 await self._call("a watch", watch.path, watch.arm)
             except NoSuchNode:
-                self._watches.discard(watch)  # a list of children ends with its node
+                self._watches.discard(watch)  # the node is gone, and the watch of its children ends with it
             except MetadataError as error:
                 watch.has_fired = True
                 await asyncio.sleep(DENIED_PAUSE_S if isinstance(error, MetadataAccessDenied) else REARM_PAUSE_S)
