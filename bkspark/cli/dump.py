@@ -76,7 +76,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Replace this process by the reader; returns never."""
+    """Replace this process by the reader; never returns."""
     command = [sys.executable, "-m", "bookie_service.admin.dump", arguments.kind]
     for name in ("ledger", "entry", "config"):
         value = getattr(arguments, name)

@@ -115,7 +115,7 @@ class Messages:
 
     @property
     def indexes(self) -> np.ndarray:
-        """int64 (n,): the broker's index, which an entry has of its last message; -1 where there is none."""
+        """int64 (n,): the broker's index of each message, derived from that of its entry's last one; -1 without one."""
         last = self.entries.indexes[self.entry]
         return np.where((last >= 0) & (self.single >= 0), last - self.batch_size + 1 + self.batch_index, last)
 
