@@ -186,16 +186,19 @@ class HeadStore:
 
     async def _stored(self, name: str) -> StoredHead:
         path = log_path(name)
-        found = None
-        while found is None:
+        for _ in range(LOST_RACES_MAX):
             try:
                 data, stat = await self._get_caught_up(path)
             except NoSuchNode:
                 raise NoSuchLog(f"log {name} does not exist: check the name, or create it first") from None
             found = StoredHead(decode_head(data, path), stat.version)
-            if found.head.is_routed:
-                found = await self._with_delta(name, data, found)
-        return found
+            if not found.head.is_routed:
+                return found
+            routed = await self._with_delta(name, data, found)
+            if routed is not None:
+                return routed
+        # A head that is read after its delta is at least as new, so this is damage and not a race.
+        raise MetadataFormat(f"metadata node {delta_path(name)} applies to a version that the head of log {name} lacks")
 
     async def _with_delta(self, name: str, data: bytes, stored: StoredHead) -> StoredHead | None:
         """Return the head with its delta; None if the head was changed or deleted since it was read."""
