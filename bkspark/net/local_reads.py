@@ -193,7 +193,7 @@ class LocalBookie:
         if not is_trusted(uid, own=os.geteuid(), of_port=of_port):
             name = socket_name(self._port)[1:].decode()
             reason = f"socket {name} belongs to user {uid}, and the bookie's port to user {of_port}"
-            logger.warning("nothing is read there: %s", reason)
+            logger.warning("bookie %s is not read locally: %s", self._bookie, reason)
             raise PermissionError(reason)
 
     def _entries(
