@@ -51,8 +51,8 @@ def lost_to(current: LedgerMetadata, ledger_id: int, lac: int) -> BookKeeperErro
     """Return the error if another client changed the metadata to `current` and so took the ledger from this writer."""
     if current.state is LedgerState.CLOSED:
         return LedgerClosed(
-            f"ledger {ledger_id} was closed at entry {current.last_entry} by another client: the outcome of "
-            f"adds above entry {lac} is whether they lie below that",
+            f"ledger {ledger_id} was closed at entry {current.last_entry} by another client: adds above entry {lac} "
+            "are stored only up to that entry",
             ledger_id=ledger_id,
             entry_id=lac + 1,
         )

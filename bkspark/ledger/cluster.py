@@ -242,7 +242,7 @@ class Cluster:
         check_relaxed(type_, relaxed, ensemble, write_quorum)
         custom = type_metadata(type_, custom)
         if RECORD_KEY in custom:
-            raise ConfigurationError(f"metadata: {RECORD_KEY!r} is what encryption writes itself: choose another name")
+            raise ConfigurationError(f"metadata: the name {RECORD_KEY!r} is used by encryption: choose another one")
         ledger_key = self._encryption.new_ledger()
         if ledger_key is not None:
             custom = {**custom, RECORD_KEY: ledger_key.record}

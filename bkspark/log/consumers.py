@@ -109,7 +109,7 @@ class ConsumerStore:
                 wanted = replace(wanted, version=0 if stored is None else stored.version)
             else:
                 return replace(wanted, written_ms=stat.mtime_ms, version=stat.version)
-        raise MetadataError(f"consumer {consumer.name} of log {log} changed again and again: try again later")
+        raise MetadataError(f"consumer {consumer.name} of log {log} was changed repeatedly meanwhile: try again later")
 
     async def remove(self, log: str, name: str) -> bool:
         """End a registration; return whether there was one."""

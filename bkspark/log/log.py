@@ -328,7 +328,7 @@ class Log:
         await delete_ledger(self._cluster, ledger_id)
 
     def _contended(self) -> LedgerFenced:
-        return LedgerFenced(f"log {self._name} is opened for writing again and again: stop its writers first")
+        return LedgerFenced(f"other processes open log {self._name} for writing repeatedly: stop its writers first")
 
     # ---- writing ----
 

@@ -40,7 +40,7 @@ async def open_listed(cluster: Cluster, name: str, listed: LogSegment) -> Ledger
     except NoSuchLedger:
         raise DataLoss(
             f"ledger {listed.ledger_id} of log {name} does not exist any more: the log was truncated or overwritten "
-            f"meanwhile, or the ledger was deleted by itself",
+            f"meanwhile, or the ledger alone was deleted",
             ledger_id=listed.ledger_id,
         ) from None
 
@@ -76,7 +76,7 @@ async def followed_batches(
 def lost(reader: LedgerReader, name: str, error: BookKeeperError) -> DataLoss:
     """Return the error for listed entries that no bookie has."""
     return DataLoss(
-        f"ledger {reader.ledger_id} of log {name} was deleted by itself, or entries of it are lost: {error}",
+        f"ledger {reader.ledger_id} of log {name} was deleted without the log, or entries of it are lost: {error}",
         ledger_id=reader.ledger_id,
         entry_id=error.entry_id,
     )

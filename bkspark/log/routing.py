@@ -336,7 +336,7 @@ class _Commit:
             return _Prepared(
                 (unchanged, Set(delta_path(name), data, stored.delta_version), *change.also), change.result
             )
-        raise LedgerFenced(f"log {name} is opened for writing again and again: stop its writers first")
+        raise LedgerFenced(f"other processes open log {name} for writing repeatedly: stop its writers first")
 
     def _delta_bytes_max(self, name: str) -> int:
         """Return the size above which the log's delta is folded into the head: all deltas must fit one transaction."""

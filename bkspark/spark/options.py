@@ -414,8 +414,7 @@ class SourceOptions:
         if self.if_exists != APPEND and (is_overwrite or self.txn_app_id is not None):
             other = "mode overwrite" if is_overwrite else "'txnAppId'"
             raise ConfigurationError(
-                f"option 'ifExists' is {self.if_exists}, and {other} says otherwise what a log with content does: "
-                "drop one of them"
+                f"option 'ifExists' {self.if_exists} and {other} exclude each other: remove one of them"
             )
         check_schema_options(self, is_overwrite=is_overwrite)
         return self._for_any_write()

@@ -122,7 +122,7 @@ def check_ledgers_read(options: ChosenForRead) -> None:
             )
     if options.recover and options.unconfirmed:
         raise ConfigurationError(
-            "options 'recover' and 'unconfirmed' exclude each other: a recovered ledger has no unconfirmed entry"
+            "options 'recover' and 'unconfirmed' exclude each other: a recovered ledger has no unconfirmed entries"
         )
 
 
@@ -131,7 +131,7 @@ def check_log_read(options: ChosenForRead) -> None:
     if options.recover:
         raise ConfigurationError("option 'recover' would fence a log's writer: use it with 'ledgers' only")
     if options.unconfirmed:
-        raise ConfigurationError("option 'unconfirmed' is for 'ledgers': a log is read to what is confirmed")
+        raise ConfigurationError("option 'unconfirmed' is for 'ledgers': a log is read up to its confirmed end")
     check_whole_log(options)
 
 
@@ -186,7 +186,7 @@ def check_consumer(options: ChosenForRead) -> None:
     """Raise ConfigurationError if `consumer` is set for ledgers or topics, which have no retention here."""
     if options.consumer is not None and not options.reads_logs:
         raise ConfigurationError(
-            "option 'consumer' is for 'log' and 'logsPattern': ledgers and topics have no retention of ours; remove it"
+            "option 'consumer' is for 'log' and 'logsPattern': only logs have a retention; remove it"
         )
     if "consumerexpiry" in options.given and options.consumer is None:
         raise ConfigurationError("option 'consumerExpiry' needs 'consumer': set that, too")

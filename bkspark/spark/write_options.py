@@ -129,7 +129,7 @@ def check_write_options(options: ChosenForWrite) -> None:
             )
         if key in OWN_METADATA or key.startswith("bkspark."):
             raise ConfigurationError(
-                f"option '{LEDGER_METADATA}{key}' names what bkspark writes itself: choose another key"
+                f"option '{LEDGER_METADATA}{key}' has a key that bkspark itself uses: choose another one"
             )
     metadata_bytes = sum(len(key.encode()) + len(value.encode()) for key, value in options.ledger_metadata.items())
     if metadata_bytes > LEDGER_METADATA_BYTES_MAX:
