@@ -20,7 +20,7 @@ class ExplicitLac:
 
     def __init__(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
         self._quorums = (ensemble_size, write_quorum, ack_quorum)
-        """Constant."""
+        """(E, Qw, Qa) of the ledger. Constant."""
         self._sent = NO_ENTRY
         """The LAC that adds carried, or that is durable at Qa bookies of every write set. Falls for a new ensemble."""
         self._sending = NO_ENTRY

@@ -40,7 +40,7 @@ class LastConfirmed:
 
     def __init__(self, ledger_id: int, metadata: LedgerMetadata) -> None:
         self._ledger_id = ledger_id
-        """Constant."""
+        """The id of the ledger. Constant."""
         self._metadata = metadata
         """The ledger's metadata when the reading began. Constant."""
         self._known: set[int] = set()

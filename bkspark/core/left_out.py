@@ -11,10 +11,10 @@ Decisions only. The rules:
   when a bookie that came back is left out again soon. A bookie that registers again is probed at once. A registered
   bookie is taken back without a probe only if the writer would fail without it.
 * A bookie that answered its probe is on trial for `trial_ns`. It gets new entries while few are in flight to it, and
-  delays neither callers nor the release of entries' bytes. It is left out again as soon as it refuses load or is silent
-  for `hold_back_ns_max`, and when it has skipped an entry or answered for too few. If it passes, it gets all pending
-  and new entries. The writer never sends it entries that were acknowledged before: those have Qa copies or more, and
-  the periodic check of autorecovery finds and copies what it lacks (docs/autorecovery.md). If the writer would fail
+  delays neither callers nor the release of entries' bytes. It is left out again when it refuses load, answers nothing
+  for `hold_back_ns_max`, has skipped an entry, or has answered for too few. If it passes, it gets all pending and new
+  entries. The writer never sends it entries that were acknowledged before: those have at least Qa copies, and the
+  periodic check of autorecovery finds and copies what the bookie lacks (docs/autorecovery.md). If the writer would fail
   without a bookie, its trial ends.
 """
 
@@ -39,17 +39,17 @@ class LeftOutBookies:
         self._slots = slots
         """The writer's. This class changes their `probe` and `was_unregistered` alone."""
         self._pending = pending
-        """The writer's; read only."""
+        """The entries of the writer that are not acknowledged, or retained. Only read here."""
         self._limits = limits
-        """Constant."""
+        """Limits and times, in ns. Constant."""
         self._pauses = Pauses(limits.probe_pause_ns_min, limits.probe_pause_ns_max)
-        """Constant."""
+        """The shortest and the longest pause before a probe. Constant."""
         self._recent: SealedEntries | None = None
         """The batch that probes are taken from: the newest while a bookie is left out, otherwise None."""
         self._sought_ns = 0
-        """When a spare bookie was last looked for, or a delay began."""
+        """When spare bookies were last looked up, or a delay by `delay_ensemble_change` began."""
         self._is_delaying = False
-        """Whether bookies were left out by `delay_ensemble_change`, and no spare one was looked for since."""
+        """Whether bookies were left out by `delay_ensemble_change` and no spare bookies were looked up since."""
 
     # ---- bookies that are too slow ----
 

@@ -210,7 +210,7 @@ class Synced:
 
     def __init__(self, pending: PendingEntries) -> None:
         self._pending = pending
-        """The writer's; read only."""
+        """The entries of the writer that are not acknowledged. This class only reads them."""
 
     @property
     def lac(self) -> int:

@@ -47,7 +47,7 @@ class Pipeline:
     ) -> None:
         """As `WriterCore`."""
         self.ledger_id = ledger_id
-        """Constant."""
+        """The id of the ledger. Constant."""
         self.metadata = metadata
         """The metadata as they were last stored or read. Changed when a compare-and-set is decided."""
         self.version = version

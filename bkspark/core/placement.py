@@ -235,7 +235,7 @@ class _Arrangement:
         self._size = size
         """The ensemble size. Constant."""
         self._write_quorum = write_quorum
-        """Constant."""
+        """Qw of the ledger. Constant."""
         self._wanted = wanted
         """How many racks and hosts each write set must span. Constant."""
         self._rack_bits = _bits(place.rack for place in counts)

@@ -104,7 +104,7 @@ class GroupRead:
 
     def __init__(self, ledger_id: int, entry_ids: np.ndarray, replicas: Sequence[str]) -> None:
         self.ledger_id = ledger_id
-        """Constant."""
+        """The id of the ledger. Constant."""
         self.missing = entry_ids
         """Ids that have not arrived yet, ascending. Shrinks in `on_entries`."""
         self.step = int(entry_ids[1] - entry_ids[0]) if len(entry_ids) > 1 else 1

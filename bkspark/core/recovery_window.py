@@ -28,7 +28,7 @@ class RecoveryWindow:
 
     def __init__(self, first_entry: int, count: int, ensemble_size: int, write_quorum: int) -> None:
         self.first_entry = first_entry
-        """Constant."""
+        """The id of the first entry of the window. Constant."""
         self.entry_ids = np.arange(first_entry, first_entry + count)
         """Constant; the other arrays are in step with it."""
         self.waiting = np.zeros(count, np.uint64)
@@ -44,9 +44,9 @@ class RecoveryWindow:
         self.payloads: list[bytes | memoryview] = [b""] * count
         """The payload of each found entry, otherwise empty."""
         self._ensemble_size = ensemble_size
-        """Constant."""
+        """E of the ledger. Constant."""
         self._write_quorum = write_quorum
-        """Constant."""
+        """Qw of the ledger. Constant."""
 
     def __len__(self) -> int:
         return len(self.entry_ids)

@@ -43,7 +43,7 @@ class _Speed:
     at_s: float
     """When it was last changed."""
     answers: int = 1
-    """How many answers it is made of."""
+    """The number of answers in the mean."""
 
 
 @dataclass(slots=True)
@@ -51,9 +51,9 @@ class ReadSpeeds:
     """The speeds of the bookies that one client reads from. Times are those of one clock, in seconds."""
 
     is_informed: bool = field(init=False, default=False)
-    """Whether there is anything to decide on: a client that reads little has no use for the other methods."""
+    """Whether enough answers are known to compare bookies. Set once; before that, the other methods decide nothing."""
     _speeds: dict[tuple[str, bool], _Speed] = field(init=False, default_factory=dict)
-    """By bookie, and whether answers are large."""
+    """The speeds by (bookie, whether answers are large)."""
     _tried_s: dict[tuple[str, bool], float] = field(init=False, default_factory=dict)
     """When a bookie was last asked only to learn its speed."""
     _further: float = field(init=False, default=FURTHER_MAX)

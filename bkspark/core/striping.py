@@ -55,9 +55,9 @@ class Stripe:
         self.is_whole = write_quorum == ensemble_size
         """Whether the slot stores every entry: ranks are ids then. Constant."""
         self._size = ensemble_size
-        """Constant."""
+        """E of the ledger. Constant."""
         self._quorum = write_quorum
-        """Constant."""
+        """Qw of the ledger. Constant."""
         self._residues = [entry for entry in range(ensemble_size) if (slot - entry) % ensemble_size < write_quorum]
         """The ids below `_size` that the slot stores; the others repeat them. Constant."""
         self._below = np.searchsorted(self._residues, np.arange(ensemble_size))

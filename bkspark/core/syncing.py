@@ -32,11 +32,11 @@ class Relaxed:
         self._slots = slots
         """The writer's. This class changes their `last_synced` and `asked_to_sync` alone."""
         self._pending = pending
-        """The writer's; read only."""
+        """The entries of the writer that are not acknowledged, or retained. Only read here."""
         self._options = options
-        """Constant."""
+        """What is allowed beyond the proposal, and limits. Constant."""
         self._force_interval_ns = nanoseconds(options.force_interval_s)
-        """Constant."""
+        """How long the LAC may lag before a force is sent without a caller; 0: for ever. Constant."""
         self._lac = NO_ENTRY
         """Every entry up to this one is synced by Qa bookies of its write set. Grows, by `confirm` alone."""
         self._target = NO_ENTRY

@@ -75,9 +75,9 @@ class Tail:
         self.lac = lac
         """The highest LAC that was proven. Grows."""
         self._first_slot = first_slot
-        """Constant."""
+        """The slot at which the search for bookies to poll begins. Constant."""
         self._limits = limits
-        """Constant."""
+        """Limits and times, in ns. Constant."""
         self._is_waiting = False
         """Whether `wait` was called and the LAC has not grown since."""
         self._is_looking = False

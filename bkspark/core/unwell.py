@@ -21,15 +21,15 @@ class UnwellBookies:
 
     def __init__(self, pipeline: Pipeline, limits: WriterLimits) -> None:
         self._pipeline = pipeline
-        """The writer's."""
+        """The state that the parts of the writer share. This class changes it by its methods."""
         self._slots = pipeline.slots
-        """The writer's."""
+        """The slots of the ensemble. This class changes them by their methods."""
         self._pending = pipeline.pending
-        """The writer's."""
+        """The entries of the writer that are not acknowledged. This class only reads them."""
         self._left_out = pipeline.left_out
-        """The writer's."""
+        """Decides which bookies are too slow, are probed, or pass a trial."""
         self._limits = limits
-        """Constant."""
+        """Limits and times, in ns. Constant."""
 
     def send_new(self, entries: SealedEntries) -> list[effects.WriterEffect]:
         """Send new entries to bookies on trial, hold them for those that refuse load, keep them for the next probe."""

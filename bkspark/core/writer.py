@@ -85,11 +85,11 @@ class WriterCore:
         if metadata.ensemble_size > ENSEMBLE_SIZE_MAX:
             raise ValueError(f"an ensemble of {metadata.ensemble_size} is above the limit of {ENSEMBLE_SIZE_MAX}")
         self.ledger_id = ledger_id
-        """Constant."""
+        """The id of the ledger. Constant."""
         self.length = 0
         """Payload bytes of all entries up to the newest. Grows with `add`; a recovery sets it before it adds."""
         self._limits = WriterLimits.of(options)
-        """Constant."""
+        """Limits and times, in ns. Constant."""
         self._pipeline = pipeline = Pipeline(
             ledger_id, metadata, version, random, self._limits, relaxed, is_recovery=is_recovery, lac=lac
         )

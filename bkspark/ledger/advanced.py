@@ -69,7 +69,7 @@ class AdvancedLedgerWriter(ClosedAtExit):
         self._writer = writer
         """The writer that appends. Constant."""
         self._loop = asyncio.get_running_loop()
-        """Constant."""
+        """The event loop on which this object was made, and on which all its calls are. Constant."""
         self._end = 0
         """The first id that was not submitted: all ids below it were. Grows."""
         self._queue: deque[_Held] = deque()

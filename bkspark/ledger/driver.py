@@ -27,9 +27,9 @@ class Driver(Generic[_Effect]):
         broke: Callable[[BaseException], None] | None = None,
     ) -> None:
         self._perform = perform
-        """Constant."""
+        """Performs effects in order; it is also called with the effects that background work returns. Constant."""
         self._broke = broke
-        """Constant."""
+        """Called with an unexpected error of background work; None: the event loop reports it. Constant."""
         self._tasks: set[asyncio.Task[None]] = set()
         """Work in progress. `spawn` adds a task; a finished task is removed."""
 

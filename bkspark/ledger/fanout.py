@@ -71,11 +71,11 @@ class Fanout:
         self._run = run
         """Performs the effects that the core returns."""
         self._channel_to = connect
-        """Constant."""
+        """Coroutine function that returns the channel for adds to a bookie. Constant."""
         self._ownership = ownership
-        """Constant."""
+        """Confirms that the ledger is still ours; None in a recovery. Constant."""
         self._force_timeout_s = force_timeout_s
-        """Constant."""
+        """How long a bookie may take for a force. Constant."""
         self._links: dict[int, BookieLink] = {}
         """The link of each slot that was used. Removed when its connection is lost or the slot has another bookie."""
         self.refusal: TlsFailed | AuthenticationFailed | None = None

@@ -20,7 +20,7 @@ class BookieLink:
 
     def __init__(self, bookie: str) -> None:
         self.bookie = bookie
-        """Constant."""
+        """The bookie id. Constant: a replaced bookie gets another link."""
         self.channel: Channel | None = None
         """The connection; None until it is made and ownership is confirmed. Set once, by `Fanout`."""
         self.backlog: list[bytes | memoryview] = []

@@ -23,9 +23,9 @@ class Ownership:
         self._ledgers = ledgers
         """The client's store of ledger metadata."""
         self._ledger_id = ledger_id
-        """Constant."""
+        """The id of the ledger. Constant."""
         self._now = now
-        """Constant."""
+        """The clock of connections, in seconds. Constant."""
         self._known_at = now()
         """Connections made up to this time are confirmed: when the last read began, or the ledger was created. Grows;
         changed by `confirm` alone."""

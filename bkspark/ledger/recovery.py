@@ -69,17 +69,17 @@ class _RecoveryRun:
         connection_index: int,
     ) -> None:
         self._context = context
-        """The client's."""
+        """The parts that all users of the cluster share. Constant."""
         self._ledger_id = ledger_id
-        """Constant."""
+        """The id of the ledger to recover. Constant."""
         self._password = password
-        """Constant."""
+        """The ledger password. Constant."""
         self._options = options
         """Options of the core that rewrites entries. Constant."""
         self._connection_index = connection_index
         """The pool's connections that are reserved for this recovery. Constant."""
         self._master_key = master_key(password)
-        """Constant."""
+        """The key that fencing requests carry, derived from the password. Constant."""
         self._core = RecoveryCore(ledger_id, stored.metadata, stored.version)
         """The decisions."""
         self._driver = Driver[effects.RecoveryEffect](self._perform, broke=self._end)

@@ -97,15 +97,15 @@ class ReplicaReads:
         connection_index: int = 0,
     ) -> None:
         self._pool = pool
-        """The client's."""
+        """The connections of the client. Constant."""
         self._ledger_id = ledger_id
-        """Constant."""
+        """The id of the ledger. Constant."""
         self._digest = digest
-        """Constant."""
+        """Checks every returned entry. Constant."""
         self._singles = singles or AdaptiveReadSize(SINGLES_BYTES, SINGLES_MAX)
         """Determines how many entries `some` requests, from the sizes of those that it returned."""
         self._connection_index = connection_index
-        """Constant."""
+        """Which of the connections to a bookie is used; 0 is the shared one. Constant."""
         self._without_batch_reads: set[str] = set()
         """Bookies that answer single reads, but closed the connection after a batch read. Grows."""
 

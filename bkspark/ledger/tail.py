@@ -43,11 +43,11 @@ class TailWatch:
 
     def __init__(self, context: ClientContext, reader: Growing, limits: TailLimits = TailLimits()) -> None:
         self._context = context
-        """The client's."""
+        """The parts that all users of the cluster share. Constant."""
         self._reader = reader
         """The reader whose ledger is watched. Every new LAC and change of the metadata is passed to it."""
         self._loop = asyncio.get_running_loop()
-        """Constant."""
+        """The event loop on which this object was made, and on which all its calls are. Constant."""
         ensemble_size = reader.metadata.ensemble_size
         self._core = Tail(reader.metadata, reader.last_entry, context.random.randrange(ensemble_size), limits)
         """The decisions."""

@@ -82,9 +82,9 @@ class Singles(Generic[_T]):
         self.is_closed = False
         """Whether new entries belong to a later batch. Set once."""
         self._ticket = ticket
-        """Constant."""
+        """The place of these entries among the calls of the writer. Constant."""
         self._send = send
-        """Constant."""
+        """Sends the gathered entries when it is their turn. Constant."""
         self.sent: asyncio.Task[_T] = start_shared(self._send_soon())
         """The task that sends the entries; its result is that of `send`."""
 

@@ -26,14 +26,14 @@ class AppendWindow:
         self._core = core
         """The writer's core. The window only reads its state."""
         self._options = options
-        """Constant."""
+        """Limits and time-outs. Constant."""
         self._congested = congested
-        """Constant."""
+        """Returns the slots whose connections have too many unsent bytes. Constant."""
         kept_bytes_max = core.durability.unsynced_bytes_max
         self._kept_bytes_max = kept_bytes_max or options.pending_bytes_max + options.lag_bytes_max
         """Limit of the bytes that the core keeps to send again, acknowledged entries included. Constant."""
         self._loop = asyncio.get_running_loop()
-        """Constant."""
+        """The event loop on which this object was made, and on which all its calls are. Constant."""
         self._pieces: deque[tuple[int, int]] = deque()
         """(last entry, payload bytes) of pieces that are not acknowledged, in entry order."""
         self._pending_bytes = 0

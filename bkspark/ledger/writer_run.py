@@ -47,7 +47,7 @@ class WriterRun:
         self._driver = Driver[effects.WriterEffect](self.perform)
         """Runs the background work that effects take."""
         self._loop = asyncio.get_running_loop()
-        """Constant."""
+        """The event loop on which this object was made, and on which all its calls are. Constant."""
         ownership = None if is_recovery else Ownership(context.ledgers, core.ledger_id, self._loop.time)
         self.fanout = Fanout(core, self, connect, ownership, options.force_timeout_s)
         """The connections to the bookies."""
@@ -61,11 +61,11 @@ class WriterRun:
         self.on_failed: Callable[[BookKeeperError], None] | None = None
         """Called once with the error if the writer ends other than by `close`. Set by the user of the writer."""
         self._ledgers = context.ledgers
-        """The client's."""
+        """The ledger metadata, for compare-and-sets. Constant."""
         self._watcher = context.watcher
-        """The client's."""
+        """Finds replacements, and learns which bookies failed. Constant."""
         self._options = options
-        """Constant."""
+        """Limits and time-outs. Constant."""
         self._ticker: asyncio.TimerHandle | None = self._loop.call_later(TICK_S, self._tick)
         """The next regular tick; None after `stop`."""
         self._extra_tick: asyncio.TimerHandle | None = None
