@@ -324,7 +324,7 @@ def port(text: str) -> int:
 def add_environment(parser: argparse.ArgumentParser) -> None:
     """Add --environment, which the server's package carries out."""
     parser.add_argument(
-        "--environment", action="store_true", help="take keys from variables BK_KEY, too; they win over the file"
+        "--environment", action="store_true", help="take keys from variables BK_KEY, too; they override the file"
     )
 
 

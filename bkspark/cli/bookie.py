@@ -23,7 +23,7 @@ def add_parser(commands: Commands) -> None:
     )
     add_environment(parser)
     parser.add_argument(
-        "--set", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="one key; wins over all others"
+        "--set", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="one key; overrides all others"
     )
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument(

@@ -84,7 +84,7 @@ def _add_repair(parsers: Commands, name: str, description: str) -> argparse.Argu
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="one configuration key, such as replicationRateByBytes=10000000; wins over the file",
+        help="one configuration key, such as replicationRateByBytes=10000000; overrides the file",
     )
     return parser
 

@@ -69,7 +69,7 @@ def add_parser(commands: Commands) -> None:
             action="append",
             default=[],
             metavar="KEY=VALUE",
-            help="one key; wins over the file",
+            help="one key; overrides the file",
         )
         add_json(each)
         each.set_defaults(run=run)
