@@ -97,7 +97,7 @@ class _Answer:
 
     @property
     def code(self) -> int:
-        """The exit code."""
+        """The exit code of the command: 0, or DEGRADED if there are reasons."""
         return DEGRADED if (self.reasons if self.against is None else self.against) else 0
 
 

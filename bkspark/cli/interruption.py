@@ -24,7 +24,7 @@ class Interruption:
         self.happened = False
         """Whether a signal was received. Set once."""
         self._previous: dict[signal.Signals, Any] = {}
-        """The handlers that are restored."""
+        """The handlers that were set before, by signal. `__exit__` restores them."""
 
     def __enter__(self) -> Interruption:
         # Python lets only the main thread set handlers; a caller in another one keeps its own.

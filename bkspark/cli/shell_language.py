@@ -95,7 +95,7 @@ class Shell:
     entry_format: str = "string"
     """How entries are written: "string" or "hex"."""
     values: dict[str, str] = field(default_factory=dict)
-    """The configuration's keys."""
+    """The keys of the configuration file, with their values."""
 
     def cluster(self, *words: object) -> int:
         """Run a command of `bkspark` on the cluster; return its exit code."""

@@ -58,7 +58,7 @@ class SparkJob:
         self._folder = Path()
         """The folder of the run; created when it is entered."""
         self._process: ChildProcess | None = None
-        """The run; None before it is entered."""
+        """The child process that runs the job; None before `__enter__`."""
 
     def __enter__(self) -> SparkJob:
         self._folder = Path(tempfile.mkdtemp(prefix="bkspark-job-"))

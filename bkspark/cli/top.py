@@ -163,9 +163,9 @@ class Watch:
     """Reads the state of a cluster repeatedly; rates are those since the last time."""
 
     client: Client
-    """The cluster. Constant."""
+    """A client of the cluster that is watched. Constant."""
     arguments: argparse.Namespace
-    """The command line. Constant."""
+    """The arguments of `bkspark top`. Constant."""
     view: TopView | None = None
     """The last view; None before the first one."""
     _http: BookieHttpAccess = field(init=False)

@@ -46,7 +46,7 @@ class LedgerRow:
 
 @dataclass(frozen=True, slots=True)
 class RepairRow:
-    """A ledger that is repaired now."""
+    """A ledger under repair, and the progress of the worker that repairs it."""
 
     ledger: int
     worker: str

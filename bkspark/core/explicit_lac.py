@@ -24,7 +24,7 @@ class ExplicitLac:
         self._sent = NO_ENTRY
         """The LAC that adds carried, or that is durable at Qa bookies of every write set. Falls for a new ensemble."""
         self._sending = NO_ENTRY
-        """The LAC of the last round."""
+        """The LAC that the last round of requests carried."""
         self._ensemble: tuple[str, ...] = ()
         """The bookies at the last interval; () before the first."""
         self._unanswered = 0

@@ -101,11 +101,11 @@ class StopCheck:
         self._bookie = bookie
         """The bookie to stop. Constant."""
         self._known = any(each.id == bookie for each in bookies)
-        """Whether the cluster knows it. Constant."""
+        """Whether the cluster knows `_bookie`. Constant."""
         self._serving = frozenset(each.id for each in bookies if each.serves and each.id != bookie)
-        """The others that answer. Constant."""
+        """The other bookies that answer. Constant."""
         self._writable = frozenset(each.id for each in bookies if each.state == AVAILABLE) & self._serving
-        """Those of them that take writes. Constant."""
+        """The bookies in `_serving` that accept writes. Constant."""
         self._last_copies: list[int] = []
         """Ledgers with entries that no other serving bookie has. Grows in `look`."""
         self._unrecoverable: list[int] = []

@@ -45,7 +45,7 @@ class Pipeline:
         is_recovery: bool,
         lac: int,
     ) -> None:
-        """As `WriterCore`."""
+        """The arguments have the meaning that `WriterCore` documents."""
         self.ledger_id = ledger_id
         """The id of the ledger. Constant."""
         self.metadata = metadata
@@ -59,7 +59,7 @@ class Pipeline:
         self.now_ns = 0
         """The time of the last event that carries one. Set by every event."""
         self.slots = Slots(metadata, lac)
-        """The slots of the ensemble."""
+        """The slots of the ensemble. Their bookies change when an ensemble change is stored."""
         self.pending = PendingEntries(lac)
         """Entries that are not acknowledged, or whose bytes are retained."""
         self.durability: Durability = (

@@ -239,9 +239,9 @@ class _Arrangement:
         self._wanted = wanted
         """How many racks and hosts each write set must span. Constant."""
         self._rack_bits = _bits(place.rack for place in counts)
-        """A bit for each rack. Constant."""
+        """One bit for each rack, by rack, so that sets of racks are integers. Constant."""
         self._host_bits = _bits(place.host for place in counts)
-        """A bit for each host. Constant."""
+        """One bit for each host, by host. Constant."""
         sets = _write_sets(size, write_quorum)
         self._sets_of = [[slots for slots in sets if slot in slots] for slot in range(size)]
         """The write sets of each slot. Constant."""

@@ -328,7 +328,7 @@ class Slots:
 
     @property
     def ensemble(self) -> tuple[str, ...]:
-        """The bookies, in order."""
+        """The bookies of the slots, in the order of the slots."""
         return tuple([slot.bookie for slot in self.all])
 
     def may_hold_back(self, number: int) -> bool:

@@ -81,7 +81,7 @@ class _RecoveryRun:
         self._master_key = master_key(password)
         """The key that fencing requests carry, derived from the password. Constant."""
         self._core = RecoveryCore(ledger_id, stored.metadata, stored.version)
-        """The decisions."""
+        """Decides the end of the ledger; all its events come from here."""
         self._driver = Driver[effects.RecoveryEffect](self._perform, broke=self._end)
         """Does the work that the core's effects take."""
         self._writer: LedgerWriter | None = None

@@ -50,7 +50,7 @@ class TailWatch:
         """The event loop on which this object was made, and on which all its calls are. Constant."""
         ensemble_size = reader.metadata.ensemble_size
         self._core = Tail(reader.metadata, reader.last_entry, context.random.randrange(ensemble_size), limits)
-        """The decisions."""
+        """Decides whom to ask and when; all its events come from here, on `_loop`."""
         self._driver = Driver[effects.TailEffect](self._perform)
         """Does the work that the core's effects take."""
         self._news: asyncio.Future[None] | None = None

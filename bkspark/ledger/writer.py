@@ -65,7 +65,7 @@ class LedgerWriter(ClosedAtExit):
         self.run = WriterRun(context, core, options, connect, is_recovery=flags.is_recovery)
         """Runs the core until the writer ends. The user of the writer may set its `on_failed`."""
         self._window = self.run.window
-        """The window of `run`."""
+        """The window of `run`, in which the number and the bytes of entries in flight are bounded. Constant."""
         self._lock = TicketLock()
         """The order of calls: they are served one at a time."""
         self._singles: Singles[int] | None = None

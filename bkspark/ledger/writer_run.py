@@ -43,14 +43,14 @@ class WriterRun:
         is_recovery: bool,
     ) -> None:
         self.core = core
-        """The decisions."""
+        """Decides what the writer does. It gets events only on `_loop`."""
         self._driver = Driver[effects.WriterEffect](self.perform)
         """Runs the background work that effects take."""
         self._loop = asyncio.get_running_loop()
         """The event loop on which this object was made, and on which all its calls are. Constant."""
         ownership = None if is_recovery else Ownership(context.ledgers, core.ledger_id, self._loop.time)
         self.fanout = Fanout(core, self, connect, ownership, options.force_timeout_s)
-        """The connections to the bookies."""
+        """Sends entries to the bookies of the ensemble, and passes their answers to the core."""
         self._congested = functools.partial(self.fanout.congested, options.lag_bytes_max)
         """Returns the slots whose connections have at least `lag_bytes_max` unsent bytes. Constant."""
         self.window = AppendWindow(core, options, self._congested)

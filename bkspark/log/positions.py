@@ -191,7 +191,7 @@ class LogBatch(EntryBatch):
 
     @property
     def positions(self) -> PositionRange:
-        """The position of each entry."""
+        """The positions of the entries of this batch, in their order."""
         return PositionRange(self.ordinal, self.ledger_id, self.first_entry, self.end_entry)
 
     @property

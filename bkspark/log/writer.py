@@ -154,10 +154,10 @@ def facts_of(ledger_id: int, metadata: LedgerMetadata) -> SegmentFacts:
 
 @dataclass(slots=True)
 class _Current:
-    """The ledger that is being written."""
+    """The ledger of the log that new entries are appended to."""
 
     ordinal: int
-    """Its ordinal in the log."""
+    """The ordinal of the ledger in the log."""
     ledger: LedgerWriter
     """Its writer."""
     since_s: float

@@ -36,7 +36,7 @@ class ChangeRecord:
 
 
 class ChangeRecords:
-    """The records of one cluster."""
+    """The change records of one cluster, in its metadata store."""
 
     def __init__(self, tree: Tree, uri: MetadataUri) -> None:
         self._tree = tree

@@ -57,7 +57,7 @@ class MemoryStore:
         self._nodes: dict[str, _Node] = {"/": _Node(b"", 0, 0)}
         """All nodes, by path. A node's parent exists."""
         self._next_session = 1
-        """The id of the next session."""
+        """The id that the next session gets."""
         self._watches: list[tuple[str, bool, Callback]] = []
         """Watches that are set, with their path and whether they are for children. Each fires once."""
         self._sessions: dict[int, MemoryTree] = {}

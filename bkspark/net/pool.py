@@ -89,7 +89,7 @@ class BookiePool:
         self._channels: dict[tuple[str, int], asyncio.Task[BookieChannel]] = {}
         """V2 connections, made or being made, by bookie and index. A lost one is replaced by the next caller."""
         self._v3_channels: dict[tuple[str, int], asyncio.Task[BookieV3Channel]] = {}
-        """The same for V3."""
+        """V3 connections, with the same meaning as `_channels`."""
         self._reserved: dict[int, set[int]] = {}
         """Indexes of reserved connections, by ledger. Changed by `reserve_connection` and `release`."""
         self._failed_at: dict[str, float] = {}

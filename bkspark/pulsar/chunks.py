@@ -16,7 +16,7 @@ INCOMPLETE_BYTES_MAX = 256 << 20
 """Limit of the bytes of incomplete messages. Above it, the oldest messages are dropped, as by Pulsar's consumer. If the
 last chunk of a dropped message comes, the message is malformed, and so is a message that is larger than the limit."""
 CHUNKS_MAX = 100_000
-"""Limit of one message."""
+"""Limit of the number of chunks of one message."""
 LATEST_MAX = 10_000
 """Limit of the remembered complete messages, and of the incomplete ones."""
 
@@ -26,11 +26,11 @@ class _Pending:
     count: int
     """How many chunks the message has. Constant."""
     first: tuple[int, int] = (0, 0)
-    """The position of its first chunk."""
+    """(ledger id, entry id) of the first chunk of the message."""
     parts: dict[int, bytes] = field(default_factory=dict)
-    """The chunks so far, by number."""
+    """The chunks that have been read, by chunk number."""
     octets: int = 0
-    """Their bytes."""
+    """The sum of the bytes of `parts`."""
     is_dropped: bool = False
     """Whether the bytes were dropped because there were too many; the message is incomplete. Set once."""
 

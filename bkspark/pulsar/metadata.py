@@ -36,7 +36,7 @@ M = TypeVar("M", bound=Message)
 
 @dataclass(frozen=True, slots=True, order=True)
 class EntryPosition:
-    """An entry of a topic."""
+    """The position of an entry of a topic; ordered by ledger, then entry."""
 
     ledger_id: int
     entry_id: int

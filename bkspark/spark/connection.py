@@ -30,10 +30,10 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def connect(options: SourceOptions) -> Client:
-    """Return this process's client for `options.uri` with the options' digest, password, keys of encryption and TLS.
+    """Return this process's client for `options.uri` with the options' digest, password, encryption keys and TLS.
 
     Raises:
-        ConfigurationError: a file of TLS cannot be used.
+        ConfigurationError: a TLS file cannot be used.
         MetadataError: the metadata store cannot be reached; the message has its address.
     """
     settings = options.client or ClientSettings()

@@ -28,9 +28,9 @@ _log = logging.getLogger(__name__)
 @dataclass(slots=True)
 class _Held:
     registration: ConsumerRegistration
-    """The registration."""
+    """The registration of the query as a consumer of one log."""
     moved_s: float
-    """When it was last moved."""
+    """When `registration` was last moved."""
 
 
 class StreamConsumer:

@@ -42,7 +42,7 @@ class LedgerPassword:
 
     @property
     def option(self) -> str:
-        """The option that gives it."""
+        """The name of the option that gave this password."""
         return "password" if self.path is None else "passwordFile"
 
     @classmethod

@@ -225,7 +225,7 @@ class SourceOptions:
 
         Args:
             options: names in any case.
-            environment: the source of `uri`, password, keys of encryption, TLS and SASL when they are not given.
+            environment: the source of `uri`, password, encryption keys, TLS and SASL when they are not given.
 
         Raises:
             ConfigurationError: an option is unknown or wrong, or two of them exclude each other.

@@ -15,7 +15,7 @@ from bkspark.spark.option import ANY, Option
 from bkspark.spark.option_values import OneOf
 
 SASL = "sasl"
-"""The field of all of them."""
+"""The field of the parsed options that all SASL options set."""
 
 
 def _value(key: str, text: str) -> Any:

@@ -16,7 +16,7 @@ from bkspark.tls.client_keys import FACTORY, FIELDS, parse
 from bkspark.tls.options import FACTORY_CLASS, StoreType
 
 TLS = "tls"
-"""The field of all of them."""
+"""The field of the parsed options that all TLS options set."""
 
 
 class StoreTypes(OneOf):
