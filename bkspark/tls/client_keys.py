@@ -1,8 +1,8 @@
 """The keys of a client's TLS, as Apache's client configuration names them: Spark options and client files have them.
 
 `tlsProviderFactoryClass` turns TLS on. A key without it is an error, because the user who set it believes that it has
-an effect. A `client...` key takes precedence over the `tls...` key of the same name, so that one file can serve a bookie
-and its clients.
+an effect. A `client...` key takes precedence over the `tls...` key of the same name, so that one file can serve a
+bookie and its clients.
 """
 
 from __future__ import annotations
