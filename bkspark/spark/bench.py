@@ -68,7 +68,7 @@ class Bench:
         return {**figures, "limit": limits}
 
     def _sizes(self) -> list[int]:
-        """Return the numbers of rows of the warm-up and of the timed run. A run as small as a warm-up has none."""
+        """Return the rows of the warm-up and of the timed run. A run as small as a warm-up has no warm-up."""
         rows = self._options.rows
         return [WARM_UP_ROWS, rows] if rows > WARM_UP_ROWS else [rows]
 
