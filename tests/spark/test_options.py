@@ -294,7 +294,7 @@ def test_ledger_metadata_is_many_options():
     read = parse(ledgers="*", **{"ledgermetadata.Team": "x", "ledgerMetadata.app": "y"}).for_batch_read()
     assert read.ledger_metadata == {"team": "x", "app": "y"}
     for name in ("ledgerMetadata.log", "ledgerMetadata.bkspark.owner"):
-        with pytest.raises(ConfigurationError, match="choose another key"):
+        with pytest.raises(ConfigurationError, match="choose another one"):
             parse(log="a", **{name: "x"}).for_write()
     with pytest.raises(ConfigurationError, match="names no key"):
         parse(log="a", **{"ledgerMetadata.": "x"})
