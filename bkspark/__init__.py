@@ -1,6 +1,10 @@
-"""bkspark: Apache BookKeeper for Spark and Python. `import bkspark` alone loads neither pyspark nor kazoo.
+"""bkspark: Apache BookKeeper for Spark and Python.
 
-It sets PYSPARK_PYTHON to the running interpreter where Spark would start its workers with another one (`interpreter`).
+`bkspark.client` (asyncio) and `bkspark.blocking` have the ledger client. The names below are those that need Spark;
+`import bkspark` alone loads neither pyspark nor kazoo.
+
+The import sets PYSPARK_PYTHON to the running interpreter if Spark would otherwise start its Python workers with another
+one (`bkspark.interpreter`).
 """
 
 from __future__ import annotations

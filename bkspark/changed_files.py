@@ -1,4 +1,4 @@
-"""What is made of some files, and made again when one of them has changed."""
+"""A value that is made from files, such as a TLS context, and made again when one of them has changed."""
 
 from __future__ import annotations
 
@@ -18,17 +18,21 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Says:
-    """Log lines. kept: the beginning of the one for changed files that cannot be used; changed: of used ones."""
+    """Texts of log lines.
+
+    kept: the beginning of the warning that changed files cannot be used and the old value stays.
+    changed: the line that says that changed files are used from now on.
+    """
 
     kept: str
     changed: str
 
 
 class ChangedFiles(Generic[T]):
-    """The newest value that could be made of some files. For one thread.
+    """The newest value that could be made from some files. For one thread.
 
-    While changed files cannot be used the value stays, with one log line, and they are tried again at each look: a key
-    may be replaced before its certificate.
+    While changed files cannot be used, the old value stays, and one line is logged. They are tried again at each look,
+    because a key may be replaced before its certificate.
     """
 
     def __init__(
@@ -40,7 +44,10 @@ class ChangedFiles(Generic[T]):
         logger: logging.Logger,
         clock: Clock = time.monotonic,
     ) -> None:
-        """Make the first value; `refresh_s`: the files are looked at again after this time, 0: never.
+        """Make the first value.
+
+        Args:
+            refresh_s: how long a look at the files stays valid; 0: they are never looked at again.
 
         Raises:
             ConfigurationError: `make` raised it.
@@ -51,16 +58,17 @@ class ChangedFiles(Generic[T]):
         self._says = says
         self._logger = logger
         self._clock = clock
-        self._stamps = self._tried = self._look()
-        """The state of the files when a value was last tried: the same failure is logged once."""
-        """The state of the files that `_value` was made of."""
+        self._stamps = self._look()
+        """The state of the files that `_value` was made from. Changed together with it."""
+        self._tried = self._stamps
+        """The state of the files when making a value was last tried: the same failure is logged once."""
         self._value = make()
-        """The newest value that could be made."""
+        """The newest value that could be made. Replaced by `current`."""
         self._looked_at = clock()
-        """When the files were last looked at."""
+        """When the files were last looked at, by `clock`."""
 
     def current(self) -> T:
-        """Return the value for something that begins now."""
+        """Return the newest value; look at the files first if the last look is older than `refresh_s`."""
         now = self._clock()
         if self._refresh_s and now - self._looked_at >= self._refresh_s:
             self._looked_at = now
@@ -86,7 +94,7 @@ class ChangedFiles(Generic[T]):
 
 
 def _stamp(path: str) -> tuple[int, int, int]:
-    """Return what changes when a file is written or replaced; a file that is missing has a stamp, too."""
+    """Return (mtime, size, inode), which changes when a file is written or replaced; a missing file has zeros."""
     with contextlib.suppress(OSError):
         found = os.stat(path)
         return found.st_mtime_ns, found.st_size, found.st_ino

@@ -5,17 +5,17 @@ from __future__ import annotations
 from decimal import Decimal
 
 PLACES_MAX = 38
-"""Digits after the point of Arrow's decimals of 128 bits, of which Spark's are."""
+"""Most digits after the point in Arrow's decimal128, the type that Spark's decimals have in Arrow."""
 
 
 def for_arrow(number: Decimal) -> Decimal:
     """Return the same number with at most PLACES_MAX digits after the point.
 
-    Arrow brings a number to its column's scale by a table of powers of ten, and does not check that the table has the
-    power: 1E-999999999 ended the process.
+    Arrow rescales a number to its column with a table of powers of ten, and does not check that the power is in the
+    table: 1E-999999999 ended the process.
 
     Raises:
-        ValueError: it is not finite, or has more digits there.
+        ValueError: the number is not finite, or has more digits after the point that are not zero.
     """
     sign, digits, exponent = number.as_tuple()
     if not isinstance(exponent, int):

@@ -59,7 +59,7 @@ class EntryBatch:
 
     @classmethod
     def joined(cls, parts: Sequence[EntryBatch], ledger_id: int = NO_ENTRY, first_entry: int = 0) -> EntryBatch:
-        """Return consecutive batches as one, copied into one buffer."""
+        """Return batches joined in order as one, copied into one buffer, with the given ledger and first entry."""
         sizes = np.concatenate([np.diff(part.offsets) for part in parts]) if parts else np.empty(0, np.int64)
         offsets = np.zeros(len(sizes) + 1, np.int64)
         np.cumsum(sizes, out=offsets[1:])
@@ -71,7 +71,7 @@ class EntryBatch:
         """Return a batch over an Arrow binary, large_binary, string or large_string array, not copied.
 
         Raises:
-            ValueError: the array holds a null (an entry is bytes; null has no encoding), or has another type.
+            ValueError: the array has a null (an entry is bytes; null has no encoding), or another type.
         """
         import pyarrow as pa
 
@@ -127,11 +127,11 @@ class EntryBatch:
         return int(self.offsets[-1] - self.offsets[0])
 
     def check(self) -> None:
-        """Check what the constructor does not, for batches that come from outside.
+        """Check the rules that the constructor does not check, for batches that callers made.
 
         Raises:
             TypeError: the buffer is not bytes-like.
-            ValueError: its items are not octets, or the offsets do not ascend within it.
+            ValueError: the buffer's items are not single bytes, or the offsets do not ascend within it.
         """
         with memoryview(self.buffer) as octets:
             if octets.itemsize != 1 or octets.ndim != 1 or not octets.c_contiguous:
@@ -183,7 +183,7 @@ def as_batch(entries: Any) -> EntryBatch:
 
     Raises:
         TypeError: it is something else, or an item is not bytes-like.
-        ValueError: an array holds nulls or other than binary or text; a batch's offsets do not ascend in its buffer.
+        ValueError: an array has nulls or is not of binary or text; a batch's offsets do not ascend in its buffer.
     """
     if isinstance(entries, EntryBatch):
         entries.check()
@@ -203,8 +203,7 @@ def as_batch(entries: Any) -> EntryBatch:
 
 
 def _row_of_octets(part: object) -> bytes | bytearray | memoryview:
-    """Return a buffer that can be joined and whose length is its size in bytes: for a view of another shape, its
-    bytes."""
+    """Return `part` as a buffer whose length is its size in bytes; a view of another shape is copied."""
     if isinstance(part, memoryview):
         return part if part.itemsize == 1 and part.ndim == 1 and part.c_contiguous else bytes(part)
     if not isinstance(part, (bytes, bytearray)):

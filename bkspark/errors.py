@@ -4,7 +4,7 @@
       ConfigurationError            an option, key or URI is wrong: name, value, remedy
         SchemaMismatch              rows, or a read, contradict the format or columns that a log has
       ProtocolError                 a peer sent bytes that are not the protocol
-      MetadataError                 the metadata store failed or is away
+      MetadataError                 the metadata store failed or cannot be reached
         MetadataVersion             a compare-and-set lost against another write
         MetadataFormat              stored metadata cannot be decoded
         NoSuchNode / NodeExists     a path is missing / taken
@@ -45,7 +45,7 @@ from typing import Any
 
 
 class BookKeeperError(Exception):
-    """Base of all. `code` is Apache's BKException code; facts not known are None."""
+    """The base class of all errors. `code` is Apache's BKException code; facts that are not known are None."""
 
     code = -999
     remedy = "report it: this is a defect of bkspark"
@@ -103,11 +103,11 @@ class ProtocolError(BookKeeperError):
 
 
 class MetadataError(BookKeeperError):
-    """The metadata store failed or cannot be reached. `node`: the path of the operation of a transaction that could not
-    be done, where a transaction failed."""
+    """The metadata store failed or cannot be reached. `node`: if a transaction failed, the path of the operation that
+    failed."""
 
     is_outage = True
-    """Whether the store could not be reached, so that a later try may succeed; False for what is an answer of it."""
+    """Whether the store could not be reached, so that a later try may succeed; False if the error is its answer."""
     node: str | None = None
     code = -9
     remedy = "check that ZooKeeper is up and that the metadata URI names it; then try again"
@@ -144,15 +144,15 @@ class NodeExists(MetadataError):
 
 
 class SessionExpired(MetadataError):
-    """The metadata session ended: ephemeral nodes are gone and cached authority is void."""
+    """The metadata session ended: its ephemeral nodes are gone, and what this client owned by them is lost."""
 
-    remedy = "try again: a new session follows by itself"
+    remedy = "try again: a new session begins by itself"
 
 
 class MetadataAccessDenied(MetadataError):
     """The metadata store refuses this client: its login failed, or an access control list does not name it.
 
-    Also where the client refuses the store, because its certificate is not trusted.
+    It is also raised when the client refuses the store, because the store's certificate is not trusted.
     """
 
     is_outage = False
@@ -177,14 +177,14 @@ class DuplicateEntryId(BookKeeperError):
 
 
 class LedgerExists(BookKeeperError):
-    """The ledger id chosen by the caller is taken."""
+    """The ledger id that the caller chose is taken."""
 
     code = -20
     remedy = "choose another id, or let one be generated"
 
 
 class NoSuchLog(BookKeeperError):
-    """No log of that name."""
+    """There is no log of that name."""
 
     code = -25
     remedy = "check the name, or create the log"
@@ -194,7 +194,7 @@ class LogExists(BookKeeperError):
     """A log of that name exists already."""
 
     code = -20
-    remedy = "choose another name, or use the log that there is"
+    remedy = "choose another name, or use the existing log"
 
 
 class VersionPublished(BookKeeperError):
@@ -204,7 +204,7 @@ class VersionPublished(BookKeeperError):
     """
 
     code = -20
-    remedy = "publish under another name, or from the version after the last one on"
+    remedy = "publish under another name, or a version that is above the last one"
 
     def __init__(self, message: str, *, last_version: int | None = None, **facts: Any) -> None:
         super().__init__(message, **facts)
@@ -222,7 +222,7 @@ class LedgerClosed(BookKeeperError):
 
 
 class LedgerFenced(BookKeeperError):
-    """Another client recovers the ledger. Adds still pending may or may not be stored: outcome unknown."""
+    """Another client recovers the ledger. Pending adds may or may not be stored: their outcome is unknown."""
 
     code = -101
     remedy = (
@@ -248,11 +248,11 @@ class DigestMismatch(BookKeeperError):
     """An entry's bytes do not match their digest or their ids."""
 
     code = -5
-    remedy = "nothing, if another replica was read; else the entry is damaged everywhere: restore a bookie's disk"
+    remedy = "nothing, if another replica was read; otherwise every copy is damaged: restore a bookie's disk"
 
 
 class DecryptionFailed(BookKeeperError):
-    """An encrypted ledger cannot be opened: its key is missing or another one, or an entry was altered."""
+    """An entry of an encrypted ledger cannot be decrypted: the key is missing or wrong, or the entry was altered."""
 
     code = -24
     remedy = "give the key file that has the key which the message names"
@@ -266,7 +266,7 @@ class NoSuchEntry(BookKeeperError):
 
 
 class NotEnoughBookies(BookKeeperError):
-    """Fewer usable bookies than the ensemble needs."""
+    """There are fewer usable bookies than the ensemble needs."""
 
     code = -6
     remedy = "start bookies, or ask for a smaller ensemble; read the ledger to learn which pending entries it has"
@@ -300,31 +300,31 @@ class AuthenticationFailed(BookieUnavailable):
 
 
 class TooManyRequests(BookKeeperError):
-    """One bookie, or the client itself, takes no more for now; what was asked for had no effect."""
+    """One bookie, or the client itself, accepts no more requests for now; the refused request had no effect."""
 
     code = -105
     remedy = "wait, and ask for less at once"
 
 
 class RequestTimeout(BookKeeperError):
-    """No answer in time; whether the request took effect is unknown."""
+    """No answer came in time; whether the request took effect is unknown."""
 
     code = -23
     remedy = "look at the bookie's load and disks; read the ledger to learn what took effect"
 
 
 class ReadFailed(BookKeeperError):
-    """Every replica that may hold the entry failed; that the entry is absent is not certain."""
+    """Every replica that may have the entry failed; the entry may exist nevertheless."""
 
     code = -1
     remedy = "bring the named bookies back, and read again"
 
 
 class DataLoss(BookKeeperError):
-    """Data that a stored position names no longer exists."""
+    """Data at a stored position no longer exists."""
 
     code = -13
-    remedy = "find out what truncated or deleted it; start at what is left (failOnDataLoss)"
+    remedy = "find out what truncated or deleted it; begin at what is left (failOnDataLoss)"
 
 
 class MalformedPayload(BookKeeperError):
@@ -348,6 +348,6 @@ class StorageDamaged(BookKeeperError):
 
 
 class DiskFull(BookKeeperError):
-    """A bookie's disks are full, and it is configured to end rather than to continue read-only."""
+    """A bookie's disks are full, and it is configured to stop instead of continuing read-only."""
 
     remedy = "free space, or add a ledger directory"

@@ -11,7 +11,7 @@ import ipaddress
 import re
 
 NO_ENTRY = -1
-"""The entry id that stands for "none": the LAC of an empty ledger, the last entry of one closed empty."""
+"""The id that means "no entry": the LAC of an empty ledger, and the last entry of a ledger that was closed empty."""
 
 LEDGER_ID_MAX = (1 << 63) - 1
 ENTRY_ID_MAX = (1 << 63) - 1
@@ -35,14 +35,14 @@ _LOG_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def is_log_name(name: object) -> bool:
-    """True when a log can have this name: LOG_NAME_RULE."""
+    """Return whether a log can have this name: LOG_NAME_RULE."""
     if not isinstance(name, str) or len(name) > NAME_LENGTH_MAX:
         return False
     return _LOG_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 def is_publisher(name: object) -> bool:
-    """True when a log can remember this id of a query, a job or an application: PUBLISHER_RULE."""
+    """Return whether a log can store this id of a query, a job or an application: PUBLISHER_RULE."""
     return isinstance(name, str) and 0 < len(name) <= NAME_LENGTH_MAX and name.isprintable()
 
 

@@ -1,7 +1,8 @@
 """The interpreter that Spark starts its Python workers with.
 
-Spark does not use the driver's interpreter: it starts `PYSPARK_PYTHON`, else the `python3` of the PATH. Where that one
-lacks bkspark or pyspark, as without an activated environment, each use of the format ends in DATA_SOURCE_NOT_FOUND.
+Spark does not use the driver's interpreter: it starts `PYSPARK_PYTHON`, or the `python3` of the PATH if that is not
+set. If that interpreter lacks bkspark or pyspark, for example because no environment is activated, each use of the
+format ends in DATA_SOURCE_NOT_FOUND.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from pathlib import Path
 
 VARIABLE = "PYSPARK_PYTHON"
 GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"
-"""Set by spark-submit, whose JVM runs already: what is set now comes too late for it."""
+"""spark-submit sets it. Its JVM is already running, so setting PYSPARK_PYTHON would have no effect."""
 WORKERS_DEFAULT = "python3"
 
 
 def is_own(program: str, path: str | None = None) -> bool:
-    """Whether a program is this interpreter's environment: found in the same folder. `path`: instead of PATH."""
+    """Return whether a program lies in the folder of this interpreter. `path`: is searched instead of PATH."""
     found = shutil.which(program, path=path)
     return found is not None and Path(found).absolute().parent == Path(sys.executable).absolute().parent
 
 
 def name_interpreter(environment: MutableMapping[str, str] = os.environ) -> bool:
-    """Let Spark sessions that this process makes later run workers with its own interpreter; return whether it did.
+    """Set PYSPARK_PYTHON to this interpreter, for Spark sessions that are made later; return whether it was set.
 
-    A set PYSPARK_PYTHON stays, and so does the `python3` of the PATH if it is of the same environment. A session that
-    was made before keeps its interpreter: a warning says so.
+    It is not set if it has a value, or if the `python3` of the PATH is of the same environment. A session that was made
+    before keeps its interpreter: a warning says so.
     """
     if environment.get(VARIABLE) or GATEWAY_VARIABLE in environment or not sys.executable:
         return False
@@ -48,6 +49,6 @@ def name_interpreter(environment: MutableMapping[str, str] = os.environ) -> bool
 
 
 def _has_spark_started() -> bool:
-    """Whether this process has a Spark context, without importing pyspark."""
+    """Return whether this process has a Spark context, without importing pyspark."""
     context = getattr(sys.modules.get("pyspark.core.context"), "SparkContext", None)
     return getattr(context, "_active_spark_context", None) is not None

@@ -1,17 +1,17 @@
-"""Metrics of the client: times of operations, entries and bytes, for a program to expose. Off until they are started.
+"""Metrics of the client: times of operations, entries and bytes, for a program to expose. Off until `start` is called.
 
     bkspark.metrics.start()
     bkspark.metrics.text()          # Prometheus's text, for the program's own /metrics
-    with bkspark.metrics.serve(9400): ...           # or a server that has nothing else
+    with bkspark.metrics.serve(9400): ...           # or a server for the metrics alone
 
 | Metric | Kind | Labels |
 |---|---|---|
 | `bkspark_client_seconds` | histogram | `operation`: create, open, recover, delete, append or read; `success` |
 | `bkspark_client_entries_total`, `bkspark_client_bytes_total` | counters | `operation`: append or read |
 
-An append is counted once for entries that are sent together, those of a recovery too, and lasts until all of them are
-acknowledged. A read is one span of entries, as read ahead. While metrics are off, a batch costs one comparison. All
-clients of a process share the registry.
+Entries that are sent together count as one append, which lasts until all of them are acknowledged; recoveries append,
+too. A read is one span of entries, as it is read ahead. While metrics are off, they cost one comparison for each batch.
+All clients of a process share one recorder.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ _B = TypeVar("_B", bound=_Batch)
 
 
 class Recorder:
-    """Counts what clients do; every method may be called by any thread."""
+    """The counters and histograms. Every method may be called by any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._buckets: dict[tuple[str, bool], list[int]] = {}
-        """How many calls took how long, by operation and outcome."""
+        """Calls in each bucket of BOUNDS_S and above the last, by (operation, success). Guarded by `_lock`."""
         self._sums_s: dict[tuple[str, bool], float] = {}
-        """The sums of their times."""
+        """The sums of their times, by the same keys. Guarded by `_lock`."""
         self._entries: dict[str, int] = {}
-        """Entries by operation."""
+        """Entries of successful calls, by operation. Guarded by `_lock`."""
         self._bytes: dict[str, int] = {}
-        """Payload bytes by operation."""
+        """Payload bytes of successful calls, by operation. Guarded by `_lock`."""
 
     def record(self, operation: str, began_s: float, entries: int = 0, size: int = 0, *, success: bool = True) -> None:
         """Count an operation that ends now and began at `began_s` of `time.perf_counter`."""
@@ -101,29 +101,32 @@ class Recorder:
 
 
 recorder: Recorder | None = None
-"""What counts; None: metrics are off."""
+"""Where operations are recorded; None while metrics are off. Set by `start` and `stop`."""
 
 
 def start() -> None:
-    """Count from now on, from 0 unless metrics are on already."""
+    """Turn metrics on, with all counters at 0. No effect if they are on already."""
     global recorder
     recorder = recorder or Recorder()
 
 
 def stop() -> None:
-    """Count no more, and forget what was counted."""
+    """Turn metrics off, and drop all counters."""
     global recorder
     recorder = None
 
 
 def text() -> str:
-    """Return what was counted as Prometheus's text, of type `CONTENT_TYPE`; "" while metrics are off."""
+    """Return all metrics in Prometheus's text format, of type `CONTENT_TYPE`; "" while metrics are off."""
     return "" if recorder is None else "\n".join(recorder.lines()) + "\n"
 
 
 @contextmanager
 def serve(port: int, host: str = "127.0.0.1") -> Iterator[int]:
-    """Serve the metrics at /metrics while inside, for programs without an HTTP server; yield the port. 0: any port."""
+    """Serve the metrics at /metrics for the duration of the block, for programs without an HTTP server; yield the port.
+
+    Port 0 means any free port.
+    """
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
     class Handler(BaseHTTPRequestHandler):
@@ -152,7 +155,7 @@ def serve(port: int, host: str = "127.0.0.1") -> Iterator[int]:
 def measured(
     operation: str,
 ) -> Callable[[Callable[_P, Awaitable[_T]]], Callable[_P, Coroutine[Any, Any, _T]]]:
-    """Let each call of a coroutine be counted as an operation."""
+    """Return a decorator that records each call of a coroutine function as an operation."""
 
     def decorate(call: Callable[_P, Awaitable[_T]]) -> Callable[_P, Coroutine[Any, Any, _T]]:
         @functools.wraps(call)
@@ -174,7 +177,7 @@ def measured(
 
 
 async def reading(read: Coroutine[Any, Any, _B]) -> _B:
-    """Return what a read returns; it is counted."""
+    """Return the result of a read, and record the read."""
     counting, began_s, batch = recorder, time.perf_counter(), None
     try:
         batch = await read

@@ -1,4 +1,4 @@
-"""Text that others chose, as one line of a log or of a table: it must not look like a line of its own. Pure."""
+"""Text from outside, made safe for one line of a log or a table: it must not look like another line. Pure."""
 
 from __future__ import annotations
 

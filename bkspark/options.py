@@ -1,4 +1,4 @@
-"""Options: dataclasses whose fields say what is right, and are checked when one is made.
+"""Options classes: dataclasses whose fields declare their bounds, and which check their values when they are made.
 
     @dataclass(frozen=True, slots=True)
     class RetryOptions:
@@ -9,9 +9,9 @@
         def __post_init__(self) -> None:
             check(self)
 
-A number has bounds, given by `bounded`. Every other field is checked against its annotation: bool, a class, `X | None`,
-or a sequence, set or mapping of these. The first value that is wrong raises a ConfigurationError with the names of the
-class and the field, the value, and what would be right.
+A number has bounds, which `bounded` sets. Every other field is checked against its annotation: bool, a class,
+`X | None`, or a sequence, set or mapping of these. The first wrong value raises a ConfigurationError that names the
+class, the field, the value, and what would be right.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from bkspark.ids import LEDGER_ID_MAX
 COUNT_MAX = 1_000_000_000
 BYTES_MAX = 1 << 50
 DAY_S = 86_400.0
-"""Most that a client waits for anything: a longer wait is taken for a mistake in the unit."""
+"""The longest time-out of a client: a longer one is regarded as a mistake in the unit."""
 YEARS_S = 10 * 366 * DAY_S
-"""Most that a server waits for anything: no timer overflows below it."""
+"""The longest time-out or interval of a server: no timer overflows below it."""
 
 _Default = TypeVar("_Default", int, float, int | None, float | None)
 _BOUNDS = "bounds"
@@ -40,9 +40,9 @@ _BOUNDS = "bounds"
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Least and most of a number, both allowed. It is a whole number where both are whole numbers.
+    """The least and the greatest allowed value of a number. If both are `int`, it must be a whole number.
 
-    unit: for messages, as "s" or "bytes".
+    unit: for messages, such as "s" or "bytes".
     """
 
     least: float
@@ -54,7 +54,7 @@ class Bounds:
         return isinstance(self.least, int) and isinstance(self.most, int)
 
     def check(self, name: str, value: object) -> None:
-        """Raise ConfigurationError, which names `name`, where a value is not a number within these bounds."""
+        """Raise a ConfigurationError that names `name` if `value` is not a number within these bounds."""
         if self.is_whole:
             whole_number(name, value, int(self.least), int(self.most), self.unit)
         else:
@@ -62,7 +62,7 @@ class Bounds:
 
 
 def bounded(default: _Default, least: float, most: float, unit: str = "") -> _Default:
-    """Return a dataclass field for a number from `least` to `most`; see `Bounds`. None is right where X | None is."""
+    """Return a dataclass field for a number from `least` to `most`; see `Bounds`. `X | None` also allows None."""
     field: Any = dataclasses.field(default=default, metadata={_BOUNDS: Bounds(least, most, unit)})
     return field
 
@@ -73,14 +73,14 @@ def required(least: float, most: float, unit: str = "") -> Any:
 
 
 def bounds_of(options: type, name: str) -> Bounds | None:
-    """Return the bounds of a field, or None."""
+    """Return the bounds of a field; None if it is not a number."""
     field: dataclasses.Field[Any] = {it.name: it for it in dataclasses.fields(options)}[name]
     bounds: Bounds | None = field.metadata.get(_BOUNDS)
     return bounds
 
 
 def default_of(options: type, name: str) -> Any:
-    """Return the default of a field, or None."""
+    """Return the default of a field; None if it has no default."""
     field: dataclasses.Field[Any] = {it.name: it for it in dataclasses.fields(options)}[name]
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
@@ -88,7 +88,7 @@ def default_of(options: type, name: str) -> Any:
 
 
 def check(options: object) -> None:
-    """Raise ConfigurationError where a field of an options dataclass has a value that is not right."""
+    """Raise ConfigurationError if a field of an options dataclass has a wrong value."""
     kind = type(options)
     for name, bounds, annotation in _fields(kind):
         value = getattr(options, name)
@@ -145,10 +145,10 @@ def whole_number(name: str, value: object, least: int = 0, most: int = LEDGER_ID
     """Return a value that is a whole number in bounds, as `int`; without bounds, a ledger or entry id.
 
     Raises:
-        ConfigurationError: it is something else, or out of bounds.
+        ConfigurationError: it is not a whole number, or out of bounds.
     """
     try:
-        # It raises TypeError for what is not a whole number, faster than a look at the type before it.
+        # It raises TypeError for anything else; this is faster than checking the type first.
         whole = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise ConfigurationError(
@@ -163,7 +163,7 @@ def number(name: str, value: object, least: float, most: float, unit: str = "") 
     """Return a value that is a number in bounds, as `float`.
 
     Raises:
-        ConfigurationError: it is something else, not a number (nan), or out of bounds.
+        ConfigurationError: it is not a number (nan is not one), or out of bounds.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
         raise ConfigurationError(
@@ -176,7 +176,7 @@ def flag(name: str, value: object) -> bool:
     """Return a value that is True or False: text such as "false" is neither.
 
     Raises:
-        ConfigurationError: it is something else.
+        ConfigurationError: it is neither.
     """
     if not isinstance(value, bool):
         raise ConfigurationError(f"{name} must be True or False, not {value!r:.80}")
@@ -184,7 +184,7 @@ def flag(name: str, value: object) -> bool:
 
 
 def instance(name: str, value: object, kind: type) -> None:
-    """Raise ConfigurationError where a value is of another type."""
+    """Raise ConfigurationError if a value is not of the given type."""
     if not isinstance(value, kind):
         raise ConfigurationError(f"{name} must be {kind.__name__}, not {value!r:.80}")
 

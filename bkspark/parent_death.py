@@ -13,9 +13,9 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def die_with_parent(parent_pid: int) -> Callable[[], None] | None:
-    """Return what a new child calls first, so that the kernel kills it when its parent dies; None where it cannot.
+    """Return a `preexec_fn` for a new child, so that the kernel kills it when its parent dies; None if not on Linux.
 
-    The kernel ties the child to the thread that started it.
+    The kernel ties the child to the thread that started it: it is killed when that thread ends.
     """
     if _LIBC is None:
         return None
@@ -23,7 +23,7 @@ def die_with_parent(parent_pid: int) -> Callable[[], None] | None:
 
     def tie() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        # The parent may have died before the call above; then no process is left to kill this one.
+        # The parent may have died before the call above: then the kernel does not kill this process.
         if os.getppid() != parent_pid:
             os._exit(1)
 

@@ -1,10 +1,10 @@
 r"""The syntax of Apache's configuration files. Pure.
 
-A line is `key = value`, `key : value` or `key value`; blanks around key and separator do not count. Lines that begin
-with `#` or `!` are comments. A `\` at the end of a line joins the next one, without its leading blanks; elsewhere
-`\t`, `\n`, `\r`, `\f`, `\uXXXX` mean what they mean in Java. Before one of `\ = : , # ! " '`, and in a key before any
-character, it makes that character literal; before any other character it stands for itself, as in
-commons-configuration.
+A line is `key = value`, `key : value` or `key value`; blanks around key and separator are ignored. Lines that begin
+with `#` or `!` are comments. A `\` at the end of a line joins the next line to it, without that line's leading blanks.
+Elsewhere `\t`, `\n`, `\r`, `\f` and `\uXXXX` mean what they mean in Java. A `\` before one of `\ = : , # ! " '`, and in
+a key before any other character, makes that character literal. Before any other character of a value it is an ordinary
+character, as in commons-configuration.
 
 >>> pairs("# comment\nbookiePort: 3181\nledgerDirectories=/a,\\\n    /b")
 [('bookiePort', '3181'), ('ledgerDirectories', '/a,/b')]
@@ -24,7 +24,7 @@ def pairs(text: str) -> list[tuple[str, str]]:
     """Return the keys and values of a file, in order; a key may come more than once.
 
     Raises:
-        ValueError: a line has no key; names its number.
+        ValueError: a line has no key; the message has the line's number.
     """
     found: list[tuple[str, str]] = []
     for number, line in _logical_lines(text):

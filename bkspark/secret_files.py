@@ -1,8 +1,8 @@
-"""Secrets that are read from files: an option, a key or a variable names the file.
+"""Secrets that are read from files: an option, a configuration key or a variable names the file.
 
-So the secret itself is in no argument, plan, log or configuration file. BKSPARK_PASSWORD_FILE names the file with the
-ledger password; BKSPARK_PASSWORD has the password itself, for containers that pass secrets in this way.
-BKSPARK_ENCRYPTION_KEY_FILE names the file with the keys of encrypted ledgers.
+The secret itself therefore does not appear in arguments, plans, logs or configuration files. BKSPARK_PASSWORD_FILE
+names the file with the ledger password; BKSPARK_PASSWORD has the password itself, for containers that pass secrets in
+this way. BKSPARK_ENCRYPTION_KEY_FILE names the file with the keys of encrypted ledgers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def read_file(path: str, shown: str, bytes_max: int = SECRET_BYTES_MAX) -> bytes
     """Return a file's content.
 
     Args:
-        shown: what named the file, with its name, for messages: `tlsKeyStore=/etc/key.pem`.
+        shown: the setting that names the file, for messages, such as `tlsKeyStore=/etc/key.pem`.
 
     Raises:
         ConfigurationError: it cannot be read, has more than `bytes_max` bytes, or every user of the host can change it.
@@ -38,7 +38,7 @@ def read_file(path: str, shown: str, bytes_max: int = SECRET_BYTES_MAX) -> bytes
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise ConfigurationError(f"{shown}: the file cannot be read: {reason}") from None
     if stat.S_ISREG(mode) and mode & stat.S_IWOTH:
-        # Another user could put in a key or a certificate of its own.
+        # Any user of the host could replace the key or the certificate.
         raise ConfigurationError(f"{shown}: every user of this host can change the file: run chmod o-w {path}")
     if len(content) > bytes_max:
         raise ConfigurationError(f"{shown}: the file has more than {bytes_max} bytes")

@@ -1,4 +1,4 @@
-"""Tasks and futures of asyncio: kept until they are done, shared by several callers, and ended without a warning."""
+"""asyncio's tasks and futures: kept until they are done, shared by several callers, ended without warnings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _T = TypeVar("_T")
 
 
 def start_kept(work: Coroutine[Any, Any, _T], tasks: set[asyncio.Task[_T]]) -> asyncio.Task[_T]:
-    """Start work, and keep its task in `tasks` until it is done: the event loop alone would not keep it alive."""
+    """Start work, and keep its task in `tasks` until it is done: the event loop has only a weak reference to it."""
     task = asyncio.ensure_future(work)
     tasks.add(task)
     task.add_done_callback(tasks.discard)
@@ -18,9 +18,9 @@ def start_kept(work: Coroutine[Any, Any, _T], tasks: set[asyncio.Task[_T]]) -> a
 
 
 def start_shared(work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-    """Start work that several callers wait for, by `asyncio.shield`: it goes on when one of them is cancelled.
+    """Start work for which several callers wait with `asyncio.shield`, so that it continues when one is cancelled.
 
-    Where it fails and no caller waits for it any more, asyncio warns about nothing.
+    If it fails when no caller waits for it any more, asyncio does not warn.
     """
     task = asyncio.ensure_future(work)
     task.add_done_callback(forget_failure)
@@ -28,12 +28,12 @@ def start_shared(work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
 
 
 def forget_failure(task: asyncio.Future[Any]) -> None:
-    """Take note of how a task ended, so that asyncio does not warn that no caller did."""
+    """Retrieve the exception of a finished task, so that asyncio does not warn that it was never retrieved."""
     if not task.cancelled():
         task.exception()
 
 
 def fail(future: asyncio.Future[Any], error: BaseException) -> None:
-    """Give a future an error; that its caller went away is not a programming error worth a warning."""
+    """Set a future's exception without a warning if no caller retrieves it: the caller may have been cancelled."""
     future.set_exception(error)
     forget_failure(future)

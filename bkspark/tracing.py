@@ -1,7 +1,7 @@
-"""OpenTelemetry spans of the client, one for each batch: `pip install 'bkspark[tracing]'`. Off until it is started.
+"""OpenTelemetry spans of the client, one for each batch: `pip install 'bkspark[tracing]'`. Off until `start` is called.
 
     bkspark.tracing.start()                     # spans go to the program's tracer provider
-    BKSPARK_TRACING=true                        # the same, for programs that are not ours: commands, executors of Spark
+    BKSPARK_TRACING=true                        # the same, for programs that do not call it: commands, Spark executors
 
 | Span | From and to | Attributes |
 |---|---|---|
@@ -11,10 +11,11 @@
 | `bookkeeper.append` | entries sent together, until all of them are acknowledged | ledger, first entry, count, bytes |
 | `bookkeeper.read` | one span of entries, as read ahead | ledger, first entry, wanted count, count, bytes |
 
-A span is the child of the caller's current one. One that fails has the error's type and message. No entry, password or
-key is in a span. While tracing is off, a batch costs one comparison, and this module imports nothing.
+A span is a child of the caller's current span. The span of a failed operation has the error's type and message. Spans
+contain no entry, password or key. While tracing is off, it costs one comparison for each batch, and OpenTelemetry is
+not imported.
 
-A request in V3 carries which span it belongs to (`carried`), so that a bookie can make its children (`CallerSpan`):
+A V3 request carries the context of its span (`carried`), so that a bookie can make children of it (`CallerSpan`):
 `bookie_service.network.request_spans`.
 """
 
@@ -38,19 +39,20 @@ if TYPE_CHECKING:
 
 VARIABLE = "BKSPARK_TRACING"
 TRACEPARENT = "traceparent"
-"""The name of the place of a span, as W3C's Trace Context writes it: `00-TRACE-SPAN-FLAGS`."""
+"""The name under which requests carry a span's context in the form of W3C's Trace Context: `00-TRACE-SPAN-FLAGS`."""
 _TRACEPARENT_MAX = 512
+"""A longer one from a peer is ignored."""
 SYSTEM = "bookkeeper"
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _Attributes = Mapping[str, "str | int"]
 
 tracer: Tracer | None = None
-"""Makes the spans; None: tracing is off."""
+"""Makes the spans; None while tracing is off. Set by `start` and `stop`."""
 
 
 def start(provider: TracerProvider | None = None) -> None:
-    """Make spans from now on. `provider`: of the program's SDK; None: the one that is set globally.
+    """Turn tracing on. `provider`: the tracer provider of the program's SDK; None: the global one.
 
     Raises:
         ConfigurationError: the package `opentelemetry-api` is not installed.
@@ -66,7 +68,7 @@ def start(provider: TracerProvider | None = None) -> None:
 
 
 def stop() -> None:
-    """Make no more spans."""
+    """Turn tracing off."""
     global tracer
     tracer = None
 
@@ -84,10 +86,11 @@ def span(name: str, attributes: _Attributes) -> Iterator[Span | None]:
 def traced(
     name: str, attributes: Callable[..., _Attributes], outcome: Callable[[_T], _Attributes]
 ) -> Callable[[Callable[_P, Awaitable[_T]]], Callable[_P, Coroutine[Any, Any, _T]]]:
-    """Let each call of a coroutine be a span.
+    """Return a decorator that makes a span for each call of a coroutine function.
 
     Args:
-        attributes: of the span, from the call's arguments. outcome: more of them, from the result.
+        attributes: returns the span's attributes, from the call's arguments.
+        outcome: returns more attributes, from the call's result.
     """
 
     def decorate(call: Callable[_P, Awaitable[_T]]) -> Callable[_P, Coroutine[Any, Any, _T]]:
@@ -109,7 +112,7 @@ def traced(
 async def reading(
     read: Callable[[], Awaitable[_T]], attributes: _Attributes, outcome: Callable[[_T], _Attributes]
 ) -> _T:
-    """Return what a read returns; it is a span."""
+    """Return the result of a read, and make a span for the read."""
     with span("bookkeeper.read", attributes) as made:
         result = await read()
         if made is not None:
@@ -118,7 +121,7 @@ async def reading(
 
 
 class AppendSpan:
-    """The span of entries that are sent together. Made only while tracing is on."""
+    """The span of entries that are sent together, until `end_with`. Made only while tracing is on."""
 
     def __init__(self, attributes: _Attributes) -> None:
         assert tracer is not None
@@ -126,11 +129,11 @@ class AppendSpan:
 
     @property
     def place(self) -> str:
-        """What the entries' requests carry: `carried`."""
+        """The span's context, which the entries' requests carry; see `carried`."""
         return carried(self._made)
 
     def end_with(self, done: asyncio.Future[int]) -> None:
-        """End it when `done` is."""
+        """End the span when `done` is done."""
         done.add_done_callback(self._end)
 
     def _end(self, future: asyncio.Future[int]) -> None:
@@ -144,7 +147,7 @@ class AppendSpan:
 
 
 def carried(made: Span | None = None) -> str:
-    """Return the place of a span, or of the current one, as `TRACEPARENT`; "": there is none that is recorded."""
+    """Return the context of a span, or of the current one, as `TRACEPARENT`; "" if there is no span that is sampled."""
     if tracer is None:
         return ""
     from opentelemetry import trace
@@ -157,16 +160,16 @@ def carried(made: Span | None = None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CallerSpan:
-    """The span of a client that requests belong to, and when they came (`time.time_ns`)."""
+    """The client's span that requests belong to, and when the requests arrived (`time.time_ns`)."""
 
     parent: Context
     began_ns: int
 
     @classmethod
     def of(cls, traceparent: str) -> CallerSpan | None:
-        """Return the caller that a request names; None: none, or one that is not recorded."""
+        """Return the caller's span that a request names; None if it names no valid span, or one that is not sampled."""
         if not 0 < len(traceparent) <= _TRACEPARENT_MAX:
-            return None  # what is longer would be logged
+            return None  # OpenTelemetry would log a longer text
         from opentelemetry import trace
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -175,7 +178,7 @@ class CallerSpan:
         return cls(found, time.time_ns()) if place.is_valid and place.trace_flags.sampled else None
 
     def serve(self, name: str, attributes: _Attributes, error: str = "") -> None:
-        """Make the span of requests that were answered just now; `error`: why they failed."""
+        """Make the span of requests that were just answered; `error`: why they failed, "" if they did not."""
         if tracer is None:
             return
         from opentelemetry.trace import SpanKind, Status, StatusCode

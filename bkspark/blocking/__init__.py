@@ -10,8 +10,8 @@
         for batch in client.log("clicks").read(start="earliest"):
             ...
 
-One thread a process runs the event loop of every client in it; calls may come from any thread. A process made by fork
-has a loop of its own, and connections made before the fork are not used in it: make clients after forking.
+One thread in each process runs the event loop of all its clients; calls may come from any other thread. A process made
+by fork starts its own loop and cannot use clients that were made before the fork: make clients after forking.
 """
 
 from __future__ import annotations

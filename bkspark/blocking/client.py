@@ -1,4 +1,4 @@
-"""A connection to one cluster, blocking."""
+"""Client: the public entry point of the blocking client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bkspark.net.pool import NetOptions
 
 
 class Client(Twin[aio.Client]):
-    """A connection to one cluster; see `bkspark.client.Client`. Connects when made."""
+    """A connection to one cluster; see `bkspark.client.Client`. The constructor connects to the metadata store."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Client(Twin[aio.Client]):
         """Return the log of that name, whether or not it exists yet.
 
         Raises:
-            ConfigurationError: no log can have that name.
+            ConfigurationError: the name is not valid for a log.
         """
         return Log(self.asynchronous.log(name))
 

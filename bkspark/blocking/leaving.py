@@ -1,4 +1,4 @@
-"""How a writer ends, blocking."""
+"""How blocking writers end: closed at the end of a `with` block, or abandoned after an error."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _AnyWriter = TypeVar("_AnyWriter", bound=_Writer)
 
 
 class Leaving(Twin[_AnyWriter]):
-    """The end of any writer. As a context manager it is closed, or abandoned when an error leaves the block."""
+    """A blocking writer as a context manager: closed at the end of the block, and abandoned if the block raises."""
 
     def abandon(self) -> None:
-        """Stop without closing anything: the process that opens the ledger or log next finds the end."""
+        """Stop without closing the ledger: the next process that opens it with recovery finds its end."""
 
         async def abandon() -> None:
             self.asynchronous.abandon()

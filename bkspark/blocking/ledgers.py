@@ -64,7 +64,7 @@ class LedgerReader(Twin[aio.LedgerReader]):
 
 
 class SnapshotReader(Twin[aio.SnapshotReader]):
-    """Reads a ledger from a plan, without metadata store; see `bkspark.client.SnapshotReader`."""
+    """Reads a ledger from a plan's metadata, without a metadata store; see `bkspark.client.SnapshotReader`."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """Scans ledgers of bookies on this host in the caller's thread, without the event loop.
 
-A Spark task that gets its batches from the loop, which gets them from a reading thread, takes a third more processor
-time: three threads wait for the interpreter by turns. Otherwise it is like `bkspark.net.local_reads`: it returns
-entries or nothing, and then the network decides.
+A Spark task that gets its batches through the event loop, which gets them from a reading thread, takes a third more
+processor time, because three threads take turns with the interpreter lock. Like `bkspark.net.local_reads`, a scan
+returns entries or nothing; what it does not return is read over the network.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class LocalScan:
     def __init__(self, addresses: Mapping[str, tuple[str, int]], options: NetOptions) -> None:
         """`addresses`: (host, port) of bookies, by id."""
         self._bookies: dict[str, LocalBookie] = {}
-        """Bookies on this host, by id. Filled at the start."""
+        """Bookies on this host, by id. Filled by the constructor."""
         if options.local_reads:
             for bookie, (host, port) in addresses.items():
                 address = address_on_this_host(host, port)
@@ -30,7 +30,7 @@ class LocalScan:
                     self._bookies[bookie] = LocalBookie(bookie, address, options.read_timeout_s)
 
     def can_read(self, metadata: LedgerMetadata, entry_id: int) -> bool:
-        """Return whether a bookie on this host may have an entry, and those around it: the ensemble is not striped."""
+        """Return whether a bookie on this host may have an entry and the entries around it. Not in striped ledgers."""
         return self._bookie(metadata, entry_id) is not None
 
     def _bookie(self, metadata: LedgerMetadata, entry_id: int) -> LocalBookie | None:
@@ -49,9 +49,9 @@ class LocalScan:
         bytes_max: int,
         digest: EntryDigest,
     ) -> Iterator[EntryBatch]:
-        """Yield some of the entries from `first_entry` on, on demand; none of them: the network decides.
+        """Yield at most `count_max` entries from `first_entry` on; what is missing is to be read over the network.
 
-        Bytes between the first and the last item in the bookie's file count towards `bytes_max`.
+        All bytes of the bookie's file from the first to the last item count towards `bytes_max`.
         """
         bookie = self._bookie(metadata, first_entry)
         if bookie is None:

@@ -30,7 +30,7 @@ class ConsumerRegistration(Twin[aio_log.ConsumerRegistration]):
 
 
 class Election(Twin[aio_log.Election]):
-    """One contender for a log's leadership, entered when this process leads; see `bkspark.log.Election`."""
+    """One contender for a log's leadership; entering it waits until it leads. See `bkspark.log.Election`."""
 
     is_lost = reading(aio_log.Election.is_lost)
     win = blocking(aio_log.Election.win)

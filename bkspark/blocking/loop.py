@@ -1,4 +1,4 @@
-"""The event loop of a process, on a thread of its own, and calls to it from any other thread."""
+"""The event loop of the blocking client: one for each process, on its own thread, called from any other thread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ class _Loop:
 
 
 _lock = threading.Lock()
+"""Held while `_current` is read or replaced; a new one after a fork."""
 _current: _Loop | None = None
+"""The loop of this process; None before the first call and after a fork."""
 
 
 def _loop() -> asyncio.AbstractEventLoop:
@@ -53,7 +55,7 @@ def run(work: Callable[[], Awaitable[_T]]) -> _T:
     """Run `work()` on the process's event loop and return its result; Ctrl-C cancels it.
 
     Raises:
-        RuntimeError: called on that loop's thread, which it would block for ever.
+        RuntimeError: it was called on the loop's own thread, where it would wait for itself for ever.
     """
 
     async def call() -> _T:
@@ -69,7 +71,7 @@ def run(work: Callable[[], Awaitable[_T]]) -> _T:
 
 
 def run_unless_exiting(work: Callable[[], Awaitable[object]]) -> None:
-    """`run`, but at interpreter exit: the loop's thread runs no more then, and waiting for it would never end."""
+    """Call `run`, except at interpreter exit: the loop's thread has stopped then, and the call would never return."""
     if not sys.is_finalizing():
         run(work)
 
@@ -92,7 +94,7 @@ def iterate(make: Callable[[], AsyncIterator[_T]]) -> Iterator[_T]:
 
 
 def submitted(submit: Callable[[], Awaitable[asyncio.Future[_T]]]) -> concurrent.futures.Future[_T]:
-    """Run `submit()` and return a future, for any thread, of its future's result; it cannot be cancelled."""
+    """Run `submit()` and return a future with the result of its future, for any thread; it cannot be cancelled."""
     result: concurrent.futures.Future[_T] = concurrent.futures.Future()
     # The submission is in flight: `cancel` must not report that it was undone.
     result.set_running_or_notify_cancel()

@@ -1,14 +1,14 @@
 """Scans ledgers over the network in the caller's thread, without the event loop.
 
-A Spark task that gets its batches from the loop's thread takes half as much processor time again: two threads wait for
-the interpreter by turns, and a reply of some MiB wakes the loop many times. Here the kernel wakes the thread
-once for a reply, while the bookie makes the next ones.
+A Spark task that gets its batches from the loop's thread takes 50 % more processor time: two threads take turns with
+the interpreter lock, and a reply of some MiB wakes the loop many times. Here the kernel wakes the thread once for each
+reply, while the bookie prepares the next ones.
 
-**The invariant.** A scan yields entries that passed their check, a prefix of the requested ones, or nothing. It never
-reports an error or a negative answer: the caller reads what is missing by a `RangeReader`, which asks all replicas, and
-that answer counts. After any failure a bookie is not scanned again.
+**The invariant.** A scan yields entries whose digests are right: a prefix of the requested ones, possibly empty. It
+never reports an error or a negative: the caller reads what is missing with a `RangeReader`, which asks all replicas and
+decides. After any failure a bookie is not scanned again.
 
-Scans use V2's batch reads on a connection of their own, without TLS or authentication. Striped ledgers have no scans.
+Scans use V2's batch reads on separate connections, without TLS or authentication. Striped ledgers are not scanned.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ class NetworkScan:
         self._addresses = addresses
         self._options = options
         self._connections: dict[str, _Connection] = {}
-        """Open connections, by bookie."""
+        """Connections by bookie id. Added by `_connected`; removed when the bookie fails."""
         self._failed: set[str] = set()
-        """Bookies that failed; they are not asked again. Only grows."""
+        """Bookies that failed; they are not scanned again. Only grows."""
         self._speeds = ReadSpeeds()
+        """How fast bookies answered. Every connection records its answers here."""
 
     def read(
         self,
@@ -66,10 +67,10 @@ class NetworkScan:
         entry_bytes: int,
         digest: EntryDigest,
     ) -> Iterator[EntryBatch]:
-        """Yield the leading entries of [first_entry, end_entry), which are in one fragment; possibly none of them.
+        """Yield the leading entries of [first_entry, end_entry), which lie in one fragment; possibly none of them.
 
         Args:
-            entry_bytes: how long an entry is, about.
+            entry_bytes: approximate size of an entry, at least 1.
         """
         bookie = self._chosen(ledger_id, self._usable(metadata, first_entry))
         if bookie is None:
@@ -100,7 +101,10 @@ class NetworkScan:
         return [bookie for bookie in replicas if bookie in self._addresses and bookie not in self._failed]
 
     def _chosen(self, ledger_id: int, usable: list[str]) -> str | None:
-        """Return the bookie to scan, None without one: all readers of a ledger prefer one, and ledgers differ in it."""
+        """Return the bookie to scan, or None if there is none.
+
+        All readers of a ledger prefer the same bookie, so that its page cache serves them; ledgers differ in it.
+        """
         if not usable:
             return None
         first, now_s = ledger_id % len(usable), time.monotonic()
@@ -128,10 +132,11 @@ class _Connection:
         self._speeds = speeds
         self._options = options
         self._socket: socket.socket | None = None
-        """None before `connect` and after `close`."""
+        """None before `open`. Set once."""
         self._buffer = bytearray(LENGTH_BYTES)
-        """Where a frame is received; replaced by a larger one where needed."""
+        """The frame that is being received. Replaced by a larger one when a frame does not fit."""
         self._memory = ReusedMemory()
+        """Memory of the batches that `read` yields."""
         self._next_id = 0
         """The id of the last request. Only grows."""
 
@@ -140,7 +145,7 @@ class _Connection:
         options = self._options
         connected = self._socket = socket.create_connection(address, options.connect_timeout_s)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # The kernel's time-outs: Python's would poll before each call, and a poll costs as much again.
+        # The kernel's time-outs: Python's would call poll before each receive, which doubles the system calls.
         connected.settimeout(None)
         limit_s = min(options.read_timeout_s, max(options.speculative_read_s, 0.001))
         part, whole = math.modf(limit_s)
@@ -154,11 +159,12 @@ class _Connection:
     def read(
         self, ledger_id: int, first_entry: int, end_entry: int, entry_bytes: int, digest: EntryDigest
     ) -> Iterator[EntryBatch]:
-        """Yield the leading entries; ends after an answer with fewer than requested. Later ones are dropped.
+        """Yield the leading entries, and end after a reply with fewer than requested; later replies are dropped.
 
         Raises:
-            OSError: the connection was lost, nothing arrived for a second, or a reply took too long.
-            ProtocolError: what arrived is not an answer to a batch read.
+            OSError: the connection was lost, or nothing arrived for `speculative_read_s`, or a reply took longer than
+                `read_timeout_s`.
+            ProtocolError: a frame is not a reply to a batch read.
         """
         waiting: deque[tuple[int, BatchRequest, float]] = deque()
         early: dict[int, EntryBatch] = {}
@@ -187,7 +193,7 @@ class _Connection:
         return self._next_id
 
     def _receive_one(self, wanted: Mapping[int, BatchRequest], found: dict[int, EntryBatch]) -> None:
-        """Receive one reply, and keep its entries if it was wanted: answers need no order."""
+        """Receive one reply, and put its entries into `found` if it was wanted: replies may come in any order."""
         latest_s = time.monotonic() + self._options.read_timeout_s
         self._receive(memoryview(self._buffer)[:LENGTH_BYTES], latest_s)
         size, limit = int.from_bytes(self._buffer[:LENGTH_BYTES], "big"), self._options.frame_bytes_max
@@ -208,7 +214,7 @@ class _Connection:
             found[request_id] = opened.to_batch(request.ledger_id, request.first_entry, self._memory.take)
 
     def _receive(self, room: memoryview, latest_s: float) -> None:
-        """Fill `room`, until a time."""
+        """Fill `room`. Raises TimeoutError after `latest_s` of `time.monotonic`."""
         assert self._socket is not None
         filled = 0
         while filled < len(room):

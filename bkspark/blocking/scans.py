@@ -1,7 +1,7 @@
-"""The seam of scans: what a Spark task reads in its own thread, from entry logs on its host or over the network.
+"""Scans: what a Spark task reads in its own thread, from entry logs on its host or over the network.
 
-A task asks `Scans` for the entries of a ledger, and reads what it does not get on the event loop (`RangeReader`), from
-all replicas. Neither way of a scan is known outside of this module.
+A task asks `Scans` for the entries of a ledger. What it does not get, it reads on the event loop (`RangeReader`), from
+all replicas. Only this module knows the two ways of a scan.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from bkspark.wire.digest import EntryDigest
 from bkspark.wire.framing import LENGTH_BYTES
 
 LOCAL_BYTES = 8 << 20
-"""Bytes of items whose places are requested at once. Far less is in memory at a time."""
+"""Size of the items whose positions are requested at once. Far less is in memory at a time."""
 LOCAL_ENTRIES = 64
-"""Entries whose places are requested at least, however large they are: a request for a few costs as much as reading an
-entry of 1 MiB."""
+"""The least number of entries whose positions are requested at once, however large they are: a request for a few costs
+as much as reading an entry of 1 MiB."""
 REMOTE_BYTES = 64 << 20
 """Bytes that are scanned over the network before the bookie to scan is chosen again."""
 
@@ -32,9 +32,11 @@ class Scans:
     def __init__(self, addresses: Mapping[str, tuple[str, int]], options: NetOptions) -> None:
         """`addresses`: (host, port) of bookies, by id."""
         self._is_clear = options.tls is None and options.sasl is None
-        """Scans know neither TLS nor authentication: with them, everything is read on the event loop."""
+        """Whether scans may be used: they have neither TLS nor authentication. Constant."""
         self._local = LocalScan(addresses, options)
+        """Scans of entry logs on this host; preferred."""
         self._remote = NetworkScan(addresses, options)
+        """Scans over the network, where no local one returns entries."""
 
     def read(
         self,
@@ -48,7 +50,7 @@ class Scans:
         """Yield the leading entries of [first_entry, end_entry), possibly none of them.
 
         Args:
-            entry_bytes: how long an entry is, about.
+            entry_bytes: approximate size of an entry, at least 1.
         """
         position, stretch = first_entry, 1
         while self._is_clear and position < end_entry:
@@ -75,7 +77,8 @@ class Scans:
                 return
 
     def end_of_gap(self, metadata: LedgerMetadata, position: int, end_entry: int, entry_bytes: int) -> int:
-        """Return up to which entry the caller is to read, where a scan has ended, before it scans again."""
+        """Return the end of the range that the caller reads itself after a scan ended at `position`, before it scans
+        again."""
         if not self._is_clear:
             return end_entry
         may_scan = self._remote.can_read(metadata, position) or self._local.can_read(metadata, position)

@@ -1,12 +1,12 @@
-"""What makes a blocking call of an asyncio one: same name, arguments, types and documentation.
+"""Makes blocking calls from asyncio ones: the same name, arguments, types and documentation.
 
     class Reader(Twin[aio.Reader]):
         refresh = blocking(aio.Reader.refresh)
         batches = iterating(aio.Reader.batches)
         last_entry = reading(aio.Reader.last_entry)
 
-The type of a call is that of the asyncio one with what it waits for in place of the coroutine, for type checkers, for
-`inspect.signature` and for `help`.
+A blocking call returns what the coroutine of the asyncio call returns. Type checkers, `inspect.signature` and `help`
+see that type.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _T_co = TypeVar("_T_co", covariant=True)
 
 
 class Twin(Generic[_Asynchronous]):
-    """Has the blocking calls of an asyncio object."""
+    """A blocking object that calls an asyncio one."""
 
     def __init__(self, asynchronous: _Asynchronous) -> None:
         self._asynchronous = asynchronous
@@ -79,7 +79,7 @@ def iterating(
 def submitting(
     call: Callable[Concatenate[Any, _P], Awaitable[asyncio.Future[_T]]],
 ) -> Callable[Concatenate[Any, _P], concurrent.futures.Future[_T]]:
-    """Return a method that returns a future, for any thread, of what the coroutine's future becomes."""
+    """Return a method that returns a future, for any thread, with the result of the coroutine's future."""
 
     @functools.wraps(call)
     def method(self: Twin[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> concurrent.futures.Future[_T]:
@@ -97,7 +97,7 @@ class Property(Protocol[_T_co]):
 
 
 def reading(attribute: Callable[[Any], _T]) -> Property[_T]:
-    """Return a property that is the asyncio object's; type checkers see a property of a class as its getter."""
+    """Return a property that reads the asyncio object's; type checkers see a property of a class as its getter."""
     asynchronous = cast(property, attribute)
     assert asynchronous.fget is not None
     getter = asynchronous.fget
@@ -110,7 +110,7 @@ def reading(attribute: Callable[[Any], _T]) -> Property[_T]:
 
 
 def _described(method: _Twin, call: Callable[..., object], returns: Callable[[Any], object]) -> _Twin:
-    """Give a method the signature of the asyncio call, with what the method returns."""
+    """Give a method the signature of the asyncio call, with the method's own return type."""
     hints = typing.get_type_hints(call)
     returned = returns(hints["return"])
     hints["return"] = None if returned is type(None) else returned

@@ -1,7 +1,7 @@
-"""`bkspark cluster acl`: who may use the nodes of a cluster in ZooKeeper.
+"""`bkspark cluster acl`: access control lists of a cluster's nodes in ZooKeeper.
 
-`check` says which nodes others may change. `close` gives every node to this client's identity alone, as
-`zkEnableSecurity=true` does for new nodes, and `open` to everyone. Both can be interrupted and run again.
+`check` reports nodes that others may change. `close` restricts every node to this client's identity, as
+`zkEnableSecurity=true` does for new nodes; `open` gives every node to everyone. Both can be interrupted and run again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def add_parsers(parsers: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry out the command; 0: every node is as wanted."""
+    """Run the command; return 0 if every node is as wanted."""
     import asyncio
 
     return asyncio.run(_run(arguments))
@@ -63,7 +63,7 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 
 async def _roots(tree: ZooKeeperTree, root: str) -> list[str]:
-    """Return where the nodes of a cluster are: its root, and that of logs. Raises NoSuchNode: there is no cluster."""
+    """Return the roots of a cluster's nodes: its own, and that of logs. Raises NoSuchNode if there is no cluster."""
     from bkspark.log.formats import LOGS_ROOT
     from bkspark.metadata.tree import parent_of
 
@@ -146,7 +146,7 @@ def _print_paths(found: Walked) -> None:
 
 
 def _reporter() -> Callable[[Walked], None]:
-    """Return what says now and then how far a walk is."""
+    """Return a callback that prints the progress of a walk at intervals."""
     due = time.monotonic() + _PROGRESS_S
 
     def report(walked: Walked) -> None:

@@ -44,7 +44,7 @@ _AGE = re.compile(r"([0-9]{1,9}) ?([smhd])")
 AGE_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-"""Where a command adds its parser: what `add_subparsers` returns. Only argparse's stub knows that it is generic."""
+"""The result of `add_subparsers`, to which a command adds its parser. It is generic only in argparse's stub."""
 
 USAGE = 2
 """Exit code of a command line that cannot be understood."""
@@ -56,16 +56,16 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: object, **options: object) -> None:
         options.setdefault("allow_abbrev", False)
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
-        # Passed on as they came: each Python's ArgumentParser takes others.
+        # Passed on unchanged: each version of Python's ArgumentParser accepts other ones.
         super().__init__(*args, **options)  # type: ignore[arg-type]
 
     # Typeshed has four overloads of it, by the type of the namespace, which says nothing here.
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
-        """Parse, and refuse an unknown option here, where the options it may have meant are known."""
+        """Parse, and refuse an unknown option here, where similar options are known."""
         words = sys.argv[1:] if args is None else list(args)
         first = words[0] if words and self._subparsers is not None else ""
         if first.startswith("-") and first.split("=")[0] not in self._option_string_actions:
-            # Otherwise the word after it would be taken, and shown, for a command: it may be a password.
+            # Otherwise the next word, which may be a password, would be regarded as a command and shown in the message.
             self._refuse(first)
         namespace, unknown = super().parse_known_args(words, namespace)
         if unknown:
@@ -73,7 +73,7 @@ class Parser(argparse.ArgumentParser):
         return namespace, unknown
 
     def _refuse(self, argument: str) -> NoReturn:
-        # Not its value: it may be a password.
+        # The message omits the option's value, which may be a password.
         name = argument.split("=")[0]
         shown = name[:2] if name.startswith("-") and not name.startswith("--") else name
         self.error(f"unknown argument {shown!r}{self._nearest(name)}")
@@ -148,7 +148,7 @@ def password_variables(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def secret_variables(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return `password_variables`, and the one that names the keys of encryption. Raises as that."""
+    """Return `password_variables`, and the variable that names the file of encryption keys. Raises as that."""
     return {**password_variables(arguments), ENCRYPTION_KEY_FILE_VARIABLE: arguments.encryption_key_file or ""}
 
 
@@ -164,7 +164,7 @@ def ledger_password(arguments: argparse.Namespace) -> bytes:
 
 
 def client_encryption(arguments: argparse.Namespace) -> EncryptionOptions:
-    """Return how the client of a command encrypts ledgers; without keys it shows encrypted entries as they are stored.
+    """Return the encryption options of a command's client; without keys it returns encrypted entries as stored.
 
     Raises:
         ConfigurationError: the file of --encryption-key-file cannot be used.
@@ -221,7 +221,7 @@ def cluster_uri(arguments: argparse.Namespace) -> str:
 
 
 def client_net(arguments: argparse.Namespace) -> NetOptions:
-    """Return how the client of a command connects to bookies.
+    """Return the options of connections to bookies, from --client-config.
 
     Raises:
         ConfigurationError: the file that --client-config names cannot be read, or a key of it is wrong.
@@ -235,7 +235,7 @@ def client_net(arguments: argparse.Namespace) -> NetOptions:
 
 
 def client_zookeeper(arguments: argparse.Namespace) -> ZooKeeperOptions:
-    """Return how a command connects to ZooKeeper.
+    """Return the options of the connection to ZooKeeper, from --client-config.
 
     Raises:
         ConfigurationError: the file that --client-config names cannot be read, or a key of it is wrong.
@@ -324,7 +324,7 @@ def port(text: str) -> int:
 def add_environment(parser: argparse.ArgumentParser) -> None:
     """Add --environment, which the server's package carries out."""
     parser.add_argument(
-        "--environment", action="store_true", help="take keys from variables BK_KEY, too; they win over the file"
+        "--environment", action="store_true", help="take keys from variables BK_KEY, too; they override the file"
     )
 
 

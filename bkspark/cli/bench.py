@@ -1,6 +1,6 @@
 """`bkspark bench`: how fast a cluster writes and reads entries, from Python and from Spark.
 
-On any cluster that --uri names, Apache's too; without one, on a throw-away cluster on this machine.
+It runs on the cluster that --uri names, which may be Apache's; without it, on a throw-away cluster on this machine.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def _report(arguments: argparse.Namespace, result: dict[str, Any]) -> None:
 
 
 def spark(arguments: argparse.Namespace) -> int:
-    """Measure Spark jobs, in a process of their own: only the connector's package may load Spark."""
+    """Measure Spark jobs in a separate process: only the connector's package may load Spark."""
     written = quorums(arguments)
     with _cluster(arguments, max(BOOKIES, arguments.ensemble)) as uri, _spark_job(arguments, uri, written) as job:
         result = job.result()

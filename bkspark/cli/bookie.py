@@ -1,6 +1,6 @@
-"""`bkspark bookie`: one bookie in the foreground; or work on the files of a stopped one; or a running one is asked.
+"""`bkspark bookie`: runs a bookie in the foreground, works on the files of a stopped one, or queries a running one.
 
-The server is another package, which this one must not import: the process becomes it.
+The server is another package, which this one must not import: this process is replaced by it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def add_parser(commands: Commands) -> None:
     )
     add_environment(parser)
     parser.add_argument(
-        "--set", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="one key; wins over all others"
+        "--set", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="one key; overrides all others"
     )
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument(
@@ -68,7 +68,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Replace this process by the bookie; returns never."""
+    """Replace this process by the bookie; never returns."""
     if arguments.config is not None and not arguments.config.is_file():
         raise ConfigurationError(f"--config {str(arguments.config)!r} is not a file; name a bk_server.conf")
     command = bookie_command(dict(arguments.set), json=arguments.json)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TIMEOUT_S = 5.0
 BYTES_MAX = 16 * 1024 * 1024
 ANY_HOSTS = ("", "0.0.0.0", "::")
-"""What a server registers that listens at all addresses: it is asked at the bookie's own."""
+"""Addresses that a server registers if it listens at all addresses: requests go to the bookie's own address."""
 TOKEN_OPTION = "--http-token-file"
 TOKEN_VARIABLE = "BKSPARK_HTTP_TOKEN_FILE"
 
@@ -36,7 +36,7 @@ def add_http_token(parser: argparse.ArgumentParser) -> None:
 
 
 def http_access(arguments: argparse.Namespace) -> BookieHttpAccess:
-    """Return how a command asks the HTTP servers of bookies.
+    """Return the token and TLS for a command's requests to the HTTP servers of bookies.
 
     Raises:
         ConfigurationError: the file of the token or of the client's TLS cannot be used.
@@ -47,8 +47,7 @@ def http_access(arguments: argparse.Namespace) -> BookieHttpAccess:
 class BookieHttpAccess:
     """The token and the TLS of a client of bookies' HTTP servers.
 
-    A client with TLS sends its token inside TLS alone: what a registration says must not make it tell its token to
-    others.
+    A client with TLS sends its token only inside TLS: a forged registration must not make it disclose the token.
     """
 
     def __init__(self, token_file: str | None, tls: TlsOptions | None) -> None:
@@ -82,7 +81,7 @@ class BookieHttpAccess:
         return self._context
 
     def headers(self, url: str) -> dict[str, str]:
-        """Return the headers of a request that prove who asks."""
+        """Return the headers of a request that identify this client."""
         may_send = url.startswith("https:") or self._tls is None
         return {"Authorization": f"Bearer {self._token}"} if self._token and may_send else {}
 
@@ -106,7 +105,7 @@ class BookieHttpAccess:
         from urllib.error import URLError
         from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
-        # No proxy and no redirect: another server must not see the token.
+        # No proxies and no redirects: no other server may see the token.
         handlers: list[Any] = [ProxyHandler({}), _no_redirects()]
         if url.startswith("https:"):
             handlers.append(HTTPSHandler(context=self.tls_context))
@@ -131,11 +130,11 @@ def _no_redirects() -> Any:
 def http_problem(address: BookieAddress | None, http: tuple[str, int] | None = None) -> str:
     """Return why the HTTP server of a registered bookie cannot be asked from this host, "" if it can.
 
-    A bookie without access control registers a loopback address. On another host that address leads to what listens
-    there, which may be another bookie.
+    A bookie without access control registers a loopback address. On another host, that address is that of another
+    server, which may be another bookie.
 
     Args:
-        http: host and port of the server, where none is registered.
+        http: host and port of the server, if none is registered.
     """
     where = None if address is None else address.http or http
     if address is None or where is None:

@@ -1,4 +1,4 @@
-"""`bkspark cluster bookies`: all bookies, whether they answer, disks, racks, versions, and why they take no entries."""
+"""`bkspark cluster bookies`: all bookies, whether they answer, disks, racks, versions, and why they are read-only."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _bytes(count: int | None) -> str | None:
 
 
 async def _bookies(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return every bookie; all that are registered are asked at the same time."""
+    """Return every bookie; all registered ones are queried concurrently."""
     import asyncio
 
     from bkspark.client import Client
@@ -80,7 +80,7 @@ async def _bookie(
     properties = {} if address is None else address.properties
     directories: list[dict[str, Any]] = []
     if address is not None and not http_problem(address) and facts.serves:
-        # Only our bookies have the path; Apache's have no way to ask for single directories.
+        # Only our bookies have this path; Apache's do not report single directories.
         found = await http.fetch_object(f"{http_origin(address)}/api/v2/bookie")
         directories = found.get("directories", []) if found and found.get("id") == bookie else []
     used = None

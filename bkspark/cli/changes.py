@@ -1,6 +1,6 @@
-"""The audit log of commands: each change that one makes in the metadata store alone, and `bkspark cluster changes`.
+"""The audit log of commands: their changes in the metadata store, and `bkspark cluster changes`, which lists them.
 
-A change that a bookie makes for a command is in that bookie's log.
+Changes that a bookie makes for a command are in that bookie's log instead.
 """
 
 from __future__ import annotations

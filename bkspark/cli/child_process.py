@@ -1,9 +1,9 @@
 """A child process that never outlives its parent: started, waited for, ended.
 
-The child leads a process group of its own, so a Ctrl-C at the terminal reaches the parent alone, which ends its
-children in the right order; what a child leaves of its group when it is ended goes with it. On Linux the kernel kills
-the child when the parent dies without a chance to do so. Its stderr goes to a log file; its stdout is a pipe of lines
-for the parent. Its files, and its log, are for its user alone, whatever the parent's umask is.
+The child leads its own process group, so a Ctrl-C at the terminal reaches only the parent, which ends its children in
+the right order. When a child is ended, the rest of its group is ended with it. On Linux the kernel kills the child if
+the parent dies before it can do so. The child's stderr goes to a log file; its stdout is a pipe of lines to the parent.
+Its files and its log are readable by its user only, whatever the parent's umask is.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ChildProcess:
         self.name = name
         self.log_path = log_path
         self._unread = b""
-        """Output after the last line that was returned."""
+        """Output after the last line that `lines` returned."""
         with open(log_path, "ab", opener=private_files.opener) as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
@@ -98,14 +98,14 @@ class ChildProcess:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def ending(self) -> str:
-        """Return how it ended, for a person: `ended with exit code 1`, `was killed by SIGKILL`."""
+        """Return how it ended, in words: `ended with exit code 1`, `was killed by SIGKILL`."""
         code = self.exit_code
         if code is None:
             return "is running"
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
     def signal(self, number: int) -> None:
-        """Send a signal; nothing happens when it has ended."""
+        """Send a signal; does nothing if the process has ended."""
         self._process.send_signal(number)
 
     def wait(self, timeout_s: float) -> bool:
@@ -117,7 +117,7 @@ class ChildProcess:
         return True
 
     def stop(self, timeout_s: float) -> None:
-        """End it: SIGTERM, then SIGKILL when the time is over. It has ended when this returns, and so has its group."""
+        """End the process with SIGTERM, and with SIGKILL when the time is over. Returns when its group has ended."""
         if self.exit_code is None:
             self.signal(signal.SIGTERM)
             if not self.wait(timeout_s):
@@ -133,8 +133,8 @@ class ChildProcess:
         self._close()
 
     def _end_group(self) -> None:
-        # A Spark job that is ended before its JVM has called back does not know the JVM, which then waits for ever.
-        # Only a child that ran a moment ago still owns the number of its group.
+        # If a Spark job is ended before its JVM has called back, the job does not know the JVM, which waits for ever:
+        # end the group. The number of the group is certainly the child's only if the child ran until now.
         self._process.wait()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)

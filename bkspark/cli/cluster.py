@@ -1,7 +1,7 @@
 """`bkspark cluster`: initialise a cluster, list its bookies and under-replicated ledgers, repair it.
 
-The server's package (`bookie_service.replication`) reads and moves entries. This package must not import it: the
-process is replaced by it.
+Commands that read or copy entries belong to the server's package (`bookie_service.replication`), which this one must
+not import: this process is replaced by it.
 """
 
 from __future__ import annotations
@@ -84,16 +84,16 @@ def _add_repair(parsers: Commands, name: str, description: str) -> argparse.Argu
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="one configuration key, such as replicationRateByBytes=10000000; wins over the file",
+        help="one configuration key, such as replicationRateByBytes=10000000; overrides the file",
     )
     return parser
 
 
-# ---- what the server's package does ----
+# ---- commands of the server's package ----
 
 
 def repair(arguments: argparse.Namespace) -> int:
-    """Replace this process by the program that reads and moves entries; returns never."""
+    """Replace this process by the program that reads or copies entries; never returns."""
     if arguments.config is not None and not arguments.config.is_file():
         raise ConfigurationError(f"--config {str(arguments.config)!r} is not a file; name a bk_server.conf")
     settings = dict(arguments.set)
@@ -122,7 +122,7 @@ def repair_command(name: str, *bookie: str, settings: dict[str, str], json: bool
     return [*command, "--", *bookie] if bookie else command
 
 
-# ---- what metadata tell ----
+# ---- commands on metadata ----
 
 
 def autorecovery(arguments: argparse.Namespace) -> int:
@@ -132,7 +132,7 @@ def autorecovery(arguments: argparse.Namespace) -> int:
 
 
 def init(arguments: argparse.Namespace) -> int:
-    """Make the root that --uri names and print the cluster's instance id."""
+    """Create the cluster root that --uri names, and print the cluster's instance id."""
     import asyncio
 
     uri = cluster_uri(arguments)
@@ -148,7 +148,7 @@ def init(arguments: argparse.Namespace) -> int:
 async def initialize(
     uri: str, zookeeper: ZooKeeperOptions | None = None, *, is_recorded: bool = False
 ) -> tuple[bool, str | None]:
-    """Make the cluster root at `uri` unless it is there; return (whether it was made, the cluster's instance id).
+    """Create the cluster root at `uri` unless it exists; return (whether it was created, the cluster's instance id).
 
     `is_recorded`: in the audit log of commands.
 

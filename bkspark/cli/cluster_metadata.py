@@ -148,9 +148,9 @@ def endpoints(arguments: argparse.Namespace) -> int:
 
 
 def audit(arguments: argparse.Namespace) -> int:
-    """Ask for an audit, as Apache's `triggeraudit`: the delay is written again.
+    """Request an audit, as Apache's `triggeraudit` does: write the same delay again.
 
-    Where there is none yet, no auditor has ever run: the first one writes that of its configuration, and looks at once.
+    If no delay is stored, no auditor has ever run: the first one writes its configured delay, and audits at once.
     """
     import asyncio
 
@@ -238,7 +238,7 @@ async def _write_and_read(client: Client, bookie: str, entries: int) -> None:
 
 
 def format_cluster(arguments: argparse.Namespace) -> int:
-    """Delete all metadata and make an empty cluster."""
+    """Delete all metadata, and create an empty cluster."""
     import asyncio
 
     async def change(client: Client) -> str | None:
@@ -306,7 +306,7 @@ def rename(arguments: argparse.Namespace) -> int:
 
     async def change(client: Client) -> tuple[int, int]:
         context = await client.context()
-        # Ledgers of a bookie that serves would be unreadable: clients would look for them at the other id.
+        # The ledgers of a running bookie would become unreadable: clients would look for them at the new id.
         if (await context.registry.states()).get(arguments.source, "down") != "down":
             raise ConfigurationError(f"bookie {arguments.source} serves under this id: stop it before it is renamed")
         group: list[int] = []

@@ -34,7 +34,7 @@ BOOKIES = 3
 """How many bookies a new cluster gets."""
 
 DISK_USAGE_THRESHOLD = "0.99"
-"""Share of a disk above which bookies of a local cluster take no writes; `--set diskUsageThreshold=…` overrides it."""
+"""Disk usage above which bookies of a local cluster become read-only; `--set diskUsageThreshold=…` overrides it."""
 
 BOOKIE_START_TIMEOUT_S = 60.0
 BOOKIE_STOP_TIMEOUT_S = 60.0
@@ -49,7 +49,7 @@ class ClusterPorts:
 
     @classmethod
     def load(cls, path: Path) -> ClusterPorts:
-        """Return what `cluster.json` says.
+        """Return the ports in `cluster.json`.
 
         Raises:
             ConfigurationError: the file is not ours.
@@ -87,7 +87,7 @@ class BookieProcess:
         self.port = port
         self.directory = directory
         self.id = f"{HOST}:{port}"
-        """Its bookie id; with port 0 known once it has started."""
+        """The bookie id; if the port is 0, it is known when the bookie has started."""
         self._settings = {
             "bookiePort": str(port),
             "advertisedAddress": HOST,
@@ -95,7 +95,8 @@ class BookieProcess:
             "journalDirectories": str(directory / "journal"),
             "ledgerDirectories": str(directory / "ledgers"),
             "metadataServiceUri": metadata_uri,
-            # The disk of a laptop or of a shared machine is often nearly full: with 0.95 no bookie would take writes.
+            # The disk of a laptop or of a shared machine is often nearly full: with 0.95, all bookies would be
+            # read-only.
             "diskUsageThreshold": DISK_USAGE_THRESHOLD,
             **settings,
         }
@@ -119,7 +120,7 @@ class BookieProcess:
         return self._process.exit_code
 
     def ending(self) -> str:
-        """Return how the process ended, for a person."""
+        """Return how the process ended, in words."""
         assert self._process is not None
         return self._process.ending()
 
@@ -133,7 +134,7 @@ class BookieProcess:
         """Return once the bookie is registered and serves.
 
         Raises:
-            BookieUnavailable: it ended first; the message carries the last line of its log.
+            BookieUnavailable: it ended before that; the message has the last line of its log.
         """
         assert self._process is not None
         for line in self._process.lines(time.monotonic() + timeout_s):
@@ -188,7 +189,7 @@ class ClusterProcess:
         self._zookeeper_jaas = zookeeper_jaas
         self._is_temporary = directory is None
         self.directory = directory.absolute() if directory is not None else Path()
-        """Where everything is; a temporary one is made by `start`."""
+        """The cluster's directory; `start` creates a temporary one."""
         self._bookie_count = bookie_count
         self._wanted_zookeeper_port = zookeeper_port
         self._settings = dict(settings or {})
@@ -226,7 +227,7 @@ class ClusterProcess:
         """Start ZooKeeper, then all bookies at once; return when all serve.
 
         Raises:
-            ConfigurationError: the directory cannot serve, is in use, or a port is taken.
+            ConfigurationError: the directory cannot be used, is in use, or a port is taken.
             BookieUnavailable: a bookie did not start.
         """
         import asyncio
@@ -291,7 +292,7 @@ class ClusterProcess:
         """Return the remembered ports, completed by free ones, and remember them.
 
         Raises:
-            ConfigurationError: fewer bookies are wanted than hold the directory's data, or a port is taken.
+            ConfigurationError: the directory has data of more bookies than are wanted, or a port is taken.
         """
         path = self.directory / "cluster.json"
         remembered = ClusterPorts.load(path) if path.exists() else ClusterPorts(0, ())

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def connect(arguments: argparse.Namespace, *, explicit_lac_interval_s: float | None = None) -> Client:
-    """Return a blocking client of the cluster and credentials that the arguments name."""
+    """Return a blocking client for the cluster and the credentials that the arguments name."""
     from bkspark.blocking import Client
     from bkspark.core.writer_options import WriterOptions
 

@@ -1,4 +1,4 @@
-"""`bkspark console`: the web console of a cluster. It is a package of its own, which this process becomes."""
+"""`bkspark console`: the web console of a cluster. It is a separate package, by which this process is replaced."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _port(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Replace this process by the console; returns never."""
+    """Replace this process by the console; never returns."""
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigurationError(f"{' and '.join(missing)} must be installed: pip install 'bkspark[console]'")
@@ -95,6 +95,6 @@ def run(arguments: argparse.Namespace) -> int:
     command += [] if arguments.client_config is None else ["--client-config", arguments.client_config]
     for name in arguments.allow_host:
         command += ["--allow-host", name]
-    # Not among the arguments, which every user of the host can list.
+    # In the environment: every user of the host can list arguments.
     os.environ.update(password_variables(arguments))
     exec_replacing_process(command)

@@ -55,7 +55,7 @@ def _with_bookie(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 def _with_registry(
     arguments: argparse.Namespace, act: Callable[[BookieRegistry], Awaitable[_Result]], change: str = ""
 ) -> _Result:
-    """Return the result of `act` on the cluster's registry, which is connected meanwhile; record the change, if any."""
+    """Connect, and return the result of `act` on the cluster's registry; record the change, if there is one."""
     import asyncio
 
     from bkspark.cli.changes import record

@@ -1,6 +1,6 @@
 """`bkspark demo`: the main job on a throw-away cluster, on real data.
 
-This module runs the cluster and prints; the job itself is `bkspark.spark.demo`, a process of its own.
+This module runs the cluster and prints; the job itself is `bkspark.spark.demo`, a separate process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the demo; 0 only when every check held."""
+    """Run the demo; return 0 only if every check succeeded."""
     _check(arguments)
     started_s = time.monotonic()
     progress(f"starting ZooKeeper and {BOOKIES} bookies ...")

@@ -69,14 +69,14 @@ def add_parser(commands: Commands) -> None:
             action="append",
             default=[],
             metavar="KEY=VALUE",
-            help="one key; wins over the file",
+            help="one key; overrides the file",
         )
         add_json(each)
         each.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Replace this process by the reader; returns never."""
+    """Replace this process by the reader; never returns."""
     command = [sys.executable, "-m", "bookie_service.admin.dump", arguments.kind]
     for name in ("ledger", "entry", "config"):
         value = getattr(arguments, name)

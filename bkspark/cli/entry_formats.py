@@ -6,11 +6,11 @@
     hex              out only: each payload in hexadecimal digits, one a line
     ids              out only: `ledger 5 entry 0: 100 bytes` a line, without the payload
 
-Entries that are encrypted with a key that the client lacks are lines that say so, `{"entry": id, "value": base64 of the
-stored bytes, "encryptedWith": key id}`, and length-prefixed as they are stored.
+An entry that is encrypted with a key that the client lacks is written as a line `{"entry": id, "value": base64 of the
+stored bytes, "encryptedWith": key id}`; in format length-prefixed it is written as it is stored.
 
-Parsing and formatting lines and length-prefixed entries makes no Python object per entry: separators are found, removed
-and inserted with arrays. Memory is bounded by the block size and the largest entry.
+Lines and length-prefixed entries are parsed and formatted without a Python object for each entry: separators are found,
+removed and inserted with arrays. Memory is bounded by the block size and the largest entry.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def read_entries(source: BinaryIO, entry_format: str, name: str) -> Iterator[Ent
     while True:
         # Files and stdin have `read1`; typing.BinaryIO does not name it.
         block = source.read1(BLOCK_BYTES)  # type: ignore[attr-defined]
-        # Joining copies the rest of the last block: at most one entry, as every complete one was taken.
+        # Joining copies the rest of the last block, which is at most one entry: complete ones were removed.
         pending = pending + block if pending else block
         batch, consumed = take(pending, taken_count, name, ended=not block)
         taken_count += len(batch)
@@ -118,7 +118,7 @@ def formatter(entry_format: str) -> Callable[[EntryBatch], bytes]:
 
 
 def format_lines(batch: EntryBatch) -> bytes:
-    """Return each payload followed by a newline; of an encrypted entry a line that says so."""
+    """Return each payload followed by a newline; for an encrypted entry, a line that says so."""
     if batch.sealed_with is not None:
         sizes = np.diff(batch.offsets).tolist()
         return "".join(f"(encrypted with key {batch.sealed_with!r}, {size} bytes)\n" for size in sizes).encode()

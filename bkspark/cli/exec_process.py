@@ -8,15 +8,15 @@ from typing import NoReturn
 
 
 def exec_replacing_process(command: list[str]) -> NoReturn:
-    """Replace this process by a program whose first lines take SIGTERM and SIGINT; returns never.
+    """Replace this process by a program whose first lines handle SIGTERM and SIGINT; never returns.
 
     Raises:
         OSError: there is no such program.
     """
-    # Python is not ready for a signal until those lines run; they let these through again.
+    # Python cannot handle signals until those lines run, so they are blocked; those lines unblock them.
     held_before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     try:
         os.execv(command[0], command)
     finally:
-        # Only reached when there is no such program: this process goes on, and so do its children's signals.
+        # Only reached if there is no such program: this process continues, and needs its signals again.
         signal.pthread_sigmask(signal.SIG_SETMASK, held_before)

@@ -1,4 +1,4 @@
-"""`bkspark cluster health`: whether a cluster is well, why not, and whether a bookie may be stopped."""
+"""`bkspark cluster health`: whether a cluster is healthy, why not, and whether a bookie may be stopped."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def health(arguments: argparse.Namespace) -> int:
-    """Print whether the cluster is healthy and why not; return 0 if it is, else 10."""
+    """Print whether the cluster is healthy and why not; return 0 if it is, otherwise 10."""
     import asyncio
 
     codes: list[int] = []
     try:
         asyncio.run(_health(arguments, codes))
     except KeyboardInterrupt:
-        # --watch ends so; the last answer counts.
+        # --watch ends by a signal; the last answer decides the exit code.
         if not arguments.watch or not codes:
             raise
     return codes[-1]
 
 
 async def _health(arguments: argparse.Namespace, codes: list[int]) -> None:
-    """Ask once, or until it is enough; `codes` has the exit code of the last answer."""
+    """Check once, or with --watch repeatedly; `codes` gets the exit code of the last answer."""
     import asyncio
 
     from bkspark.errors import MetadataError, SessionExpired
@@ -65,7 +65,7 @@ async def _health(arguments: argparse.Namespace, codes: list[int]) -> None:
             await _ask(arguments, is_enough)
             return
         except MetadataError as error:
-            # What is wrong in the metadata has types of its own, and ends the command.
+            # Other metadata errors mean that the metadata are wrong: they end the command.
             if type(error) not in (MetadataError, SessionExpired):
                 raise
             if is_enough(_away(error, arguments)):
@@ -88,7 +88,7 @@ async def _ask(arguments: argparse.Namespace, is_enough: Callable[[_Answer], boo
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Answer:
     """One answer. facts: None if the metadata store does not answer; against: why the bookie may not be stopped, None
-    if that was not asked; ledgers: how many it has entries of."""
+    if that was not requested; ledgers: how many ledgers it has entries of."""
 
     facts: ClusterFacts | None
     reasons: list[Reason]
@@ -97,7 +97,7 @@ class _Answer:
 
     @property
     def code(self) -> int:
-        """The exit code."""
+        """The exit code of the command: 0, or DEGRADED if there are reasons."""
         return DEGRADED if (self.reasons if self.against is None else self.against) else 0
 
 
@@ -178,7 +178,7 @@ async def cluster_facts(client: Client) -> ClusterFacts:
 
 
 async def bookie_facts(client: Client, bookie: str, state: str) -> BookieFacts:
-    """Ask a bookie for its disk space: one that is registered may be dead until its session ends."""
+    """Query a bookie's disk space: a registered bookie may be dead until its session ends."""
     import asyncio
 
     from bkspark.core.health import DOWN, READ_ONLY, BookieFacts

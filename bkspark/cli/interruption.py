@@ -1,4 +1,4 @@
-"""How a command ends by a signal: one KeyboardInterrupt, at a place where nothing is half done."""
+"""How a signal ends a command: by one KeyboardInterrupt, between two callbacks of the event loop."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Interruption:
     """While entered, the first ending signal raises KeyboardInterrupt and the later ones do nothing.
 
-    A second Ctrl-C must not interrupt the clean-up that the first one began; that is bounded in time everywhere.
-    While the main thread runs an event loop, the exception comes between two of its callbacks: in the middle of one, a
-    coroutine may have been made that is not yet awaited.
+    A second Ctrl-C must not interrupt the clean-up that the first one began; all clean-up is limited in time. While the
+    main thread runs an event loop, the exception is raised between two of its callbacks: within one, a coroutine may
+    have been created that is not awaited yet.
     """
 
     def __init__(self) -> None:
         self.happened = False
-        """Whether a signal came. Set once."""
+        """Whether a signal was received. Set once."""
         self._previous: dict[signal.Signals, Any] = {}
-        """The handlers that are restored."""
+        """The handlers that were set before, by signal. `__exit__` restores them."""
 
     def __enter__(self) -> Interruption:
         # Python lets only the main thread set handlers; a caller in another one keeps its own.
@@ -46,7 +46,7 @@ class Interruption:
         if loop is not None:
             loop.call_soon_threadsafe(_interrupt)
             return
-        # `asyncio.run(work())` has made the coroutine, and may not have begun it: then nothing is to be cleaned up.
+        # `asyncio.run(work())` has created the coroutine, and may not have begun it: then there is nothing to clean up.
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         raise KeyboardInterrupt
 

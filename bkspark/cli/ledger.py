@@ -211,7 +211,7 @@ def opened(name: str) -> Iterator[BinaryIO]:
 def _write_entries(client: Client, writer: LedgerWriter, source: BinaryIO, arguments: argparse.Namespace) -> int:
     """Append every entry of the source, pipelined; return their count once all are acknowledged.
 
-    If the input is invalid, the new ledger is deleted again: no client knows its id yet.
+    If the input is invalid, the new ledger is deleted: no other client knows its id yet.
     """
     from bkspark.cli import entry_formats
 
@@ -257,7 +257,7 @@ def read(arguments: argparse.Namespace) -> int:
 def _present(reader: LedgerReader, arguments: argparse.Namespace) -> Iterator[EntryBatch]:
     last = reader.last_unconfirmed if arguments.unconfirmed else reader.last_entry
     for option, entry in (("--from", arguments.first_entry), ("--to", arguments.last_entry)):
-        # Reading an empty ledger from 0 on is not a mistake.
+        # Reading an empty ledger from entry 0 on is not an error.
         if entry and entry > last:
             raise ConfigurationError(
                 f"{option} {entry} lies after the last {'held' if arguments.unconfirmed else 'confirmed'} entry of "
@@ -337,7 +337,7 @@ def _described(ledger_id: int, metadata: LedgerMetadata, version: int, ctime_ms:
 
 
 def repair(arguments: argparse.Namespace) -> int:
-    """Replace this process by the one that checks and repairs; returns never."""
+    """Replace this process by the program that checks and repairs; never returns."""
     settings = {"metadataServiceUri": cluster_uri(arguments)}
     exec_replacing_process(repair_command("repair", str(arguments.ledger), settings=settings, json=arguments.json))
 

@@ -27,7 +27,7 @@ INCOMPLETE = 1
 
 
 def locate(arguments: argparse.Namespace) -> int:
-    """Print which copies of each fragment are there; read every copy. Return 1 if one is missing or damaged."""
+    """Read every copy of each fragment, and print which exist. Return 1 if one is missing or damaged."""
     from bkspark.blocking import run
 
     with connect(arguments) as client:
@@ -94,7 +94,7 @@ async def _settled(
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """The copy of a fragment that one slot must hold. `end_entry`: the entry after its last one."""
+    """The copy of a fragment that one slot must have. `end_entry`: the entry after its last one."""
 
     context: ClientContext
     ledger_id: int
@@ -109,7 +109,7 @@ class _Copy:
         return self.fragment.bookies[self.slot]
 
     async def record(self, state: str | None) -> dict[str, Any]:
-        """Return what the command prints of it; `state`: that of its bookie."""
+        """Return the record that the command prints; `state`: that of the bookie."""
         expected, missing = 0, 0
         named: list[int] = []
         problem = None
@@ -132,7 +132,7 @@ class _Copy:
         }
 
     async def holes(self) -> AsyncIterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield (entries that the slot must hold, those that are missing or damaged there), a window at a time."""
+        """Yield (entries that the slot must have, those that are missing or damaged there), a window at a time."""
         from bkspark.core.copies import stored_entries
         from bkspark.ledger.stored import ReplicaReader
 

@@ -50,7 +50,7 @@ def list_ledgers(arguments: argparse.Namespace) -> int:
 
 
 async def _list(client: Cluster, arguments: argparse.Namespace, output: _Output) -> tuple[int, int]:
-    """Show what was asked for; return (how many ledgers there are, how many are shown)."""
+    """Print the selected ledgers; return (how many match, how many are shown)."""
     listing = _Listing(client, arguments)
     shown = 0
     async for rows in listing.shown():
@@ -69,7 +69,7 @@ class _Listing:
         """Ledgers that match so far, shown or not."""
 
     async def shown(self) -> AsyncIterator[list[Any]]:
-        """Yield what is shown: ids, or facts with --long."""
+        """Yield the rows to show: ids, or facts with --long."""
         arguments, left = self._arguments, self._arguments.limit
         needs_facts = arguments.open or arguments.bookie or arguments.log or arguments.older_than
         if needs_facts or arguments.sort != "id":
@@ -114,13 +114,13 @@ class _Listing:
 
 
 class _Output(Protocol):
-    """Prints rows as they come."""
+    """Prints rows as they are found."""
 
     def add(self, rows: Sequence[Any]) -> None:
-        """Take more rows."""
+        """Add more rows."""
 
     def end(self, more: Mapping[str, Any]) -> None:
-        """Finish; `more`: what JSON has beside the rows."""
+        """Finish; `more`: members that JSON output has in addition to the rows."""
 
 
 class _LinesOutput:
@@ -151,11 +151,11 @@ class _JsonOutput:
 
 
 class _TableOutput:
-    """A table, whose header comes again after many rows."""
+    """A table; its header is repeated after TABLE_ROWS rows."""
 
     def __init__(self) -> None:
         self._rows: list[Sequence[Any]] = []
-        """Rows that are not printed; at most TABLE_ROWS."""
+        """Rows that are not printed yet; at most TABLE_ROWS."""
         self._is_begun = False
         """Whether a table was printed."""
 
@@ -196,7 +196,7 @@ def _is_chosen(facts: dict[str, Any], arguments: argparse.Namespace) -> bool:
 
 
 async def _facts(client: Cluster, ids: Sequence[int]) -> AsyncIterator[list[dict[str, Any]]]:
-    """Yield what the metadata of ledgers say, some at a time; those that are deleted meanwhile are left out."""
+    """Yield facts from the metadata of ledgers, some at a time; ledgers that are deleted meanwhile are left out."""
     import asyncio
 
     from bkspark.errors import MetadataFormat, NoSuchLedger

@@ -28,7 +28,7 @@ PIECE_BYTES_MAX = 1 << 20
 
 @dataclass(frozen=True)
 class WriteLoad:
-    """What to write: until `entries` are written to all ledgers together or `seconds` are over, whichever is first."""
+    """What to write. It ends when `entries` are written to all ledgers together, or after `seconds`."""
 
     entry_size: int
     ensemble: int
@@ -52,7 +52,7 @@ class ReadLoad:
 
 @dataclass
 class Measurement:
-    """What was done in how long; `pieces_s` holds the time of every piece, in seconds."""
+    """What was done, and in how much time; `pieces_s` has the time of every piece, in seconds."""
 
     entries: int = 0
     bytes: int = 0
@@ -87,7 +87,7 @@ def _cpu_s() -> float:
 
 
 async def write(client: Client, load: WriteLoad) -> tuple[list[int], dict[str, Any]]:
-    """Write the load and return (ledger ids, closed; the result). A failed load deletes what it made."""
+    """Write the load; return (ids of the ledgers, which are closed, the result). A failed load deletes its ledgers."""
     writers: list[LedgerWriter] = []
     try:
         for _ in range(load.ledgers):
@@ -97,7 +97,7 @@ async def write(client: Client, load: WriteLoad) -> tuple[list[int], dict[str, A
             try:
                 await asyncio.shield(creating)
             finally:
-                # An interrupt may come after the ledger was created and before the answer: it is deleted below, too.
+                # An interrupt may come after the ledger was created and before the answer. It is deleted below, too.
                 writers.append(await creating)
         measurement = Measurement()
         deadline = time.perf_counter() + load.seconds if load.seconds else float("inf")
@@ -155,7 +155,7 @@ async def _write_in_turn(
 
 
 def piece_size(window: int, entry_size: int) -> int:
-    """Return how many entries travel together so that the window holds several pieces of bounded size."""
+    """Return how many entries are sent together, so that the window has several pieces of bounded size."""
     return max(1, min(window // PIECES_IN_FLIGHT, PIECE_BYTES_MAX // max(1, entry_size)))
 
 
@@ -167,7 +167,7 @@ def _shares(entries: int | None, ledgers: int) -> list[int | None]:
 
 
 async def delete(client: Client, ledger_ids: Sequence[int]) -> None:
-    """Delete ledgers that a load made."""
+    """Delete ledgers that a load created."""
     for ledger_id in ledger_ids:
         await client.delete(ledger_id)
 
@@ -214,7 +214,7 @@ async def _read_through(reader: LedgerReader, end_entry: int, deadline: float | 
 async def _read_ranges(
     reader: LedgerReader, end_entry: int, window: int, deadline: float | None, measurement: Measurement
 ) -> None:
-    """Read ranges in order, at most `window` entries asked for at a time."""
+    """Read ranges in order, with at most `window` requested entries at a time."""
     piece_entries = max(1, window // PIECES_IN_FLIGHT)
     in_flight: deque[asyncio.Task[None]] = deque()
     position = 0

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     progress("starting ZooKeeper and bookies ...")
     with cluster:
-        # The reader of the description may send a signal before the next line runs here.
+        # The program that reads the description may send a signal before the next line runs.
         try:
             if arguments.json:
                 print_json(cluster.description())
@@ -77,7 +77,7 @@ def _print_cluster(cluster: ClusterProcess) -> None:
 
 
 def _watch(cluster: ClusterProcess, *, restart: bool) -> None:
-    """Report bookies that die, and start them again when asked; never returns while ZooKeeper runs.
+    """Report bookies that die, and with --restart start them again; never returns while ZooKeeper runs.
 
     Raises:
         MetadataError: ZooKeeper ended; without it no bookie serves.

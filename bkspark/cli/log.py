@@ -1,6 +1,6 @@
 """`bkspark log`: list, show, create, append to, read, truncate, delete and vacuum named logs.
 
-`log_retention` has the commands on what they keep.
+`log_retention` has the commands for retention.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def list_logs(arguments: argparse.Namespace) -> int:
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Print a log's ledgers in order, what it keeps, the last version of each name that published, and its schemas."""
+    """Print a log's ledgers in order, its retention, the last version of each name that published, and its schemas."""
     with connect(arguments) as client:
         facts = client.log(arguments.log).show()
     if arguments.json:
@@ -162,7 +162,7 @@ def create(arguments: argparse.Namespace) -> int:
 
 
 def truncate(arguments: argparse.Namespace) -> int:
-    """Let a log begin at a position, or at a time."""
+    """Move a log's start to a position, or to a time."""
     with connect(arguments) as client:
         deleted = client.log(arguments.log).truncate(arguments.before)
         record_blocking(client, f"truncate log {arguments.log} before {arguments.before}, {deleted} ledgers deleted")
@@ -178,7 +178,7 @@ def delete(arguments: argparse.Namespace) -> int:
 
 
 def vacuum(arguments: argparse.Namespace) -> int:
-    """Delete what dead jobs left."""
+    """Delete the ledgers of dead attempts."""
     with connect(arguments) as client:
         deleted = client.log(arguments.log).vacuum(older_than_s=arguments.older_than)
         record_blocking(client, f"vacuum log {arguments.log}, {deleted} ledgers deleted")
@@ -201,8 +201,8 @@ def append(arguments: argparse.Namespace) -> int:
     ensemble, write_quorum, ack_quorum = quorums(arguments)
     with opened(arguments.file) as source, connect(arguments) as client:
         batches = _parsed(source, arguments)
-        # The first entries before the log: input that is wrong from the start must neither create a log nor fence its
-        # writer.
+        # Read the first entries before opening the log: input that is wrong from the start must not create a log or
+        # fence its writer.
         first = list(itertools.islice(batches, 1))
         with client.log(arguments.log).open_for_writing(
             ensemble=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum, metadata=dict(arguments.metadata)
@@ -228,7 +228,7 @@ def _parsed(source: BinaryIO, arguments: argparse.Namespace) -> Iterator[EntryBa
 
 
 def _append_all(writer: LogWriter, batches: Iterator[EntryBatch]) -> _Appended:
-    """Append every entry, pipelined; return what was appended once all is acknowledged."""
+    """Append every entry, pipelined; return what was appended when all entries are acknowledged."""
     entry_count = byte_count = 0
     last: Future[PositionRange] | None = None
     try:

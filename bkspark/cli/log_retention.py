@@ -1,4 +1,4 @@
-"""`bkspark log retention`, `expire` and `consumers`: what logs keep, and for which registered readers."""
+"""`bkspark log retention`, `expire` and `consumers`: how long logs keep ledgers, and for which registered readers."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ def _shown_age(age_ms: int) -> str:
 
 
 def expire(arguments: argparse.Namespace) -> int:
-    """Remove what has expired from some logs, or from all of the cluster.
+    """Remove expired ledgers of some logs, or of all logs of the cluster.
 
-    A log of all that cannot be expired does not keep the others from it; the exit code is 1 then.
+    With all logs, a failure at one log does not stop the others; the exit code is 1 then.
     """
     with connect(arguments) as client:
         found, is_whole = [], True
@@ -133,7 +133,7 @@ def expire(arguments: argparse.Namespace) -> int:
 
 
 def _is_of_cluster(client: Client, name: str) -> bool:
-    """Whether a log is of this cluster: the metadata store may have those of others."""
+    """Return whether a log belongs to this cluster: the metadata store may have logs of others."""
     from bkspark.blocking import run
     from bkspark.log.log import store_of
 

@@ -46,7 +46,7 @@ def print_facts(facts: Mapping[str, Any]) -> None:
 
 
 def progress(text: str) -> None:
-    """Print one line for the person who waits, on stderr."""
+    """Print one line of progress on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""`bkspark cluster maintenance`, `quarantine` and `plans`: what an operator plans for a bookie.
+"""`bkspark cluster maintenance`, `quarantine` and `plans`: operators' plans for bookies.
 
 The plan is stored in the metadata store; the bookie and the auditor follow it (`bkspark.metadata.bookie_plans`).
 """
@@ -83,7 +83,7 @@ async def plans_of(client: Client) -> BookiePlans:
 
 
 def maintenance(arguments: argparse.Namespace) -> int:
-    """Begin or end the maintenance of a bookie; return 10 if stopping it would do harm."""
+    """Begin or end the maintenance of a bookie; return 10 if it may not be stopped."""
     import asyncio
 
     from bkspark.metadata.bookie_plans import MAINTENANCE
@@ -163,7 +163,7 @@ async def check_no_other(stored: BookiePlans, bookie: str, kind: str) -> None:
 
 
 async def harm(client: Client, bookie: str, despite: list[str]) -> list[Reason]:
-    """Return why a bookie may not be stopped, without reasons that the operator accepts."""
+    """Return why a bookie may not be stopped, except for reasons that the operator accepts."""
     against, _ = await against_stopping(client, bookie, await cluster_facts(client))
     return [reason for reason in against if reason.code not in despite]
 
@@ -183,7 +183,7 @@ async def until_mode(client: Client, bookie: str, state: str) -> bool:
     """Wait until a running bookie is registered as available or readonly; return whether it is.
 
     Raises:
-        BookKeeperError: it runs and does not follow.
+        BookKeeperError: it runs, but does not follow the plan.
     """
     import asyncio
 
@@ -204,13 +204,13 @@ async def until_mode(client: Client, bookie: str, state: str) -> bool:
 
 
 async def _is_free(client: Client, bookie: str) -> bool:
-    """Whether a plan is the only reason that a bookie says for being read-only."""
+    """Return whether a plan is the only reason that a bookie gives for being read-only."""
     reason = (await bookie_properties(client, bookie)).get("bkspark.reason", "")
     return not reason or any(f"{kind} by " in reason for kind in ("maintenance", "drain", "quarantine"))
 
 
 async def bookie_properties(client: Client, bookie: str) -> dict[str, str]:
-    """Return the properties in a bookie's registration; none if it is not registered."""
+    """Return the properties in a bookie's registration; {} if it is not registered."""
     try:
         address = await (await client.context()).registry.registration(bookie)
     except MetadataError:

@@ -1,8 +1,8 @@
 """Ports for servers on this machine, chosen so that they are still free when the server starts again.
 
-Never one of the ports that the kernel gives to outgoing connections (`ip_local_port_range`). Such a port may be taken
-while its server is down for a moment; and a peer that keeps trying to connect to it on this machine may in the end get
-that port itself, and so connect to itself.
+A port is never one that the kernel assigns to outgoing connections (`ip_local_port_range`). Such a port may be taken
+while its server is down for a moment. A peer on this machine that keeps trying to connect to it may even be assigned
+the same port, and connect to itself.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _server_ports() -> list[int]:
     try:
         first, last = map(int, _OUTGOING_RANGE.read_text(encoding="ascii").split())
     except (OSError, ValueError):
-        first, last = 32_768, 60_999  # not Linux: its default is the best guess
+        first, last = 32_768, 60_999  # not Linux: use Linux's default range
     ports = [port for port in range(_LOWEST, _HIGHEST) if not first <= port <= last]
-    # A machine that gives all of them to outgoing connections leaves no better choice.
+    # If the kernel may assign all ports to outgoing connections, any port must do.
     return ports or list(range(_LOWEST, _HIGHEST))

@@ -15,7 +15,7 @@ _OTHERS = 0o077
 
 
 def opener(path: str, flags: int) -> int:
-    """Open a file as `open(..., opener=opener)` wants it."""
+    """Open a file with mode 0600; pass this as `open(..., opener=opener)`."""
     descriptor = os.open(path, flags, 0o600)
     if os.fstat(descriptor).st_mode & _OTHERS:
         os.fchmod(descriptor, 0o600)
@@ -23,7 +23,7 @@ def opener(path: str, flags: int) -> int:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Make a file that holds a text."""
+    """Write a text to a file with mode 0600."""
     with open(path, "w", encoding="utf-8", opener=opener) as file:
         file.write(text)
 

@@ -63,7 +63,7 @@ def rate(text: str) -> str | int:
 
 
 def underreplicated(arguments: argparse.Namespace) -> int:
-    """List the under-replicated ledgers that auditors found: why, who repairs them, what is left."""
+    """List the under-replicated ledgers that auditors found: why, which process repairs them, and what is left."""
     import asyncio
 
     found, count = asyncio.run(
@@ -131,7 +131,7 @@ async def _plans(client: Client) -> dict[str, BookiePlan]:
 
 
 async def _listing(store: UnderreplicationStore, ledger_id: int) -> Underreplicated | None:
-    """Return a listing, None if it is gone; an unreadable one is listed without its bookies."""
+    """Return a ledger's listing, None if it is gone; for an unreadable one, a listing without bookies."""
     from bkspark.metadata.underreplication import Underreplicated
 
     try:
@@ -142,7 +142,7 @@ async def _listing(store: UnderreplicationStore, ledger_id: int) -> Underreplica
 
 
 class _Repairs:
-    """What is known of bookies and of the processes that repair."""
+    """The states of bookies, and of the processes that repair."""
 
     def __init__(self, states: Mapping[str, str], plans: Mapping[str, BookiePlan], is_enabled: bool) -> None:
         self.states = states

@@ -1,8 +1,8 @@
 """`bkspark cluster restart`: restarts bookies one after the other, and waits for the cluster's health in between.
 
-A bookie is restarted only if the cluster is healthy without it: no entry loses its last copy that answers, and no open
-ledger becomes one that cannot be recovered (`bkspark.core.health`). It is in maintenance meanwhile, so that its copies
-are not replaced. Our bookies restart by themselves, in place; `--command` restarts others.
+A bookie is restarted only if the cluster can do without it: every entry keeps a copy on another bookie that answers,
+and every open ledger can still be recovered (`bkspark.core.health`). The bookie is in maintenance meanwhile, so that
+its copies are not replaced. Our bookies restart themselves, in place; `--command` restarts others.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ async def _chosen(client: Client, arguments: argparse.Namespace) -> list[str]:
 
 
 async def _preview(arguments: argparse.Namespace) -> int:
-    """Print what `restart` would do, and what is against it now; return the exit code."""
+    """Print what `restart` would do, and what prevents it now; return the exit code."""
     from bkspark.client import Client
 
     net, zookeeper = client_net(arguments), client_zookeeper(arguments)
@@ -130,7 +130,7 @@ async def _preview(arguments: argparse.Namespace) -> int:
 
 
 async def _against(client: Client, bookie: str, despite: Collection[str]) -> list[Reason]:
-    """Return what is against a restart of a bookie now."""
+    """Return what prevents a restart of a bookie now."""
     return [*await _unhealthy(client, despite), *await harm(client, bookie, list(despite))]
 
 
@@ -166,7 +166,7 @@ async def restart_one(client: Client, bookie: str, arguments: argparse.Namespace
             await _run(client, bookie, arguments.command)
         await _until_back(client, bookie, session, arguments.timeout, what)
     except BaseException:
-        # A bookie that runs takes entries again; one that does not come back is lost from now on.
+        # A bookie that runs accepts entries again; one that did not come back counts as lost from now on.
         with contextlib.suppress(BookKeeperError):
             await stored.end(bookie)
         raise
@@ -187,7 +187,7 @@ async def _unhealthy(client: Client, despite: Collection[str]) -> list[Reason]:
 
 
 async def _until_none(ask: Callable[[], Awaitable[list[Reason]]], seconds_max: float, what: str) -> None:
-    """Return when there is no reason any more. Raises Unhealthy."""
+    """Return when nothing prevents it any more. Raises Unhealthy."""
     import asyncio
 
     deadline, said = time.monotonic() + seconds_max, ""

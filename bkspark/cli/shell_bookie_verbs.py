@@ -168,7 +168,7 @@ def format_bookie(shell: Shell, options: Options) -> int:
 
 @contextlib.contextmanager
 def _locked(directories: Iterable[Path]) -> Iterator[None]:
-    """Hold the locks that a bookie holds while it runs. Raises Failure: a process has one of them."""
+    """Hold the locks that a bookie holds while it runs. Raises Failure if another process has one of them."""
     with contextlib.ExitStack() as locks:
         for directory in dict.fromkeys(each.parent for each in directories if each.exists()):
             try:

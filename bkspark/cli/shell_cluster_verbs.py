@@ -234,7 +234,7 @@ def force_checks(shell: Shell, options: Options) -> int:
     asyncio.run(_forget_checks(shell.cluster_uri(), shell.zookeeper(), checks))
     for check in checks:
         print(f"{check.value} is due when an auditor starts that has it")
-    # Our auditor looks at once.
+    # Our auditor audits at once.
     return shell.cluster("cluster", "audit") if PeriodicCheck.ALL_LEDGERS in checks else 0
 
 

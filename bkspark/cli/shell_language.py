@@ -1,4 +1,4 @@
-"""What the verbs of `bkspark shell` are made of: options in Apache's way, and the shell that they run in."""
+"""The parts of the verbs of `bkspark shell`: options in Apache's syntax, and the shell in which verbs run."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 Options = argparse.Namespace
 _INT64 = 1 << 64
 _REPLACING = (("bookie",), ("dump",), ("cluster", "recover"), ("cluster", "decommission"), ("ledger", "repair"))
-"""How commands begin that replace the process: they get one of their own."""
+"""The beginnings of commands that replace their process: the shell runs them as child processes."""
 
 
 FAILED = 255
 """Apache's -1, as a shell sees it."""
 REFUSED = 1
-"""What verbs that format or initialise answer instead, and a few others to wrong options."""
+"""The exit code of failed verbs that format or initialise, and of a few others for wrong options."""
 
 
 class Failure(Exception):
@@ -83,19 +83,19 @@ class Verb:
 
 @dataclass(slots=True)
 class Shell:
-    """What the options before the verb say. main: runs a command line of `bkspark`, and returns its exit code."""
+    """The shell's own options, before the verb. main: runs a command line of `bkspark` and returns its exit code."""
 
     main: Callable[[Sequence[str]], int]
     uri: str | None = None
-    """The metadata URI that was given; None: the configuration has it."""
+    """The metadata URI of the command line; None: the configuration has it."""
     configuration: Path | None = None
-    """The file that was given."""
+    """The configuration file of the command line."""
     id_format: str = "long"
     """How ledger ids are written: "long", "hex" or "uuid"."""
     entry_format: str = "string"
     """How entries are written: "string" or "hex"."""
     values: dict[str, str] = field(default_factory=dict)
-    """The configuration's keys."""
+    """The keys of the configuration file, with their values."""
 
     def cluster(self, *words: object) -> int:
         """Run a command of `bkspark` on the cluster; return its exit code."""
@@ -137,7 +137,8 @@ class Shell:
         raise Failure("no cluster is named: give -conf FILE or --uri, or set BKSPARK_URI")
 
     def zookeeper(self) -> ZooKeeperOptions:
-        """Return how the commands that this runs connect to ZooKeeper. Raises ConfigurationError."""
+        """Return the options of the connection to ZooKeeper, for the commands that verbs run. Raises
+        ConfigurationError."""
         from bkspark.metadata.zookeeper_options import read_zookeeper_file, zookeeper_options
 
         path = os.environ.get("BKSPARK_CLIENT_CONFIG")

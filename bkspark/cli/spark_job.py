@@ -34,7 +34,7 @@ class SparkJob:
         module: a module of `bkspark.spark` whose main is `bkspark.spark.job.run`.
         uri: the cluster.
         options: passed on as `--name value`; None is left out.
-        secret_variables: for the password and the encryption of every ledger the job makes or reads.
+        secret_variables: environment variables for the password and the encryption of the job's ledgers.
         log_path: file for Spark's output; by default in the job's folder.
     """
 
@@ -56,9 +56,9 @@ class SparkJob:
         self._client_config = client_config
         self._log_path = log_path
         self._folder = Path()
-        """The folder of the run; made when it is entered."""
+        """The folder of the run; created when it is entered."""
         self._process: ChildProcess | None = None
-        """The run; None before it is entered."""
+        """The child process that runs the job; None before `__enter__`."""
 
     def __enter__(self) -> SparkJob:
         self._folder = Path(tempfile.mkdtemp(prefix="bkspark-job-"))

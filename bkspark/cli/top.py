@@ -1,7 +1,7 @@
 """`bkspark top`: bookies, the busiest ledgers and repairs, live in a terminal; also of Apache's bookies.
 
-Bookies are asked for their metrics at the HTTP server that their registration names, or at `--metrics-port`. Which
-ledgers are busy follows from the last entries of open ledgers, read without fencing, as a reader does.
+Metrics come from the HTTP server that a bookie's registration names, or from `--metrics-port`. Which ledgers are busy
+is derived from the last entries of open ledgers, which are read without fencing, as readers do.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 2.0
 OPEN_LEDGERS_MAX = 200
-"""Open ledgers that are looked at, the newest ones."""
+"""Number of open ledgers that are read, the newest ones."""
 LEDGERS_AT_ONCE = 64
 KEYS_S = 0.1
 WIDTH, HEIGHT = 120, 40
@@ -160,21 +160,21 @@ class _Before:
 
 @dataclass(slots=True)
 class Watch:
-    """Looks at a cluster again and again; rates are those since the last look."""
+    """Reads the state of a cluster repeatedly; rates are those since the last time."""
 
     client: Client
-    """The cluster. Constant."""
+    """A client of the cluster that is watched. Constant."""
     arguments: argparse.Namespace
-    """The command line. Constant."""
+    """The arguments of `bkspark top`. Constant."""
     view: TopView | None = None
-    """What was seen last; None: nothing yet."""
+    """The last view; None before the first one."""
     _http: BookieHttpAccess = field(init=False)
     _before: dict[str, _Before] = field(default_factory=dict)
     """Counters of each bookie at the last look."""
     _ids: list[int] = field(default_factory=list)
     """The newest ledgers when they were last listed."""
     _older_ledgers: int = 0
-    """How many others there were."""
+    """How many older ledgers there were."""
     _listed_at_s: float = float("-inf")
     """When they were listed."""
 
@@ -186,7 +186,7 @@ class Watch:
     """When each ledger was last looked at, its last entry and its length."""
 
     async def look_often(self, interval_s: float) -> None:
-        """Look for ever. While the metadata store does not answer, the last view is shown, and says so."""
+        """Read the state for ever. While the metadata store does not answer, the last view is shown with a notice."""
         import asyncio
         from dataclasses import replace
 
@@ -199,7 +199,7 @@ class Watch:
             await asyncio.sleep(interval_s)
 
     async def look(self) -> TopView:
-        """Look once. Raises BookKeeperError: the metadata store does not answer."""
+        """Read the state once. Raises BookKeeperError if the metadata store does not answer."""
         import asyncio
 
         from bkspark.metadata.repair_reports import RepairReports
@@ -298,7 +298,7 @@ class Watch:
         return [row for row in found if row is not None], self._older_ledgers
 
     async def _list(self) -> None:
-        """Note the newest ledgers, by descending id, and how many there are beside these."""
+        """Record the newest ledgers, by descending id, and how many older ones there are."""
         newest: list[int] = []
         count = 0
         async for page in (await self.client.context()).ledgers.pages():

@@ -11,7 +11,7 @@ from bkspark.one_line import one_line
 
 SORTS = ("adds", "bytes", "p99", "fsync", "disk", "queue", "name")
 LEDGERS_MIN = 3
-"""Rows that busiest ledgers get at least, with their title."""
+"""The least number of rows for the busiest ledgers, with their title."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class LedgerRow:
 
 @dataclass(frozen=True, slots=True)
 class RepairRow:
-    """A ledger that is repaired now."""
+    """A ledger under repair, and the progress of the worker that repairs it."""
 
     ledger: int
     worker: str
@@ -56,7 +56,7 @@ class RepairRow:
 
 @dataclass(frozen=True, slots=True)
 class TopView:
-    """What is known at one moment."""
+    """The state of the cluster at one moment, as it is shown."""
 
     cluster: str
     time: str
@@ -176,7 +176,7 @@ def _bookies(rows: Sequence[BookieRow], width: int) -> list[str]:
     chosen = columns(width)
     lines = [" ".join(_cell(each, each.title) for each in chosen)]
     for row in rows:
-        # A bookie without figures has its problem in their place.
+        # For a bookie without figures, its problem is shown instead.
         shown = [each for each in chosen if not row.problem or each.title in ("BOOKIE", "STATE")]
         lines.append(" ".join([*(_cell(each, each.cell(row)) for each in shown), row.problem]).rstrip())
     return lines

@@ -91,7 +91,7 @@ class ZooKeeperProcess:
 
     Args:
         port: a free port of the caller's choice.
-        settings: further lines of the server's configuration; they win over ours.
+        settings: further lines of the server's configuration; they take precedence.
         jaas_file: the file whose section `Server` has the users that may log in.
         heap_mib: Java's memory for data; a million ledgers need about 1 GiB.
     """
@@ -134,10 +134,10 @@ class ZooKeeperProcess:
 
         Raises:
             ConfigurationError: Java or the jars are missing.
-            MetadataError: it ended or did not answer in time; names its log.
+            MetadataError: it ended or did not answer in time; the message names its log.
         """
         java, jars = find_java(), find_jars()
-        # Its data holds the passwords of ledgers, in clear.
+        # ZooKeeper's data contain the passwords of ledgers, in clear.
         private_files.make_directory(self.directory)
         configuration = self.directory / "zoo.cfg"
         text = _CONFIGURATION.format(data=self.directory / "data", port=self.port, host=HOST)
@@ -202,7 +202,7 @@ class ZooKeeperProcess:
 
 
 def _serves(port: int) -> bool:
-    """Whether a ZooKeeper answers `srvr` there as a server that takes requests."""
+    """Return whether a ZooKeeper answers `srvr` there as a server that accepts requests."""
     try:
         with socket.create_connection((HOST, port), _PROBE_TIMEOUT_S) as probe:
             probe.sendall(b"srvr")

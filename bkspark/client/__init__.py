@@ -1,4 +1,4 @@
-"""Ledgers and logs of one cluster, asyncio. `bkspark.blocking` has blocking calls of the same names.
+"""The client for asyncio: ledgers and logs of one cluster. `bkspark.blocking` has blocking calls of the same names.
 
 async with Client("zk://127.0.0.1:2181/ledgers") as client:
     async with await client.create(ensemble=3, write_quorum=3, ack_quorum=2) as writer:

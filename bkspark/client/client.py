@@ -1,4 +1,4 @@
-"""Client: a cluster that has logs."""
+"""Client: the public entry point of the asyncio client. It adds logs to the ledgers of `Cluster`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Client(Cluster):
     """A connection to one cluster: its ledgers, as `bkspark.ledger.Cluster` has them, and its logs."""
 
     def log(self, name: str) -> Log:
-        """Return the log of that name, whether or not it exists yet.
+        """Return the log of that name, whether or not it exists yet. The metadata store is not asked.
 
         Raises:
             ConfigurationError: the name is not valid for a log.
@@ -18,5 +18,5 @@ class Client(Cluster):
         return Log(self, name)
 
     async def logs(self) -> list[str]:
-        """Return the names of all logs at the metadata store, sorted."""
+        """Return the names of all logs in the metadata store, sorted."""
         return await log_names(self)

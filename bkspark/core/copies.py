@@ -1,6 +1,7 @@
-"""What some bookies must hold of a ledger, by its metadata: fragments exactly, bytes as an estimate. Decisions only.
+"""Estimates what some bookies must store of a ledger, from its metadata: fragments exactly, bytes about. Decisions
+only.
 
-Entries have the mean size of their ledger. The metadata of an open ledger say nothing of sizes: its bytes count as 0.
+Each entry counts with the mean size of its ledger. The metadata of an open ledger have no sizes: its bytes count as 0.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from bkspark.core.striping import write_set
 
 @dataclass(frozen=True, slots=True)
 class CopyEstimate:
-    """Fragments that name the bookies, and the entries and bytes that they must hold. is_growing: the last fragment of
-    an open ledger names one of them."""
+    """The number of fragments that name the bookies, and of entries and bytes that these must store. is_growing: the
+    last fragment of an open ledger names one of them."""
 
     fragments: int
     entries: int
@@ -46,7 +47,7 @@ def stored_entries(fragment: Fragment, end_entry: int, slot: int, write_quorum: 
 
 
 def share_of(metadata: LedgerMetadata, bookies: Collection[str]) -> CopyEstimate:
-    """Return what these bookies must hold of a ledger."""
+    """Return what these bookies together must store of a ledger."""
     fragments = entries = 0
     for fragment, end_entry in settled_fragments(metadata):
         slots = sum(bookie in bookies for bookie in fragment.bookies)
@@ -61,5 +62,5 @@ def share_of(metadata: LedgerMetadata, bookies: Collection[str]) -> CopyEstimate
 
 
 def names(metadata: LedgerMetadata, bookie: str) -> bool:
-    """Whether a ledger names a bookie."""
+    """Return whether a fragment of the ledger names a bookie."""
     return any(bookie in fragment.bookies for fragment in metadata.fragments)

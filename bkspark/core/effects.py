@@ -1,4 +1,4 @@
-"""Effects: what a core asks its driver to do. They are data; a driver performs a list of them in order.
+"""Effects: what a core requests from its driver. They are data; the driver performs a list of them in order.
 
 Each core has its own closed union of effects, at the end of this module.
 """
@@ -45,7 +45,7 @@ class Confirm:
 
 @dataclass(frozen=True, slots=True)
 class Force:
-    """Have the bookie in `slot` sync what it acknowledged, on the connection of the adds; then call `on_forced`.
+    """Make the bookie in `slot` sync what it acknowledged, on the connection of the adds; then call `on_forced`.
 
     `number`: number of its round of forces.
     """
@@ -81,7 +81,8 @@ class FindBookies:
 
 @dataclass(frozen=True, slots=True)
 class WriteMetadata:
-    """Store `metadata` if `expected_version` is still stored; then call `on_metadata_written` or `_conflict`."""
+    """Store `metadata` if `expected_version` is still stored; then call `on_metadata_written`, `on_metadata_conflict`
+    or `on_metadata_failed`."""
 
     metadata: LedgerMetadata
     expected_version: int
@@ -89,7 +90,7 @@ class WriteMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The writer is over: all pending adds end with `error`, and the handle is dead."""
+    """The core has failed for good: end all pending work of its user with `error`."""
 
     error: BookKeeperError
 
@@ -124,7 +125,7 @@ class RewriteEntries:
     """Seal entries with the frozen LAC and pass them to the recovery's writer; report silent bookies to it
     (`on_silent`).
 
-    `silent`: those that let a read time out, by slot.
+    `silent`: bookies that did not answer a read in time, by slot.
     """
 
     payloads: EntryBatch
@@ -135,7 +136,7 @@ class RewriteEntries:
 
 @dataclass(frozen=True, slots=True)
 class AbandonRewriting:
-    """Recovery begins again: give up the writer that rewrote entries; the next rewriting gets a new one."""
+    """Recovery begins again: abandon the writer that rewrote entries; the next `RewriteEntries` gets a new one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,12 +187,12 @@ class WriteLac:
 
 
 WriterEffect = SendAdds | Acknowledge | Confirm | Force | CallAfter | DropIfSilent | FindBookies | WriteMetadata | Fail
-"""What a `WriterCore` asks for."""
+"""The effects of `WriterCore`."""
 RecoveryEffect = (
     Fence | RecoveryRead | BackOff | RewriteEntries | AbandonRewriting | ReadLength | WriteMetadata | Recovered | Fail
 )
-"""What a `RecoveryCore` asks for."""
+"""The effects of `RecoveryCore`."""
 TailEffect = LongPoll | ProveLac | Refresh | CallAfter | Fail
-"""What a `Tail` asks for."""
+"""The effects of `Tail`."""
 LacEffect = WriteLac
-"""What an `ExplicitLac` asks for."""
+"""The effects of `ExplicitLac`."""

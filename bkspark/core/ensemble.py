@@ -1,8 +1,8 @@
-"""EnsembleChange: which bookies a writer replaces, by which others, and which metadata it stores. Decisions only.
+"""EnsembleChange: which bookies a writer replaces, by which others, and the metadata to store. Decisions only.
 
-A change begins at LAC + 1. From the decision until the compare-and-set succeeded nothing is acknowledged, so the LAC
-cannot move, and no entry goes to a new bookie. In recovery changes stay local: only the compare-and-set that closes the
-ledger publishes them.
+A change begins at LAC + 1. From the decision until the compare-and-set has succeeded, nothing is acknowledged, so the
+LAC cannot move, and no entry goes to a new bookie. In a recovery, changes stay local: only the compare-and-set that
+closes the ledger publishes them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class EnsembleChange:
         self._random = random
         """Chooses among bookies. Constant."""
         self._proposed: tuple[str, ...] = ()
-        """The ensemble of the change that was decided last."""
+        """The ensemble that `choose` decided last; () before that."""
         self._is_finding = False
-        """Whether a `FindBookies` is unanswered."""
+        """Whether a `FindBookies` is unanswered. Set by `find`, cleared by `end_search`."""
         self._is_seeking = False
-        """Whether that look-up only seeks spares for bookies that are left out: nothing waits for it."""
+        """Whether that look-up only seeks spares for bookies that are left out, so that nothing waits for it."""
 
     @property
     def is_finding(self) -> bool:
@@ -59,7 +59,7 @@ class EnsembleChange:
         return [effects.FindBookies(tuple(reported))]
 
     def end_search(self) -> bool:
-        """The look-up succeeded or failed; return whether nothing waited for it."""
+        """Record that the look-up has ended, with or without success; return whether nothing waited for it."""
         is_seeking, self._is_finding, self._is_seeking = self._is_seeking, False, False
         return is_seeking
 
@@ -85,15 +85,15 @@ class EnsembleChange:
         return theirs == Fragment(lac + 1, self._proposed)
 
     def follow(self, fragments: tuple[Fragment, ...]) -> None:
-        """Bookies of earlier fragments were renamed by re-replication."""
+        """Take the stored fragments: re-replication has replaced bookies of earlier fragments."""
         self.fragments = fragments
 
     def adopt(self, fragments: tuple[Fragment, ...]) -> list[tuple[Slot, str]]:
-        """The proposed ensemble takes effect; return the slots that get another bookie, and which."""
+        """Put the proposed ensemble into effect; return the slots that get another bookie, with that bookie."""
         self.fragments = fragments
         return [(slot, bookie) for slot, bookie in zip(self._slots.all, self._proposed) if slot.bookie != bookie]
 
     def give_up(self) -> None:
-        """The change is given up: no slot gets another bookie."""
+        """Give up the change: no slot gets another bookie."""
         for slot in self._slots.all:
             slot.needs_replacement = False

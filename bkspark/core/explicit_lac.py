@@ -20,11 +20,11 @@ class ExplicitLac:
 
     def __init__(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
         self._quorums = (ensemble_size, write_quorum, ack_quorum)
-        """Constant."""
+        """(E, Qw, Qa) of the ledger. Constant."""
         self._sent = NO_ENTRY
         """The LAC that adds carried, or that is durable at Qa bookies of every write set. Falls for a new ensemble."""
         self._sending = NO_ENTRY
-        """The LAC of the last round."""
+        """The LAC that the last round of requests carried."""
         self._ensemble: tuple[str, ...] = ()
         """The bookies at the last interval; () before the first."""
         self._unanswered = 0

@@ -1,4 +1,4 @@
-"""Whether a cluster is well, and whether one of its bookies may be stopped. Decisions only; facts come in.
+"""Judges whether a cluster is healthy, and whether one of its bookies may be stopped, from given facts. Decisions only.
 
 A cluster is degraded if something needs an operator, or if one more failure could cost data or stop writers. Each
 reason has a code for programs, a line of text, and a subject: the bookie or the cluster that it is about.
@@ -33,8 +33,11 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class BookieFacts:
-    """What is known of a bookie. problem: why it does not answer, "" if it does; spaces: bytes, None if not known;
-    reason: why it is read-only, "" if it says nothing, as Apache's bookies."""
+    """What is known of a bookie.
+
+    problem: why it does not answer, "" if it does. free_bytes, total_bytes: of its disks, None if not known. reason:
+    why it is read-only, "" if it does not say why; Apache's bookies never do.
+    """
 
     id: str
     state: str
@@ -60,7 +63,7 @@ class ClusterFacts:
 
 
 def reasons(facts: ClusterFacts) -> list[Reason]:
-    """Return why a cluster is degraded; none if it is healthy."""
+    """Return why a cluster is degraded; [] if it is healthy."""
     found = [reason for bookie in facts.bookies for reason in _of_bookie(bookie)]
     if not any(bookie.state == AVAILABLE and bookie.serves for bookie in facts.bookies):
         found.append(Reason("no_writable_bookie", "no bookie takes writes: start one, or free disk space"))
@@ -98,11 +101,11 @@ class StopCheck:
         self._bookie = bookie
         """The bookie to stop. Constant."""
         self._known = any(each.id == bookie for each in bookies)
-        """Whether the cluster knows it. Constant."""
+        """Whether the cluster knows `_bookie`. Constant."""
         self._serving = frozenset(each.id for each in bookies if each.serves and each.id != bookie)
-        """The others that answer. Constant."""
+        """The other bookies that answer. Constant."""
         self._writable = frozenset(each.id for each in bookies if each.state == AVAILABLE) & self._serving
-        """Those of them that take writes. Constant."""
+        """The bookies in `_serving` that accept writes. Constant."""
         self._last_copies: list[int] = []
         """Ledgers with entries that no other serving bookie has. Grows in `look`."""
         self._unrecoverable: list[int] = []
@@ -112,7 +115,7 @@ class StopCheck:
         self._widest = 0
         """The largest ensemble of an open ledger. Grows in `look`."""
         self.ledgers = 0
-        """Ledgers that the bookie has entries of."""
+        """How many ledgers the bookie has entries of. Grows in `look`."""
 
     def unreadable(self, ledger_id: int) -> None:
         """Note a ledger whose metadata cannot be read."""
@@ -141,7 +144,7 @@ class StopCheck:
             self._unrecoverable.append(ledger_id)
 
     def reasons(self) -> list[Reason]:
-        """Return why the bookie may not be stopped; none if it may."""
+        """Return why the bookie may not be stopped; [] if it may."""
         found = []
         if not self._known:
             found.append(Reason("unknown_bookie", f"there is no bookie {self._bookie}", self._bookie))

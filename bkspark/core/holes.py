@@ -1,4 +1,4 @@
-"""Which entries that a bookie must have are missing from its own list of a ledger's entries. PURE.
+"""Finds entries that a bookie must have and that its own list of a ledger's entries lacks. PURE.
 
 The cost depends on the number of runs in the list, not on the number of entries in the ledger.
 """
@@ -15,8 +15,8 @@ from bkspark.wire.entry_lists import EntryRuns
 def holes(
     listed: EntryRuns, fragment: Fragment, end_entry: int, slot: int, write_quorum: int
 ) -> tuple[int, int | None]:
-    """Return how many entries below `end_entry` of a slot of a fragment are not in the list of its bookie, and the
-    first.
+    """Return how many of a slot's entries in [first entry of the fragment, end_entry) the list lacks, and the first of
+    them, None if there is none.
 
     >>> runs = EntryRuns(np.array([0, 7]), np.array([3, 10]))
     >>> holes(runs, Fragment(0, ("a", "b")), 10, 0, 2)
@@ -33,7 +33,7 @@ def holes(
 
     if fragment.first_entry >= end_entry or not (count := missing_below(end_entry)):
         return 0, None
-    # The first missing entry is directly before the lowest end below which one is missing.
+    # Binary search for the lowest end below which an entry is missing: the first missing entry is directly before it.
     low, high = fragment.first_entry, end_entry
     while high - low > 1:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""Determines how far an open ledger goes from its last fragment's bookies, without fencing it. Decisions only."""
+"""LastConfirmed: determines LAC, LAP and length of an open ledger from its last fragment's bookies. Decisions only."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ def wrong_lac(ledger_id: int, entry_id: int, lac: int, bookie: str) -> DigestMis
 
 @dataclass(frozen=True, slots=True)
 class LastEntries:
-    """How far an open ledger goes: `lac`, the last entry any bookie holds, and the payload bytes up to that one."""
+    """How far an open ledger goes: its LAC, the last entry that any bookie has (LAP), and the payload bytes up to the
+    LAP."""
 
     lac: int = NO_ENTRY
     lap: int = NO_ENTRY
     length: int = 0
 
     def joined(self, other: LastEntries) -> LastEntries:
-        """Return the further of each."""
+        """Return the maximum of each field."""
         return LastEntries(max(self.lac, other.lac), max(self.lap, other.lap), max(self.length, other.length))
 
 
@@ -39,7 +40,7 @@ class LastConfirmed:
 
     def __init__(self, ledger_id: int, metadata: LedgerMetadata) -> None:
         self._ledger_id = ledger_id
-        """Constant."""
+        """The id of the ledger. Constant."""
         self._metadata = metadata
         """The ledger's metadata when the reading began. Constant."""
         self._known: set[int] = set()
@@ -48,7 +49,7 @@ class LastConfirmed:
         """The first uncertain answer, for the message if too few are certain."""
         last = metadata.last_fragment.first_entry - 1
         self.found = LastEntries(last, last)
-        """The highest of what the answers show so far; never goes back."""
+        """The maximum of the answers so far. Never decreases."""
 
     @property
     def is_covered(self) -> bool:
@@ -70,7 +71,7 @@ class LastConfirmed:
         self.found = self.found.joined(LastEntries(lac, lac))
 
     def on_nothing(self, slot: int) -> None:
-        """The bookie in `slot` answered explicitly that it holds no entry, or does not know the ledger."""
+        """The bookie in `slot` answered with a negative: it has no entry, or does not know the ledger."""
         self._known.add(slot)
 
     def on_failure(self, error: BookKeeperError) -> None:

@@ -1,20 +1,20 @@
-"""LeftOutBookies: when a bookie is left out because it delays callers, and how it comes back.
+"""LeftOutBookies: when a writer continues without a bookie that delays its callers, and how that bookie comes back.
 
 Decisions only. The rules:
 
-* A bookie that lags delays callers only for a limited time: once its lag after the acknowledgements reaches
-  `hold_back_ns_max`, it is left out, if every write set has Qa others. A bookie that is only slower than the others
-  sets the pace.
+* A bookie that lags delays callers only for a limited time: when it lags behind the acknowledgements by more than
+  `hold_back_ns_max`, it is left out, if every write set has Qa others. Below that, callers wait for a bookie that is
+  slower than the others.
 * A bookie that is left out is probed: it gets one entry, in an ordinary add, which goes through its journal and is the
   same in V2 and V3. It takes part again only when it has acknowledged the probe within `add_timeout_ns`; a registration
   proves nothing, as a bookie that hangs stays registered. The pause before the next probe doubles up to a limit, also
   when a bookie that came back is left out again soon. A bookie that registers again is probed at once. A registered
   bookie is taken back without a probe only if the writer would fail without it.
 * A bookie that answered its probe is on trial for `trial_ns`. It gets new entries while few are in flight to it, and
-  delays neither callers nor the release of entries' bytes. It is left out again as soon as it refuses load or is silent
-  for `hold_back_ns_max`, and when it has skipped an entry or answered for too few. If it passes, it gets all pending
-  and new entries. The writer never sends it entries that were acknowledged before: those have Qa copies or more, and
-  the periodic check of autorecovery finds and copies what it lacks (docs/autorecovery.md). If the writer would fail
+  delays neither callers nor the release of entries' bytes. It is left out again when it refuses load, answers nothing
+  for `hold_back_ns_max`, has skipped an entry, or has answered for too few. If it passes, it gets all pending and new
+  entries. The writer never sends it entries that were acknowledged before: those have at least Qa copies, and the
+  periodic check of autorecovery finds and copies what the bookie lacks (docs/autorecovery.md). If the writer would fail
   without a bookie, its trial ends.
 """
 
@@ -33,25 +33,25 @@ from bkspark.wire.digest import SealedEntries
 
 
 class LeftOutBookies:
-    """Decides about the bookies of one writer: which lag or hang, which are probed, which pass their trial."""
+    """Decides which bookies of one writer lag or hang, which are probed, and which pass their trial."""
 
     def __init__(self, slots: Slots, pending: PendingEntries, limits: WriterLimits) -> None:
         self._slots = slots
         """The writer's. This class changes their `probe` and `was_unregistered` alone."""
         self._pending = pending
-        """The writer's; read only."""
+        """The entries of the writer that are not acknowledged, or retained. Only read here."""
         self._limits = limits
-        """Constant."""
+        """Limits and times, in ns. Constant."""
         self._pauses = Pauses(limits.probe_pause_ns_min, limits.probe_pause_ns_max)
-        """Constant."""
+        """The shortest and the longest pause before a probe. Constant."""
         self._recent: SealedEntries | None = None
         """The batch that probes are taken from: the newest while a bookie is left out, otherwise None."""
         self._sought_ns = 0
-        """When a spare bookie was last looked for, or a delay began."""
+        """When spare bookies were last looked up, or a delay by `delay_ensemble_change` began."""
         self._is_delaying = False
-        """Whether bookies were left out by `delay_ensemble_change`, and no spare one was looked for since."""
+        """Whether bookies were left out by `delay_ensemble_change` and no spare bookies were looked up since."""
 
-    # ---- who is too slow ----
+    # ---- bookies that are too slow ----
 
     def has_hung(self, slot: Slot, now_ns: int) -> bool:
         """Return whether a bookie is silent, or has skipped an entry, for longer than an answer may take."""
@@ -84,7 +84,7 @@ class LeftOutBookies:
         )
 
     def _behind_ns(self, slot: Slot, now_ns: int) -> int:
-        """Return a bookie's lag after the acknowledgements, in the time of adds."""
+        """Return by how much time, measured between adds, a bookie lags behind the acknowledgements."""
         oldest, pending = slot.oldest_owed, self._pending
         if oldest is None or oldest > pending.acknowledged:
             return 0

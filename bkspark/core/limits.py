@@ -1,4 +1,4 @@
-"""WriterLimits: what the cores of a writer take from its options, in nanoseconds of the clock that events carry."""
+"""WriterLimits: the options that the cores of a writer use, with times in nanoseconds of the clock of their events."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from bkspark.core.writer_options import WriterOptions
 
 @dataclass(frozen=True, slots=True)
 class WriterLimits:
-    """`WriterOptions` as a core uses them; the names are the same, and so are the meanings.
+    """The part of `WriterOptions` that cores use. Names and meanings are the same, except for:
 
-    slow_lag_entries, slow_lag_bytes: at most half of what a bookie may owe before callers wait. One that is on trial is
-        then left out again before it holds callers back.
+    slow_lag_entries, slow_lag_bytes: at most half of the lag at which callers must wait, so that a bookie on trial is
+        left out again before it holds callers back.
     """
 
     add_timeout_ns: int

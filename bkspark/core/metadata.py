@@ -22,7 +22,8 @@ it."""
 LENGTH_MAX = (1 << 63) - 1
 """The largest length of a ledger that metadata can hold, in payload bytes."""
 MEMBERS_MAX = 1000
-"""The largest ensemble: more bookies than any cluster known has, and few enough for one client to ask all of them."""
+"""The largest ensemble that metadata may name: more than any real one, and few enough for a client to ask all of
+them."""
 
 
 class LedgerType(enum.Enum):
@@ -131,7 +132,7 @@ class LedgerMetadata:
 
     @property
     def lac_bounds(self) -> LacBounds:
-        """Which LAC an entry of the ledger may carry, according to this metadata; see `bkspark.wire.lac`."""
+        """The bounds on the LAC that an entry of the ledger may carry; see `bkspark.wire.lac`."""
         if self.state is LedgerState.CLOSED:
             return LacBounds(self.last_entry, self.last_entry)
         # All entries before the last fragment were confirmed when it began.
@@ -168,7 +169,7 @@ class LedgerMetadata:
     def with_ensemble(self, first_entry: int, bookies: Sequence[str]) -> LedgerMetadata:
         """Return the ledger with `bookies` from `first_entry` on (LAC + 1 of an ensemble change).
 
-        Replaces the last fragment when that begins at the same entry, else appends one.
+        It replaces the last fragment if that begins at the same entry; otherwise it appends one.
         """
         return replace(self, fragments=change_ensemble(self.fragments, first_entry, bookies))
 

@@ -1,13 +1,12 @@
-"""PendingEntries: entries that were added and are not acknowledged, which bookies have them, and which bytes are
-retained.
+"""PendingEntries: a writer's entries that are not acknowledged: which bookies have them, and whose bytes are retained.
 
-Which bookies have an entry is one bit mask for each pending entry. Whether an entry may be acknowledged is derived from
-its mask and never stored, so that withdrawing the votes of a replaced bookie needs no flag to be undone. The bytes of
-an entry are retained until every participating bookie has answered for it, because a bookie that refuses load gets it
-again, and with relaxed durability until it is synced.
+A bit mask for each pending entry says which bookies have it. Whether an entry may be acknowledged is derived from its
+mask and never stored, so withdrawing the votes of a replaced bookie needs no flag to be undone. The bytes of an entry
+are retained until every participating bookie has answered for it, because a bookie that refuses load gets it again;
+with relaxed durability they may be retained until the entry is synced.
 
-`Durability` is what a writer asks about entries that are acknowledged: `Synced` says that they are durable, and
-`bkspark.core.syncing.Relaxed` follows what is synced.
+`Durability` is what a writer asks about acknowledged entries: `Synced` says that they are durable, and
+`bkspark.core.syncing.Relaxed` follows which are synced.
 """
 
 from __future__ import annotations
@@ -38,7 +37,8 @@ class PendingEntries:
         self.batches: deque[SealedEntries] = deque()
         """The batches whose bytes are retained, in entry order: all pending ones, and acknowledged ones before them."""
         self._votes = np.zeros(_VOTES_MIN, np.uint64)
-        """votes[i]: slots that hold pending entry acknowledged + 1 + i. Grown by doubling, shifted on release."""
+        """votes[i]: mask of the slots that have pending entry acknowledged + 1 + i. Grown by doubling, shifted by
+        `release`."""
         self._added_ns: deque[int] = deque()
         """When each of `batches` was added."""
 
@@ -53,7 +53,7 @@ class PendingEntries:
         return self._votes[: self.count]
 
     def add(self, entries: SealedEntries, now_ns: int) -> None:
-        """Entries that begin at `next_entry` are pending."""
+        """Add entries, which begin at `next_entry`, as pending."""
         before = self.next_entry - self.acknowledged - 1
         self.next_entry = entries.end_entry
         count = self.next_entry - self.acknowledged - 1
@@ -67,7 +67,8 @@ class PendingEntries:
         self.kept_bytes += len(entries.buffer)
 
     def vote(self, bit: np.uint64, entry_ids: np.ndarray, span: tuple[int, int] | None) -> None:
-        """A slot, as a mask, has these entries; only pending ones count. `span`: as `slots.consecutive` returns it.
+        """Record that a slot, given as a mask, has these entries; only pending ones count. `span`: from
+        `slots.consecutive`.
 
         A vote counts only for entries whose write set names the slot.
         """
@@ -80,14 +81,14 @@ class PendingEntries:
         self._votes[at[(at >= 0) & (at < self.count)]] |= bit
 
     def withdraw(self, bit: np.uint64) -> None:
-        """A slot, as a mask, no longer counts as having any pending entry."""
+        """Withdraw all votes of a slot, given as a mask: its bookie was replaced or begins again."""
         self._votes[: self.count] &= ~bit
 
     def release(self, slots: Slots) -> bool:
         """Acknowledge the longest prefix of pending entries that Qa bookies have; return whether there is one."""
         first_pending = self.acknowledged + 1
         pending = self.next_entry - first_pending
-        # Most often the first entry tells that nothing is ripe.
+        # Usually the first entry shows that nothing can be acknowledged.
         if not pending or self._votes.item(0).bit_count() < slots.ack_quorum:
             return False
         votes = self._votes[:pending]
@@ -104,7 +105,7 @@ class PendingEntries:
         return True
 
     def forget(self, slots: Slots, retained_after: int) -> None:
-        """Release the bytes of entries up to `retained_after` that no bookie may refuse any more."""
+        """Drop the bytes of entries up to `retained_after` for which no bookie owes an answer any more."""
         while self.batches:
             last_entry = self.batches[0].end_entry - 1
             if last_entry > retained_after:
@@ -116,7 +117,7 @@ class PendingEntries:
             self._added_ns.popleft()
 
     def sends(self, slot: Slot, entry_ids: np.ndarray) -> list[effects.SendAdds]:
-        """Return sends of the retained ones of the entries to a slot, which counts them already."""
+        """Return sends of those of the entries that are retained. The slot counts them as sent already."""
         found = []
         for entries in self.batches:
             positions = entry_ids - entries.first_entry
@@ -141,7 +142,7 @@ class PendingEntries:
         return sum(len(batch.buffer) for batch in self.batches if after < batch.first_entry <= last_entry)
 
     def clear(self) -> None:
-        """The writer has ended: nothing is sent any more."""
+        """Drop all bytes: the writer has ended, and nothing is sent any more."""
         self.batches.clear()
         self._added_ns.clear()
         self.kept_bytes = 0
@@ -164,7 +165,7 @@ class Durability(Protocol):
 
     @property
     def unsynced_bytes_max(self) -> int | None:
-        """What the retained bytes may come to where they are retained until they are synced; None: they are not."""
+        """Limit of the bytes that are retained until they are synced; None if they are not retained for that long."""
 
     def may_lose(self, slot: Slot) -> bool:
         """Return whether the bookie may lose what it acknowledged when it goes away."""
@@ -176,10 +177,10 @@ class Durability(Protocol):
         """Move the LAC to what is durable."""
 
     def want(self) -> None:
-        """All that is acknowledged is to be synced."""
+        """Record that a caller wants everything acknowledged to be synced."""
 
     def wants_for_space(self) -> bool:
-        """Return whether so much is retained until it is synced that it must be: no caller may ever ask for it."""
+        """Return whether so many bytes wait for a sync that one must be requested without a caller."""
 
     def wants_for_time(self, now_ns: int) -> bool:
         """Return whether the LAC has been lower than the last acknowledged entry for too long."""
@@ -192,13 +193,13 @@ class Durability(Protocol):
         """
 
     def takes(self, force: effects.Force) -> bool:
-        """Return whether a force is of the round under way, and its bookie still in the slot."""
+        """Return whether a force belongs to the round under way, and its bookie is still in the slot."""
 
     def on_forced(self, force: effects.Force) -> None:
         """A bookie carried out a force that is taken."""
 
     def is_lost(self) -> bool:
-        """Return whether the last force was not enough for what is wanted, and no other one can be."""
+        """Return whether the last force did not reach what is wanted, and no further force can."""
 
 
 class Synced:
@@ -209,7 +210,7 @@ class Synced:
 
     def __init__(self, pending: PendingEntries) -> None:
         self._pending = pending
-        """The writer's; read only."""
+        """The entries of the writer that are not acknowledged. This class only reads them."""
 
     @property
     def lac(self) -> int:

@@ -1,7 +1,7 @@
-"""Pipeline: the state of one writer, and what follows from a change of it. Decisions only.
+"""Pipeline: the state of one writer, and the consequences of its changes. Decisions only.
 
-It is what the parts of a `WriterCore` share: the places of the ensemble, what is pending, what is durable, the change
-of the ensemble. `bkspark.core.writer` says what the states are, and which order of things the methods keep.
+The parts of a `WriterCore` share it: slots, pending entries, durability, ensemble change. `bkspark.core.writer`
+specifies the states, and the order that the methods keep.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class WriterState(enum.Enum):
 
 
 class Pipeline:
-    """What the parts of one writer share, and what they do to it."""
+    """The state that the parts of one writer share, and the operations on it."""
 
     def __init__(
         self,
@@ -45,27 +45,27 @@ class Pipeline:
         is_recovery: bool,
         lac: int,
     ) -> None:
-        """As `WriterCore`."""
+        """The arguments have the meaning that `WriterCore` documents."""
         self.ledger_id = ledger_id
-        """Constant."""
+        """The id of the ledger. Constant."""
         self.metadata = metadata
         """The metadata as they were last stored or read. Changed when a compare-and-set is decided."""
         self.version = version
         """The version of `metadata`; they change together."""
         self.state = WriterState.ACTIVE
-        """See the text of `bkspark.core.writer`. FAILED exactly when `error` is set."""
+        """The writer's state; see `bkspark.core.writer`. FAILED exactly when `error` is set."""
         self.error: BookKeeperError | None = None
         """Why the writer failed. Set once, by `fail`."""
         self.now_ns = 0
-        """When the last event that carries a time happened."""
+        """The time of the last event that carries one. Set by every event."""
         self.slots = Slots(metadata, lac)
-        """The places of the ensemble."""
+        """The slots of the ensemble. Their bookies change when an ensemble change is stored."""
         self.pending = PendingEntries(lac)
-        """What is not acknowledged, and what is retained."""
+        """Entries that are not acknowledged, or whose bytes are retained."""
         self.durability: Durability = (
             Synced(self.pending) if relaxed is None else Relaxed(self.slots, self.pending, relaxed)
         )
-        """The kind of durability. Chosen once."""
+        """Which acknowledged entries are durable. Constant."""
         self.change = EnsembleChange(self.slots, metadata.fragments, random, is_published=not is_recovery)
         """The current change while CHANGING, and look-ups of bookies."""
         self.left_out = LeftOutBookies(self.slots, self.pending, limits)
@@ -91,7 +91,7 @@ class Pipeline:
         return done + confirmed
 
     def forget(self) -> None:
-        """Release the bytes that no bookie needs any more."""
+        """Drop the bytes of entries that are not sent again."""
         self.pending.forget(self.slots, self.durability.retained_after)
 
     def force(self) -> list[effects.WriterEffect]:
@@ -104,7 +104,7 @@ class Pipeline:
         return not is_over and self.durability.takes(force)
 
     def force_again(self) -> list[effects.WriterEffect]:
-        """A force is over: send another, wait for adds in flight, or give up if neither suffices."""
+        """After a force: send another, or wait for adds in flight; fail if neither can make the entries durable."""
         if self.state is not WriterState.ACTIVE:
             return []
         if not self.durability.is_lost():
@@ -119,7 +119,7 @@ class Pipeline:
         return self.change.find(self.slots.to_replace)
 
     def go_on_without(self, writable: Collection[str]) -> list[effects.WriterEffect]:
-        """No spare bookie: leave the failed ones out if Qa others remain in every write set, else fail."""
+        """No spare bookie exists: leave out the failed ones if every write set has Qa others, otherwise fail."""
         slots = self.slots
         for slot in slots.to_replace:
             if slot.is_excused:
@@ -144,7 +144,7 @@ class Pipeline:
         return self.resume(back)
 
     def adopt(self, fragments: tuple[Fragment, ...]) -> list[effects.WriterEffect]:
-        """The new ensemble takes effect: withdraw votes of replaced slots everywhere, then resend, then release."""
+        """Put the new ensemble into effect: withdraw all votes of replaced slots, then resend, then release."""
         lac = self.lac
         first_entry = self.pending.first_retained(lac)
         replaced = self.change.adopt(fragments)
@@ -155,7 +155,8 @@ class Pipeline:
         return self.resume({slot.number for slot, _ in replaced})
 
     def resume(self, resend_to: set[int]) -> list[effects.WriterEffect]:
-        """Send all retained entries to the given slots; then continue changing (more failed meanwhile) or release."""
+        """Send all retained entries to the given slots. Then find more replacements, if more bookies have failed, or
+        return to ACTIVE and release."""
         done: list[effects.WriterEffect] = []
         for slot in self.slots.all:
             if slot.number in resend_to:
@@ -170,7 +171,7 @@ class Pipeline:
         return done + self.release() + self.force()
 
     def take_back(self, slot: Slot) -> None:
-        """A bookie that was left out takes part again: its votes count for entries that it gets from now on."""
+        """Let a bookie that was left out take part again. Only entries that it gets from now on count as its votes."""
         self.pending.withdraw(slot.bit)
         slot.take_back(self.pending.first_retained(self.lac), self.now_ns)
         self.left_out.on_taken_back()

@@ -1,7 +1,7 @@
 """Chooses bookies for an ensemble: at random, across hosts and racks, preferably without avoided bookies.
 
-A write set is Qw slots in a row of the ensemble (`striping`), the ensemble taken as a ring. Two promises, the first
-before the second where both cannot be kept:
+A write set is Qw slots in a row of the ensemble (`striping`), which is regarded as a ring. There are two promises; if
+both cannot be kept, the first takes precedence:
 
 * Each write set spans `Topology.racks_min` racks, or as many as Qw and the cluster allow: then the loss of one rack
   never loses all copies of an entry.
@@ -12,8 +12,8 @@ before the second where both cannot be kept:
 `choose_replacements` keeps this for as many write sets as any choice can. Both are searches with a named limit, exact
 except for large ensembles over many unequal racks and hosts.
 
-The random source is an argument, so that a seed determines the result. Without racks, and with one bookie a host, every
-bookie is as likely as any other.
+The random source is an argument, so that a seed determines the result. Without racks, and with one bookie on each host,
+all bookies are equally likely.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RandomSource(Protocol):
 
 
 class Place(NamedTuple):
-    """Where a bookie runs. `host` is "" where hosts do not matter, because no two bookies share one."""
+    """Where a bookie runs. `host` is "" if hosts do not matter, because no two bookies share one."""
 
     rack: str
     host: str
@@ -171,7 +171,7 @@ def _by_place(bookies: Sequence[str], place_of: Mapping[str, Place]) -> dict[Pla
 
 
 def _wanted(places: Collection[Place], write_quorum: int, topology: Topology) -> Iterator[_Spans]:
-    """Yield what write sets should span, best first; not what any choice gives."""
+    """Yield what write sets should span, best first, down to what every choice fulfils."""
     hosts_max = min(write_quorum, len({place.host for place in places}))
     for racks in range(min(topology.racks_min, write_quorum, len({place.rack for place in places})), 0, -1):
         # Bookies of two racks are on two hosts.
@@ -181,7 +181,7 @@ def _wanted(places: Collection[Place], write_quorum: int, topology: Topology) ->
 
 
 def _fill(order: Sequence[Place], bookies: Mapping[Place, list[str]], random: RandomSource) -> tuple[str, ...]:
-    """Return a bookie of each place in `order`, none twice."""
+    """Return a bookie of each place in `order`, no bookie twice."""
     drawn = {place: random.sample(bookies[place], order.count(place)) for place in sorted(set(order))}
     return tuple(drawn[place].pop() for place in order)
 
@@ -235,19 +235,20 @@ class _Arrangement:
         self._size = size
         """The ensemble size. Constant."""
         self._write_quorum = write_quorum
-        """Constant."""
+        """Qw of the ledger. Constant."""
         self._wanted = wanted
         """How many racks and hosts each write set must span. Constant."""
         self._rack_bits = _bits(place.rack for place in counts)
-        """A bit for each rack. Constant."""
+        """One bit for each rack, by rack, so that sets of racks are integers. Constant."""
         self._host_bits = _bits(place.host for place in counts)
-        """A bit for each host. Constant."""
+        """One bit for each host, by host. Constant."""
         sets = _write_sets(size, write_quorum)
         self._sets_of = [[slots for slots in sets if slot in slots] for slot in range(size)]
         """The write sets of each slot. Constant."""
 
     def find(self, random: RandomSource) -> list[Place] | None:
-        """Return a place for each slot, none more often than it has bookies; None if there is no such order."""
+        """Return a place for each slot, each place at most as often as it has bookies; None if no such order is
+        found."""
         for wanted, domain in ((self._wanted.racks, "rack"), (self._wanted.hosts, "host")):
             # A rack fills at most Qw - wanted + 1 slots of any Qw in a row, hence this share of the ring; a host too.
             share = self._size * (self._write_quorum - wanted + 1) // self._write_quorum
@@ -293,7 +294,7 @@ class _Arrangement:
         return None
 
     def _may_do(self, chosen: list[Place]) -> bool:
-        """Whether the write sets of the newest slot can still span what is wanted."""
+        """Return whether the write sets of the slot filled last can still span what is wanted."""
         known = len(chosen)
         for slots in self._sets_of[known - 1]:
             racks, hosts, free = 0, 0, 0

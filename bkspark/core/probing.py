@@ -1,7 +1,7 @@
-"""How a bookie that a writer left out comes back: a probe of one entry after a pause that doubles, then a trial.
+"""Probe and Trial: how a bookie that a writer left out comes back: a probe of one entry after a pause, then a trial.
 
-On trial a bookie gets some of the entries, as many as it answers for: at most a window is in flight to it, so it costs
-at most the window's memory, whatever it does.
+The pause doubles with each failed probe. On trial a bookie gets new entries as fast as it answers for them: at most one
+window is in flight to it, so it uses at most the window's memory, whatever it does.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Probe:
 
     @classmethod
     def begun(cls, before: Probe | None, pauses: Pauses, now_ns: int) -> Probe:
-        """Return the state of a bookie that is left out now; `before` is how it came back the last time."""
+        """Return the first probe of a bookie that is left out now; `before`: its last probe, None if it had none."""
         pause_ns = pauses.least_ns
         back_ns = None if before is None else before.returned_ns
         if before is not None and back_ns is not None and now_ns - back_ns < FORGIVEN_PAUSES * pauses.most_ns:
@@ -53,20 +53,20 @@ class Probe:
         return cls(pause_ns, now_ns + pause_ns)
 
     def sent(self, entry_id: int, now_ns: int) -> Probe:
-        """The probe goes out."""
+        """Return the state after the probe was sent."""
         return replace(self, sent_ns=now_ns, entry_id=entry_id)
 
     def failed(self, pauses: Pauses, now_ns: int) -> Probe:
-        """The probe was not answered, or by an error."""
+        """Return the state after the probe was not answered, or answered with an error."""
         pause_ns = min(2 * self.pause_ns, pauses.most_ns)
         return Probe(pause_ns, now_ns + pause_ns)
 
     def due(self, now_ns: int) -> Probe:
-        """The next probe goes out at once: the bookie has registered again."""
+        """Return the state with the next probe due at once: the bookie has registered again."""
         return self if self.is_under_way else replace(self, due_ns=now_ns)
 
     def answered(self, now_ns: int) -> Probe:
-        """The bookie takes part again."""
+        """Return the state after the bookie answered the probe: it takes part again."""
         return Probe(self.pause_ns, self.due_ns, returned_ns=now_ns)
 
 

@@ -1,11 +1,11 @@
-"""Which bookies have failed too often recently to receive new entries.
+"""Quarantine: which bookies have failed too often recently and should receive no new entries.
 
 A failure is any reason for which a writer replaces a bookie: it is unreachable, drops its connection, answers with an
-error, stays silent past the add time-out, refuses load for as long, or lags beyond the limit. `failures_max` of them
-within `window_ns` put a bookie into quarantine for `quarantine_ns`; afterwards it starts at zero.
+error, does not answer within the add time-out, refuses load for that long, or lags beyond the limit. `failures_max` of
+them within `window_ns` put a bookie into quarantine for `quarantine_ns`; afterwards the count begins at zero.
 
-Failures within INCIDENT_NS of each other are one: a thousand writers lose one connection at the same moment, and that
-says no more than one of them.
+Failures within INCIDENT_NS count as one: if a thousand writers lose one connection at the same moment, that is one
+incident.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def groups(
     result = []
     for first in range(span.first_entry, span.first_entry + step):
         begin = first % size
-        # Its write set, in the order of preference (`striping.write_set`).
+        # The write set of this group, in the order of preference (`striping.write_set`).
         replicas = [*span.bookies[begin:], *span.bookies[:begin]][:write_quorum]
         if preferred in replicas:
             replicas.remove(preferred)
@@ -77,20 +77,20 @@ READ_ENTRIES_FIRST = 8
 class AdaptiveReadSize:
     """How many entries to ask for at once, `entries`, so that they have about `bytes_max`.
 
-    The metadata contain only an average, and nothing for an open ledger. So the size begins small and follows the
-    received entries, and at most doubles each time.
+    The metadata contain only the average size of entries, and not even that for an open ledger. So the number begins
+    small, follows the sizes of the received entries, and at most doubles with each answer.
     """
 
     def __init__(self, bytes_max: int, entries_max: int, entries_first: int = READ_ENTRIES_FIRST) -> None:
         self.bytes_max = bytes_max
-        """What an answer should have at most. Constant."""
+        """The number of bytes that an answer should have at most. Constant."""
         self.entries = min(entries_first, entries_max)
-        """How many entries to ask for. Changed by `on_entries` alone."""
+        """How many entries to ask for, 1 to `_entries_max`. Only `on_entries` changes it."""
         self._entries_max = entries_max
         """The limit of `entries`. Constant."""
 
     def on_entries(self, largest_bytes: int) -> None:
-        """An answer arrived; the largest entry in it has this many bytes."""
+        """Record that an answer arrived whose largest entry has this many bytes."""
         fitting = self.bytes_max // max(1, largest_bytes)
         self.entries = max(1, min(self._entries_max, 2 * self.entries, fitting))
 
@@ -99,24 +99,24 @@ class GroupRead:
     """Entries that share a write set, their replicas in the order of asking, and the received entries.
 
     One replica is asked at a time; if it does not answer within a delay, the caller asks `next_replica` and uses the
-    first answer. It must ignore the others' answers to the same `missing` then.
+    first answer. It must then ignore the other answers to the same `missing`.
     """
 
     def __init__(self, ledger_id: int, entry_ids: np.ndarray, replicas: Sequence[str]) -> None:
         self.ledger_id = ledger_id
-        """Constant."""
+        """The id of the ledger. Constant."""
         self.missing = entry_ids
         """Ids that have not arrived yet, ascending. Shrinks in `on_entries`."""
         self.step = int(entry_ids[1] - entry_ids[0]) if len(entry_ids) > 1 else 1
-        """The distance of two ids. Constant."""
+        """The difference between consecutive ids: 1, or the ensemble size. Constant."""
         self._replicas = list(replicas)
         """The bookies that may have the entries. A bookie that answers moves to the front."""
         self._asked = 0
         """How many of `_replicas` were asked since the last answer with entries."""
         self._first_error: BookKeeperError | None = None
-        """The first failure since then."""
+        """The first failure other than NoSuchEntry since the last answer with entries."""
         self._negatives = 0
-        """How many replicas answered since then that they do not have the first of `missing`."""
+        """How many replicas have answered, since the last answer with entries, that they do not have missing[0]."""
 
     @property
     def replicas(self) -> Sequence[str]:
@@ -141,13 +141,13 @@ class GroupRead:
         return self._replicas[self._asked - 1]
 
     def on_entries(self, bookie: str, count: int, error: BookKeeperError | None = None) -> None:
-        """The first `count` of `missing` arrived from a bookie and passed their check.
+        """Record that the first `count` of `missing` arrived from a bookie and passed their check.
 
         Args:
-            error: why the bookie did not return the next one, if that was requested, too.
+            error: why the bookie did not return the next entry, if it was asked for that, too.
 
         Raises:
-            ProtocolError: there are more than requested: returning them would repeat or invent entries.
+            ProtocolError: the bookie returned more entries than requested; some would be repeated or invented.
         """
         if count > len(self.missing):
             raise ProtocolError(
@@ -168,7 +168,7 @@ class GroupRead:
             self.on_failure(error)
 
     def on_failure(self, error: BookKeeperError) -> None:
-        """A replica did not return missing[0]."""
+        """Record why a replica did not return missing[0]."""
         if isinstance(error, NoSuchEntry):
             self._negatives += 1
         elif self._first_error is None:

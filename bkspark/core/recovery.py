@@ -1,4 +1,4 @@
-"""RecoveryCore: find the end of a ledger whose writer is gone, and close it there. Decisions only.
+"""RecoveryCore: finds the end of a ledger whose writer is gone, and closes it there. Decisions only.
 
     CLAIMING  store IN_RECOVERY
     FENCING   fence every bookie of the last fragment and collect their LACs, until coverage
@@ -9,16 +9,16 @@
 
 Rules (BookKeeper protocol.md, "Closing a ledger as a reader"):
 * The recovery LAC is max(highest valid LAC received, first entry of the last fragment - 1), frozen for the whole
-  recovery: rewritten entries carry it. A moving LAC would let a second recovery start above entries that too few
-  published bookies hold.
+  recovery: rewritten entries carry it. With a moving LAC, a second recovery could begin above entries that too few
+  published bookies have.
 * Reads go to the fragment as it was when recovery began, whatever ensemble changes the rewriting makes.
 * An entry exists when one bookie returns it with a valid digest; it does not when (Qw - Qa) + 1 bookies say so
   explicitly. Other answers count for neither; if neither is reached, recovery fails and the ledger stays IN_RECOVERY.
-* A bookie that failed once is not asked again, and the rewriting does not wait for one that was silent: a dead one
-  costs one time-out, not one per entry.
+* A bookie that failed once is not asked again, and the rewriting does not wait for one that did not answer: a dead
+  bookie costs one time-out, not one for each entry.
 * A bookie that refuses load (TOOMANYREQUESTS) has not answered: it is asked again after a pause that doubles up to a
   limit, without a limit of attempts; meanwhile other replicas may decide. No recovery fails because of it.
-* A failed rewrite fails the recovery; it is never taken for the end of the ledger.
+* A failed rewrite fails the recovery; it never counts as the end of the ledger.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class RecoveryCore:
 
     def __init__(self, ledger_id: int, metadata: LedgerMetadata, version: int) -> None:
         self.ledger_id = ledger_id
-        """Constant."""
+        """The id of the ledger. Constant."""
         self._begin(metadata, version)
 
     def _begin(self, metadata: LedgerMetadata, version: int) -> None:
@@ -203,8 +203,8 @@ class RecoveryCore:
             return self._fail(error)
         bounds = self.metadata.lac_bounds
         if answer is Response.FOUND and last_entry > bounds.copies_to and not bounds.admits(last_entry, lac):
-            # If accepted, it would become the end of the ledger: bookies truthfully answer that they hold nothing above
-            # it.
+            # If it were accepted, it would become the end of the ledger, because bookies answer correctly that they
+            # have nothing above it.
             answer, error = Response.FAILED, wrong_lac(self.ledger_id, last_entry, lac, self._ensemble[slot])
         if answer is Response.FAILED:
             self._bury(slot, error)

@@ -1,4 +1,4 @@
-"""RecoveryWindow: the entries that a recovery reads at once: which bookies were asked, and which have each entry.
+"""RecoveryWindow: the entries that a recovery reads at once: which bookies were asked, and what they answered.
 
 Everything is an array over the entries of the window; sets of slots are bit masks, as in `striping`.
 """
@@ -28,7 +28,7 @@ class RecoveryWindow:
 
     def __init__(self, first_entry: int, count: int, ensemble_size: int, write_quorum: int) -> None:
         self.first_entry = first_entry
-        """Constant."""
+        """The id of the first entry of the window. Constant."""
         self.entry_ids = np.arange(first_entry, first_entry + count)
         """Constant; the other arrays are in step with it."""
         self.waiting = np.zeros(count, np.uint64)
@@ -44,9 +44,9 @@ class RecoveryWindow:
         self.payloads: list[bytes | memoryview] = [b""] * count
         """The payload of each found entry, otherwise empty."""
         self._ensemble_size = ensemble_size
-        """Constant."""
+        """E of the ledger. Constant."""
         self._write_quorum = write_quorum
-        """Constant."""
+        """Qw of the ledger. Constant."""
 
     def __len__(self) -> int:
         return len(self.entry_ids)
@@ -54,8 +54,8 @@ class RecoveryWindow:
     def choose(self, rows: np.ndarray | slice, replicas: int, dead: int, resting: int) -> dict[int, np.ndarray]:
         """Return the entries to read from each slot: each of `rows` from up to `replicas` slots not asked yet.
 
-        A slot that is asked owes an answer from now on. Those in `dead` are never asked again, those in `resting`
-        later; both are masks.
+        A chosen slot owes an answer from now on. `dead` and `resting` are masks of slots: dead ones are never asked
+        again, resting ones are asked later.
         """
         ids = self.entry_ids[rows]
         left = self.unasked[rows] & np.uint64(~dead & _ALL)
@@ -109,10 +109,10 @@ class RecoveryWindow:
         return len(self) if self.found.all() else int(np.argmin(self.found))
 
     def undecided(self, negatives_needed: int) -> tuple[np.ndarray, bool]:
-        """Return the rows that need another bookie, and whether one before the end still waits for an answer.
+        """Return the rows for which another bookie must be asked, and whether a row before the end waits for an answer.
 
-        Entries above the first missing one are not part of the ledger, even if a bookie holds them. Rows after a
-        waiting one are left for later.
+        Entries above the first missing one are not part of the ledger, even if a bookie has them. Rows after a waiting
+        one are decided later.
         """
         missing = ~self.found & (self.negatives >= negatives_needed)
         end = int(np.argmax(missing)) if missing.any() else len(self)

@@ -1,4 +1,5 @@
-"""Relaxed durability at the writer: which entries are synced according to the bookies. Decisions only.
+"""Relaxed durability at the writer: its options, and the LAC that follows from what bookies have synced. Decisions
+only.
 
 An add of such a ledger is acknowledged from the page cache of Qa bookies. The LAC counts only what is synced: each
 response of a bookie carries its LastAddSynced, "every add that you sent me up to here is durable", and a response to a
@@ -18,7 +19,7 @@ from bkspark.options import DAY_S, bounded, check
 
 @dataclass(frozen=True, slots=True)
 class RelaxedDurability:
-    """Options of a writer with relaxed durability; extensions of the proposal are off by default.
+    """Options of a writer with relaxed durability. What goes beyond Apache's proposal is off by default.
 
     striped: E > Qw is allowed.
     changes_ensemble: a lost bookie is replaced. Entries are kept until they are synced, and sent again to the new one;

@@ -1,10 +1,10 @@
 """Slots: the positions of an ensemble, each with its bookie, the answers that it owes, and its phase.
 
-The answers that a bookie owes are derived from the ids that were sent to it since it began to take part, and were not
-answered: late answers to earlier requests count as votes and for nothing else. The entries of a slot are counted by
-rank (`Stripe`): the entries sent to it are then one run, also in a striped ledger. Runs are tuples,
-replaced as a whole: a bookie that answers in order has one run, and one that answers every second request has as many
-as the limits of a writer let it owe.
+The answers that a bookie owes are derived: they are the entries that were sent to it since it began to take part, minus
+those that it answered. Late answers to earlier requests count only as votes. A slot's entries are counted by rank
+(`Stripe`), so the entries sent to it are one run, also in a striped ledger. Runs are tuples that are replaced as a
+whole. A bookie that answers in order has one run; one that answers every second request has as many as the writer's
+limits let it owe.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Slot:
     resent_ns: int = 0
     """When entries older than the newest were last sent to it: their waiting times begin then."""
     is_congested: bool = False
-    """Whether its connection takes no more bytes for now, as the last tick said."""
+    """Whether its connection had too many unsent bytes at the last tick."""
     lag_since_ns: int | None = None
     """Since when it has lagged at every tick; None: it does not lag. Set by ticks, None unless it is SERVING or
     REFUSING."""
@@ -98,9 +98,9 @@ class Slot:
     that is left out stays so.
     """
     is_reported: bool = False
-    """Whether a `FindBookies` named the bookie as failed since it began to take part."""
+    """Whether a `FindBookies` has named the bookie as failed since it began to take part."""
     refusal: Refusal | None = None
-    """What is held for the bookie. Not None exactly while REFUSING."""
+    """The sends that are held for the bookie. Not None exactly while REFUSING."""
     trial: Trial | None = None
     """The trial of the bookie. Not None exactly while ON_TRIAL."""
     probe: Probe | None = None
@@ -114,10 +114,10 @@ class Slot:
     complete_from: int = 0
     """Relaxed durability: it was sent every entry that it stores from this one on, on one connection."""
     asked_to_sync: int | None = None
-    """Relaxed durability: it has not answered a force, before which it had answered up to this entry. Otherwise
-    None."""
+    """Relaxed durability: while it owes the answer to a force, the entry up to which it had answered before that;
+    otherwise None."""
 
-    # ---- what is known of it ----
+    # ---- facts ----
 
     @property
     def takes_part(self) -> bool:
@@ -185,7 +185,7 @@ class Slot:
         return [effects.SendAdds(self.number, self.bookie, entries, positions)]
 
     def hold_new(self, entries: SealedEntries, first_entry: int, now_ns: int) -> None:
-        """As `send`, but hold it: the bookie refuses load."""
+        """As `send`, but hold the send, because the bookie refuses load."""
         assert self.refusal is not None
         self.refusal.held += self.send(entries, first_entry, now_ns)
 
@@ -200,7 +200,7 @@ class Slot:
         return sends
 
     def count_answers(self, entry_ids: np.ndarray, span: tuple[int, int] | None) -> None:
-        """The bookie answered for these entries, at least one. `span`: as `consecutive` returns it."""
+        """Record that the bookie answered for these entries, at least one. `span`: from `consecutive`."""
         self.answered_to = max(self.answered_to, entry_ids.item(-1))
         run = span if self.stripe.is_whole else self.stripe.run(entry_ids)
         if run is not None:
@@ -213,7 +213,7 @@ class Slot:
     def hold(
         self, entry_ids: np.ndarray, sends: Collection[effects.SendAdds], limits: WriterLimits, now_ns: int
     ) -> Refusal:
-        """The bookie refused these entries: hold the sends of the retained ones until a pause is over."""
+        """Record that the bookie refused these entries; hold the sends of retained ones until a pause is over."""
         refusal = self.refusal
         if refusal is None:
             pause_ns = limits.refusal_pause_ns_min
@@ -225,7 +225,7 @@ class Slot:
             refusal.pause_ns = min(2 * refusal.pause_ns, limits.refusal_pause_ns_max)
             refusal.retry_at_ns = now_ns + refusal.pause_ns
         refusal.held += sends
-        # In entry order again, so that answers tell how far the bookie has come.
+        # In entry order again, so that the answers show how far the bookie has come.
         refusal.held.sort(key=_first_sent)
         return refusal
 
@@ -264,7 +264,7 @@ class Slot:
         self.owed = ()
 
     def take_back(self, first_entry: int, now_ns: int) -> None:
-        """The bookie takes part again; it will get its entries from `first_entry` on."""
+        """Let the bookie take part again; it will get the slot's entries from `first_entry` on."""
         self._begin(Phase.SERVING)
         self._begin_at(first_entry, now_ns)
 
@@ -274,7 +274,7 @@ class Slot:
         self.trial = Trial(now_ns, self.stripe.rank(next_entry))
 
     def replace(self, bookie: str, first_entry: int, lac: int, now_ns: int) -> None:
-        """Another bookie takes the slot; it will get the slot's entries from `first_entry` on."""
+        """Put another bookie into the slot; it will get the slot's entries from `first_entry` on."""
         self.bookie = bookie
         self.probe = None
         self.was_unregistered = self.is_congested = False
@@ -283,14 +283,14 @@ class Slot:
         self._begin_at(first_entry, now_ns)
 
     def keep(self, now_ns: int) -> None:
-        """The bookie is alive, and there is no spare: wait for it without a limit."""
+        """Keep the bookie, which is alive, because there is no spare: callers wait for it without a limit."""
         if self.refusal is not None:
             self.refusal.since_ns = now_ns
         self.lag_since_ns = None
         self.needs_replacement = self.is_reported = False
 
     def end(self) -> None:
-        """The writer has ended: nothing is held any more."""
+        """Drop what is held: the writer has ended."""
         if self.refusal is not None:
             self._begin(Phase.FAILED)
 
@@ -328,7 +328,7 @@ class Slots:
 
     @property
     def ensemble(self) -> tuple[str, ...]:
-        """The bookies, in order."""
+        """The bookies of the slots, in the order of the slots."""
         return tuple([slot.bookie for slot in self.all])
 
     def may_hold_back(self, number: int) -> bool:
@@ -345,7 +345,7 @@ class Slots:
         return most
 
     def numbers(self, is_so: Callable[[Slot], bool]) -> set[int]:
-        """Return the numbers of some slots."""
+        """Return the numbers of the slots for which `is_so` is true."""
         return {slot.number for slot in self.all if is_so(slot)}
 
     @property
@@ -423,7 +423,7 @@ def without_answered(runs: Runs, ranks: np.ndarray) -> tuple[Runs, int]:
 
 
 def without_run(runs: Runs, first: int, end: int) -> tuple[Runs, int]:
-    """`without_answered` of ranks [first, end)."""
+    """As `without_answered`, for the ranks [first, end)."""
     if not runs:
         return runs, 0
     begin, stop = runs[0]

@@ -1,11 +1,11 @@
 """ReadSpeeds: which bookies are slow to answer reads, and how long to wait before another one is asked. Decisions only.
 
-* A bookie's speed is the time of its answers for each byte, where an answer counts as SMALL_BYTES more than it has.
-  Small and large answers have speeds of their own. One slow answer changes little; two do.
+* A bookie's speed is the mean time of its answers for each byte; SMALL_BYTES are added to each answer's size for its
+  fixed costs. Small and large answers have separate speeds. One slow answer changes little; two do.
 * A bookie is slow if it takes SLOWER_MAX times as long as the fastest of the same write set, and SLOW_S_MIN longer. It
   is asked last.
-* A sticky reader asks one bookie only. So a client that reads much asks each of the others for one request in
-  TRY_AGAIN_S: then it knows which are faster, and that a slow one is fast again.
+* A reader with a preferred bookie asks only that one. A client that reads much therefore sends each of the others one
+  request in TRY_AGAIN_S, to learn which are faster, and when a slow one has become fast again.
 * A further bookie is asked when an answer takes PATIENCE times as long as usual, and PATIENCE_S_MIN. Such requests are
   limited to a share of all, so that a cluster that is slow as a whole does not get twice the load.
 """
@@ -20,17 +20,18 @@ SLOWER_MAX = 3.0
 SLOW_S_MIN = 0.001
 TRY_AGAIN_S = 10.0
 FORGOTTEN_S = 3 * TRY_AGAIN_S
-"""A speed that was not confirmed for this long is not known."""
+"""A speed that was not updated for this long is ignored."""
 KNOWN_ANSWERS_MIN = 16
-"""Answers of one bookie before others are asked to compare: a client that reads little connects to no further one."""
+"""Answers of one bookie after which others are asked for comparison: a client that reads little does not connect to
+them."""
 PATIENCE = 4.0
 PATIENCE_S_MIN = 0.01
 FURTHER_SHARE = 0.05
 FURTHER_MAX = 10.0
-"""Requests to a further bookie: for each request, and at once."""
+"""Limits of requests to a further bookie: the share of all requests, and how many may be saved up."""
 _WEIGHT = 0.25
 _GROWTH_MAX = 4.0
-"""How much an answer counts, and how much longer than usual it may count as."""
+"""The weight of an answer in the moving mean, and how many times the mean it may count as at most."""
 
 
 @dataclass(slots=True)
@@ -42,7 +43,7 @@ class _Speed:
     at_s: float
     """When it was last changed."""
     answers: int = 1
-    """How many answers it is made of."""
+    """The number of answers in the mean."""
 
 
 @dataclass(slots=True)
@@ -50,9 +51,9 @@ class ReadSpeeds:
     """The speeds of the bookies that one client reads from. Times are those of one clock, in seconds."""
 
     is_informed: bool = field(init=False, default=False)
-    """Whether there is anything to decide on: a client that reads little has no use for the other methods."""
+    """Whether enough answers are known to compare bookies. Set once; before that, the other methods decide nothing."""
     _speeds: dict[tuple[str, bool], _Speed] = field(init=False, default_factory=dict)
-    """By bookie, and whether answers are large."""
+    """The speeds by (bookie, whether answers are large)."""
     _tried_s: dict[tuple[str, bool], float] = field(init=False, default_factory=dict)
     """When a bookie was last asked only to learn its speed."""
     _further: float = field(init=False, default=FURTHER_MAX)

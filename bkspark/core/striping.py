@@ -1,4 +1,4 @@
-"""Which bookies of an ensemble store which entries: round robin by entry id.
+"""Striping: which bookies of an ensemble store which entries: round robin by entry id.
 
 Slots are positions in an ensemble, 0 to E - 1. Sets of slots are bit masks (bit i is slot i), so that whole ranges of
 entries are one array; E is at most 64 where they are used.
@@ -55,9 +55,9 @@ class Stripe:
         self.is_whole = write_quorum == ensemble_size
         """Whether the slot stores every entry: ranks are ids then. Constant."""
         self._size = ensemble_size
-        """Constant."""
+        """E of the ledger. Constant."""
         self._quorum = write_quorum
-        """Constant."""
+        """Qw of the ledger. Constant."""
         self._residues = [entry for entry in range(ensemble_size) if (slot - entry) % ensemble_size < write_quorum]
         """The ids below `_size` that the slot stores; the others repeat them. Constant."""
         self._below = np.searchsorted(self._residues, np.arange(ensemble_size))
@@ -82,10 +82,10 @@ class Stripe:
         return rank // self._quorum * self._size + self._residues[rank % self._quorum]
 
     def part(self, first_entry: int, begin: int, end: int) -> tuple[int, np.ndarray]:
-        """Return the entries among `first_entry` + [begin, end) that the slot stores.
+        """Return the entries in [first_entry + begin, first_entry + end) that the slot stores.
 
         Returns:
-            The rank of the first of them, and where they are, counted from `first_entry` on.
+            The rank of the first of them, and their offsets from `first_entry`.
         """
         if self.is_whole:
             return first_entry + begin, np.arange(begin, end)
@@ -93,9 +93,10 @@ class Stripe:
         return self.rank(first_entry + begin), np.flatnonzero(self._is_stored[ids % self._size]) + begin
 
     def run(self, entry_ids: np.ndarray) -> tuple[int, int] | None:
-        """Return (first rank, after the last) of ascending entries that are all that the slot stores in their range.
+        """Return (first rank, rank after the last) if the entries ascend and are all that the slot stores in their
+        range.
 
-        None otherwise. Ids that the slot does not store count as stored: no bookie answers for them.
+        Otherwise return None. The entries must be stored by the slot: no bookie answers for others.
         """
         first, end = self.rank(entry_ids.item(0)), self.rank(entry_ids.item(-1) + 1)
         is_whole = end - first == len(entry_ids) and bool((entry_ids[1:] > entry_ids[:-1]).all())

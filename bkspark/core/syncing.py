@@ -1,4 +1,5 @@
-"""Relaxed durability of a writer's entries: what is synced, and when bookies are asked to. Decisions only.
+"""Relaxed: the durability of a writer whose entries are synced later: what is synced, and when to force. Decisions
+only.
 
 With relaxed durability an add is acknowledged from the page caches of Qa bookies, and the LAC follows when entries are
 synced. Entries carry that LAC, ensembles change after it, and the ledger is closed at it. A bookie reports synced
@@ -31,21 +32,22 @@ class Relaxed:
         self._slots = slots
         """The writer's. This class changes their `last_synced` and `asked_to_sync` alone."""
         self._pending = pending
-        """The writer's; read only."""
+        """The entries of the writer that are not acknowledged, or retained. Only read here."""
         self._options = options
-        """Constant."""
+        """What is allowed beyond the proposal, and limits. Constant."""
         self._force_interval_ns = nanoseconds(options.force_interval_s)
-        """Constant."""
+        """How long the LAC may lag before a force is sent without a caller; 0: for ever. Constant."""
         self._lac = NO_ENTRY
-        """All up to it is synced by Qa bookies of each write set. Grows, by `confirm` alone."""
+        """Every entry up to this one is synced by Qa bookies of its write set. Grows, by `confirm` alone."""
         self._target = NO_ENTRY
-        """The entry up to which a caller wants all synced. Grows, by `want` alone."""
+        """The entry up to which a caller wants everything synced. Grows, by `want` alone."""
         self._forced_to = NO_ENTRY
         """The last acknowledged entry when the last force began; NO_ENTRY if one of its bookies disconnected since."""
         self._round = 0
-        """How many forces were begun; answers to earlier ones than the last count for nothing."""
+        """The number of rounds of forces that were begun. Answers to earlier rounds are ignored."""
         self._confirmed_ns = 0
-        """When the LAC last moved, or had nowhere to move to. Changed by `confirm` and `wants_for_time`."""
+        """When the LAC last grew, or was equal to the last acknowledged entry. Changed by `confirm` and
+        `wants_for_time`."""
 
     @property
     def lac(self) -> int:

@@ -1,15 +1,15 @@
-"""Waiting for an open ledger to grow, without fencing it. Decisions only.
+"""Tail: waits for an open ledger to grow, without fencing it. Decisions only.
 
-Bookies get long polls: each answers when it knows a LAC above the given one, or after a while. Polls are kept at enough
-bookies of the last fragment that every write set has (Qw - Qa) + 1 of them: so one of them has every LAC in an
-acknowledged entry. There is at most one poll at a bookie, however often callers wait.
+Bookies get long polls: each answers when it knows a LAC above the given one, or after a while. Polls are kept at so
+many bookies of the last fragment that every write set has (Qw - Qa) + 1 of them. One of these has every LAC that an
+acknowledged entry carries. There is at most one poll at a bookie, however often callers wait.
 
 No digest covers the LAC in the answer to a poll, so it is only a hint: the reader then reads the bookie's last entry
 and explicit LAC, and uses the LAC that these prove. A bookie with a wrong hint is not polled for a while.
 
-A refresh reads the metadata and all bookies' LACs, and finds everything else: after the metadata may have changed, when
-a poll fails, when a hint was not proven, and at intervals in any case. If too few bookies accept polls (they do not
-support them, or are unreachable), there are only refreshes, with pauses that double up to a limit.
+A refresh reads the metadata and the LACs of all bookies. It is made when the metadata may have changed, when a poll
+fails, when a hint was not proven, and at intervals. If too few bookies accept polls (they do not support them, or are
+unreachable), there are only refreshes, with pauses that double up to a limit.
 
 A refresh may fail because the metadata store or too many bookies are unreachable, as during their restart. It is
 repeated with the same pauses. The tail fails when refreshes fail and neither a refresh nor a poll was answered for
@@ -75,9 +75,9 @@ class Tail:
         self.lac = lac
         """The highest LAC that was proven. Grows."""
         self._first_slot = first_slot
-        """Constant."""
+        """The slot at which the search for bookies to poll begins. Constant."""
         self._limits = limits
-        """Constant."""
+        """Limits and times, in ns. Constant."""
         self._is_waiting = False
         """Whether `wait` was called and the LAC has not grown since."""
         self._is_looking = False
@@ -89,7 +89,7 @@ class Tail:
         self._proving: set[str] = set()
         """Bookies that were asked to prove a hint and have not answered. They get no poll meanwhile."""
         self._backing_off: dict[str, int] = {}
-        """Bookies that are not asked before a time."""
+        """Bookies that are not polled before the given time. Past ones are removed by `_ask`."""
         self._pause_ns = limits.pause_ns_min
         """The next pause, between the limits: doubles each time, and is the shortest again when the LAC grows."""
         self._looked_ns: int | None = None
@@ -101,7 +101,7 @@ class Tail:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the ledger can grow no more."""
+        """Whether the ledger is closed, as of the last refresh."""
         return self.metadata.is_closed
 
     @property
@@ -146,12 +146,12 @@ class Tail:
         return self._ask(now_ns)
 
     def on_metadata_changed(self, now_ns: int) -> list[effects.TailEffect]:
-        """The ledger's metadata may be another: closed, or with other bookies."""
+        """The ledger's metadata may have changed: it may be closed, or have other bookies."""
         self._is_stale = True
         return self._ask(now_ns)
 
     def on_refreshed(self, metadata: LedgerMetadata, lac: int, now_ns: int) -> list[effects.TailEffect]:
-        """What `Refresh` found."""
+        """A `Refresh` has read the metadata and a LAC."""
         self._is_looking = self._is_failing = False
         self._looked_ns = self._heard_ns = now_ns
         self.metadata = metadata
@@ -232,7 +232,7 @@ class Tail:
         return [bookies[slot] for slot in chosen], False
 
     def _needed(self, chosen: list[int]) -> list[int]:
-        """Return covering slots, without superfluous ones."""
+        """Return the chosen slots, which cover every write set, without those that are not needed for it."""
         metadata = self.metadata
         for slot in tuple(chosen):
             rest = [other for other in chosen if other != slot]

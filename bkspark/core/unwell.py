@@ -1,7 +1,7 @@
 """UnwellBookies: what a writer does about bookies that refuse load, lag, are left out, or are on trial. Decisions only.
 
-`left_out` judges who is too slow, who is probed and who passes a trial. This module does what follows: it goes on
-without a bookie, looks for another one in its place, or lets it take part again.
+`left_out` decides which bookies are too slow, which are probed and which pass a trial. This module acts on that: the
+writer continues without a bookie, looks for another one in its place, or lets it take part again.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from bkspark.wire.digest import SealedEntries
 
 
 class UnwellBookies:
-    """The bookies of one writer that do not take part as they should."""
+    """Handles the bookies of one writer that are not SERVING, or that lag."""
 
     def __init__(self, pipeline: Pipeline, limits: WriterLimits) -> None:
         self._pipeline = pipeline
-        """The writer's."""
+        """The state that the parts of the writer share. This class changes it by its methods."""
         self._slots = pipeline.slots
-        """The writer's."""
+        """The slots of the ensemble. This class changes them by their methods."""
         self._pending = pipeline.pending
-        """The writer's."""
+        """The entries of the writer that are not acknowledged. This class only reads them."""
         self._left_out = pipeline.left_out
-        """The writer's."""
+        """Decides which bookies are too slow, are probed, or pass a trial."""
         self._limits = limits
-        """Constant."""
+        """Limits and times, in ns. Constant."""
 
     def send_new(self, entries: SealedEntries) -> list[effects.WriterEffect]:
-        """Send new entries to those on trial, and hold or note them for the others that are not SERVING."""
+        """Send new entries to bookies on trial, hold them for those that refuse load, keep them for the next probe."""
         done: list[effects.WriterEffect] = []
         for slot in self._slots.all:
             if slot.phase is Phase.REFUSING:
@@ -43,12 +43,13 @@ class UnwellBookies:
                 self._left_out.on_added(entries)
         return done
 
-    # ---- those that refuse load ----
+    # ---- bookies that refuse load ----
 
     def on_refused(self, slot: Slot, entry_ids: np.ndarray) -> list[effects.WriterEffect]:
         """A bookie refuses load (TOOMANYREQUESTS)."""
         if slot.phase is Phase.FAILED:
-            # It is being replaced. It must not wait instead: what it answered with an error was not held.
+            # It is being replaced, and must not go back to REFUSING: the entries that it answered with an error were
+            # not held, so it would never get them.
             return []
         if slot.phase is Phase.LEFT_OUT:
             return self._left_out.on_probe_failed(slot, self._pipeline.now_ns)
@@ -73,7 +74,7 @@ class UnwellBookies:
                 return self._pipeline.begin_change()
         return []
 
-    # ---- those that lag, are left out, or come back ----
+    # ---- bookies that lag, are left out, or come back ----
 
     def leave_out_lagging(self) -> list[effects.WriterEffect]:
         """Continue without bookies that delay callers for too long."""
@@ -132,7 +133,7 @@ class UnwellBookies:
         return done
 
     def on_answer_of_left_out(self, slot: Slot, entry_ids: np.ndarray) -> None:
-        """A bookie that is left out has these entries; with the probe's among them it takes part again, on trial."""
+        """A bookie that is left out answered for these entries. If the probe is among them, it is on trial now."""
         if not self._left_out.is_probe_answered(slot, entry_ids):
             return
         may_return = self._pipeline.state is WriterState.ACTIVE
@@ -151,7 +152,7 @@ class UnwellBookies:
         if not is_due or self._pipeline.change.is_finding:
             return done
         if self._slots.leave_too_few([slot.number for slot in left_out]):
-            # Others have failed since: the registered ones are needed, whether or not they answer probes.
+            # Others have failed since, so the registered ones are needed, even if they have not answered a probe.
             self._left_out.begin_search(now_ns)
             for slot in left_out:
                 slot.needs_replacement = True

@@ -1,8 +1,8 @@
 """WriterCore: the add pipeline of one ledger, decisions only.
 
-It is composed of the places of the ensemble (`core.slots`), what is not acknowledged (`core.pending`), what is durable
-(`core.syncing`), the change of the ensemble (`core.ensemble`), and who is too slow (`core.left_out`). They share the
-state of the writer (`core.pipeline`); `core.unwell` goes on without bookies and takes them back. This module has the
+It is composed of the slots of the ensemble (`core.slots`), pending entries (`core.pending`), durability
+(`core.syncing`), the ensemble change (`core.ensemble`), and the rules for slow bookies (`core.left_out`). They share
+the state of the writer (`core.pipeline`); `core.unwell` leaves out bookies and takes them back. This module has the
 events.
 
 States: ACTIVE -> CHANGING <-> ACTIVE -> CLOSING -> CLOSED, and from any of them FAILED, which is final.
@@ -15,22 +15,22 @@ Invariants:
 * Entries are acknowledged strictly in id order, each when Qa bookies *of the ensemble that the metadata names for it*
   have it. Which bookies have an entry is one bit mask per pending entry; "may be acknowledged" is derived from it and
   never stored, so that withdrawing the votes of a replaced bookie needs no flag to be undone.
-* An ensemble change begins at LAC + 1. From the decision until the compare-and-set succeeded nothing is released (LAC
-  cannot move), and no entry goes to a new bookie. After it all votes of replaced slots are withdrawn from every pending
-  entry, then missing entries are resent, and only then complete entries are released.
+* An ensemble change begins at LAC + 1. From the decision until the compare-and-set has succeeded, nothing is released
+  (the LAC cannot move), and no entry goes to a new bookie. Afterwards all votes of replaced slots are withdrawn from
+  every pending entry, then missing entries are resent, and only then complete entries are released.
 * A bookie that cannot be replaced because no spare exists is left out while every write set still has Qa others: the
   ledger continues with fewer copies instead of failing. Later ticks look for a replacement again; adds are acknowledged
   meanwhile.
 * A bookie that is left out is probed, and on trial when it has answered; a bookie that lags delays callers only for a
   limited time (`core.left_out`).
-* A bookie that stays silent for `add_timeout_ns`, or answers for later entries and not for an earlier one for as long,
-  has failed.
+* A bookie has failed if it answers nothing for `add_timeout_ns`, or if it answers for later entries but not for an
+  earlier one for that long.
 * A bookie that refuses load (TOOMANYREQUESTS) has not failed: the refused entries, and new entries for it, are held and
   sent again after a pause that doubles up to a limit. The bytes of an entry are kept until every bookie that takes part
   has answered for it; the lag counts towards the caller's limits. A bookie that only refuses for longer than the add
   time-out is replaced if a spare exists, otherwise it stays or is left out as above.
-* A bookie that lags (it owes answers for many entries that the others have acknowledged) for long is replaced if a
-  spare exists, otherwise it stays or is left out as above.
+* A bookie that lags for long (it owes answers for many entries that the others have acknowledged) is replaced if a
+  spare exists; otherwise it stays or is left out as above.
 * With `delay_ensemble_change` a failed bookie is left out, and replaced only when a write set would have less than Qa
   others, or after `ensemble_change_delay_ns_max`.
 * Fenced, unauthorised or metadata not OPEN: every pending add ends with "outcome unknown"; the core is FAILED.
@@ -85,25 +85,25 @@ class WriterCore:
         if metadata.ensemble_size > ENSEMBLE_SIZE_MAX:
             raise ValueError(f"an ensemble of {metadata.ensemble_size} is above the limit of {ENSEMBLE_SIZE_MAX}")
         self.ledger_id = ledger_id
-        """Constant."""
+        """The id of the ledger. Constant."""
         self.length = 0
         """Payload bytes of all entries up to the newest. Grows with `add`; a recovery sets it before it adds."""
         self._limits = WriterLimits.of(options)
-        """Constant."""
+        """Limits and times, in ns. Constant."""
         self._pipeline = pipeline = Pipeline(
             ledger_id, metadata, version, random, self._limits, relaxed, is_recovery=is_recovery, lac=lac
         )
-        """The state, and what follows from it. It belongs to this core."""
+        """The writer's state. Changed by this core and its parts."""
         self._unwell = UnwellBookies(pipeline, self._limits)
-        """What to do about bookies that do not take part as they should."""
+        """Handles bookies that refuse load, lag, are left out or on trial."""
         self.slots = pipeline.slots
-        """The places of the ensemble. For drivers to look at."""
+        """The slots of the ensemble. Drivers only read them."""
         self.pending = pipeline.pending
-        """What is not acknowledged, and what is retained. For drivers to look at."""
+        """Entries that are not acknowledged, or whose bytes are retained. Drivers only read them."""
         self.durability = pipeline.durability
-        """What is durable. For drivers to look at."""
+        """Which acknowledged entries are durable. Drivers only read it."""
         self.change = pipeline.change
-        """The fragments as this writer knows them; in recovery they may be ahead of the stored ones."""
+        """The fragments as this writer knows them. In recovery they may be newer than the stored ones."""
 
     # ---- what drivers and callers may read ----
 
@@ -113,7 +113,7 @@ class WriterCore:
 
     @property
     def error(self) -> BookKeeperError | None:
-        """Why the writer failed, which it has exactly when this is set."""
+        """Why the writer failed; None exactly if it has not failed."""
         return self._pipeline.error
 
     @property
@@ -137,7 +137,7 @@ class WriterCore:
         return bool(place.owed) or place.is_probed or self.durability.may_lose(place)
 
     def check_open(self) -> None:
-        """Raise an error if the writer takes no more entries."""
+        """Raise an error if the writer accepts no more entries."""
         if self._pipeline.error is not None:
             raise self._pipeline.error
         if self._pipeline.state in (WriterState.CLOSING, WriterState.CLOSED):
@@ -179,7 +179,7 @@ class WriterCore:
     ) -> list[effects.WriterEffect]:
         """Count the answers of the bookie in `slot`; answers of a replaced bookie are ignored.
 
-        `last_synced`: the LastAddSynced in the newest of them, which counts where durability is relaxed.
+        `last_synced`: the LastAddSynced in the newest of them, used with relaxed durability.
         """
         self._pipeline.now_ns = now_ns
         place = self.slots.all[slot]
@@ -258,7 +258,8 @@ class WriterCore:
         return self._pipeline.begin_change()
 
     def on_silent(self, bookies: Mapping[int, str], now_ns: int) -> list[effects.WriterEffect]:
-        """Bookies, by slot, did not answer other requests in time: do not wait for them if Qa needs one of them."""
+        """Bookies, by slot, did not answer other requests in time: treat them as failed if Qa cannot be reached without
+        one of them."""
         missing = [slot for slot, bookie in bookies.items() if self.slots.all[slot].bookie == bookie]
         if not self.slots.leave_too_few({*missing, *(slot.number for slot in self.slots.left_out)}):
             return []
@@ -324,7 +325,7 @@ class WriterCore:
             return []
         if current.state is not LedgerState.OPEN:
             return self._pipeline.fail(writer_errors.lost_to(current, self.ledger_id, self.lac))
-        # Re-replication renamed bookies of earlier fragments, perhaps after our own write, whose answer was lost.
+        # Re-replication has replaced bookies of earlier fragments, possibly after our own write, whose answer was lost.
         if current.last_fragment == self._pipeline.metadata.last_fragment:
             self._pipeline.metadata, self._pipeline.version = current, version
             self.change.follow(current.fragments)
@@ -358,13 +359,13 @@ class WriterCore:
         self.check_open()
         lac = self.lac
         assert lac == self.pending.next_entry - 1
-        # A compare-and-set of an ensemble change in flight would be taken for the closing one.
+        # Otherwise the answer to an ensemble change in flight would be taken for that of the closing compare-and-set.
         assert self._pipeline.state is WriterState.ACTIVE
         self._pipeline.state = WriterState.CLOSING
         return [effects.WriteMetadata(self._pipeline.metadata.closed(lac, self.length), self._pipeline.version)]
 
     def give_up(self, error: BookKeeperError) -> list[effects.WriterEffect]:
-        """End the writer without closing the ledger (its owner ends)."""
+        """End the writer with `error`, without closing the ledger."""
         return [] if self._pipeline.state in (WriterState.FAILED, WriterState.CLOSED) else self._pipeline.fail(error)
 
     def _close_conflict(self, current: LedgerMetadata, version: int) -> list[effects.WriterEffect]:

@@ -1,4 +1,4 @@
-"""The errors that end a writer; each says what is known about unacknowledged adds."""
+"""The errors that end a writer. Each says what is known about adds that were not acknowledged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bkspark.wire.status import Status
 
 
 def closed(ledger_id: int) -> LedgerClosed:
-    """The writer takes no more entries: it was closed."""
+    """Return the error for an add to a closed writer."""
     return LedgerClosed(f"ledger {ledger_id} is closed", ledger_id=ledger_id)
 
 
@@ -37,7 +37,7 @@ def decisive(status: int, ledger_id: int, lac: int, bookie: str) -> BookKeeperEr
 
 
 def fenced(ledger_id: int, lac: int, bookie: str | None = None) -> LedgerFenced:
-    """Another client recovers the ledger, according to `bookie`, or for None to the metadata."""
+    """Return the error if another client recovers the ledger. `bookie`: which one says so; None: the metadata do."""
     return LedgerFenced(
         f"ledger {ledger_id} is being recovered by another client, or has been: the outcome of adds above "
         f"entry {lac} is unknown",
@@ -48,11 +48,11 @@ def fenced(ledger_id: int, lac: int, bookie: str | None = None) -> LedgerFenced:
 
 
 def lost_to(current: LedgerMetadata, ledger_id: int, lac: int) -> BookKeeperError:
-    """Another client changed the metadata to `current`, so that the ledger is not this writer's any more."""
+    """Return the error if another client changed the metadata to `current` and so took the ledger from this writer."""
     if current.state is LedgerState.CLOSED:
         return LedgerClosed(
-            f"ledger {ledger_id} was closed at entry {current.last_entry} by another client: the outcome of "
-            f"adds above entry {lac} is whether they lie below that",
+            f"ledger {ledger_id} was closed at entry {current.last_entry} by another client: adds above entry {lac} "
+            "are stored only up to that entry",
             ledger_id=ledger_id,
             entry_id=lac + 1,
         )
@@ -60,7 +60,7 @@ def lost_to(current: LedgerMetadata, ledger_id: int, lac: int) -> BookKeeperErro
 
 
 def not_enough(ledger_id: int, lac: int, missing: Collection[str]) -> NotEnoughBookies:
-    """Missing bookies leave a write set with less than Qa."""
+    """Return the error if a write set has less than Qa bookies without the missing ones."""
     return NotEnoughBookies(
         f"ledger {ledger_id} lost bookies {', '.join(sorted(missing))} and no other bookie can "
         f"take their place; the outcome of adds above entry {lac} is unknown",
@@ -71,7 +71,7 @@ def not_enough(ledger_id: int, lac: int, missing: Collection[str]) -> NotEnoughB
 
 
 def cannot_be_synced(ledger_id: int, lac: int, ensemble: Collection[str]) -> NotEnoughBookies:
-    """Relaxed durability: acknowledged entries may be lost."""
+    """Return the error if acknowledged entries of relaxed durability cannot be synced any more and may be lost."""
     return NotEnoughBookies(
         f"entries of ledger {ledger_id} above {lac} were acknowledged and cannot be synced: too many "
         f"of the bookies {', '.join(ensemble)} went away since and may have lost them; open the ledger "
@@ -81,6 +81,6 @@ def cannot_be_synced(ledger_id: int, lac: int, ensemble: Collection[str]) -> Not
 
 
 def client_closed(ledger_id: int, lac: int, why: str) -> ClientClosed:
-    """The writer's owner ends."""
+    """Return the error if the writer's owner abandons it or closes the client. `why` begins the message."""
     message = f"{why}; the outcome of pending adds is unknown"
     return ClientClosed(message, ledger_id=ledger_id, entry_id=lac + 1)

@@ -15,31 +15,31 @@ class WriterOptions:
 
     In flight:
         pending_entries_max, pending_bytes_max: what may be unacknowledged before `submit` waits.
-        lag_entries_max, lag_bytes_max: how far the slowest bookie may lag when Qa < Qw lets the others go ahead;
-            a bookie that refuses load (TOOMANYREQUESTS) is retried meanwhile, and fails nothing. If Qa others
-            are enough, callers wait for it for at most `hold_back_s_max`. With a piece on top it stays below the
-            10,000 adds that an Apache bookie queues at most; it refuses what is above.
+        lag_entries_max, lag_bytes_max: how far the slowest bookie may lag if Qa < Qw lets the others go ahead. A
+            bookie that refuses load (TOOMANYREQUESTS) is retried meanwhile, and has not failed. If Qa others are
+            enough, callers wait for it for at most `hold_back_s_max`. The default and one more piece stay below the
+            10,000 adds that an Apache bookie queues; it refuses more.
 
     Time-outs:
         add_timeout_s: how long a bookie may take to answer an add before it has failed.
-        close_timeout_s: of `close`.
+        close_timeout_s: how long `close` may take.
         force_timeout_s: how long a bookie may take to sync what it acknowledged (relaxed durability).
-        replacement_retry_s: pause before a replacement that was not found is sought again.
+        replacement_retry_s: pause before another search if no replacement was found.
 
     Bookies that refuse load, or are slow:
         refusal_pause_s_min, refusal_pause_s_max: pauses before adds that a bookie refused are sent again; they double.
         slow_lag_entries, slow_lag_bytes: a bookie lags when it owes answers for this much that is acknowledged already,
             and in any case for half of `lag_entries_max` and `lag_bytes_max`.
         slow_lag_s: it is replaced when it has lagged at every tick for this time.
-        hold_back_s_max: it is left out when it lags by more than this after the acknowledgements.
+        hold_back_s_max: it is left out when it lags behind the acknowledgements by more than this.
         probe_pause_s_min, probe_pause_s_max: pauses before a bookie that is left out is probed; they double.
         trial_s: how long a bookie that came back is on trial.
         delay_ensemble_change: Apache's delayEnsembleChange: a bookie that fails is replaced only when too few are left.
-        ensemble_change_delay_s_max: how long such a change is put off at most.
+        ensemble_change_delay_s_max: how long such a change is delayed at most.
 
     Readers:
-        explicit_lac_interval_s: how long after the last add of a burst readers may have to wait for its entries at
-            most; 0: until the next add, or the close. Between adds that come sooner it costs nothing.
+        explicit_lac_interval_s: how long readers wait at most for the last entries of a burst of adds; 0: until the
+            next add, or the close. If adds come more often, it costs nothing.
 
     Raises:
         ConfigurationError: a value is out of bounds.

@@ -1,4 +1,4 @@
-"""AdvancedLedgerWriter: entries under ids that the caller chooses, as Apache's LedgerHandleAdv."""
+"""AdvancedLedgerWriter: appends entries under ids that the caller chooses, like Apache's LedgerHandleAdv."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from bkspark.ledger.writer import LedgerWriter
 from bkspark.tasks import fail
 
 AHEAD_ENTRIES_MAX = 65_536
+"""How far above a gap an entry id may lie."""
 AHEAD_BYTES_MAX = 64 * 1024 * 1024
-"""How far above a gap entries are accepted: in ids, and in bytes that are kept until the gap is filled."""
+"""Payload bytes of all entries that are kept until the gap below them is filled."""
 
 
 @dataclass(slots=True)
@@ -27,11 +28,11 @@ class _Held:
     """Submitted entries, until the writer has taken them."""
 
     first_entry: int
-    """The id of its first entry, which the caller has chosen."""
+    """The id of the first entry, which the caller chose."""
     batch: EntryBatch
-    """The entries."""
+    """The entries; their own ids are not used."""
     result: asyncio.Future[int]
-    """The caller's: the last id once all are acknowledged, or the error."""
+    """The future that the caller has: the last id once all are acknowledged, or the error."""
     is_taken: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the writer has the entries, or when they failed."""
 
@@ -48,9 +49,10 @@ class _Held:
 class AdvancedLedgerWriter(ClosedAtExit):
     """Appends to one open ledger under the caller's entry ids, in any order.
 
-    Ids are dense: an entry is acknowledged when it is durable and every id below it is acknowledged, so a gap holds
-    back all entries above it, and closing ends the ledger before the gap. Entries above a gap wait here, within
-    AHEAD_ENTRIES_MAX and AHEAD_BYTES_MAX; entries without a gap below are sent at once, in the window of the writer.
+    An entry is acknowledged when it is durable and every id below it is acknowledged. A gap therefore delays all
+    entries above it, and closing ends the ledger before the gap. Entries above a gap wait here, within
+    AHEAD_ENTRIES_MAX and AHEAD_BYTES_MAX; entries without a gap below them are sent as soon as the writer's window has
+    room.
 
     Args:
         writer: the writer of a new ledger; no other caller may append with it.
@@ -67,19 +69,19 @@ class AdvancedLedgerWriter(ClosedAtExit):
         self._writer = writer
         """The writer that appends. Constant."""
         self._loop = asyncio.get_running_loop()
-        """Constant."""
+        """The event loop on which this object was made, and on which all its calls are. Constant."""
         self._end = 0
-        """The first id of the lowest gap: all ids below were given. Grows."""
+        """The first id that was not submitted: all ids below it were. Grows."""
         self._queue: deque[_Held] = deque()
-        """Entries without a gap below that the writer has not taken yet, in order; they end at `_end`."""
+        """Entries without a gap below them that the writer has not taken yet, in order; the last ends at `_end`."""
         self._pump: asyncio.Task[None] | None = None
-        """Passes `_queue` to the writer; done when it is empty."""
+        """Passes `_queue` to the writer, and ends when the queue is empty. Started by `submit`."""
         self._ahead: dict[int, _Held] = {}
-        """Entries above a gap, by first entry."""
+        """Entries above a gap, by first entry id; they move to `_queue` when the gap is filled."""
         self._firsts: list[int] = []
         """The keys of `_ahead`, sorted."""
         self._ahead_bytes = 0
-        """The bytes in `_ahead`, at most AHEAD_BYTES_MAX."""
+        """Payload bytes in `_ahead`, at most AHEAD_BYTES_MAX."""
         self._is_closing = False
         """Whether `close` was called. Set once."""
         writer.run.on_failed = self._fail
@@ -109,26 +111,26 @@ class AdvancedLedgerWriter(ClosedAtExit):
 
         Raises:
             DuplicateEntryId: the id was used before; the earlier entry is kept.
-            TooManyRequests: the id is too far above a gap; nothing was added.
+            TooManyRequests: the id is too far above a gap, or too many bytes wait above it; nothing was added.
             ConfigurationError: the id is not an entry id.
-            ValueError: the entry is above the frame limit.
-            LedgerFenced, LedgerClosed, NotEnoughBookies, ...: as LedgerWriter.append.
+            ValueError: the entry does not fit into a frame.
+            LedgerFenced, LedgerClosed, NotEnoughBookies, ...: as `LedgerWriter.append`.
         """
         if not isinstance(entry, (bytes, bytearray, memoryview)):
             raise TypeError(f"an entry is bytes, not {type(entry).__name__}")
         return await (await self.submit(entry_id, [entry]))
 
     async def append_many(self, first_entry: int, entries: Any) -> int:
-        """Append entries under consecutive ids (iterable of bytes, EntryBatch, Arrow array); return the last one's.
+        """Append entries under consecutive ids (iterable of bytes, EntryBatch, Arrow array); return the last id.
 
-        Raises as `append`; where one id is a duplicate, none is added.
+        Raises as `append`. If one id is a duplicate, no entry is added.
         """
         return await (await self.submit(first_entry, entries))
 
     async def submit(self, first_entry: int, entries: Any) -> asyncio.Future[int]:
         """Submit entries under consecutive ids; return a future of the last id, done when acknowledged.
 
-        Waits for room in the writer's window if there is no gap below. Raises as `append`; so does the future.
+        It waits for room in the writer's window if there is no gap below. Call and future raise as `append`.
         """
         first_entry = arguments.whole_number("first_entry", first_entry)
         batch = as_batch(entries)
@@ -151,13 +153,13 @@ class AdvancedLedgerWriter(ClosedAtExit):
         return held.result
 
     async def sync(self) -> int:
-        """Wait until everything below the first gap is acknowledged; return the last synced entry id."""
+        """Wait until everything below the first gap is durable; return the last synced entry id."""
         if self._pump is not None:
             await asyncio.shield(self._pump)
         return await self._writer.sync()
 
     async def close(self) -> LedgerMetadata:
-        """Close the ledger before the first gap, as LedgerWriter; entries above it fail with LedgerClosed."""
+        """Close the ledger before the first gap; entries above it fail with LedgerClosed. See `LedgerWriter.close`."""
         self._is_closing = True
         for held in self._drop_ahead():
             held.fail(
@@ -172,7 +174,7 @@ class AdvancedLedgerWriter(ClosedAtExit):
         return await self._writer.close()
 
     def abandon(self) -> None:
-        """Stop without closing the ledger; everything not acknowledged ends with an error."""
+        """Stop without closing the ledger; entries that are not acknowledged end with an error."""
         self._writer.abandon()
 
     # ---- ids ----
@@ -183,7 +185,7 @@ class AdvancedLedgerWriter(ClosedAtExit):
             raise LedgerClosed(f"ledger {self.ledger_id} is closed", ledger_id=self.ledger_id)
 
     def _check_new(self, held: _Held) -> None:
-        """Raise if one of the ids was used before, or is too far above a gap."""
+        """Raise DuplicateEntryId or TooManyRequests if one of the ids was used before, or is too far above a gap."""
         at = bisect.bisect_left(self._firsts, held.first_entry)
         below = self._ahead[self._firsts[at - 1]].end_entry if at else 0
         taken = None

@@ -1,4 +1,4 @@
-"""Checks of what callers pass, made before any I/O; every message names the argument and its value."""
+"""Checks of the arguments of public calls, made before any I/O; every message names the argument and its value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def seconds(name: str, value: object, least: float, most: float) -> float:
 
 
 def quorums(ensemble: object, write_quorum: object, ack_quorum: object) -> tuple[int, int, int]:
-    """Return E, Qw and Qa.
+    """Return (E, Qw, Qa) as `int`.
 
     Raises:
         ConfigurationError: one is not a number of bookies, or E >= Qw >= Qa >= 1 does not hold.
@@ -62,7 +62,7 @@ def custom_metadata(metadata: Mapping[str, bytes | str] | None) -> dict[str, byt
 
 
 def check_entry_sizes(batch: EntryBatch, limit: int) -> None:
-    """Raise ValueError where an entry of the batch is above `limit` bytes."""
+    """Raise ValueError if an entry of the batch has more than `limit` bytes."""
     if batch.payload_bytes > limit:
         largest = int(np.diff(batch.offsets).max())
         if largest > limit:
@@ -70,5 +70,5 @@ def check_entry_sizes(batch: EntryBatch, limit: int) -> None:
 
 
 def too_large(entry_bytes: int, limit: int) -> ValueError:
-    """Return the error of an entry that is above `limit` bytes."""
+    """Return the error for an entry of more than `limit` bytes."""
     return ValueError(f"an entry of {entry_bytes} bytes is above the limit of {limit} (nettyMaxFrameSizeBytes)")

@@ -1,4 +1,4 @@
-"""BookieWatcher: the bookies that a client may choose, kept fresh by watches, without those that failed recently."""
+"""BookieWatcher: the bookies that a client may choose, kept current by watches, and which of them failed recently."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ PLACEMENT_SECONDS_MAX = 366 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class PlacementOptions:
-    """How a client chooses bookies, by the names of Apache's configuration where it has one.
+    """How a client chooses bookies. Names in brackets are Apache's configuration keys for the same thing.
 
-    `min_racks_per_write_quorum` (minNumRacksPerWriteQuorum): number of racks that the bookies of an entry span if the
-    cluster has them; 1 is a choice at random. A bookie with `quarantine_failures` failures
+    `min_racks_per_write_quorum` (minNumRacksPerWriteQuorum): how many racks the bookies of an entry span if the
+    cluster has that many; 1: racks are ignored. A bookie with `quarantine_failures` failures
     (bookieErrorThresholdPerInterval) within `quarantine_window_s` gets no new entries for `quarantine_s`
     (bookieQuarantineTimeSeconds), unless there are too few others.
 
@@ -42,14 +42,18 @@ class PlacementOptions:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Bookies to choose from."""
+    """Bookies to choose from: the writable ones, with their racks and which of them to avoid."""
 
     writable: frozenset[str]
     topology: Topology
 
 
 class BookieWatcher:
-    """One client's view of the cluster's bookies; `unreachable` returns those that could not be reached recently."""
+    """One client's view of the cluster's bookies.
+
+    Args:
+        unreachable: returns the ids of bookies that could not be reached recently; they are chosen last.
+    """
 
     def __init__(
         self, registry: BookieRegistry, options: PlacementOptions, unreachable: Callable[[], frozenset[str]]
@@ -61,20 +65,20 @@ class BookieWatcher:
             options.quarantine_failures, int(options.quarantine_window_s * 1e9), int(options.quarantine_s * 1e9)
         )
         self._watching: asyncio.Task[None] | None = None
-        """Sets the watches, once; replaced by the next caller when it failed. None before the first call."""
+        """The task that sets the watches. None before the first call; replaced by the next caller after a failure."""
         self._writable: frozenset[str] | None = None
-        """The writable bookies; None: to be read. Cleared by every change that is reported."""
+        """The writable bookies; None if they must be read. The watch clears it at every change."""
         self._writable_changes = 0
-        """How many changes were reported. What was read is kept only if the number is the same afterwards."""
+        """How often the watch reported a change. A list is kept only if this did not grow while it was read."""
         self._racks: RackMap | None = None
-        """The racks of bookies; None: to be read. Cleared by every change that is reported."""
+        """The racks of bookies; None if they must be read. The watch clears it at every change."""
         self._racks_changes = 0
-        """As `_writable_changes`, for racks."""
+        """The same as `_writable_changes`, for racks."""
         self._racks_before = RackMap()
-        """The racks that were read last; they serve where reading them fails."""
+        """The racks that were read last; a writer uses them when they cannot be read again."""
 
     async def candidates(self, ensemble_size: int) -> Candidates:
-        """Return the bookies to choose a new ensemble from, as last reported by the watches; read again if too few.
+        """Return the bookies to choose a new ensemble from; the list is read again only if it has too few.
 
         Raises:
             MetadataError: the metadata store failed, or the rack map cannot be read.
@@ -87,9 +91,9 @@ class BookieWatcher:
         return self._candidates(writable, racks)
 
     async def replacements(self) -> Candidates:
-        """Return the bookies that may replace failed ones: read again, as an older list may contain the failed ones.
+        """Return the bookies that may replace failed ones. They are read again: an older list may have the failed ones.
 
-        An unreadable rack map does not end a writer: the previous one stays in force.
+        If the rack map cannot be decoded, the previous one is used, so that writers continue.
 
         Raises:
             MetadataError: the metadata store failed.
@@ -102,7 +106,7 @@ class BookieWatcher:
         return self._candidates(await self._read_writable(), racks)
 
     def on_failure(self, bookie: str) -> None:
-        """A writer gives up a bookie."""
+        """Count a failure of a bookie: a writer replaces it."""
         self._quarantine.on_failure(bookie, self._now_ns())
 
     def _candidates(self, writable: frozenset[str], racks: RackMap) -> Candidates:
@@ -164,5 +168,5 @@ class BookieWatcher:
 
 
 def _hosts(racks: RackMap) -> dict[str, str]:
-    """Return the hosts of the bookies whose ids name none: ids with a port are compared with each other."""
+    """Return the hosts of the bookies whose ids do not contain one; the id `host:port` of the others does."""
     return {bookie: host for bookie, host in racks.hosts.items() if ":" not in bookie}

@@ -1,4 +1,4 @@
-"""ClosedAtExit: a context manager that closes at its end, and abandons after an error."""
+"""ClosedAtExit: writers as context managers: closed at the end of the block, abandoned if it raises."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ClosedAtExit(ABC):
 
     @abstractmethod
     async def close(self) -> object:
-        """Finish what was begun."""
+        """Wait for pending entries, then close."""
 
     @abstractmethod
     def abandon(self) -> None:

@@ -52,7 +52,7 @@ def parse_digest(name: str) -> DigestType:
 
 
 def _create_facts(cluster: Cluster, **options: Any) -> dict[str, str | int]:
-    """Return what the span of a creation says; options that are not given have their defaults."""
+    """Return the attributes of a creation's span: those quorum options that the caller gave."""
     names = ("ensemble", "write_quorum", "ack_quorum")
     return {name: options[name] for name in names if isinstance(options.get(name), int)}
 
@@ -82,16 +82,16 @@ class Cluster:
 
     Args:
         uri: metadata URI, as `zk://host:2181;host2:2181/ledgers`.
-        digest: digest type of new ledgers: crc32c, crc32, mac or dummy. Opening uses the one each ledger was created
-            with.
+        digest: digest type of new ledgers: crc32c, crc32, mac or dummy. An existing ledger is read with its own.
         password: the password of every ledger created or opened here.
-        wire_protocol: v2 or v3, for adds and reads. V2 costs less and has batch reads; requests that it lacks always
+        wire_protocol: v2 or v3, for adds and reads. V2 costs less and has batch reads; requests that V2 lacks always
             use V3.
-        net, writer: time-outs and limits of connections, and of writers.
+        net: time-outs and limits of connections.
+        writer: time-outs and limits of writers.
         placement: how bookies are chosen for new ledgers and to replace failed ones.
         zookeeper: TLS and login of the connection to ZooKeeper, and who may use the nodes that are created.
-        encryption: with which keys new ledgers are encrypted, and encrypted ones are read.
-        tree: a metadata tree to use instead of connecting to the URI's hosts; closed with the client.
+        encryption: the keys that new ledgers are encrypted with, and encrypted ledgers are read with.
+        tree: the metadata store to use, instead of connecting to the URI's hosts; closed with the client.
     """
 
     def __init__(
@@ -130,10 +130,10 @@ class Cluster:
         self._zookeeper = zookeeper
         self._encryption = encryption
         self._tree = tree
-        """The connection to the metadata store: given, or opened by the first call that needs it; None after
+        """The connection to the metadata store: the caller's, or opened by the first call that needs it. None after
         `close`."""
         self._context: ClientContext | None = None
-        """What clients of ledgers share; None before the first call that needs it, and after `close`."""
+        """What writers, readers and recoveries share. None before the first call that needs it, and after `close`."""
         self._connecting = asyncio.Lock()
         """Held while `_context` is made, so that it is made once."""
         self._is_closed = False
@@ -142,10 +142,11 @@ class Cluster:
     # ---- connecting ----
 
     async def connect(self) -> Self:
-        """Connect to the metadata store, if not connected yet; every other call also does so.
+        """Connect to the metadata store if there is no connection yet; every other call does this, too.
 
         Raises:
-            MetadataError: it cannot be reached; names the address.
+            MetadataError: the store cannot be reached; the message has its address.
+            ClientClosed: `close` was called.
         """
         await self._connected()
         return self
@@ -172,7 +173,7 @@ class Cluster:
         return self._context
 
     async def close(self) -> None:
-        """Drop every connection. Ledgers left open stay open; every later call raises ClientClosed."""
+        """Drop every connection. Ledgers that were not closed stay open; every later call raises ClientClosed."""
         async with self._connecting:
             self._is_closed = True
             context, self._context = self._context, None
@@ -189,18 +190,18 @@ class Cluster:
         await self.close()
 
     async def context(self) -> ClientContext:
-        """The parts that higher layers share: the metadata stores and the connections."""
+        """Return the parts that higher layers share: the metadata stores and the connections."""
         return await self._connected()
 
     async def tree(self) -> Tree:
-        """The connected metadata tree, in which higher layers keep their nodes."""
+        """Return the connected metadata store, in which higher layers keep their nodes."""
         await self._connected()
         assert self._tree is not None
         return self._tree
 
     @property
     def encryption(self) -> EncryptionOptions:
-        """With which keys new ledgers are encrypted, and encrypted ones are read."""
+        """The keys that new ledgers are encrypted with, and encrypted ledgers are read with."""
         return self._encryption
 
     # ---- ledgers ----
@@ -221,11 +222,11 @@ class Cluster:
         """Create a ledger and return its writer. No bookie is contacted before the first append.
 
         Args:
-            ledger_type: PD_JOURNAL, an acknowledged entry is durable; VD_JOURNAL or VD_BYPASS_JOURNAL, it is durable
+            ledger_type: PD_JOURNAL: an acknowledged entry is durable. VD_JOURNAL or VD_BYPASS_JOURNAL: it is durable
                 after `sync` or `close`, and the LAC covers only durable entries (docs/relaxed-durability.md).
-            relaxed: the behaviour of the latter two when a bookie is lost, and whether E > Qw is allowed.
-            metadata: custom metadata, kept with the ledger; text is stored as UTF-8.
-            ledger_id: use this id instead of a generated one.
+            relaxed: for the VD types: what happens when a bookie is lost, and whether E > Qw is allowed.
+            metadata: custom metadata, stored with the ledger; text is stored as UTF-8.
+            ledger_id: the ledger's id; None: one is generated.
 
         Raises:
             ConfigurationError: E >= Qw >= Qa >= 1 does not hold, the ledger type is unknown, or `relaxed` or the
@@ -241,7 +242,7 @@ class Cluster:
         check_relaxed(type_, relaxed, ensemble, write_quorum)
         custom = type_metadata(type_, custom)
         if RECORD_KEY in custom:
-            raise ConfigurationError(f"metadata: {RECORD_KEY!r} is what encryption writes itself: choose another name")
+            raise ConfigurationError(f"metadata: the name {RECORD_KEY!r} is used by encryption: choose another one")
         ledger_key = self._encryption.new_ledger()
         if ledger_key is not None:
             custom = {**custom, RECORD_KEY: ledger_key.record}
@@ -271,16 +272,16 @@ class Cluster:
         """Return a reader of a ledger.
 
         Args:
-            recover: fence the ledger against its writer, find its end and close it. False never fences, and
-                reads up to the LAC.
+            recover: True: fence the ledger, find its end and close it; its writer can add nothing more. False: never
+                fence, and read up to the LAC.
 
         Raises:
             NoSuchLedger: it does not exist.
             UnauthorizedAccess: the password is wrong.
             LedgerRecoveryFailed, ReadFailed: too few bookies answered.
 
-        If the ledger is encrypted and its key is missing, the reader's reads raise DecryptionFailed: facts and recovery
-        need no key.
+        If the ledger is encrypted and its key is missing, only reads of entries raise DecryptionFailed: metadata and
+        recovery need no key.
         """
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
         recover = arguments.flag("recover", recover)
@@ -300,8 +301,8 @@ class Cluster:
     async def recover(self, ledger_id: int) -> LedgerMetadata:
         """Fence a ledger, find its end and close it; return its closed metadata. Raises as `open`.
 
-        It continues as long as bookies have another entry: the protocol has no bound. If bookies are not trusted, use
-        `asyncio.timeout`; a cancelled recovery leaves the ledger IN_RECOVERY, and can be repeated.
+        Recovery reads on as long as bookies return another entry: the protocol sets no limit. If bookies are not
+        trusted, use `asyncio.timeout`; a cancelled recovery leaves the ledger IN_RECOVERY, and can be repeated.
         """
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
         context = await self._connected()
@@ -344,7 +345,7 @@ class Cluster:
         await context.ledgers.delete(ledger_id)
 
     def _check_password(self, ledger_id: int, metadata: LedgerMetadata) -> None:
-        # None: metadata of format 1, which contain no password. The bookies decide then.
+        # None: metadata of format 1, which do not contain the password. Then the bookies check it.
         if metadata.password is not None and not hmac.compare_digest(metadata.password, self._password):
             raise UnauthorizedAccess(
                 f"the password does not open ledger {ledger_id}: give the one it was created with", ledger_id=ledger_id

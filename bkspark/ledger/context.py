@@ -13,7 +13,7 @@ from bkspark.net.pool import BookiePool
 
 @dataclass(frozen=True, slots=True)
 class ClientContext:
-    """What writers, readers and recoveries of one cluster share."""
+    """What writers, readers and recoveries of one cluster share. Made when the cluster connects, closed with it."""
 
     ledgers: LedgerStore
     registry: BookieRegistry

@@ -1,4 +1,4 @@
-"""Driver: runs a core on the event loop: has its effects performed, and keeps the tasks that they take."""
+"""Driver: runs a core on the event loop: it owns the tasks that the core's effects take, and feeds results back."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, Generic, TypeVar
 
 _Effect = TypeVar("_Effect")
 Work = Coroutine[Any, Any, Sequence[_Effect] | None]
-"""Work that takes time. Its result is the core's next effects; None: the core was not called."""
+"""Background work. Its result is the core's next effects; None if the core was not called."""
 
 
 class Driver(Generic[_Effect]):
-    """Does the work that the effects of one core take, whose closed union of effects is `_Effect`.
+    """Runs the background work of one core; `_Effect` is the core's closed union of effects.
 
     Args:
-        perform: performs a list of effects, in order, and `spawn`s the work that they take. It is a `match` over the
-            union with `assert_never` at the end, so that mypy finds an effect that is not performed.
-        broke: called when a piece of work ends with an unexpected error. Without it the event loop reports that.
+        perform: performs a list of effects, in order, and calls `spawn` for those that take time. It is a `match` over
+            the union with `assert_never` at the end, so that mypy finds an effect that is not performed.
+        broke: called when background work ends with an unexpected error. Without it the event loop reports the error.
     """
 
     def __init__(
@@ -27,14 +27,14 @@ class Driver(Generic[_Effect]):
         broke: Callable[[BaseException], None] | None = None,
     ) -> None:
         self._perform = perform
-        """Constant."""
+        """Performs effects in order; it is also called with the effects that background work returns. Constant."""
         self._broke = broke
-        """Constant."""
+        """Called with an unexpected error of background work; None: the event loop reports it. Constant."""
         self._tasks: set[asyncio.Task[None]] = set()
-        """Work in progress. `spawn` adds to it, a finished task is removed."""
+        """Work in progress. `spawn` adds a task; a finished task is removed."""
 
     def spawn(self, work: Work[_Effect]) -> asyncio.Task[None]:
-        """Run some work in the background, and then perform its resulting effects."""
+        """Run work in the background, then perform the effects that it returns."""
         task = asyncio.ensure_future(self._run(work))
         self._tasks.add(task)
         task.add_done_callback(functools.partial(self._ended, work))
@@ -47,7 +47,7 @@ class Driver(Generic[_Effect]):
 
     def _ended(self, work: Work[_Effect], task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        # A task that is cancelled before its first step has not begun its work.
+        # If the task was cancelled before its first step, the coroutine never ran: without `close`, Python would warn.
         work.close()
         if self._broke is None or task.cancelled():
             return
@@ -56,7 +56,7 @@ class Driver(Generic[_Effect]):
             self._broke(error)
 
     def stop(self) -> list[asyncio.Task[None]]:
-        """Cancel all work except the caller's; return it."""
+        """Cancel all background work except the task that calls this; return the cancelled tasks."""
         current = asyncio.current_task()
         stopped = [task for task in self._tasks if task is not current]
         for task in stopped:

@@ -1,5 +1,5 @@
-"""Encrypted ledgers of a client: which key file it has, and what that opens. `bkspark.wire.encrypted_entries` is the
-format."""
+"""Encryption of ledgers at the client: the key file, and keys of single ledgers. The format is
+`bkspark.wire.encrypted_entries`."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from bkspark.wire.encrypted_entries import KEY_BYTES, RECORD_KEY, EncryptionReco
 
 @dataclass(frozen=True, slots=True)
 class EncryptionOptions:
-    """How a client encrypts new ledgers, and opens encrypted ones. Raises ConfigurationError where a field is wrong.
+    """How a client encrypts new ledgers, and opens encrypted ones. Raises ConfigurationError if a field is wrong.
 
-    The key file is read again for each ledger that is created or opened, so a key that is appended counts at once.
+    The key file is read again for each ledger that is created or opened, so an appended key is used at once.
 
     Args:
         key_file: file of key-encryption keys; new ledgers are encrypted with its last key. None: new ledgers are clear,
             and encrypted ones cannot be read.
-        option: what messages call it.
-        shows_sealed: entries of ledgers whose key is not in the file are returned as they are stored, in batches with
-            `sealed_with`; otherwise reading them is an error.
+        option: the name of the key file's option in messages.
+        shows_sealed: True: if the key of a ledger is not in the file, its entries are returned as they are stored, in
+            batches with `sealed_with`. False: reading them is an error.
     """
 
     key_file: str | None = None
@@ -52,11 +52,11 @@ class EncryptionOptions:
         return NewLedgerKey(key, self._ring()[0].wrap(key))
 
     def opener(self, ledger_id: int, custom_metadata: Mapping[str, bytes]) -> LedgerOpener:
-        """Return what opens the entries of a ledger; nothing is read or checked yet."""
+        """Return the opener of a ledger's entries; the key file is not read yet."""
         return LedgerOpener(self, ledger_id, custom_metadata)
 
     def ledger_key(self, record: EncryptionRecord) -> bytes:
-        """Return the key of a ledger. Raises DecryptionFailed if the file does not have what it was wrapped with."""
+        """Return a ledger's key. Raises DecryptionFailed if the file lacks the key that it was wrapped with."""
         if self.key_file is None:
             raise DecryptionFailed(
                 f"ledger {record.ledger_id} is encrypted with key {record.key_id!r}, and no key file is given: give "
@@ -67,7 +67,7 @@ class EncryptionOptions:
         return ring.unwrap(record, shown)
 
     def has(self, key_id: str) -> bool:
-        """Whether the key file has a key of this id."""
+        """Return whether the key file has a key of this id."""
         return self.key_file is not None and key_id in self._ring()[0]
 
     def _ring(self) -> tuple[KeyRing, str]:
@@ -93,7 +93,7 @@ class NewLedgerKey:
         """The ledger's custom metadata under RECORD_KEY."""
 
     def sealer(self, ledger_id: int) -> EntrySealer:
-        """Return what seals the ledger's entries. Call it once."""
+        """Return the sealer of the ledger's entries. Call it once: two sealers would use the same nonces."""
         return EntrySealer(ledger_id, self._key)
 
 
@@ -110,7 +110,7 @@ class LedgerOpener:
         self._entries: EntryOpener | None = None
         """Opens entries; None in a clear ledger and without the key. Set once, by the first entries."""
         self._sealed_with: str | None = None
-        """The id of the key that is missing here; None when it is not missing. Set once."""
+        """The id of the missing key, if entries are returned as they are stored; otherwise None. Set once."""
         self._is_ready = False
         """Whether the key was looked for. Set once."""
 
@@ -118,7 +118,7 @@ class LedgerOpener:
         """Raise if entries could not be opened.
 
         Raises:
-            DecryptionFailed: the key is missing or another one, or the record in the metadata is damaged.
+            DecryptionFailed: the key is missing or wrong, or the record in the metadata is damaged.
             ConfigurationError: the key file cannot be used.
         """
         if self._is_ready:

@@ -17,15 +17,15 @@ from bkspark.wire.digest import EntryDigest
 async def send_explicit_lac(
     pool: BookiePool, writer: WriterCore, sealer: AddSealer, digest: EntryDigest, master_key: bytes, interval_s: float
 ) -> None:
-    """Send the writer's LAC to bookies at intervals, if no add carries it, until cancelled.
+    """Send the writer's LAC to bookies every `interval_s` if no add has carried it, until cancelled.
 
-    It is not an error if a bookie does not accept it: the ledger is unaffected, and the next interval tries again.
+    If a bookie does not accept it, the ledger is unaffected, and the next interval tries again.
     """
     metadata = writer.metadata
     core = ExplicitLac(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
     sealed_to = writer.pending.next_entry
 
-    async def tell(effect: effects.WriteLac) -> None:
+    async def send(effect: effects.WriteLac) -> None:
         try:
             channel = await pool.v3_channel(effect.bookie)
             status = await channel.write_lac(writer.ledger_id, effect.lac, digest, master_key)
@@ -43,4 +43,4 @@ async def send_explicit_lac(
             sealed_to = writer.pending.next_entry
             core.on_sealed(sealer.lac)
         todo = core.on_interval(writer.lac, writer.slots.ensemble)
-        await asyncio.gather(*(tell(effect) for effect in todo))
+        await asyncio.gather(*(send(effect) for effect in todo))

@@ -32,11 +32,11 @@ Connect = Callable[[str], Coroutine[Any, Any, Channel]]
 DRAIN_S = 2.0
 """How long a closing writer waits for bookies that are not connected yet."""
 CONFIRM_PAUSE_S = 0.25
-"""Pause before the metadata store is asked again whether the ledger is still ours."""
+"""Pause before a writer asks an unreachable metadata store again."""
 
 
 class EffectRunner(Protocol):
-    """What runs the writer's core."""
+    """The part of `WriterRun` that a Fanout uses: it performs effects, in the foreground or in the background."""
 
     def perform(self, todo: Sequence[effects.WriterEffect]) -> None:
         """Perform effects, in order."""
@@ -45,17 +45,17 @@ class EffectRunner(Protocol):
         """Do work in the background, then perform the effects that it returns."""
 
     def now_ns(self) -> int:
-        """Return the time that events carry, in ns."""
+        """Return the time to pass to the core with an event, in ns."""
 
 
 class Fanout:
     """Sends a writer's adds and forces, connects where there is no connection yet, and passes answers to the core.
 
     Args:
-        connect: returns, when awaited, the channel to a bookie for adds. Forces need a V3 channel.
-        ownership: checked for each new connection before anything is sent on it; None in a recovery, which owns the
+        connect: coroutine function: bookie id to the channel for its adds. Forces need a V3 channel.
+        ownership: confirmed for each new connection before anything is sent on it; None in a recovery, which owns the
             ledger by its fences.
-        force_timeout_s: how long a bookie may take to sync what it acknowledged.
+        force_timeout_s: how long a bookie may take for a force, repeats after refused load included.
     """
 
     def __init__(
@@ -67,29 +67,29 @@ class Fanout:
         force_timeout_s: float,
     ) -> None:
         self._core = core
-        """The writer's; gets answers and failures."""
+        """The writer's core. It gets the replies and failures of all connections."""
         self._run = run
-        """The writer's."""
+        """Performs the effects that the core returns."""
         self._channel_to = connect
-        """Constant."""
+        """Coroutine function that returns the channel for adds to a bookie. Constant."""
         self._ownership = ownership
-        """Constant."""
+        """Confirms that the ledger is still ours; None in a recovery. Constant."""
         self._force_timeout_s = force_timeout_s
-        """Constant."""
+        """How long a bookie may take for a force. Constant."""
         self._links: dict[int, BookieLink] = {}
-        """The connection of each used slot, until it is lost or the slot has another bookie."""
+        """The link of each slot that was used. Removed when its connection is lost or the slot has another bookie."""
         self.refusal: TlsFailed | AuthenticationFailed | None = None
-        """The last one: usually the settings of this client, so that no other bookie can be reached either."""
+        """The last failure of TLS or authentication; NotEnoughBookies names it as the likely cause. Set by `_note`."""
         self._refusing: set[str] = set()
-        """Bookies that refused this client, and have answered no adds since."""
+        """Bookies with which TLS or authentication failed, and which have not answered an add since."""
 
     # ---- sending ----
 
     def send(self, send: effects.SendAdds) -> None:
-        """Send adds on the connection of their slot, or keep them until there is one."""
+        """Send adds on the connection of their slot; without one, connect and keep them in the link's backlog."""
         link = self._links.get(send.slot)
         if link is None or link.bookie != send.bookie or (link.channel is not None and link.channel.lost is not None):
-            # The bookie may have had another slot, which was not used since the bookie was replaced there.
+            # The bookie may still be linked to an earlier slot, if that slot sent nothing since it was replaced there.
             for slot in [slot for slot, it in self._links.items() if slot == send.slot or it.bookie == send.bookie]:
                 self._drop(slot)
             link = self._links[send.slot] = BookieLink(send.bookie)
@@ -101,11 +101,11 @@ class Fanout:
             link.channel.send_adds(data)
 
     async def force(self, force: effects.Force) -> list[effects.WriterEffect]:
-        """Let a bookie sync the entries that it acknowledged on its connection."""
+        """Make a bookie sync the entries that it acknowledged on its connection; return the core's next effects."""
         core, slot = self._core, force.slot
         link = self._links.get(slot)
         if link is None or link.bookie != force.bookie or link.channel is None:
-            # Its connection was lost when it had nothing to lose.
+            # The connection was lost when the bookie had nothing that was not synced.
             return core.on_forced(force, self._run.now_ns())
         assert isinstance(link.channel, BookieV3Channel)
         is_done = await force_ledger(link.channel, core.ledger_id, self._force_timeout_s)
@@ -116,7 +116,7 @@ class Fanout:
         return core.on_bookie_failed(slot, force.bookie, self._run.now_ns())
 
     def congested(self, limit_bytes: int) -> list[int]:
-        """Return the slots whose connection has at least this many bytes waiting."""
+        """Return the slots whose connection has at least this many bytes that the socket has not taken."""
         slots = []
         for slot, link in self._links.items():
             if link.channel is not None and link.channel.unsent_bytes >= limit_bytes:
@@ -124,10 +124,10 @@ class Fanout:
         return slots
 
     async def drain_backlogs(self, but: Collection[str] = ()) -> None:
-        """Return when nothing waits for a connection to a bookie that is not one of `but`, or DRAIN_S are over.
+        """Return when no backlog waits for a connection, or after DRAIN_S. Bookies in `but` are not waited for.
 
         A quorum may have acknowledged all of a short ledger before the last bookie was connected: if the ledger were
-        closed now, it would lack that bookie's copies until a repair.
+        closed then, that bookie's copies would be missing until a repair.
         """
         waiting = [
             link.connecting
@@ -139,14 +139,14 @@ class Fanout:
             await asyncio.wait(waiting, timeout=DRAIN_S)
 
     def drop_if_silent(self, bookie: str) -> None:
-        """Drop the connections to a bookie if they have received nothing for as long as an answer may take."""
+        """Drop the connection to a bookie if it has received nothing for as long as an answer may take."""
         for link in self._links.values():
             if link.bookie == bookie and link.channel is not None:
-                # In a later call: the loss may be reported to this writer, in the middle of its effects.
+                # Not now: closing reports the loss to this writer, which is in the middle of performing effects.
                 asyncio.get_running_loop().call_soon(link.channel.close_if_silent)
 
     def close(self) -> None:
-        """Stop receiving answers."""
+        """Remove all links: no reply reaches the core any more. The connections stay in the pool."""
         for slot in [*self._links]:
             self._drop(slot)
 
@@ -182,10 +182,10 @@ class Fanout:
         return None
 
     async def _confirm_ownership(self, slot: int, link: BookieLink, channel: Channel) -> None:
-        """Return when the metadata, read after the connection was made, show that the ledger is still ours; otherwise
-        end the writer.
+        """Return when metadata that were read after the connection was made show that the ledger is still ours;
+        otherwise end the writer.
 
-        While the store is unreachable this continues until the adds that wait for the connection time out.
+        If the store is unreachable, this repeats until the adds in the backlog time out.
         """
         while self._ownership is not None and self._links.get(slot) is link and self._core.error is None:
             if channel.lost is not None:
@@ -226,7 +226,7 @@ class Fanout:
     def _failed(self, slot: int, bookie: str) -> list[effects.WriterEffect]:
         core = self._core
         if self._refusing.issuperset(place.bookie for place in core.slots.all):
-            # Otherwise they would be tried again and again: each attempt may take as long as an answer may.
+            # Every bookie refuses this client: replacing them would try each again and again, one time-out at a time.
             return core.give_up(not_enough(core.ledger_id, core.lac, self._refusing))
         return core.on_bookie_failed(slot, bookie, self._run.now_ns())
 

@@ -1,4 +1,4 @@
-"""Types of ledgers at creation: the choices, where the type is stored, and which core writes such a ledger."""
+"""Ledger types: their names, how the type is stored in the metadata, and what it means for adds and durability."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check_relaxed(ledger_type: LedgerType, relaxed: RelaxedDurability, ensemble:
 
 
 def type_metadata(ledger_type: LedgerType, given: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return a new ledger's custom metadata: the given ones, and the type.
+    """Return a new ledger's custom metadata: the given ones, and the type unless it is PD_JOURNAL.
 
     Raises:
         ConfigurationError: the given metadata contain a type.
@@ -56,13 +56,13 @@ def type_metadata(ledger_type: LedgerType, given: Mapping[str, bytes]) -> dict[s
 
 
 def add_flags(ledger_type: LedgerType) -> AddFlags:
-    """Return the flags of a writer's adds to a ledger of that type."""
+    """Return the flags of adds to a ledger of that type."""
     return AddFlags(is_deferred=ledger_type.is_relaxed, bypasses_journal=ledger_type is LedgerType.VD_BYPASS_JOURNAL)
 
 
 def durability_of(ledger_type: LedgerType, relaxed: RelaxedDurability) -> RelaxedDurability | None:
-    """Return how acknowledged entries of a ledger of that type become durable; None: they are durable."""
+    """Return how acknowledged entries of a ledger of that type become durable; None: they are durable already."""
     if not ledger_type.is_relaxed:
         return None
-    # A sync that bypasses the journal moves everything into entry log and index: only on request.
+    # Without a journal, a sync flushes the bookie's entry log and index: too much to do at intervals.
     return replace(relaxed, force_interval_s=0.0) if ledger_type is LedgerType.VD_BYPASS_JOURNAL else relaxed

@@ -1,4 +1,4 @@
-"""The metadata operations of the drivers of cores, and which errors are temporary; for any event loop."""
+"""The compare-and-set on ledger metadata that drivers perform for their cores, and which errors are temporary."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Effect = TypeVar("_Effect")
 
 
 class MetadataWriting(Protocol[_Effect]):
-    """A core whose `WriteMetadata` effects are performed here."""
+    """A core that returns `WriteMetadata` effects: the methods that take the outcome."""
 
     def on_metadata_written(self, metadata: LedgerMetadata, version: int) -> list[_Effect]: ...
 
@@ -32,12 +32,12 @@ class MetadataWriting(Protocol[_Effect]):
 
 
 def is_away(error: BookKeeperError) -> bool:
-    """Whether the error only means that the metadata store could not be reached."""
+    """Return whether the error only means that the metadata store could not be reached."""
     return isinstance(error, MetadataError) and error.is_outage
 
 
 def may_pass(error: BookKeeperError) -> bool:
-    """Whether the error only means that the metadata store, or too many bookies, could not be reached now."""
+    """Return whether the error only means that the metadata store or bookies could not be reached now."""
     return is_away(error) or isinstance(error, (ReadFailed, BookieUnavailable, RequestTimeout, TooManyRequests))
 
 
@@ -48,11 +48,13 @@ async def write_metadata(
     effect: effects.WriteMetadata,
     has_patience: Callable[[], Awaitable[bool]] | None = None,
 ) -> list[_Effect]:
-    """Perform a compare-and-set, read the stored metadata if it lost, and call the core; return its effects.
+    """Perform a compare-and-set, pass the outcome to the core, and return the core's next effects.
+
+    If the compare-and-set lost, the stored metadata are read and passed to the core.
 
     Args:
-        has_patience: waits a while when the store is unreachable, and returns whether to try again: with the same bytes
-            on the same version, so that it does not matter whether an earlier write took effect.
+        has_patience: called when the store is unreachable: waits, and returns whether to try again. The next try writes
+            the same bytes on the same version, so it does not matter whether an earlier write took effect.
     """
     while True:
         try:

@@ -1,11 +1,10 @@
-"""Ownership: whether a ledger still belongs to its writer, checked for each connection that is newer than the last
-answer.
+"""Ownership: whether a ledger still belongs to its writer, checked for each new connection of the writer.
 
 The bookie at the other end of a new connection may not be the one that the writer knew. While a writer is idle, its
-bookies may be removed, its ledger may be recovered, closed and moved, and blank bookies may start at the same
-addresses: they know no fence, accept its adds, and so acknowledge entries after the ledger's end (P20, #4812). Ledgers
-are moved before a blank bookie starts, so metadata that are read *after* the connection was made show it. Until then
-nothing is sent on that connection.
+bookies may be removed, its ledger may be recovered, closed and copied to others, and empty bookies may start at the
+same addresses. These know no fence: they would accept the writer's adds, and so acknowledge entries after the ledger's
+end (P20, #4812). Ledgers are copied away before an empty bookie starts, so metadata that are read *after* the
+connection was made show the change. Until they were read, nothing is sent on the connection.
 """
 
 from __future__ import annotations
@@ -18,22 +17,23 @@ from bkspark.metadata.ledgers import LedgerStore
 
 
 class Ownership:
-    """The metadata that a writer knows, and their age; `now` is the clock of connections, in seconds."""
+    """Checks that a ledger is still its writer's. `now` is the clock of `Channel.connected_at`, in seconds."""
 
     def __init__(self, ledgers: LedgerStore, ledger_id: int, now: Callable[[], float]) -> None:
         self._ledgers = ledgers
-        """The client's."""
+        """The client's store of ledger metadata."""
         self._ledger_id = ledger_id
-        """Constant."""
+        """The id of the ledger. Constant."""
         self._now = now
-        """Constant."""
+        """The clock of connections, in seconds. Constant."""
         self._known_at = now()
-        """When the metadata were last requested, or the ledger was created. Grows, by `confirm` alone."""
+        """Connections made up to this time are confirmed: when the last read began, or the ledger was created. Grows;
+        changed by `confirm` alone."""
         self._asking = asyncio.Lock()
-        """Held while the metadata are read: others share the answer."""
+        """Held while the metadata are read, so that concurrent callers share one read."""
 
     async def confirm(self, connected_at: float) -> LedgerMetadata | None:
-        """Return the metadata from after `connected_at`; None if they were already read since then.
+        """Return metadata that were read after `connected_at`; None if an earlier call has read them since then.
 
         Connections made at about the same time share one read of the store.
 

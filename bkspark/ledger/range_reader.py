@@ -1,4 +1,4 @@
-"""RangeReader: reads entries of a ledger with known metadata, span by span, ahead of its caller."""
+"""RangeReader: reads a range of a ledger with known metadata, from all replicas, ahead of its caller."""
 
 from __future__ import annotations
 
@@ -22,23 +22,29 @@ from bkspark.wire import v2
 from bkspark.wire.digest import EntryDigest
 
 BATCH_BYTES = 1024 * 1024
-"""Default size of what `batches` yields, in payload bytes, roughly."""
+"""Default size of the batches that `batches` yields, in payload bytes, approximately."""
 
 READ_AHEAD_SPANS = 4
 SPAN_ENTRIES_FIRST = 256
+"""Entries of a span while the size of entries is unknown."""
 SPAN_ENTRIES_MAX = 65_536
 SPAN_EXCESS = 2
-"""A span is cut if its entries have more than this factor of its planned bytes."""
+"""A span is returned in pieces if its entries have more than this many times the planned bytes."""
 SINGLES_FIRST = 256
 SINGLES_MAX = 1024
 """Single reads in flight: at first, and at most. They have no limit in bytes."""
 
 SCAN_BYTES_MIN = 256 * 1024
-"""Smaller requests go over the network at once: another request for the entries' places would not pay."""
+"""Smaller spans are read over the network: the additional request for the entries' positions would cost more than it
+saves."""
 
 
 class RangeReader:
-    """Reads entries of a ledger with known metadata: replicas in turn, digest always checked, read-ahead."""
+    """Reads entries of a ledger with known metadata. A failed replica is followed by the next; digests are checked.
+
+    Args:
+        preferred: the bookie that is asked first; None: reads are spread over the replicas.
+    """
 
     def __init__(
         self, pool: BookiePool, ledger_id: int, metadata: LedgerMetadata, digest: EntryDigest, preferred: str | None
@@ -48,19 +54,19 @@ class RangeReader:
         self._metadata = metadata
         self._digest = digest
         self._preferred = preferred
-        """The bookie that is asked first; None: spread over replicas. Replaced by one that answers when it does not."""
+        """The bookie that is asked first; None: reads are spread. Replaced when another one answers in its place."""
         self._replicas = ReplicaReads(
             pool, ledger_id, digest, AdaptiveReadSize(BATCH_BYTES, SINGLES_MAX, SINGLES_FIRST)
         )
         self._entry_bytes = mean_entry_bytes(metadata)
-        """Approximate bytes of an entry; 0: not known yet."""
+        """Mean payload bytes of recent entries, at least 1; 0 while unknown. Changed after each span by `_rest`."""
 
     def read_span(self, span: EntrySpan, bytes_max: int) -> Coroutine[Any, Any, EntryBatch]:
-        """Return, when awaited, the entries of the span, at least the first: all, or about `bytes_max` of them.
+        """Return, when awaited, leading entries of the span, at least one: about `bytes_max` payload bytes, or all.
 
         Raises:
-            NoSuchEntry: every bookie that could have an entry answered that it does not.
-            ReadFailed: no replica returned an entry, and at least one answer was not certain.
+            NoSuchEntry: every bookie that could have the first entry answered that it does not.
+            ReadFailed: no replica returned the first entry, and at least one of them may have it.
         """
         pool, write_quorum = self._pool, self._metadata.write_quorum
         if pool.speeds.is_informed:
@@ -76,7 +82,7 @@ class RangeReader:
         return reading if metrics.recorder is None else metrics.reading(reading)
 
     def _traced(self, todo: list[GroupRead], span: EntrySpan, bytes_max: int) -> Coroutine[Any, Any, EntryBatch]:
-        """Return, when awaited, what `read_span` returns; it is a span of tracing."""
+        """Return, when awaited, what `read_span` returns, and make a tracing span for it."""
         wanted = {"ledger": self._ledger_id, "first_entry": span.first_entry}
         wanted["wanted_entries"] = span.end_entry - span.first_entry
         read = partial(self._read_group, todo[0], bytes_max)
@@ -96,12 +102,12 @@ class RangeReader:
         return groups(span, self._ledger_id, write_quorum, self._preferred, avoided, slow)
 
     async def _read_groups(self, todo: list[GroupRead], span: EntrySpan, bytes_max: int) -> EntryBatch:
-        """Return entries of all groups of a span as `read_span`."""
+        """As `read_span`, for a span of several groups, which are read concurrently."""
         parts = await asyncio.gather(*(self._read_group(group, bytes_max // len(todo)) for group in todo))
         return _interleave(parts, span)
 
     async def _read_group(self, group: GroupRead, bytes_max: int) -> EntryBatch:
-        """Return entries of a group as `read_span`, in its order, numbered on from its first."""
+        """As `read_span`, for one group. The batch numbers its entries consecutively, also those of a stripe."""
         first_entry = int(group.missing[0])
         parts: list[EntryBatch] = []
         room = bytes_max
@@ -116,7 +122,7 @@ class RangeReader:
         return parts[0] if len(parts) == 1 else joined(parts, self._ledger_id, first_entry)
 
     async def _read_local(self, group: GroupRead) -> EntryBatch | None:
-        """Return the next entries of a group by `bkspark.net.local_reads`; None: read them over the network."""
+        """Return the next entries of a group with `bkspark.net.local_reads`; None: read them over the network."""
         options, count = self._pool.options, len(group.missing)
         is_scan = group.step == 1 and count * self._entry_bytes >= SCAN_BYTES_MIN
         if not is_scan or group.is_asked:
@@ -127,7 +133,7 @@ class RangeReader:
                 bookie, self._ledger_id, first_entry, count, options.frame_bytes_max, self._digest
             )
         except BookieUnavailable as error:
-            # Connecting again at once would only take the same time again.
+            # A network read would connect to the same bookie and fail after the same time: begin with the next replica.
             group.next_replica()
             group.on_failure(error)
             return None
@@ -136,10 +142,11 @@ class RangeReader:
         return part
 
     async def read_some(self, group: GroupRead, bytes_max: int) -> EntryBatch:
-        """Return the next entries of a group, those of one response; `group.missing` are the others.
+        """Return the next entries of a group, from one replica's response, and remove them from `group.missing`.
 
         Args:
-            bytes_max: limit of the answer, or one entry; only batch reads, of a group without gaps, have a limit.
+            bytes_max: limit of the response, which has at least one entry. Only batch reads have it, that is, groups of
+                consecutive entries.
 
         Raises:
             NoSuchEntry, ReadFailed: as `read_span`.
@@ -157,7 +164,7 @@ class RangeReader:
                     asked[asyncio.ensure_future(reading)] = bookie, loop.time()
                 elif not asked:
                     raise group.error()
-                # If an answer takes long, a further replica is asked meanwhile.
+                # If an answer takes long, the next replica is asked as well, and the first entries to come are taken.
                 delay_s: float | None = self._pool.options.speculative_read_s
                 if asks_next and bookie is None:
                     delay_s = None
@@ -209,7 +216,7 @@ class RangeReader:
             group.on_failure(refusal)
             return None
         if bookie != group.preferred_bookie and self._preferred is not None:
-            # The sticky replica is one that answers.
+            # From now on this replica is asked first.
             self._preferred = bookie
         group.on_entries(bookie, count, refusal)
         return part
@@ -217,8 +224,8 @@ class RangeReader:
     def batches(self, first_entry: int, end_entry: int, batch_bytes: int = BATCH_BYTES) -> AsyncGenerator[EntryBatch]:
         """Yield [first_entry, end_entry) in batches of roughly `batch_bytes`; reads run ahead of the caller.
 
-        The number of entries in a span follows the sizes of earlier ones: if later ones are larger, a span is returned
-        in pieces.
+        The sizes of earlier entries determine how many entries a span has; if later entries are larger, the span is
+        yielded in pieces.
         """
         spans = self._spans(first_entry, end_entry, batch_bytes)
         read = partial(self.read_span, bytes_max=SPAN_EXCESS * batch_bytes)
@@ -234,21 +241,24 @@ class RangeReader:
             yield span
 
     def _rest(self, span: EntrySpan, batch: EntryBatch) -> EntrySpan | None:
-        """Return the entries of a span that are not in the batch that was read of it, or None."""
+        """Return the rest of a span after the batch that was read, or None; adjust the expected size of entries."""
         end = batch.end_entry
         self._entry_bytes = max(1, batch.payload_bytes // (end - span.first_entry))
         return replace(span, first_entry=end) if end < span.end_entry else None
 
 
 def planned_reader(pool: BookiePool, ledger_id: int, metadata: LedgerMetadata, password: bytes) -> RangeReader:
-    """Return a reader for metadata from a plan. All readers of one ledger prefer one bookie; ledgers differ in it."""
+    """Return a reader for metadata from a plan.
+
+    All readers of a ledger prefer the same bookie, so that its page cache serves them; ledgers differ in it.
+    """
     bookies = metadata.last_fragment.bookies
     digest = EntryDigest(metadata.digest, password, metadata.lac_bounds)
     return RangeReader(pool, ledger_id, metadata, digest, bookies[ledger_id % len(bookies)])
 
 
 def mean_entry_bytes(metadata: LedgerMetadata) -> int:
-    """Return the mean size of a ledger's entries, at least 1; 0 if unknown, as that of a ledger that is not closed."""
+    """Return the mean size of a ledger's entries, at least 1; 0 if it is unknown: the ledger is open or empty."""
     if metadata.length and metadata.last_entry >= 0:
         return max(1, metadata.length // (metadata.last_entry + 1))
     return 0
@@ -269,11 +279,11 @@ def _cancel(asked: dict[asyncio.Task[Part], tuple[str, float]]) -> None:
     """Cancel answers that are no longer needed."""
     for task in asked:
         task.cancel()
-        # The failure of a replica after another one had answered is not an error of the read.
+        # Another replica has answered: whether this one fails does not matter.
         task.add_done_callback(forget_failure)
     asked.clear()
 
 
 def _facts(batch: EntryBatch) -> dict[str, str | int]:
-    """Return what a span says of the entries that a read returned."""
+    """Return the attributes of a read's tracing span, from its result."""
     return {"entries": len(batch), "bytes": batch.payload_bytes}

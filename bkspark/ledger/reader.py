@@ -1,4 +1,4 @@
-"""LedgerReader reads one ledger with read-ahead; SnapshotReader does so from a plan, without a metadata store."""
+"""LedgerReader: reads or follows one ledger. SnapshotReader: reads one from a plan's metadata, without a store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from bkspark.wire.digest import EntryDigest
 
 
 async def last_entries(pool: BookiePool, ledger_id: int, metadata: LedgerMetadata, digest: EntryDigest) -> LastEntries:
-    """Return how far an open ledger goes, without fencing it; the explicit LAC of an idle writer counts.
+    """Return the LAC, LAP and length of an open ledger, without fencing it. Explicit LACs count.
 
     Raises:
         ReadFailed: the bookies that answered do not cover every write set.
@@ -73,10 +73,10 @@ async def last_entries(pool: BookiePool, ledger_id: int, metadata: LedgerMetadat
 
 
 async def _ask_lac(pool: BookiePool, bookie: str, ledger_id: int, digest: EntryDigest) -> LacResponse:
-    """Ask one bookie for explicit LAC and last entry; if it has neither, for its last entry by a plain read.
+    """Ask one bookie for its explicit LAC and last entry; if it returns neither, for its last entry by a plain read.
 
-    The second request is for certainty: Apache's bookies also answer "no entry" to the first one when a disk failed,
-    and a bookie without V3 closes the connection.
+    The first answer alone is not certain: Apache's bookies also answer "no entry" to a LAC read when a disk failed, and
+    a bookie without V3 closes the connection.
     """
     channel = await pool.v3_channel(bookie)
     try:
@@ -91,8 +91,8 @@ async def _ask_lac(pool: BookiePool, bookie: str, ledger_id: int, digest: EntryD
 
 @dataclass(frozen=True, slots=True)
 class LedgerTimes:
-    """When a ledger was created, and by when it had last changed: ms since the epoch, the metadata
-    store's clock. `closed_ms` is None when the ledger was not closed."""
+    """When a ledger was created, and when its closed metadata were last written: ms since the epoch, by the metadata
+    store's clock. `closed_ms` is None if the ledger was not closed when it was read."""
 
     created_ms: int
     closed_ms: int | None
@@ -103,13 +103,15 @@ class LedgerTimes:
         return cls(created, stored.mtime_ms if stored.metadata.is_closed else None)
 
     def is_closed_before(self, moment_ms: int) -> bool:
-        """Whether the ledger certainly has no entry from that time on."""
+        """Return whether the ledger was closed before that time, so that it has no entries from that time on."""
         return self.closed_ms is not None and self.closed_ms < moment_ms
 
 
 class LedgerReader:
-    """Reads one ledger up to its last confirmed entry. Opening it does not fence the ledger, unless recovery was
-    requested."""
+    """Reads one ledger up to its last confirmed entry; `Cluster.open` makes it.
+
+    The reader knows the metadata and the LAC of the time when it was opened; `refresh` and `follow` update both.
+    """
 
     def __init__(
         self,
@@ -123,11 +125,11 @@ class LedgerReader:
     ) -> None:
         self._context = context
         self.times = times
-        """The metadata when the ledger was opened."""
+        """When the ledger was created and closed, as known when it was opened. Constant."""
         self._password = password
         self._ledger_id = ledger_id
         self.opener = encryption.opener(ledger_id, metadata.custom_metadata)
-        """Opens entries of an encrypted ledger; a ledger is encrypted when it is created, or never."""
+        """Decrypts entries, if the ledger is encrypted. Constant: whether it is encrypted never changes."""
         self._adopt(metadata, last)
 
     def _adopt(self, metadata: LedgerMetadata, last: LastEntries) -> None:
@@ -144,7 +146,7 @@ class LedgerReader:
 
     @property
     def digest(self) -> EntryDigest:
-        """Opens the ledger's entries, with the bounds from its known metadata."""
+        """The digest that checks the ledger's entries, with the bounds on LACs from its known metadata."""
         return self._digest_for(self._metadata)
 
     def _digest_for(self, metadata: LedgerMetadata) -> EntryDigest:
@@ -156,7 +158,7 @@ class LedgerReader:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the ledger can grow no more."""
+        """Whether the ledger is closed, as last read: then `last_entry` is final."""
         return self._metadata.is_closed
 
     @property
@@ -166,12 +168,12 @@ class LedgerReader:
 
     @property
     def last_unconfirmed(self) -> int:
-        """The last entry that any bookie held when last asked (LAP); entries above `last_entry` are not guaranteed."""
+        """The last entry that any bookie had when last asked (LAP); entries above `last_entry` may be lost again."""
         return self._last_unconfirmed
 
     @property
     def length(self) -> int:
-        """Payload bytes up to `last_entry`; for an open ledger, in proportion to those up to the last entry held."""
+        """Payload bytes up to `last_entry`. For an open ledger it is an estimate, from the length up to the LAP."""
         if self._metadata.is_closed:
             return self._metadata.length
         return self._last.length * (self._last_entry + 1) // (self._last.lap + 1) if self._last.lap >= 0 else 0
@@ -192,8 +194,9 @@ class LedgerReader:
         """Return entries first_entry .. last_entry, both included, as one batch.
 
         Raises:
-            ValueError: the range is empty or reaches beyond `last_entry` (`last_unconfirmed` with `unconfirmed`).
-            NoSuchEntry, ReadFailed: an entry could not be read; `ReadFailed` may be temporary.
+            ValueError: the range is empty, or ends above `last_entry` (with `unconfirmed`: above `last_unconfirmed`).
+            NoSuchEntry: no bookie has an entry.
+            ReadFailed: no bookie returned an entry that may exist; this may be temporary.
             DecryptionFailed: the ledger is encrypted, and its key is missing or wrong, or an entry was altered.
         """
         first_entry = arguments.whole_number("first_entry", first_entry)
@@ -221,9 +224,10 @@ class LedgerReader:
         batch_bytes: int = BATCH_BYTES,
         unconfirmed: bool = False,
     ) -> AsyncIterator[EntryBatch]:
-        """Yield [first_entry, end_entry) in batches of roughly `batch_bytes`; end None: to the last confirmed entry.
+        """Yield [first_entry, end_entry), without its end, in batches of roughly `batch_bytes` payload bytes.
 
-        With `unconfirmed`, None is the last entry held. Raises as `read`.
+        `end_entry` None means the end of the ledger: the last confirmed entry, or with `unconfirmed` the LAP. Raises as
+        `read`.
         """
         first_entry = arguments.whole_number("first_entry", first_entry)
         batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
@@ -254,10 +258,10 @@ class LedgerReader:
             yield batch
 
     async def _batches(self, first_entry: int, end_entry: int, batch_bytes: int) -> AsyncIterator[EntryBatch]:
-        """Yield all entries; if they are not on the known bookies, check whether they have moved.
+        """Yield all entries; if the known bookies do not have them, read the metadata again: they may have moved.
 
         Raises:
-            NoSuchEntry: also if the ledger is closed before an entry, even if bookies hold that entry.
+            NoSuchEntry: also if the ledger was closed before an entry, even if bookies have that entry.
         """
         position = first_entry
         while position < end_entry:
@@ -284,12 +288,12 @@ class LedgerReader:
     async def follow(
         self, first_entry: int = 0, *, batch_bytes: int = BATCH_BYTES, patience_s: float = PATIENCE_S
     ) -> AsyncIterator[EntryBatch]:
-        """Yield entries from `first_entry` on as they are confirmed; ends when the ledger is closed and read.
+        """Yield entries from `first_entry` on as they are confirmed; end when the ledger is closed and read to its end.
 
-        It waits while the metadata store or too many bookies are unreachable.
+        It continues while the metadata store or too many bookies are unreachable, for up to `patience_s`.
 
         Args:
-            patience_s: how long no peer may answer before that is an error.
+            patience_s: how long failures may last before one is raised.
 
         Raises:
             NoSuchLedger: the ledger was deleted.
@@ -304,7 +308,7 @@ class LedgerReader:
             yield batch
 
     async def follow_patiently(self, position: int, batch_bytes: int, patience: Patience) -> AsyncIterator[EntryBatch]:
-        """`follow`, with a patience that the caller shares. Raises as `follow`."""
+        """As `follow`, with a Patience that the caller shares with other parts of its call."""
         limits = TailLimits(patience_ns=int(patience.limit_s * 1e9))
         async with aclosing(TailWatch(self._context, self, limits)) as tail:
             while True:
@@ -329,7 +333,7 @@ class LedgerReader:
                     raise
 
     def learn_lac(self, lac: int) -> None:
-        """Record that entries up to `lac` are confirmed: an entry with a right digest says so."""
+        """Record that entries up to `lac` are confirmed, as an entry with a right digest says."""
         if not self._metadata.is_closed and lac > self._last_entry:
             self._last = self._last.joined(LastEntries(lac, lac))
             self._last_entry = lac
@@ -337,10 +341,13 @@ class LedgerReader:
 
 
 class SnapshotReader:
-    """Reads a ledger from a plan's metadata: it only asks bookies, never the metadata store.
+    """Reads a ledger with the metadata of a plan: it asks only bookies, never the metadata store. For Spark tasks.
 
     Args:
-        addresses: (host, port) of every bookie that the metadata names and that had one when the plan was made.
+        metadata: as of the plan; entries up to the plan's end must be confirmed.
+        addresses: (host, port) by bookie id, for all bookies of the metadata that were registered when the plan was
+            made.
+        password: the ledger's.
         net: time-outs, limits and TLS of connections.
         encryption: the keys of encrypted ledgers.
     """

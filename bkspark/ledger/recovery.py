@@ -1,4 +1,4 @@
-"""Runs a RecoveryCore: fences, reads forward, rewrites and closes one ledger."""
+"""Recovers one ledger: runs a RecoveryCore, which fences it, reads on from its LAC, rewrites the end and closes it."""
 
 from __future__ import annotations
 
@@ -34,17 +34,19 @@ _NEGATIVE = (v2.Status.ENOENTRY, v2.Status.ENOLEDGER)
 async def recover(
     context: ClientContext, ledger_id: int, stored: Versioned, password: bytes, options: WriterOptions
 ) -> LedgerMetadata:
-    """Return the metadata of the ledger, closed by us or by another recoverer meanwhile.
+    """Recover a ledger, and return its closed metadata; another client may have closed it meanwhile.
 
     Raises:
         LedgerRecoveryFailed: too few bookies answered; the ledger stays IN_RECOVERY and this can be repeated.
-        UnauthorizedAccess: a bookie knows another password for the ledger.
+        UnauthorizedAccess: a bookie refuses to fence: the password is wrong, or it does not serve this client.
         BookKeeperError: an entry could not be rewritten, or the metadata store failed.
     """
-    # A connection is reused after an abandoned recovery, and V2 answers to that one may be taken for this one's. It is
-    # safe: every read on such a connection fences (P01), so in either recovery "no such entry" comes from a fenced
-    # bookie, which accepts no add of the owner any more. An entry has its digest. An add that succeeded stored the same
-    # payload, as recoveries only rewrite entries that they have read.
+    # A connection may be reused after an abandoned recovery, and late V2 answers to that one may be taken for answers
+    # to this one. This is safe:
+    # 1. Every read on such a connection fences (P01). "No such entry" therefore comes from a fenced bookie, which
+    #    accepts no ordinary add any more, whichever recovery asked.
+    # 2. An entry is checked by its digest.
+    # 3. An add that succeeded stored the same payload: recoveries rewrite only entries that they have read.
     connection_index = context.pool.reserve_connection(ledger_id)
     run = _RecoveryRun(context, ledger_id, stored, password, options, connection_index)
     try:
@@ -55,6 +57,8 @@ async def recover(
 
 
 class _RecoveryRun:
+    """One recovery: its core, and the performing of the core's effects on connections and the metadata store."""
+
     def __init__(
         self,
         context: ClientContext,
@@ -65,25 +69,25 @@ class _RecoveryRun:
         connection_index: int,
     ) -> None:
         self._context = context
-        """The client's."""
+        """The parts that all users of the cluster share. Constant."""
         self._ledger_id = ledger_id
-        """Constant."""
+        """The id of the ledger to recover. Constant."""
         self._password = password
-        """Constant."""
+        """The ledger password. Constant."""
         self._options = options
-        """Options of the writer that rewrites entries. Constant."""
+        """Options of the core that rewrites entries. Constant."""
         self._connection_index = connection_index
-        """The connections that are used. Constant."""
+        """The pool's connections that are reserved for this recovery. Constant."""
         self._master_key = master_key(password)
-        """Constant."""
+        """The key that fencing requests carry, derived from the password. Constant."""
         self._core = RecoveryCore(ledger_id, stored.metadata, stored.version)
-        """The decisions."""
+        """Decides the end of the ledger; all its events come from here."""
         self._driver = Driver[effects.RecoveryEffect](self._perform, broke=self._end)
         """Does the work that the core's effects take."""
         self._writer: LedgerWriter | None = None
-        """Rewrites entries, from the first one found until the recovery ends or restarts."""
+        """Rewrites entries. Made for the first entries found; None before, and after the recovery ends or restarts."""
         self._done: asyncio.Future[LedgerMetadata] = asyncio.get_running_loop().create_future()
-        """The closed ledger, or why it could not be closed."""
+        """The closed metadata, or the error that ended the recovery. Set once."""
 
     @property
     def _digest(self) -> EntryDigest:
@@ -132,7 +136,7 @@ class _RecoveryRun:
                     assert_never(effect)
 
     def _end(self, error: BaseException) -> None:
-        """The recovery failed, or a step of it has a defect: that must not leave the caller waiting."""
+        """End the recovery with an error; also with an unexpected one, so that the caller does not wait for ever."""
         if not self._done.done():
             self._done.set_exception(error)
 
@@ -170,7 +174,7 @@ class _RecoveryRun:
         error: BookKeeperError | None = None
         failed = np.flatnonzero(answers == Response.FAILED)
         if len(failed):
-            # A wrong password is decisive, whatever else went wrong.
+            # Report a refused password before any other error: it fails the recovery at once.
             refused = np.flatnonzero(read.statuses == v2.Status.EUA)
             at = int(refused[0] if len(refused) else failed[0])
             error = self._error(int(read.statuses[at]), int(ids[at]), effect.bookie)
@@ -207,7 +211,7 @@ class _RecoveryRun:
                 self._context,
                 core,
                 self._password,
-                # Its window is its own: what callers of `submit` may have in flight says nothing of a recovery.
+                # The default window: the caller's limits are for its own appends.
                 WriterOptions(),
                 connection_index=self._connection_index,
                 flags=AddFlags(is_recovery=True, is_urgent=True),
@@ -219,7 +223,7 @@ class _RecoveryRun:
             await (await self._writer.submit_batch(effect.payloads, effect.length_before))
         except BookKeeperError as error:
             return self._core.on_rewrite_failed(error)
-        # The close names a bookie that replaced a lost one: if the ledger were closed before it is connected, its
+        # A bookie that replaced a lost one may not be connected yet. If the ledger were closed now, that bookie's
         # copies would be missing until a repair.
         await run.fanout.drain_backlogs(self._core.metadata.last_fragment.bookies)
         self._core.on_ensemble_changed(self._writer.core.change.fragments)
@@ -229,7 +233,7 @@ class _RecoveryRun:
         span = next_span(self._core.metadata, entry_id, entry_id + 1, 1)
         length: int | None = None
         unheard: BookKeeperError | None = None
-        # All concurrently: a silent bookie must not cost another time-out.
+        # All are asked at once, so that silent bookies together cost one time-out.
         asked = [asyncio.ensure_future(self._length_at(bookie, entry_id)) for bookie in span.bookies]
         try:
             for answered in asyncio.as_completed(asked):
@@ -247,7 +251,7 @@ class _RecoveryRun:
         return self._core.on_length(length, unheard)
 
     async def _length_at(self, bookie: str, entry_id: int) -> int | None:
-        """As `ReplicaReads.length_at`; a bookie that refuses load is asked again, as in the rest of a recovery."""
+        """As `ReplicaReads.length_at`; a bookie that refuses because of its load is asked again."""
         replicas, pause_ns = self._replicas(0), REST_NS_MIN
         while True:
             try:
@@ -258,7 +262,7 @@ class _RecoveryRun:
 
 
 def _answers_of(statuses: np.ndarray) -> np.ndarray:
-    """Return the meaning of reads' statuses for a recovery."""
+    """Return the `Response` for each read status, uint8 of the same shape."""
     answers = np.full(len(statuses), Response.FAILED, np.uint8)
     answers[statuses == v2.EOK] = Response.FOUND
     answers[np.isin(statuses, _NEGATIVE)] = Response.NEGATIVE

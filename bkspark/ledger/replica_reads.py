@@ -1,8 +1,8 @@
-"""Reads entries from one replica at a time. Ranges, repairs and recoveries read through this module.
+"""Reads entries from one replica at a time. RangeReader, repairs and recoveries read through this module.
 
-A caller chooses the bookie, and decides what a response means for its ledger. `ReplicaReads` decides how the bookie is
-asked: by one batch read of consecutive entries, or by one request for each entry, of as many entries at once as the
-sizes of earlier ones allow. Digests and ids are always checked. `read_ahead` keeps several reads in flight.
+The caller chooses the bookie, and decides what a response means for its ledger. `ReplicaReads` decides how the bookie
+is asked: with one batch read of consecutive entries, or with one request for each entry, for as many entries at once as
+the sizes of earlier ones allow. Digests and ids are always checked. `read_ahead` keeps several reads in flight.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ logger = logging.getLogger(__name__)
 
 SINGLES_BYTES = 512 * 1024
 SINGLES_MAX = 128
-"""Defaults of single reads in flight. They have no limit in bytes: if entries are suddenly larger than earlier ones, as
-many of them may arrive."""
+"""Default limits of single reads in flight: expected bytes, and entries. The bytes are only expected: if entries are
+suddenly larger than earlier ones, more bytes may arrive."""
 STRIPED_SINGLES_MAX = 256
-"""Single reads in flight of every E-th entry: a bookie looks up each of them separately."""
+"""Limit of single reads in flight in a striped ledger, where a bookie looks up each entry separately."""
 
 Part = tuple[EntryBatch, int]
-"""Entries from the first requested one on, and the status that says why there are no more."""
+"""Entries from the first requested one on, and the status of the first that was not returned; EOK if all were."""
 
 _Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
 
 
 def read_error(status: int, ledger_id: int, entry_id: int, bookie: str) -> BookKeeperError:
-    """Return the error that a read status of one bookie means."""
+    """Return the error for a bookie's read status that is not EOK."""
     kind: type[BookKeeperError]
     if status in (v2.Status.ENOENTRY, v2.Status.ENOLEDGER):
         kind, what = NoSuchEntry, "not there"
@@ -72,7 +72,7 @@ def read_error(status: int, ledger_id: int, entry_id: int, bookie: str) -> BookK
 
 
 def report_damage(error: BookKeeperError) -> None:
-    """Log an entry that is damaged at one bookie; other replicas are asked for it."""
+    """Log `error` if it means that an entry is damaged at one bookie; the caller asks another replica."""
     if isinstance(error, DigestMismatch):
         logger.warning("%s; another bookie is asked for it", error)
 
@@ -84,8 +84,8 @@ class ReplicaReads:
     ClientClosed.
 
     Args:
-        singles: how many entries are requested at once by `some`.
-        connection_index: which connections are used (`BookiePool.reserve_connection`).
+        singles: determines how many entries `some` requests at once, and learns the sizes of entries from it.
+        connection_index: which of the pool's connections to a bookie is used (`BookiePool.reserve_connection`).
     """
 
     def __init__(
@@ -97,24 +97,24 @@ class ReplicaReads:
         connection_index: int = 0,
     ) -> None:
         self._pool = pool
-        """The client's."""
+        """The connections of the client. Constant."""
         self._ledger_id = ledger_id
-        """Constant."""
+        """The id of the ledger. Constant."""
         self._digest = digest
-        """Constant."""
+        """Checks every returned entry. Constant."""
         self._singles = singles or AdaptiveReadSize(SINGLES_BYTES, SINGLES_MAX)
-        """Follows the sizes of entries that `some` returned."""
+        """Determines how many entries `some` requests, from the sizes of those that it returned."""
         self._connection_index = connection_index
-        """Constant."""
+        """Which of the connections to a bookie is used; 0 is the shared one. Constant."""
         self._without_batch_reads: set[str] = set()
-        """Bookies that answer single reads only. Grows."""
+        """Bookies that answer single reads, but closed the connection after a batch read. Grows."""
 
     async def prefix(self, bookie: str, entry_ids: np.ndarray, step: int, bytes_max: int) -> Part:
-        """Return the entries up to the first that the bookie does not return, and the status of that one.
+        """Return the entries before the first that the bookie does not return, and the status of that one.
 
         Args:
             entry_ids: ascending, `step` apart.
-            bytes_max: limit of the response, or one entry; only batch reads (V2, step 1) have a limit.
+            bytes_max: limit of the response, which has at least one entry; only batch reads (V2, step 1) have it.
         """
         if step == 1 and self._pool.protocol is WireProtocol.V2 and bookie not in self._without_batch_reads:
             channel = await self._pool.channel(bookie, self._connection_index)
@@ -144,10 +144,10 @@ class ReplicaReads:
         return await channel.read_entries(self._ledger_id, entry_ids, self._digest, flags, master_key)
 
     async def length_at(self, bookie: str, entry_id: int) -> int | None:
-        """Return the cumulative length in an entry; None if the bookie does not have the entry, or has it damaged.
+        """Return the cumulative length that an entry carries; None if the bookie lacks the entry, or has it damaged.
 
         Raises:
-            ReadFailed, TooManyRequests: it may have the entry: it answered with an error.
+            ReadFailed, TooManyRequests: the bookie answered with an error, and may have the entry.
         """
         responses = await self.each(bookie, np.array([entry_id]))
         if responses.payloads[0] is not None:
@@ -169,7 +169,8 @@ async def read_ahead(
 
     Args:
         requests: is asked for the next request only when there is room for it.
-        rest: gets each request with its result, in order, and returns what is left of it to be read next, or None.
+        rest: called with each request and its result, in order; returns what is left of the request, which is read
+            next, or None.
     """
     ahead: deque[tuple[_Request, asyncio.Task[_Result]]] = deque()
     try:

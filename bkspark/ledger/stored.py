@@ -1,8 +1,7 @@
-"""Stored entries: written to one bookie byte for byte, and checked at one bookie.
+"""Copies stored entries to one bookie byte for byte, and finds which entries one bookie lacks. Repair uses both.
 
-Repair uses these. Entries are written with the recovery flag: a fenced bookie accepts them, and one that has the entry
-already keeps the same bytes. A caller that copies and checks at the same time reserves a connection of its own
-(`BookiePool.reserve_connection`).
+Entries are written as recovery adds: a fenced bookie accepts them, and a bookie that has the entry already keeps its
+bytes. A caller that copies and checks at the same time reserves a connection (`BookiePool.reserve_connection`).
 """
 
 from __future__ import annotations
@@ -23,25 +22,26 @@ from bkspark.wire.digest import RawEntryDigest
 from bkspark.wire.entry_lists import CLOSED_RUNS_MAX, RUNS_MAX, EntryRuns
 
 PIECES_IN_FLIGHT_MAX = 4
-"""Limit of one writer: above it, `send` waits."""
+"""Pieces of one ReplicaWriter that may be unacknowledged: `send` waits until there are fewer."""
 
 REFUSED_PAUSE_S = 0.1
+"""Pause before entries are sent again that the bookie refused because of its load."""
 ACK_TIMEOUT_S = 30.0
-"""How long a bookie may acknowledge nothing."""
+"""How long a bookie may acknowledge no entry before the writer fails."""
 
 
 @dataclass(slots=True)
 class _Piece:
-    """Frames in flight to one target; `waiting[i]`: entry ids[i] is not acknowledged."""
+    """Add frames in flight to one bookie."""
 
     ids: np.ndarray
     """The entry ids. Constant."""
     waiting: np.ndarray
-    """Whether entry ids[i] is not acknowledged. Cleared by replies."""
+    """bool array: whether entry ids[i] was sent and is not acknowledged. Replies clear items."""
     frames: bytes
     """The frames of all entries, back to back. Constant."""
     bounds: np.ndarray
-    """Where the frame of entry ids[i] begins and ends. Constant."""
+    """int64 array of len(ids) + 1 positions: the frame of entry ids[i] is frames[bounds[i]:bounds[i + 1]]. Constant."""
 
 
 class ReplicaWriter:
@@ -53,15 +53,15 @@ class ReplicaWriter:
         self._ledger_id = ledger_id
         self._connection_index = connection_index
         self._channel: BookieChannel | None = None
-        """The connection; None before the first piece and after the end. Set by `connect`, cleared by `close`."""
+        """The connection; None before `connect` and after `close`."""
         self._pieces: list[_Piece] = []
-        """What is in flight, oldest first; a piece leaves when all of it is acknowledged."""
+        """Pieces in flight, oldest first. A piece is removed when all its entries are acknowledged."""
         self._error: BookKeeperError | None = None
         """The first error; nothing is sent after it. Set once."""
         self._changed = asyncio.Event()
-        """Set by every reply and error, for callers that wait for room."""
+        """Set by every acknowledgement and error, for callers that wait in `drained`, which clears it."""
         self._resending: set[asyncio.TimerHandle] = set()
-        """Timers of entries that the bookie was too busy for."""
+        """Timers that send refused entries again. Cancelled by `close`."""
 
     async def connect(self) -> None:
         """Connect; `close` undoes it. Raises BookieUnavailable."""
@@ -79,7 +79,12 @@ class ReplicaWriter:
             self._channel = None
 
     async def send(self, ids: np.ndarray, wanted: np.ndarray, frames: bytes, bounds: np.ndarray) -> None:
-        """Send the wanted entries of a piece (`v2.encode_stored_adds`), once there is room.
+        """Send the wanted entries of a piece as soon as fewer than PIECES_IN_FLIGHT_MAX pieces are in flight.
+
+        Args:
+            ids: entry ids, int64 (n,).
+            wanted: bool (n,): which of them are sent.
+            frames, bounds: the add frames of all n entries, from `v2.encode_stored_adds`.
 
         Raises:
             BookKeeperError: the bookie refused, timed out or disconnected; nothing more can be sent.
@@ -155,13 +160,13 @@ class ReplicaWriter:
 
 
 class ReplicaReader:
-    """Determines which entries of a ledger a bookie has: `missing` reads them, `listed` requests its list of them."""
+    """Finds out which entries of a ledger a bookie has: `missing` reads them, `listed` requests the bookie's list."""
 
     def __init__(self, context: ClientContext, ledger_id: int, metadata: LedgerMetadata, password: bytes) -> None:
         self._context = context
         self._ledger_id = ledger_id
         self._digest = RawEntryDigest(metadata.digest, password, metadata.lac_bounds)
-        # A longer list is not trusted: a few bytes of the answer may describe millions of runs.
+        # Protects this client's memory: a few bytes of a wrong answer may describe millions of runs.
         self._runs_max = min(CLOSED_RUNS_MAX, metadata.last_entry + 1) if metadata.is_closed else RUNS_MAX
 
     async def missing(self, bookie: str, entry_ids: np.ndarray) -> np.ndarray:
@@ -182,7 +187,7 @@ class ReplicaReader:
         return np.concatenate(found)
 
     async def listed(self, bookie: str) -> EntryRuns | None:
-        """Return the entries in the bookie's list, whole or damaged; None if it sends no list now."""
+        """Return the entries that the bookie lists, whose bytes it may have damaged; None if it sends no list now."""
         try:
             channel = await self._context.pool.v3_channel(bookie)
             status, runs = await channel.entry_list(self._ledger_id, self._runs_max)

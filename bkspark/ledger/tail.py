@@ -1,4 +1,4 @@
-"""TailWatch: runs a Tail core on sockets, timers and the metadata store."""
+"""TailWatch: waits until a ledger that is being written grows. It runs a Tail core on connections and timers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bkspark.wire.digest import EntryDigest
 
 
 class Growing(Protocol):
-    """The part of a reader that a TailWatch uses and updates."""
+    """The part of a LedgerReader that a TailWatch uses and updates."""
 
     @property
     def ledger_id(self) -> int: ...
@@ -43,39 +43,40 @@ class TailWatch:
 
     def __init__(self, context: ClientContext, reader: Growing, limits: TailLimits = TailLimits()) -> None:
         self._context = context
-        """The client's."""
+        """The parts that all users of the cluster share. Constant."""
         self._reader = reader
-        """The reader of the ledger. Gets all updates."""
+        """The reader whose ledger is watched. Every new LAC and change of the metadata is passed to it."""
         self._loop = asyncio.get_running_loop()
-        """Constant."""
+        """The event loop on which this object was made, and on which all its calls are. Constant."""
         ensemble_size = reader.metadata.ensemble_size
         self._core = Tail(reader.metadata, reader.last_entry, context.random.randrange(ensemble_size), limits)
-        """The decisions."""
+        """Decides whom to ask and when; all its events come from here, on `_loop`."""
         self._driver = Driver[effects.TailEffect](self._perform)
         """Does the work that the core's effects take."""
         self._news: asyncio.Future[None] | None = None
-        """The event that `wait_beyond` awaits: the LAC grew, the ledger was closed, or the tail failed."""
+        """What `wait_beyond` awaits. Made for each wait; done when the LAC grew, the ledger was closed, or the tail
+        failed."""
         self._timer: asyncio.TimerHandle | None = None
-        """The tick that the core requested last."""
+        """The tick that the core requested last; None if none is pending."""
         self._has_begun = False
         """Whether `wait_beyond` was called. Set once."""
         self._unwatch: Callable[[], None] | None = None
-        """Ends the watch on the metadata; None while there is none."""
+        """Ends the watch on the metadata; None before the first refresh has set one."""
         self._early: EntryBatch | None = None
-        """An entry that a bookie sent together with its confirmation, until it is taken."""
+        """The last entry that a bookie sent with a LAC that confirms it. Removed by `take_entry`."""
         self._error: BookKeeperError | None = None
-        """Why the tail failed. Set once."""
+        """The error that ended the tail; every later wait raises it. Set once."""
 
     async def wait_beyond(self, lac: int) -> None:
         """Return when the LAC is above `lac`, or the ledger is closed.
 
         Raises:
             NoSuchLedger: it was deleted.
-            ReadFailed, MetadataError: too few bookies, or the metadata store, could be reached for
+            ReadFailed, MetadataError: too few bookies, or not the metadata store, could be reached for
                 `TailLimits.patience_ns`.
         """
         if not self._has_begun:
-            # The refresh after the watch was set finds earlier changes.
+            # The first refresh sets the watch and then reads the metadata, so no change is missed.
             self._has_begun = True
             self._perform(self._core.on_metadata_changed(self._now_ns()))
         if self._error is not None:
@@ -88,7 +89,7 @@ class TailWatch:
                 raise self._error
 
     def take_entry(self, entry_id: int) -> EntryBatch | None:
-        """Return entry `entry_id` if a bookie sent it together with its confirmation."""
+        """Return entry `entry_id` if a bookie sent it with a LAC that confirms it; None otherwise."""
         early, self._early = self._early, None
         return early if early is not None and early.first_entry == entry_id <= self._core.lac else None
 
@@ -160,7 +161,7 @@ class TailWatch:
         self._perform(self._core.on_metadata_changed(self._now_ns()))
 
     def _call_after(self, delay_ns: int) -> None:
-        """Tick at the last requested time: the core requests one after every event."""
+        """Replace the timer: the core requests a tick after every event, and only the last request counts."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(delay_ns / 1e9, self._tick)

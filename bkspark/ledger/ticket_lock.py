@@ -1,4 +1,4 @@
-"""A ticket lock: callers are served one at a time, in the order of their calls. Single entries are sent in batches."""
+"""TicketLock serves a writer's calls one at a time, in their order. Singles gathers single entries into a batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 
 class Ticket:
-    """One caller's place in the queue; `async with` it once. Enter it always: later callers wait for it."""
+    """One caller's place in the queue. Enter every ticket with `async with`, once: later callers wait for it."""
 
     __slots__ = ("_lock", "_waiting")
 
@@ -41,7 +41,7 @@ class TicketLock:
         self._waiting: deque[asyncio.Future[None]] = deque()
         """Callers that do not hold the lock yet, in the order of their calls."""
         self.is_taken = False
-        """Whether a caller holds the lock; no one waits while it is False."""
+        """Whether a caller holds the lock. While it is False, no caller waits."""
 
     def take(self) -> Ticket:
         """Return the next ticket."""
@@ -53,7 +53,7 @@ class TicketLock:
         return Ticket(self, waiting)
 
     def release(self) -> None:
-        """The caller that held the lock is done: the next one has it."""
+        """Pass the lock from the caller that holds it to the next one that waits."""
         while self._waiting:
             waiting = self._waiting.popleft()
             if not waiting.done():
@@ -62,17 +62,18 @@ class TicketLock:
         self.is_taken = False
 
     def leave(self, waiting: asyncio.Future[None]) -> None:
-        """A waiting caller was cancelled; if it had just got the lock, the next caller has it."""
+        """Remove a cancelled caller; if it had just got the lock, pass the lock on."""
         if waiting.cancelled():
             return
         self.release()
 
 
 class Singles(Generic[_T]):
-    """Single entries of any number of callers that come in one turn of the event loop, sent together.
+    """Gathers single entries of several callers during one turn of the event loop, and sends them together.
 
     Args:
-        ticket: their place among the calls. send: sends them when it is their turn; its result is what `sent` has.
+        ticket: the place of the entries among the calls.
+        send: sends the entries when the ticket's turn comes.
     """
 
     def __init__(self, ticket: Ticket, send: Callable[[Ticket, list[bytes]], Awaitable[_T]]) -> None:
@@ -81,11 +82,11 @@ class Singles(Generic[_T]):
         self.is_closed = False
         """Whether new entries belong to a later batch. Set once."""
         self._ticket = ticket
-        """Constant."""
+        """The place of these entries among the calls of the writer. Constant."""
         self._send = send
-        """Constant."""
+        """Sends the gathered entries when it is their turn. Constant."""
         self.sent: asyncio.Task[_T] = start_shared(self._send_soon())
-        """What `send` returned."""
+        """The task that sends the entries; its result is that of `send`."""
 
     async def _send_soon(self) -> _T:
         await asyncio.sleep(0)  # one turn of the loop: entries that are added in it join this batch

@@ -1,4 +1,4 @@
-"""AppendWindow: what one writer may have in flight, and the callers that wait for room or for an entry."""
+"""AppendWindow: limits what one writer has in flight, and completes the futures of its callers."""
 
 from __future__ import annotations
 
@@ -15,43 +15,47 @@ _Waits = deque[tuple[int, asyncio.Future[int]]]
 
 
 class AppendWindow:
-    """The window of one writer.
+    """The window of one writer: its entries in flight, and the callers that wait for room or for an entry.
 
     Args:
-        congested: returns the slots whose connections have too many bytes waiting, so that callers wait, too.
+        congested: returns the slots whose connections have too many unsent bytes; the window is full if one of them can
+            hold back acknowledgements.
     """
 
     def __init__(self, core: WriterCore, options: WriterOptions, congested: Callable[[], Sequence[int]]) -> None:
         self._core = core
-        """The writer's; read only."""
+        """The writer's core. The window only reads its state."""
         self._options = options
-        """Constant."""
+        """Limits and time-outs. Constant."""
         self._congested = congested
-        """Constant."""
+        """Returns the slots whose connections have too many unsent bytes. Constant."""
         kept_bytes_max = core.durability.unsynced_bytes_max
         self._kept_bytes_max = kept_bytes_max or options.pending_bytes_max + options.lag_bytes_max
-        """What the bytes of retained entries may come to. Constant."""
+        """Limit of the bytes that the core keeps to send again, acknowledged entries included. Constant."""
         self._loop = asyncio.get_running_loop()
-        """Constant."""
+        """The event loop on which this object was made, and on which all its calls are. Constant."""
         self._pieces: deque[tuple[int, int]] = deque()
         """(last entry, payload bytes) of pieces that are not acknowledged, in entry order."""
         self._pending_bytes = 0
         """The sum of the bytes in `_pieces`."""
         self._waits: _Waits = deque()
-        """Callers who wait until an entry is acknowledged, in entry order."""
+        """(entry id, future) of callers that wait until an entry is acknowledged, in entry order."""
         self._sync_waits: _Waits = deque()
-        """Callers who wait until an entry is confirmed, in entry order."""
+        """(entry id, future) of callers that wait until an entry is confirmed, in entry order."""
         self._room: asyncio.Future[None] | None = None
-        """The future of the caller that waits while the window is full. Only one waits at a time."""
+        """What the caller awaits that found the window full; the writer's TicketLock lets in one at a time."""
 
     # ---- room ----
 
     def is_idle(self) -> bool:
-        """Return whether nothing is in flight, and callers need not wait."""
+        """Return whether nothing is in flight and the window is not full."""
         return not self._pieces and not self.is_full()
 
     def is_full(self) -> bool:
-        """Return whether callers wait before more is sent: for acknowledgements, or for a bookie that takes part."""
+        """Return whether callers must wait: a limit of the options is reached, or a needed connection is congested.
+
+        The window of a writer that has ended is never full: callers get the error instead.
+        """
         options, pending, slots = self._options, self._core.pending, self._core.slots
         if self._core.error is not None:
             return False
@@ -78,12 +82,12 @@ class AppendWindow:
     # ---- entries ----
 
     def add(self, last_entry: int, payload_bytes: int) -> None:
-        """A piece that ends at an entry is in flight."""
+        """Record a piece in flight that ends at `last_entry`, which is above all earlier ones."""
         self._pending_bytes += payload_bytes
         self._pieces.append((last_entry, payload_bytes))
 
     def wait_for(self, last_entry: int) -> asyncio.Future[int]:
-        """Return a future done when `last_entry`, the newest one, is acknowledged.
+        """Return a future that is done when `last_entry`, the newest one, is acknowledged; its result is that id.
 
         Raises:
             BookKeeperError: the writer has ended.
@@ -98,23 +102,23 @@ class AppendWindow:
         return future
 
     def wait_for_sync(self, target: int) -> asyncio.Future[int]:
-        """Return a future done when `target` is confirmed, which it must not be yet."""
+        """Return a future that is done when `target` is confirmed. It must not be confirmed yet."""
         synced: asyncio.Future[int] = self._loop.create_future()
         self._sync_waits.append((target, synced))
         return synced
 
     def acknowledge(self, last_entry: int) -> None:
-        """Everything up to `last_entry` is acknowledged."""
+        """Complete the waits for entries up to `last_entry`, which are acknowledged."""
         while self._pieces and self._pieces[0][0] <= last_entry:
             self._pending_bytes -= self._pieces.popleft()[1]
         settle(self._waits, last_entry)
 
     def confirm(self, last_entry: int) -> None:
-        """Everything up to `last_entry` is confirmed."""
+        """Complete the waits for confirmation up to `last_entry`, which is confirmed."""
         settle(self._sync_waits, last_entry)
 
     def fail(self, error: BookKeeperError) -> None:
-        """The writer has ended: fail all waiting callers."""
+        """Fail all waiting callers: the writer has ended."""
         waits = [*self._waits, *self._sync_waits]
         self._waits.clear()
         self._sync_waits.clear()

@@ -26,16 +26,16 @@ from bkspark.wire.v3_context import encode_context
 
 PIECE_ENTRIES_MAX = 1024
 PIECE_BYTES_MAX = 512 * 1024
-"""A batch is sent in pieces, so that bookies journal the first while the next is sealed."""
+"""Limits of the pieces that a batch is sent in, so that bookies journal one piece while the next is sealed."""
 NO_SPAN: tuple[tracing.AppendSpan | None, bytes] = (None, b"")
 """What `_begin_span` returns while tracing is off."""
 
 
 class LedgerWriter(ClosedAtExit):
-    """Appends to one open ledger; the only writer it has.
+    """Appends to one open ledger, as its only writer; `Cluster.create` makes it.
 
-    An entry is acknowledged when Qa bookies hold it durably and all entries before it are acknowledged. After an error
-    that ends the writer (fenced, not enough bookies, ...) entries not acknowledged may or may not be stored.
+    An entry is acknowledged when Qa bookies have it durably and all entries before it are acknowledged. After an error
+    that ends the writer (fenced, not enough bookies, ...), entries that were not acknowledged may or may not be stored.
     """
 
     def __init__(
@@ -53,23 +53,23 @@ class LedgerWriter(ClosedAtExit):
         pool, metadata, key = context.pool, core.metadata, master_key(password)
         digest = EntryDigest(metadata.digest, password)
         self.core = core
-        """The decisions; recovery looks at its fragments."""
+        """The decisions. Recovery and AdvancedLedgerWriter read its state."""
         self._sealed_lac = sealed_lac
-        """The LAC that all entries carry, in a recovery; None: the current LAC. Constant."""
+        """The LAC that all entries carry in a recovery; None: they carry the current LAC. Constant."""
         self._sealer = AddSealer(pool.protocol, digest, key, pool.txn_ids, flags, encryption)
         """Makes the frames of adds. Constant. A recovery does not encrypt: it copies entries as they are stored."""
         self.entry_bytes_max = self._sealer.entry_bytes_max(pool.options.frame_bytes_max)
-        """The largest entry that is accepted: its frames fit into nettyMaxFrameSizeBytes. Constant."""
+        """The largest entry that is accepted, in payload bytes: its frame fits `frame_bytes_max`. Constant."""
         channel = pool.channel if self._sealer.protocol is WireProtocol.V2 else pool.v3_channel
         connect = partial(channel, connection_index=connection_index)
         self.run = WriterRun(context, core, options, connect, is_recovery=flags.is_recovery)
-        """Runs the core, until the writer ends. `on_failed` is set by the writer's user."""
+        """Runs the core until the writer ends. The user of the writer may set its `on_failed`."""
         self._window = self.run.window
-        """What is in flight."""
+        """The window of `run`, in which the number and the bytes of entries in flight are bounded. Constant."""
         self._lock = TicketLock()
         """The order of calls: they are served one at a time."""
         self._singles: Singles[int] | None = None
-        """Entries that `append` gathers, until something is submitted after them."""
+        """The batch that calls of `append` join while it is not closed; later calls make another one."""
         self._is_closing = False
         """Whether `close` was called: no more entries are accepted. Set once."""
         if options.explicit_lac_interval_s > 0:
@@ -86,7 +86,7 @@ class LedgerWriter(ClosedAtExit):
     def last_entry(self) -> int:
         """The LAC: the last entry that is acknowledged and durable on Qa bookies; -1 when there is none.
 
-        With relaxed durability `append` returns earlier: entries above the LAC are acknowledged, and not yet synced.
+        With relaxed durability `append` returns before its entry is durable: acknowledged entries may be above the LAC.
         """
         return self.core.lac
 
@@ -104,12 +104,15 @@ class LedgerWriter(ClosedAtExit):
     async def append(self, entry: bytes) -> int:
         """Append one entry; return its id once it is acknowledged.
 
-        An entry is sent at once if no other is in flight; calls made while others are in flight are sent together.
-        Calls of `append`, `append_many` and `submit` are served in their order.
+        If nothing is in flight, the entry is sent at once; otherwise entries of concurrent calls are sent together.
+        Calls of `append`, `append_many` and `submit` are served in their order. Cancelling a call does not withdraw its
+        entry.
 
         Raises:
+            TypeError: the entry is not bytes-like.
+            ValueError: it has more than `entry_bytes_max` bytes.
             LedgerFenced, LedgerClosed, NotEnoughBookies, UnauthorizedAccess, MetadataError: the writer has ended;
-            whether the entry is stored is unknown.
+                whether the entry is stored is unknown.
         """
         if not isinstance(entry, (bytes, bytearray, memoryview)):
             raise TypeError(f"an entry is bytes, not {type(entry).__name__}")
@@ -117,7 +120,7 @@ class LedgerWriter(ClosedAtExit):
         if self._is_closing:
             raise self.core.error or writer_errors.closed(self.ledger_id)
         if len(data) > self.entry_bytes_max:
-            # Here, as it would fail all that it travels with.
+            # Checked before it joins others: as part of a batch it would fail all entries of the batch.
             raise arguments.too_large(len(data), self.entry_bytes_max)
         if not self._lock.is_taken and self._window.is_idle():
             return await self._send_single(data)
@@ -134,11 +137,11 @@ class LedgerWriter(ClosedAtExit):
         return await sent - len(entries) + 1
 
     def _send_single(self, data: bytes) -> asyncio.Future[int]:
-        """Send one entry while nothing else is in flight; return a future of its id."""
+        """Send one entry while nothing else is in flight; return a future of its id, done when acknowledged."""
         core, sealer, entry_id = self.core, self._sealer, self.core.pending.next_entry
         lac = core.lac if self._sealed_lac is None else self._sealed_lac
         if sealer.added_bytes:
-            core.check_open()  # an id that is not sent is not encrypted: the next call has the same one
+            core.check_open()  # raise before sealing: an entry id is encrypted once, and the next call gets the same id
         size = len(data) + sealer.added_bytes
         span, context = NO_SPAN if tracing.tracer is None else self._begin_span(entry_id, 1, size)
         sealed = sealer.seal_single(data, core.ledger_id, entry_id, lac, core.length, context)
@@ -148,15 +151,15 @@ class LedgerWriter(ClosedAtExit):
     async def append_many(self, entries: Any) -> int:
         """Append entries (iterable of bytes, EntryBatch or Arrow binary array); return the last one's id.
 
-        They get consecutive ids; the call returns once all are acknowledged. Raises as `append`.
+        They get consecutive ids; the call returns once all are acknowledged. Without entries it returns the last id so
+        far. Raises as `append`.
         """
         return await (await self.submit(entries))
 
     async def submit(self, entries: Any) -> asyncio.Future[int]:
-        """Send entries as soon as there is room in the window; return a future of the last one's id, done when
-        acknowledged.
+        """Send entries as soon as the window has room; return a future of the last id, done when all are acknowledged.
 
-        Raises as `append`; so does the future.
+        Call and future raise as `append`.
         """
         batch = as_batch(entries)
         if self._is_closing:
@@ -164,13 +167,14 @@ class LedgerWriter(ClosedAtExit):
         return await self.submit_batch(batch, None)
 
     async def submit_batch(self, batch: EntryBatch, length_before: int | None) -> asyncio.Future[int]:
-        """`submit`, with the cumulative length before the batch set by the caller (recovery knows the original one)."""
+        """As `submit`. `length_before`: the ledger's length before the batch, which a recovery knows from the entries
+        that it has read; None: the writer's own."""
         arguments.check_entry_sizes(batch, self.entry_bytes_max)
         async with self._take_ticket():
             return await self._send_in_turn(batch, length_before)
 
     def _take_ticket(self) -> Ticket:
-        """Return the ticket after all calls so far; entries of later `append` calls come after it."""
+        """Return a ticket after all calls so far; entries of later `append` calls come after it."""
         if self._singles is not None:
             self._singles.is_closed = True
         return self._lock.take()
@@ -193,7 +197,7 @@ class LedgerWriter(ClosedAtExit):
         return window.wait_for(core.pending.next_entry - 1)
 
     def _begin_span(self, first_entry: int, entries: int, size: int) -> tuple[tracing.AppendSpan | None, bytes]:
-        """Return the span of entries that are about to be sent, and what their requests carry of it."""
+        """Return the tracing span of entries that are about to be sent, and the context that their requests carry."""
         facts = {"ledger": self.ledger_id, "first_entry": first_entry, "entries": entries, "bytes": size}
         span = tracing.AppendSpan(facts)
         return span, encode_context(tracing.TRACEPARENT, span.place) if span.place else b""
@@ -210,16 +214,17 @@ class LedgerWriter(ClosedAtExit):
             metrics.recorder.record_when_done(done, sealed.end_entry - first_entry, payload_bytes)
 
     async def sync(self) -> int:
-        """Wait until everything appended so far is acknowledged, and durable on Qa bookies; return the last such entry.
+        """Wait until everything appended so far is acknowledged and durable on Qa bookies; return the LAC.
 
-        With relaxed durability this makes bookies sync; otherwise acknowledged entries are durable. Raises as `append`.
+        With relaxed durability this makes bookies sync; otherwise acknowledged entries are durable already. Raises as
+        `append`.
         """
         singles = self._singles
         async with self._take_ticket():
             waiting = self._window.wait_for(self.core.pending.next_entry - 1)
         target = await waiting
         if singles is not None:
-            await asyncio.wait([singles.sent])  # calls of `append` before this one return first
+            await asyncio.wait([singles.sent])  # so that earlier calls of `append` return before this call
         lac = self.core.lac
         if target <= lac:
             return lac
@@ -231,16 +236,16 @@ class LedgerWriter(ClosedAtExit):
     # ---- the end ----
 
     async def close(self) -> LedgerMetadata:
-        """Wait for pending entries, then close the ledger at its last acknowledged entry. Closing twice is harmless.
+        """Wait for pending entries, then close the ledger at its last acknowledged entry; return its closed metadata.
 
-        After the call no more entries are accepted.
+        From the call on, no more entries are accepted. A second call returns the same.
 
         Raises:
-            LedgerFenced, LedgerClosed: the ledger was not closed by us at our last entry.
+            LedgerFenced, LedgerClosed: another client recovered or closed the ledger.
             RequestTimeout: it took longer than `close_timeout_s`. If entries or ensemble changes were pending, the
-                ledger is left open, for recovery. If its closing write was pending, it is unknown whether it is closed.
-                The message says which.
-            MetadataError: whether it is closed is unknown.
+                ledger stays open, for recovery. If the closing write was pending, it is unknown whether the ledger is
+                closed. The message says which.
+            MetadataError: it is unknown whether the ledger is closed.
         """
         core = self.core
         if core.state is WriterState.CLOSED:
@@ -257,7 +262,7 @@ class LedgerWriter(ClosedAtExit):
         return core.metadata
 
     def abandon(self) -> None:
-        """Stop without closing the ledger: pending entries end with an error, recovery finds the end."""
+        """Stop without closing the ledger: pending entries fail with ClientClosed, and recovery finds the end."""
         why = f"the writer of ledger {self.ledger_id} went away"
         self.run.perform(self.core.give_up(writer_errors.client_closed(self.ledger_id, self.core.lac, why)))
         self.run.stop()

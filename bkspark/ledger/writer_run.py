@@ -20,12 +20,18 @@ from bkspark.ledger.ownership import Ownership
 from bkspark.ledger.window import AppendWindow
 
 TICK_S = 0.25
+"""Interval of the core's regular ticks, which find time-outs."""
 STORE_AWAY_S = 60.0
-"""How long a writer that must change or close its ledger waits for an unreachable metadata store."""
+"""How long a writer retries an ensemble change or a close while the metadata store is unreachable."""
 
 
 class WriterRun:
-    """One open writer: its core, and the parts that perform the core's effects."""
+    """Runs the core of one open writer; `fanout` and `window` perform its effects.
+
+    Args:
+        connect: coroutine function: bookie id to the channel for its adds.
+        is_recovery: the writer rewrites entries for a recovery, which owns the ledger by its fences.
+    """
 
     def __init__(
         self,
@@ -37,37 +43,37 @@ class WriterRun:
         is_recovery: bool,
     ) -> None:
         self.core = core
-        """The decisions."""
+        """Decides what the writer does. It gets events only on `_loop`."""
         self._driver = Driver[effects.WriterEffect](self.perform)
-        """Does the work that the effects take."""
+        """Runs the background work that effects take."""
         self._loop = asyncio.get_running_loop()
-        """Constant."""
+        """The event loop on which this object was made, and on which all its calls are. Constant."""
         ownership = None if is_recovery else Ownership(context.ledgers, core.ledger_id, self._loop.time)
         self.fanout = Fanout(core, self, connect, ownership, options.force_timeout_s)
-        """The connections to the bookies."""
+        """Sends entries to the bookies of the ensemble, and passes their answers to the core."""
         self._congested = functools.partial(self.fanout.congested, options.lag_bytes_max)
-        """Which slots' connections have so many bytes waiting that callers wait, too. Constant."""
+        """Returns the slots whose connections have at least `lag_bytes_max` unsent bytes. Constant."""
         self.window = AppendWindow(core, options, self._congested)
         """Entries in flight, and the callers that wait for them."""
         self.settled = asyncio.Event()
-        """Set while no compare-and-set is under way and none is about to be. Changed by `perform` alone."""
+        """Set unless the core is changing the ensemble or closing the ledger. Changed by `perform` alone."""
         self.settled.set()
         self.on_failed: Callable[[BookKeeperError], None] | None = None
-        """Called with the reason when the writer ended other than by `close`. Set by the writer's user."""
+        """Called once with the error if the writer ends other than by `close`. Set by the user of the writer."""
         self._ledgers = context.ledgers
-        """The client's."""
+        """The ledger metadata, for compare-and-sets. Constant."""
         self._watcher = context.watcher
-        """The client's."""
+        """Finds replacements, and learns which bookies failed. Constant."""
         self._options = options
-        """Constant."""
+        """Limits and time-outs. Constant."""
         self._ticker: asyncio.TimerHandle | None = self._loop.call_later(TICK_S, self._tick)
-        """The next tick of the core's clock; None when the writer has ended."""
+        """The next regular tick; None after `stop`."""
         self._extra_tick: asyncio.TimerHandle | None = None
-        """An additional tick that the core requested. The first of several requests is kept: the core requests
-        again."""
+        """An earlier tick that the core requested; None if none is pending. A request while one is pending is dropped:
+        the core requests again after the tick."""
 
     def stop(self) -> None:
-        """Release timers, connections and work in progress."""
+        """Cancel timers and background work, and release the connections."""
         for timer in (self._ticker, self._extra_tick):
             if timer is not None:
                 timer.cancel()
@@ -76,15 +82,18 @@ class WriterRun:
         self._driver.stop()
 
     async def close(self, drain: Callable[[], Awaitable[object]]) -> None:
-        """Close the ledger, after `drain()` has waited for all that is pending. Raises as `LedgerWriter.close`."""
+        """Wait for `drain()`, which returns when no entry is pending, then close the ledger.
+
+        Raises as `LedgerWriter.close`.
+        """
         core = self.core
         try:
             async with asyncio.timeout(self._options.close_timeout_s):
                 await drain()
                 await self.fanout.drain_backlogs()
                 while (state := core.state) is not WriterState.CLOSED:
-                    # An ensemble change may begin in the turn of the event loop in which another one ends, and another
-                    # call may have begun to close.
+                    # Another ensemble change may begin in the turn of the event loop in which one ends, and a
+                    # concurrent call may be closing the ledger already.
                     if state not in (WriterState.CHANGING, WriterState.CLOSING):
                         self.perform(core.close())
                     await self.settled.wait()
@@ -103,7 +112,7 @@ class WriterRun:
     # ---- effects ----
 
     def now_ns(self) -> int:
-        """Return the time on the event loop's clock: one clock for time-outs and timers."""
+        """Return the event loop's time in ns, which time-outs and timers share."""
         return int(self._loop.time() * 1e9)
 
     def spawn(self, work: Work[effects.WriterEffect]) -> asyncio.Task[None]:
@@ -164,7 +173,10 @@ class WriterRun:
                 return self.core.on_writable_bookies(found.writable, found.topology)
 
     def _patience(self) -> Callable[[], Awaitable[bool]]:
-        """Return a patience for an unreachable metadata store, of STORE_AWAY_S; nothing is acknowledged meanwhile."""
+        """Return a coroutine function that waits a moment and returns whether to ask the metadata store again.
+
+        It is True until STORE_AWAY_S after this call or until the writer ends.
+        """
         until = self._loop.time() + STORE_AWAY_S
 
         async def has_patience() -> bool:

@@ -1,10 +1,10 @@
-"""AttemptStore: ledgers that will enter a log, and ledgers that leave it.
+"""AttemptStore: ledgers that are about to enter a log (pending), and ledgers that are to be deleted (condemned).
 
-An attempt registers its ledger as *pending* before it writes to it. (One that dies before that leaves an empty ledger:
+An attempt registers its ledger as *pending* before it writes to it. (If it dies before that, it leaves an empty ledger:
 `bkspark.log.unregistered`.) Only a pending ledger can be published. To delete it, a process *condemns* it: one
-transaction changes the head, which lists it as condemned, and removes it from the pending ones. Both go through the
-head's version, so a ledger is either published or condemned, never both, however late a publisher comes. No clock
-decides this; age only selects which attempts count as dead.
+transaction removes it from the pending ledgers and changes the head, which lists it as condemned. Publishing and
+condemning both compare and set the head's version, so a ledger is either published or condemned, never both, however
+late a publisher comes. No clock decides this; age only selects which attempts are regarded as dead.
 
 Condemned ledgers are deleted afterwards, and then removed from the head. A crash in between leaves them listed, for the
 next sweep. A ledger whose writer is still alive needs no fence for that: a condemned ledger cannot be published any
@@ -44,7 +44,7 @@ from bkspark.log.times import TIMES
 from bkspark.metadata.tree import Check, Create, Delete, Operation
 
 CALLS_AT_ONCE = 64
-"""Calls of one reader or writer that wait for the metadata store or for bookies at the same time."""
+"""Concurrent calls of one operation to the metadata store or to bookies, at most."""
 CONDEMNED_AT_ONCE = 500
 """Pending nodes that one transaction removes: it must stay far below ZooKeeper's 1 MiB."""
 
@@ -56,7 +56,7 @@ R = TypeVar("R")
 
 
 class AttemptStore:
-    """Pending and condemned ledgers of logs."""
+    """Registers, publishes, condemns and deletes the ledgers of attempts."""
 
     def __init__(self, heads: HeadStore) -> None:
         self._heads = heads
@@ -64,11 +64,11 @@ class AttemptStore:
     # ---- pending ----
 
     async def add(self, name: str, ledger_id: int, owner: SegmentOwner, *, unchanged: Check | None = None) -> None:
-        """Register a ledger as pending. Do so before the first entry is written to it.
+        """Register a ledger as pending. Do this before the first entry is written to it.
 
         Args:
-            unchanged: holds while the ledger's metadata are those of its creation. A vacuum that took the attempt for
-                dead has changed them (`bkspark.log.unregistered`).
+            unchanged: a check that the ledger's metadata are those of its creation. A vacuum that regarded the attempt
+                as dead has changed them (`bkspark.log.unregistered`).
 
         Raises:
             NoSuchLog: there is no such log.
@@ -83,7 +83,7 @@ class AttemptStore:
         try:
             await self._heads.tree.transaction(operations)
         except MetadataError as error:
-            # Possibly our own node: the answer was lost, or a lower layer repeated the call.
+            # The node may be ours: the answer was lost, or a lower layer repeated the call.
             if await self._stored(path) == data:
                 return
             if isinstance(error, (NoSuchNode, MetadataVersion)):
@@ -128,7 +128,7 @@ class AttemptStore:
         return decode_pending(data, path, ledger_id, stat.ctime_ms)
 
     async def check(self, name: str, ledger_ids: Sequence[int]) -> None:
-        """Raise DataLoss if one of these ledgers is not, or no longer, pending."""
+        """Raise DataLoss if one of these ledgers is not pending (any more)."""
         missing = set(ledger_ids) - await self.pending_ids(name)
         if missing:
             # They were registered by other processes, possibly just now.
@@ -143,10 +143,10 @@ class AttemptStore:
             )
 
     async def forget_published(self, name: str, ledger_ids: Sequence[int]) -> None:
-        """Remove published ledgers from the pending ones, unless the store is away.
+        """Remove the registrations of published ledgers; an unreachable store is not an error.
 
-        They are published whether or not this succeeds, so their publisher must not get an error. The next vacuum
-        recognises a remaining registration, because it finds its ledger in the list.
+        The ledgers are published whether or not this succeeds, so their publisher must not get an error. The next
+        vacuum removes a remaining registration, because it finds the ledger in the list.
         """
         try:
             await self._forget(name, ledger_ids)
@@ -160,13 +160,14 @@ class AttemptStore:
     # ---- condemned ----
 
     async def condemn(self, name: str, select: Callable[[PendingLedger, LogHead], bool]) -> list[int]:
-        """Condemn the pending ledgers that `select` picks, except published ones; return their ids."""
+        """Condemn the pending ledgers that `select` returns True for, except published ones; return their ids."""
         return await self._condemn_all(name, (await self._choose(name, select))[1])
 
     async def discard(
         self, name: str, select: Callable[[PendingLedger, LogHead], bool], delete_ledger: DeleteLedger
     ) -> int:
-        """`condemn` and `sweep`; return how many ledgers `select` picked. Two reads if there is nothing to do."""
+        """Condemn as `condemn`, then sweep; return how many ledgers were condemned. If there are none, this costs two
+        reads."""
         head, chosen = await self._choose(name, select)
         condemned = await self._condemn_all(name, chosen)
         if condemned or head.condemned:
@@ -189,7 +190,8 @@ class AttemptStore:
         return condemned
 
     async def _condemn(self, name: str, chosen: Sequence[PendingLedger], head: LogHead) -> Change[list[int]]:
-        # Read after the head: a process that publishes one of them in between changes the head, and we start again.
+        # Read after the head: if a process publishes one of them in between, the head changes and this is decided
+        # again.
         still = await self.pending_ids(name)
         chosen = [pending for pending in chosen if pending.ledger_id in still]
         since = min((pending.since for pending in chosen), default=head.end_ordinal)
@@ -229,9 +231,9 @@ class AttemptStore:
     async def vacuum(self, name: str, delete_ledger: DeleteLedger, *, created_before_ms: int) -> int:
         """Delete what dead attempts and interrupted changes left; return the number of ledgers.
 
-        An attempt is dead if its streaming query has published its epoch or a later one, or if it was registered before
-        `created_before_ms` (the metadata store's clock). If it is alive after all, it cannot publish any more: its
-        publisher gets DataLoss, and the job must be run again.
+        An attempt is regarded as dead if its streaming query has published its epoch or a later one, or if it was
+        registered before `created_before_ms` (the metadata store's clock). If it is in fact alive, it cannot publish
+        any more: its publisher gets DataLoss, and the job must be run again.
         """
 
         def is_dead(pending: PendingLedger, head: LogHead) -> bool:
@@ -245,9 +247,10 @@ class AttemptStore:
 
     async def remove_unnamed(self, name: str) -> None:
         """Remove pages, lists, schemas and writers' times that the head does not name: a change wrote them and was
-        interrupted, or they apply to nothing in the log any more.
+        interrupted, or the part of the log to which they applied is gone.
 
-        The head's version moves with the removal, so a change that is about to name one of them writes it again.
+        The removal also raises the head's version, so a change that is about to name one of them is decided again and
+        writes it again.
         """
         path = log_path(name)
 
@@ -276,14 +279,14 @@ class AttemptStore:
             raise
 
     async def _open_ids(self, name: str, head: LogHead) -> set[int]:
-        """Return the ledgers that were not known to be closed when the head was written."""
+        """Return the ids of the ledgers that were not known to be closed when the head was written."""
         # The version does not matter for a snapshot that only this decision uses.
         snapshot = LogSnapshot(self._heads, name, StoredHead(head, 0))
         return {(await snapshot.ledger(ordinal)).ledger_id for ordinal in head.open_ordinals}
 
 
 def is_superseded(pending: PendingLedger, head: LogHead) -> bool:
-    """Whether a pending ledger is of an epoch that its query can publish no more."""
+    """Return whether a pending ledger belongs to an epoch that its query cannot publish any more."""
     owner = pending.owner
     if owner.kind != "query" or owner.epoch is None:
         return False
@@ -315,7 +318,10 @@ def chunks(items: Sequence[T], count: int) -> Iterator[Sequence[T]]:
 
 
 async def each_of(call: Callable[[T], Awaitable[R]], items: Sequence[T]) -> list[R]:
-    """Return what the call returns for each item, CALLS_AT_ONCE at a time; these end before an error is raised."""
+    """Return the results of `call` for all items, in order, with CALLS_AT_ONCE calls at a time.
+
+    An error is raised when the calls that began together with the failed one have ended.
+    """
     results: list[R] = []
     for some in chunks(items, CALLS_AT_ONCE):
         for done in await asyncio.gather(*map(call, some), return_exceptions=True):

@@ -1,8 +1,7 @@
 """Changes of a log's list of ledgers: a head in, a head and new pages out. PURE.
 
-The latest ledgers are in the head itself (`tail`). When there are too many of them they move to a page: first to the
-last page, which is rewritten under another name while it has room, then to new ones. Full pages are neither read nor
-written again.
+The latest ledgers are in the head itself (`tail`). If there are too many, they move to pages: first to the last page,
+which is rewritten under another name while it has room, then to new pages. A full page is not read or written again.
 """
 
 from __future__ import annotations
@@ -63,7 +62,8 @@ def appended(
     ledgers = _joined((*head.tail, *added), len(head.tail) - 1)
     if len(ledgers) <= tail_max:
         return replace(head, tail=ledgers), []
-    # Few ledgers that are not known to be closed stay in the tail: their ends can still be recorded there.
+    # Ledgers that are not known to be closed stay in the tail, where their ends can still be recorded, unless they are
+    # too many.
     end = head.tail_ordinal + len(ledgers)
     kept = end - min((ordinal for ordinal in head.open_ordinals if ordinal >= head.tail_ordinal), default=end)
     cut = len(ledgers) - (kept if kept <= TAIL_LEDGERS_MAX else 0)
@@ -91,7 +91,7 @@ def _joined(ledgers: tuple[SegmentFacts, ...], first: int) -> tuple[SegmentFacts
 
 
 def timed(head: LogHead, added_ledgers: Sequence[SegmentFacts], now_ms: int) -> TimeIndex:
-    """Return the time index of a head to whose list some ledgers will be added now."""
+    """Return the time index of a head, with a mark for ledgers that are added to its list at `now_ms`."""
     if not added_ledgers:
         return head.times
     first = added_ledgers[0]
@@ -100,7 +100,8 @@ def timed(head: LogHead, added_ledgers: Sequence[SegmentFacts], now_ms: int) -> 
 
 
 def note_closed(head: LogHead, closed: Iterable[tuple[int, SegmentFacts]]) -> LogHead:
-    """Return the head with the ledgers at some ordinals recorded as closed, with their ends if they are in the tail."""
+    """Return the head with ledgers recorded as closed. `closed`: ordinal and facts; ends are recorded in the tail
+    only."""
     tail, open_ordinals = list(head.tail), set(head.open_ordinals)
     for ordinal, facts in closed:
         open_ordinals.discard(ordinal)
@@ -118,8 +119,8 @@ def last_version(head: LogHead, name: str) -> int | None:
 def is_repeated(head: LogHead, log: str, publisher: Publisher) -> bool:
     """Return whether a publisher has published its version, or a later one, so that publishing it changes nothing.
 
-    A query repeats its last epoch after a crash; a job without a query may be run again at any time. Another query has
-    other rows in the same version: treating them as a repetition would lose them.
+    A query repeats its last epoch after a crash; a job without a query may be run again at any time. The same version
+    of another query has other rows: regarding it as a repetition would lose them.
 
     Raises:
         VersionPublished: another publisher published the version, or a later one, under the name.
@@ -128,7 +129,7 @@ def is_repeated(head: LogHead, log: str, publisher: Publisher) -> bool:
 
 
 def is_repetition(last_epochs: Sequence[LastEpoch], place: str, publisher: Publisher) -> bool:
-    """`is_repeated` for the publishers that are remembered at a place, which errors name."""
+    """As `is_repeated`, for remembered publishers that are not a log's; `place` is their name in errors."""
     of_name = [Publisher(*item) for item in last_epochs if item[0] == publisher.name]
     if not of_name or publisher.version > of_name[-1].version:
         return False
@@ -145,7 +146,7 @@ def is_repetition(last_epochs: Sequence[LastEpoch], place: str, publisher: Publi
 
 
 def published(head: LogHead, publisher: Publisher) -> LogHead:
-    """Return the head remembering a version as the last one of its publisher.
+    """Return the head with a version recorded as the last one of its publisher.
 
     The LAST_EPOCHS_MAX most recent publishers are remembered; QUERIES_OF_A_NAME_MAX of one name.
     """
@@ -155,7 +156,7 @@ def published(head: LogHead, publisher: Publisher) -> LogHead:
 
 
 def with_publisher(last_epochs: Sequence[LastEpoch], publisher: Publisher) -> tuple[LastEpoch, ...]:
-    """Return remembered publishers with the version of one as its last, as `published`."""
+    """Return remembered publishers with one recorded as the latest, within the limits of `published`."""
     name, version, query = publisher
     item: LastEpoch = (name, version) if query is None else (name, version, query)
     others = [each for each in last_epochs if each[0] != name or each[2:] != item[2:]]
@@ -187,7 +188,7 @@ def truncated(head: LogHead, before: Position, first_ordinal: int) -> LogHead:
 
 
 def emptied(head: LogHead) -> LogHead:
-    """Return the head with an empty list. The writer loses the log; every earlier position refers to lost data."""
+    """Return the head with an empty list. The writer loses the log, and every earlier position refers to lost data."""
     end = head.end_ordinal
     return replace(
         head,
@@ -198,7 +199,7 @@ def emptied(head: LogHead) -> LogHead:
         tail=(),
         open_ordinals=(),
         writer=None,
-        # What the log remembers holds for what is written next, unless that says otherwise.
+        # The present schema also applies to what is written next, unless that brings another one.
         schemas=tuple(ref._replace(first_ordinal=end) for ref in head.schemas[-1:]),
         times=emptied_times(head.times, end),
     )
@@ -230,5 +231,5 @@ def first_to_read(head: LogHead, name: str, position: Position) -> tuple[int, in
             f"log {name} ends before ordinal {head.end_ordinal}; {position} lies beyond that: it belongs to another "
             f"log, or the log was deleted and created again"
         )
-    # A position below the first ordinal, but not before the start, is the end of a ledger that is gone.
+    # If the position is below the first ordinal, but not before the start, it is the end of a ledger that is gone.
     return max((position.ordinal, position.entry_id), (head.first_ordinal, 0))

@@ -1,4 +1,4 @@
-"""Registered readers of a log: retention keeps what they have not read. `retention` specifies their nodes."""
+"""Registered readers of a log (consumers): retention keeps what they have not read. `retention` specifies the nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bkspark.log.snapshot import LogSnapshot
 from bkspark.metadata.tree import Create, Operation, Set
 
 CONSUMERS_MAX = 1_000
-"""Registered readers of one log: a change that removes ledgers reads them all."""
+"""Registered readers of one log, at most: each change that removes ledgers reads all of them."""
 ADVANCE_TRIES_MAX = 3
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -51,9 +51,10 @@ class ConsumerStore:
         return decode_consumer(data, path, stat.mtime_ms, stat.version)
 
     async def register(self, log: str, name: str, position: Position, expiry_ms: int) -> Consumer:
-        """Register a reader, whose name may be registered already: from now on it reads from `position`.
+        """Register a reader that reads from `position` on; it takes the name from a reader that is registered under it.
 
-        From then on no expiry removes what it needs. An expiry at the same time comes before it, or is decided again.
+        From then on no expiry removes what the reader needs. A concurrent expiry either takes effect before the
+        registration, which then fails if its position is gone, or is decided again.
 
         Raises:
             DataLoss: the log begins after the position.
@@ -108,7 +109,7 @@ class ConsumerStore:
                 wanted = replace(wanted, version=0 if stored is None else stored.version)
             else:
                 return replace(wanted, written_ms=stat.mtime_ms, version=stat.version)
-        raise MetadataError(f"consumer {consumer.name} of log {log} changed again and again: try again later")
+        raise MetadataError(f"consumer {consumer.name} of log {log} was changed repeatedly meanwhile: try again later")
 
     async def remove(self, log: str, name: str) -> bool:
         """End a registration; return whether there was one."""
@@ -120,23 +121,23 @@ class ConsumerStore:
 
 
 class ConsumerRegistration:
-    """A reader's registration in one log: `move` it when entries are done with. Get one by `Log.register_consumer`."""
+    """A reader's registration in one log, from `Log.register_consumer`. Call `move` when entries are processed."""
 
     def __init__(self, store: ConsumerStore, log: str, consumer: Consumer) -> None:
         self._store = store
         self._log = log
         self._consumer = consumer
-        """The registration as last written or read here. Replaced by `move`."""
+        """The registration as it was last written by this process. Replaced by `move`."""
 
     @property
     def position(self) -> Position:
-        """The position from which on the log keeps its entries for this reader."""
+        """The log keeps the entries from this position on for this reader."""
         return self._consumer.position
 
     async def move(self, position: Position) -> None:
-        """Tell that the entries before a position are not needed any more, and renew the registration.
+        """Record that entries before `position` are not needed any more, and renew the registration.
 
-        A position before the present one only renews it.
+        If `position` is before the present one, this only renews it.
 
         Raises:
             ConfigurationError: another reader has registered under the name.
@@ -177,7 +178,7 @@ class ConsumerState:
 
 
 def state_of(consumer: Consumer, behind: tuple[int, int], now_ms: int) -> ConsumerState:
-    """Return what is shown of a registered reader."""
+    """Return the state of a registered reader. `behind`: entries and bytes between it and the end of the log."""
     expires = _EPOCH + timedelta(milliseconds=consumer.expires_ms)
     return ConsumerState(consumer.name, consumer.position, *behind, expires, consumer.is_expired(now_ms))
 

@@ -5,9 +5,9 @@
 A routed commit changes many logs in one transaction (routing.py), which ZooKeeper limits to 1 MiB. Heads are too large
 for that, so it writes only what changes, into this small node.
 
-The text is JSON as that of a head: `{"base":17,"changed":{...},"version":1}`. `base` is the version of the head's node
-to which the changes apply: they count while the head has that version, and are part of the head once it has a higher
-one. So every change of the head takes them over, and no process has to tidy up after another.
+The text is JSON like that of a head: `{"base":17,"changed":{...},"version":1}`. `base` is the version of the head's
+node to which the changes apply. They count while the head has that version; every change of the head includes them, so
+once it has a higher version they are part of it, and no process has to clean up after another.
 
 `changed` has the members of the head that differ, in one of three forms: `{"set":value}`; for a list
 `{"add":[...],"drop":[...]}`, the indexes of the items to drop, and then the items to add at its end; for an object
@@ -40,7 +40,7 @@ def delta_path(name: str) -> str:
 
 
 def encode_delta(base: int, stored: LogHead, wanted: LogHead) -> bytes:
-    """Return the node that makes `wanted` of the head that is stored with version `base`."""
+    """Return the delta's node: the difference from the head `stored`, which has version `base`, to `wanted`."""
     before, after = json.loads(encode_head(stored)), json.loads(encode_head(wanted))
     assert not before.keys() - after.keys(), "no routed commit removes a member"
     changed = {key: _difference(before.get(key), value) for key, value in after.items() if before.get(key) != value}

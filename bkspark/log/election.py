@@ -1,13 +1,13 @@
 """Election: which of several processes leads, by the recipe of kazoo's `Election` and `Lock`. Optional.
 
 A log does not need an election: a process that opens it for writing fences the previous writer, so the entries of two
-leaders never interleave. But processes that open it by turns take it from each other; if they elect a leader first, the
-others wait.
+leaders never interleave. But processes that all try to write take the log from each other in turn; if they elect a
+leader first, the others wait.
 
 A contender is an ephemeral sequential node below the election's path, named `<32 hexadecimal digits>__lock__<number>`,
-its data the contender's identity: as kazoo names and fills them, so its contenders take part. The lowest number leads;
-every other contender watches the node before its own. Leadership ends with the session (`lost`), which a process may
-notice late: only the log's own fence stops a late leader.
+with the contender's identity as its data. These are kazoo's names and data, so kazoo's contenders can take part. The
+lowest number leads; every other contender watches the node before its own. Leadership ends with the session (`lost`). A
+process may notice that late; then only the log's own fence stops it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ RESIGN_TRIES_MAX = 4
 
 
 class Election:
-    """One contender; an async context manager that is entered when this process leads, and resigns at the end.
+    """One contender. As an async context manager it waits until this process leads, and resigns at the end.
 
     Args:
-        path: of the election; contenders of one path contend with each other.
-        identity: shown to others by `contenders`, as "host:pid".
+        path: the election's node; contenders with the same path contend with each other.
+        identity: what `contenders` shows to others, such as "host:pid".
     """
 
     def __init__(self, tree: Tree, path: str, identity: str) -> None:
@@ -45,9 +45,9 @@ class Election:
         self._identity = identity.encode()
         self._token = uuid.uuid4().hex
         self._node: str | None = None
-        """This contender's place in the queue; None before it has one, and after it resigned."""
+        """The path of this contender's node; None before it is known, and after `resign`."""
         self._stop_watching: Callback | None = None
-        """Ends the watch of the contender before this one; None when there is no watch."""
+        """Ends the watch of this leader's own node; None while it does not lead."""
         tree.on_session_expired(self.lost.set)
 
     @property
@@ -76,13 +76,13 @@ class Election:
             raise
 
     async def _leads(self) -> bool:
-        """One round: join the queue, and wait until the contender before this one may be gone. True when there is
-        none."""
+        """Join the queue if needed, or wait until the contender before this one may be gone; return whether this
+        contender is the first."""
         try:
             names = await self._queue()
             own = next((name for name in names if name.startswith(self._token)), None)
             if own is not None and self.lost.is_set():
-                # A lost place is not resumed: the contender gets a new place, at the end of the queue.
+                # `lost` was set, so this contender may have stopped acting: it takes a new place, at the queue's end.
                 await self._tree.delete(f"{self._path}/{own}")
                 own = None
             if own is None:
@@ -96,7 +96,8 @@ class Election:
         except MetadataAccessDenied:
             raise
         except MetadataError:
-            # Unreachable, or the session ended meanwhile: the token shows whether our node was created.
+            # The store is unreachable, or the session ended. If a node was created, the next round finds it by its
+            # token.
             await asyncio.sleep(RETRY_PAUSE_S)
         return False
 
@@ -147,12 +148,15 @@ class Election:
                     self.lost.set()
                 return
             except MetadataError:
-                # Unreachable. The watch has fired and does not fire again; the end of the session is reported
-                # separately.
+                # The store is unreachable. The watch has fired and does not fire again, so ask again; the end of the
+                # session is reported separately.
                 await asyncio.sleep(RETRY_PAUSE_S)
 
     async def resign(self) -> None:
-        """Leave the queue, or give the leadership up. Leaving twice is harmless."""
+        """Leave the queue, or give up the leadership. A second call is harmless.
+
+        If the store stays unreachable, the node is removed when the session ends.
+        """
         if self._stop_watching is not None:
             self._stop_watching()
             self._stop_watching = None

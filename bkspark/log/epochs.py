@@ -1,18 +1,17 @@
-"""EpochCommitter: commits an epoch on the driver of a job or streaming query, once all tasks have reported.
+"""EpochCommitter: commits an epoch on the driver of a job or streaming query, when all tasks have reported.
 
-A task attempt reports its own ledgers, which it has closed, or, if it has only a few rows, the rows themselves: these
-are part of its report, and the committer appends them to a shared ledger (sharing.py). Then one compare-and-set puts
-all of it into the log's list, in partition order, and records the epoch: readers see either all of an epoch or none of
-it, and an epoch is published once. Everything before that change is invisible, everything after it is clean-up.
+A task attempt reports the ledgers that it has written and closed. If it has only a few rows, its report contains the
+rows instead, and the committer appends them to a shared ledger (sharing.py). Then one compare-and-set adds all ledgers
+and slices to the log's list, in partition order, and records the epoch. Readers see either all of an epoch or nothing
+of it, and an epoch is published once. Everything before that change is invisible, everything after it is clean-up.
 
-    driver dies before the change      the epoch is written and committed again; rows that were appended are not part
-                                       of the log
-    driver dies after the change       the epoch is committed again, with other ledgers: the log knows it, nothing is
-                                       published; the other ledgers are deleted
-    another query has its name         that query's epochs have other rows: the commit fails, nothing is published
-    the change's answer is lost        the head is read back and shows the result (heads.py). If it cannot, the commit
-                                       fails, and is repeated
-    abort after such a commit          deletes pending ledgers, and no listed one
+    driver dies before the change      the epoch is written and committed again; appended rows are not part of the log
+    driver dies after the change       the epoch is committed again, with other ledgers: the log has recorded it, so
+                                       nothing is published, and the other ledgers are deleted
+    another query uses its name        that query's epochs have other rows: the commit fails, nothing is published
+    the change's answer is lost        the head is read back and shows the outcome (heads.py). If it cannot be read, the
+                                       commit fails, and is repeated
+    abort after such a commit          deletes pending ledgers only, never a listed one
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ class Output:
 
 
 class EpochCommitter:
-    """Publishes epochs of one owner to a log. If it is kept from epoch to epoch, it appends to the same ledger.
+    """Publishes epochs of one owner to a log. An object that is used for several epochs keeps its shared ledger.
 
     Args:
         owner_id: id of the streaming query or the application.
-        options, limits: for the ledgers that are made here.
+        options, limits: of the shared ledgers that it creates.
     """
 
     def __init__(self, log: Log, owner_id: str, options: LedgerOptions, limits: RollLimits) -> None:
@@ -60,13 +59,13 @@ class EpochCommitter:
     async def append(
         self, outputs: Sequence[Output], publisher: AnyPublisher, schema: SchemaChange | None = None
     ) -> bool:
-        """Publish an epoch at the log's end; return False if its publisher had published it, or a later one, before.
+        """Publish an epoch at the log's end; return False if its publisher had already published it, or a later one.
 
         An epoch without rows publishes nothing, and is not recorded.
 
         Args:
-            outputs: in partition order.
-            schema: of the rows; the log gets it with them.
+            outputs: the outputs of all task attempts, in partition order.
+            schema: the schema of the rows, recorded with them; None: the log's schema stays.
 
         Raises:
             VersionPublished: another query or job has published the epoch's number, or a later one, under the name.
@@ -85,14 +84,14 @@ class EpochCommitter:
                 is_new = await self._append_once(outputs, publisher, schema)
             except BaseException as error:
                 await self._shared.drop()
-                # The rows are in memory: if our own shared ledger was lost, another one can take them.
+                # The rows are in memory: if only the shared ledger was lost, they can be appended to another one.
                 is_lost = isinstance(error, (LedgerFenced, LedgerClosed, DataLoss)) and error.ledger_id not in own
                 if not is_lost or not left:
                     raise
                 continue
             if not is_new:
-                # Another process published it since our check: our appended entries are not part of the log, so nothing
-                # may continue them.
+                # Another process has published it since the check: the entries appended here are not part of the log.
+                # The next slice would not continue the last one, so it goes to another ledger.
                 await self._shared.drop()
             return is_new
         raise AssertionError("the last try raises")
@@ -110,7 +109,8 @@ class EpochCommitter:
     async def overwrite(
         self, outputs: Sequence[Output], publisher: AnyPublisher, schema: SchemaChange | None = None
     ) -> bool:
-        """Swap the log's content for an epoch; return False if its publisher had published it, or a later one, before.
+        """Replace the log's content by an epoch; return False if its publisher had already published it, or a later
+        one.
 
         Raises as `append`.
         """
@@ -131,7 +131,7 @@ class EpochCommitter:
             await self._log.retire(made)
             raise
         if not outcome.is_new:
-            # Another process published it since our check: only this code knows that the ledger is not needed.
+            # Another process has published it since the check: the ledger that was made here is not needed.
             await self._log.retire(made)
         return outcome.is_new
 
@@ -140,12 +140,12 @@ class EpochCommitter:
         return await self._log.discard(self._owner_id, up_to_epoch=up_to_epoch)
 
     async def close(self) -> None:
-        """Close the shared ledger. Raises BookKeeperError: it was not closed; that loses nothing."""
+        """Close the shared ledger. Raises BookKeeperError if that failed; published entries are safe nevertheless."""
         await self._shared.close()
 
 
 async def listed(outputs: Sequence[Output], shared: SharedLedger) -> list[SegmentFacts]:
-    """Return the ledgers and slices for the list, in order; entries are appended to the shared ledger as few slices."""
+    """Return the ledgers and slices to publish, in order; entries of adjacent outputs are appended as one slice."""
     ledgers: list[SegmentFacts] = []
     waiting: list[EntryBatch] = []
     for output in outputs:

@@ -1,8 +1,9 @@
-"""Expiry: removes the ledgers of a log that its retention does not keep, as `retention` specifies.
+"""Expiry: removes the ledgers that a log's retention does not keep, as `retention` specifies.
 
-The decision is made on one head, and holds only for that: the change that removes ledgers fails, and is decided again,
-if the log changed meanwhile, a reader registered, or one that counted as expired renewed its registration. The ledgers
-are deleted after the change; if that is interrupted, the next change, expiry or vacuum deletes them.
+The decision is valid only for the head that it was made on: the change that removes ledgers fails, and is decided
+again, if the log has changed, a reader has registered, or a reader that counted as expired has renewed its
+registration. The ledgers are deleted after the change; if that is interrupted, the next change, expiry or vacuum
+deletes them.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from bkspark.log.store import Cut, LogStore
 from bkspark.metadata.tree import Check
 
 INTERVAL_S = 60.0
-"""A writer looks at most this often for what has expired."""
+"""Least interval between two expiries that one writer begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """What removes expired ledgers of one log."""
+    """Removes expired ledgers of one log."""
 
     cluster: Cluster
     store: LogStore
@@ -38,7 +39,7 @@ class Expiry:
     delete_ledger: DeleteLedger
 
     async def now(self) -> int:
-        """Remove what has expired; return the number of ledgers.
+        """Remove the expired ledgers; return their number.
 
         Raises:
             NoSuchLog: there is no such log.
@@ -53,7 +54,7 @@ class Expiry:
         return count
 
     async def _choose(self, closed: Collection[int], head: LogHead) -> Cut | None:
-        """Return what has expired of a log with this head."""
+        """Return where the log is to begin if its head is `head`; None if nothing has expired."""
         snapshot = self.store.snapshot_of(self.name, head)
         now_ms = self.store.clock_ms()
         wanted = max(await _by_age(snapshot, now_ms), await _by_bytes(snapshot))
@@ -81,20 +82,20 @@ class Expiry:
         try:
             return await self.cluster.open(listed.ledger_id)
         except NoSuchLedger:
-            return None  # it was deleted by itself
+            return None  # the ledger alone was deleted, not by a change of the log
 
 
 class ExpiryTimer:
-    """Lets a writer's process remove what has expired now and then. A failure does not reach the writer: the next one
-    repeats it."""
+    """Runs an expiry in a writer's process, at most once in INTERVAL_S. A failure is ignored: the next one repeats
+    it."""
 
     def __init__(self, make: Callable[[], Awaitable[Expiry]]) -> None:
         self._make = make
         self._last_s: float | None = None
-        """When the last removal began; None before the first one."""
+        """When the last expiry began, by the event loop's clock; None before the first one."""
 
     async def tick(self) -> None:
-        """Remove what has expired, if that was not tried lately."""
+        """Run an expiry, unless the last one began less than INTERVAL_S ago."""
         now_s = asyncio.get_running_loop().time()
         if self._last_s is not None and now_s - self._last_s < INTERVAL_S:
             return
@@ -106,7 +107,7 @@ class ExpiryTimer:
 
 
 async def closed_ordinals(cluster: Cluster, snapshot: LogSnapshot) -> list[int]:
-    """Return the ledgers of a list that are closed, though the head does not say so yet."""
+    """Return the ordinals of ledgers that are closed or gone, although the head lists them as open."""
     closed = []
     for ordinal in snapshot.open_ordinals:
         try:

@@ -12,11 +12,11 @@ Numbers are whole, below 2^63. A *ledger* in a list is `[id]` if its end was unk
 entry, bytes]` if it was closed. Its *ordinal* is its index in the log's list, counted from 0 and never reused. A
 *token* is 16 hexadecimal digits chosen at random.
 
-A *slice* is part of a shared ledger, into which one process writes epoch after epoch: `[id, last entry, bytes, first
-entry]`, the last omitted if it is 0. The ledger may hold other entries before and after it, of other slices or of
-failed attempts; they are not part of the log. The last item of `tail` grows in place if the entries after it, in the
-same ledger, are published next: its ordinal stays, its last entry and bytes rise. A reader therefore never reads a
-listed ledger beyond its listed last entry, whatever the ledger itself says.
+A *slice* is part of a shared ledger, to which one process appends epoch after epoch: `[id, last entry, bytes, first
+entry]`; a first entry of 0 is omitted. The ledger may have other entries before and after the slice, of other slices or
+of failed attempts; they are not part of the log. If the entries that follow the last item of `tail` in its ledger are
+published next, that item grows in place: its ordinal stays, its last entry and bytes increase. A reader therefore never
+reads a listed ledger beyond its listed last entry, whatever the ledger itself says.
 
 Head:
 
@@ -34,20 +34,20 @@ Head:
     open           ordinals of ledgers that were not known to be closed when the head was written; at most a few
     writer         token of the process that last opened the log for writing; null after its close
     last_epochs    [name, version] or [name, version, query], in order of publishing, the latest last: the last version
-                   that was published under a name. A streaming query's name is its id, the version its epoch. Where a
-                   query publishes under a name of the user's (txnAppId), its id is the third member, and the name has
-                   an item for each of its last 8 queries. Each of these may repeat versions up to its own last one,
+                   that was published under a name. A streaming query's name is its id, the version its epoch. If a
+                   query publishes under a name that the user chose (txnAppId), its id is the third member, and the name
+                   has an item for each of its last 8 queries. Each of these may repeat versions up to its own last one,
                    which changes nothing; others may not publish versions up to the highest of the name
-    changes        tokens of the latest changes, the newest last: the head's node version counts them. A change whose
-                   answer was lost is recognised here
+    changes        tokens of the latest changes, the newest last; the version of the head's node counts the changes. By
+                   its token, a change whose answer was lost is recognised
     condemned      names of the lists of condemned ledgers that still have to be deleted
     deleted        true while the log is being deleted
     slices, times, retention    only from version 5 on: whether the log has had a slice; when its entries entered it
                    (`times`), and how long it keeps them (`retention`): an older bkspark would append without a time
-    schemas        only from version 4 on, not empty, from 5 on if there is one: [first ordinal, number, schema] by
+    schemas        in version 4, and from 5 on if the log has a schema; never empty: [first ordinal, number, schema] by
                    ascending ordinal. The schema (the name of its node, 32 hexadecimal digits) applies from that ordinal
-                   up to that of the next item. Ledgers before the first item were written without one. Numbers count
-                   the log's schemas from 1
+                   up to that of the next item. Ledgers before the first item were written without a schema. Numbers
+                   count the log's schemas from 1
     routed         only in version 6, true: the log was in a routed commit, so its node `delta` must be read, too
                    (delta.py)
 
@@ -106,7 +106,7 @@ APPLICATION_KEY, APPLICATION = "application", "bkspark"
 LOG_KEY = "log"
 """Custom metadata by which a ledger of a log names its log."""
 OWN_METADATA = frozenset({APPLICATION_KEY, LOG_KEY})
-"""Custom metadata that no user sets: a vacuum finds the log's ledgers by them."""
+"""Custom metadata that users may not set: a vacuum finds the log's ledgers by them."""
 
 NODE_BYTES_MAX = 1_000_000
 """ZooKeeper refuses requests of 1 MiB and more (jute.maxbuffer); a node's path and headers need room too."""
@@ -119,7 +119,7 @@ CHANGES_MAX = 32
 CONDEMNED_LEDGERS_MAX = 10_000
 CONDEMNED_LISTS_MAX = 2_000
 HEADS_CACHED_MAX = 16
-"""Decoded heads that a process keeps: a commit reads the head several times, and usually finds the same bytes."""
+"""Decoded heads that a process caches: a commit reads the head several times, and usually gets the same bytes."""
 
 T = TypeVar("T")
 
@@ -147,9 +147,10 @@ def log_path(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """A ledger, or a slice of one, as a log lists it; both fields are None if its end was unknown then.
+    """A ledger, or a slice of one, as a log lists it.
 
-    `length`: payload bytes of the entries from `first_entry` to `last_entry`.
+    `length`: payload bytes of the entries from `first_entry` to `last_entry`. Both are None if the end was unknown when
+    the ledger was listed.
     """
 
     ledger_id: int
@@ -174,7 +175,7 @@ class SegmentFacts:
         return self.last_entry is not None
 
     def joined(self, after: SegmentFacts) -> SegmentFacts | None:
-        """Return this and the next one as one slice; None if they are not adjacent in one ledger."""
+        """Return this slice and the next one as one; None if they are not adjacent in one ledger."""
         if self.ledger_id != after.ledger_id or self.last_entry is None or after.last_entry is None:
             return None
         if self.last_entry + 1 != after.first_entry or self.length is None or after.length is None:
@@ -200,7 +201,7 @@ class SegmentOwner:
 
     @property
     def shares(self) -> bool:
-        """Whether its ledger is shared by epochs: slices of it are published while it is pending."""
+        """Whether the ledger is shared by epochs, so that slices of it are published while it is pending."""
         return self.kind == "query" and self.epoch is None
 
 
@@ -231,7 +232,7 @@ LastEpoch = tuple[str, int] | tuple[str, int, str]
 
 
 def check_publisher(query_id: str, epoch: int, query: str | None = None) -> None:
-    """Raise ConfigurationError unless these can be kept as publisher of an epoch."""
+    """Raise ConfigurationError unless a log can record these as the publisher of an epoch."""
     for each in (query_id,) if query is None else (query_id, query):
         if not is_publisher(each):
             raise ConfigurationError(f"query or job id {str(each)[:NAME_LENGTH_MAX]!r} must be {PUBLISHER_RULE}")
@@ -251,7 +252,7 @@ class PageRef:
 
 
 class SchemaRef(NamedTuple):
-    """A schema by name, and from which ordinal on it applies."""
+    """A schema by name, the first ordinal to which it applies, and its number in the log."""
 
     first_ordinal: int
     number: int
@@ -308,7 +309,7 @@ class LogHead:
         return self.pages[index + 1].first_ordinal if index + 1 < len(self.pages) else self.tail_ordinal
 
     def with_change(self, token: str) -> LogHead:
-        """Return the head as the change `token` writes it."""
+        """Return the head with the change `token` added to its latest changes."""
         return replace(self, changes=(*self.changes, token)[-CHANGES_MAX:])
 
 
@@ -484,7 +485,8 @@ _set_id, _set_last, _set_length, _set_first = (
 
 
 def _closed(value: Any) -> SegmentFacts | None:
-    """Return a closed ledger of a list; None if the value is anything else. A plan decodes 100,000 of them."""
+    """Return a closed ledger of a list; None if the value is anything else. This is the fast path: a plan may decode
+    100,000 of them."""
     if type(value) is not list or len(value) != 3:
         return None
     ledger_id, last_entry, length = value
@@ -504,7 +506,7 @@ class _Node(NodeMembers):
     """The members of a node of a log."""
 
     def has(self, key: str) -> bool:
-        """Whether a version above that which brought a member has it."""
+        """Return whether a node of a version above SCHEMAS_VERSION has this optional member."""
         return self.version > SCHEMAS_VERSION and key in self.members
 
     def token(self, key: str) -> str:

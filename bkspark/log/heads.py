@@ -1,9 +1,11 @@
-"""HeadStore: heads and pages of logs in the metadata tree; the compare-and-set that every change of a log goes through.
+"""HeadStore: heads and pages of logs in the metadata store; the compare-and-set that every change of a log goes
+through.
 
-A change is one transaction on the head, if that still has the version that was read; nodes that the new head names are
-written beforehand, and a process that removes them moves the head's version with it. A lost transaction means that
-another process changed the log; the change is then decided again on the present head. If the answer is lost, the head
-is read back: the change's token in it shows that it took effect, and its place among the tokens shows in which version.
+A change is one transaction, which succeeds only if the head still has the version that was read. Nodes that the new
+head names are written beforehand; a process that removes such nodes raises the head's version in the same transaction.
+If the transaction fails because another process changed the log, the change is decided again on the present head. If
+the answer is lost, the head is read back: the change's token in it shows that it took effect, and the token's place
+among the others shows in which version.
 """
 
 from __future__ import annotations
@@ -52,22 +54,22 @@ CONNECTION_LOSSES_MAX = 5
 LOST_RACES_MAX = 1_000
 PAGES_CACHED_MAX = 64
 AMOUNTS_CACHED_MAX = 512
-"""Pages whose amounts a process keeps: 32 KB each."""
+"""Pages whose `Amounts` a process caches: 32 KB each."""
 SCHEMAS_CACHED_MAX = 64
 
 _schemas: dict[str, StoredSchema] = {}
-"""Schemas that this process has read, of all logs: their names are hashes of their content."""
+"""Schemas of all logs that this process has read, by name: the name is a hash of the content."""
 
 T = TypeVar("T")
 Key = TypeVar("Key")
 
 Amounts = npt.NDArray[np.int64]
-"""Row n has the entries and payload bytes of the first n ledgers of a page; no row if not all of them are known."""
+"""int64 (n + 1, 2): row i has the entries and payload bytes of a page's first i ledgers; (0, 2) if one is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pages:
-    """Pages by name, and how much is in the first ledgers of a page. Pages never change, and no two have one name."""
+    """A cache of pages and their amounts, by name. Pages never change, and their names are unique."""
 
     ledgers: dict[str, tuple[SegmentFacts, ...]]
     amounts: dict[tuple[str, int], Amounts]
@@ -75,7 +77,7 @@ class _Pages:
 
 
 _pages: WeakKeyDictionary[Tree, _Pages] = WeakKeyDictionary()
-"""By session: a store is made for a call, and these stay."""
+"""The cache of each metadata connection: a HeadStore lives for one call, the cache stays."""
 
 
 def _keep(cache: dict[Key, T], key: Key, value: T, most: int) -> None:
@@ -126,9 +128,9 @@ class NewNode:
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[T]):
-    """A decision on a head: the next one (None: no change), the nodes to write with it, and the caller's result.
+    """A decision on a head: the next head (None: no change), the nodes to write before it, and the caller's result.
 
-    `also` holds operations that take effect with the head or not at all.
+    `also` has operations of the same transaction: they take effect together with the head or not at all.
     """
 
     head: LogHead | None
@@ -149,7 +151,7 @@ class HeadStore:
         self._pages = _pages.setdefault(tree, _Pages({}, {}, {}))
 
     async def names(self) -> list[str]:
-        """Return the names of all logs, sorted; other ledgers roots' too."""
+        """Return the names of all logs, sorted; also those of other ledgers roots."""
         try:
             return await self.tree.children(LOGS_ROOT)
         except NoSuchNode:
@@ -184,16 +186,19 @@ class HeadStore:
 
     async def _stored(self, name: str) -> StoredHead:
         path = log_path(name)
-        found = None
-        while found is None:
+        for _ in range(LOST_RACES_MAX):
             try:
                 data, stat = await self._get_caught_up(path)
             except NoSuchNode:
                 raise NoSuchLog(f"log {name} does not exist: check the name, or create it first") from None
             found = StoredHead(decode_head(data, path), stat.version)
-            if found.head.is_routed:
-                found = await self._with_delta(name, data, found)
-        return found
+            if not found.head.is_routed:
+                return found
+            routed = await self._with_delta(name, data, found)
+            if routed is not None:
+                return routed
+        # A head that is read after its delta is at least as new, so this is damage and not a race.
+        raise MetadataFormat(f"metadata node {delta_path(name)} applies to a version that the head of log {name} lacks")
 
     async def _with_delta(self, name: str, data: bytes, stored: StoredHead) -> StoredHead | None:
         """Return the head with its delta; None if the head was changed or deleted since it was read."""
@@ -222,7 +227,7 @@ class HeadStore:
         """Create an empty log.
 
         Raises:
-            LogExists: there is one of that name.
+            LogExists: there is a log of that name.
             ConfigurationError: the name is unusable.
         """
         path, token = log_path(name), new_token()
@@ -302,7 +307,7 @@ class HeadStore:
         return ledgers
 
     def amounts(self, ref: PageRef, ledgers: Sequence[SegmentFacts]) -> Amounts:
-        """Return how much is in the first ledgers of a page, which are given; they are counted once."""
+        """Return the amounts of a page's first ledgers, which are `ledgers`; they are computed once and cached."""
         key = (ref.name, len(ledgers))
         found = self._pages.amounts.get(key)
         if found is None:
@@ -356,7 +361,7 @@ class HeadStore:
             return
 
     async def remove(self, paths: Sequence[str]) -> None:
-        """Delete nodes without references, if they exist."""
+        """Delete nodes that nothing refers to, if they exist."""
         for path in paths:
             try:
                 await self.tree.delete(path)
@@ -378,8 +383,8 @@ class _Forgotten(Exception):
 class _Attempt(Generic[T]):
     """One change in progress: `run` reads, decides and writes once.
 
-    `results` are those of the writes whose answer was lost, by the version they were made on. One token serves all
-    writes of the change: on one version only one of them can take effect, and a late one is recognised.
+    All writes of the change have the same token: only one of them can take effect, and it is recognised even if that is
+    late.
     """
 
     def __init__(self, heads: HeadStore, name: str, decide: Decide[T], even_if_deleted: bool) -> None:
@@ -417,7 +422,7 @@ class _Attempt(Generic[T]):
         return change.result
 
     def _written_version(self, stored: StoredHead) -> int | None:
-        """Return the version that this change wrote, None if it did not."""
+        """Return the version of the head that this change wrote; None if it has not taken effect."""
         changes = stored.head.changes
         if self._token in changes:
             return stored.version - (len(changes) - 1 - changes.index(self._token))

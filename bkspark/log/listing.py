@@ -1,4 +1,4 @@
-"""All logs of a cluster. The metadata store may also have logs of other clusters, whose ledgers lie elsewhere."""
+"""Lists the logs of one cluster: the metadata store may also have logs of other clusters, with other ledgers roots."""
 
 from __future__ import annotations
 

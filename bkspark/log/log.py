@@ -51,11 +51,11 @@ from bkspark.options import DAY_S
 
 VACUUM_AGE_S = 24 * 3600.0
 CONSUMER_EXPIRY_S = 7 * DAY_S
-"""A registered reader that does not move for this long counts as gone, unless it sets another time."""
+"""Default time after which the registration of a reader that does not move expires."""
 AGE_S_MAX = 1e10
 """Three hundred years: more than any real age."""
 FOLLOW_POLL_S = 1.0
-"""A watch reports changes to `follow`; it also checks at this interval, as a watch may be lost."""
+"""`follow` gets changes from a watch; it also checks at this interval, because a watch may be lost."""
 
 
 class Log:
@@ -69,7 +69,7 @@ class Log:
         self._cluster = cluster
         self._name = check_log_name(name)
         self._opened: LogStore | None = None
-        """The store of logs; None before the first call. Set once."""
+        """The cluster's log store; None before the first call. Set once."""
         self._expiry_timer = ExpiryTimer(self._expiry)
 
     @property
@@ -77,7 +77,7 @@ class Log:
         return self._name
 
     async def store(self) -> LogStore:
-        """The log store of the cluster."""
+        """Return the cluster's log store."""
         if self._opened is None:
             self._opened = await store_of(self._cluster)
         return self._opened
@@ -85,7 +85,7 @@ class Log:
     # ---- the log as a whole ----
 
     async def create(self, *, exist_ok: bool = False) -> None:
-        """Create the log, empty. Raises LogExists unless `exist_ok`."""
+        """Create an empty log. Raises LogExists if there is one of this name, unless `exist_ok`."""
         exist_ok = arguments.flag("exist_ok", exist_ok)
         await (await self.store()).create(self._name, exist_ok=exist_ok)
 
@@ -98,12 +98,12 @@ class Log:
         "length"}], "published": [{"name", "version", "query"}], "retention": {"age_ms", "bytes"}, "schemas":
         [{"number", "first_ordinal", "format", "schema"}], "version"}`.
 
-        `published` has the last version of each remembered name that published in the log, the latest last: for a
-        streaming query without a name its id and last epoch. `query` is the query that published under a name; None if
-        there was no query, or if it is unknown. An open ledger has last entry -1 and length 0, as its metadata says;
-        the state of one that is gone is MISSING. A slice of a shared ledger has its own first and last entry, and is
-        OPEN while more of the ledger may follow. `schemas` has what Spark wrote: from which ordinal of the list each
-        payload format and schema (Spark's JSON) applies, the present one last.
+        `published` has the last version of each remembered name that published in the log, the latest last; for a
+        streaming query without a name, it has the query's id and last epoch. `query` is the query that published under
+        the name; None if there was no query, or if it is unknown. An open ledger has last entry -1 and length 0, as in
+        its metadata; the state of a ledger that is gone is MISSING. A slice of a shared ledger has its own first and
+        last entry, and is OPEN while more of the ledger may be published. `schemas` has the payload formats and schemas
+        (Spark's JSON) that Spark wrote, each with the first ordinal to which it applies, the present one last.
         """
         snapshot = await self.snapshot()
         pending = await (await self.store()).attempts.pending_ids(self._name) if snapshot.head.has_slices else set()
@@ -153,7 +153,8 @@ class Log:
         raise self._contended()
 
     async def recover(self) -> list[int]:
-        """Fence and close every ledger that a writer left open; return their ids. A living writer is fenced too."""
+        """Fence and close every ledger that a writer left open; return their ids. A writer that is alive is fenced,
+        too."""
         store, snapshot = await self.store(), await self.snapshot()
         closed = await fence(self._cluster, snapshot)
         if snapshot.head.writer is not None:
@@ -161,8 +162,8 @@ class Log:
         return [facts.ledger_id for _, facts in closed]
 
     async def truncate(self, before: OffsetSpec | datetime) -> int:
-        """Let the log begin at a position, or at the first entry of a time (`at_time`); delete the ledgers before it
-        and return their number.
+        """Move the log's start to a position, or to the first entry of a time (`at_time`); delete the ledgers before
+        it, and return their number.
 
         Raises:
             ConfigurationError: a ledger before the position is being written, or the position is not one of this log.
@@ -184,7 +185,7 @@ class Log:
         return count
 
     async def _is_ledger_end(self, snapshot: LogSnapshot, position: Position) -> bool:
-        """Whether a position is the end of a closed ledger, or of a slice, of the list."""
+        """Return whether a position is the end of a closed ledger, or of a slice, of the list."""
         if not snapshot.first_ordinal <= position.ordinal < snapshot.end_ordinal or not position.entry_id:
             return False
         listed = await snapshot.ledger(position.ordinal)
@@ -203,11 +204,11 @@ class Log:
         return (await self.snapshot()).head.retention
 
     async def set_retention(self, *, age_s: float | None = None, bytes: int | None = None) -> None:
-        """Set how long the log keeps its ledgers; None sets no limit. Writers, and `expire`, remove what is beyond it.
+        """Set how long the log keeps its ledgers; None sets no limit. Writers and `expire` remove the others.
 
         Args:
-            age_s: a ledger goes when all its entries entered the log this long ago.
-            bytes: a ledger goes when those after it hold at least this many payload bytes.
+            age_s: a ledger is removed when all its entries entered the log at least this long ago.
+            bytes: a ledger is removed when the ledgers after it have at least this many payload bytes.
 
         Raises:
             ConfigurationError: a limit is out of bounds.
@@ -232,15 +233,15 @@ class Log:
     async def register_consumer(
         self, consumer: str, start: OffsetSpec = EARLIEST, *, expiry_s: float = CONSUMER_EXPIRY_S
     ) -> ConsumerRegistration:
-        """Register a reader under a name, from a place on: retention keeps what it has not read, until the registration
-        expires. A reader that has registered under the name before loses it.
+        """Register a reader under a name: retention keeps what it has not read, from `start` on, until the registration
+        expires. A reader that was registered under the name loses its registration.
 
         Args:
             expiry_s: the registration ends this long after it was made or last moved.
 
         Raises:
             ConfigurationError: the name or the place is unusable.
-            DataLoss: what follows the place is gone.
+            DataLoss: the entries after the place are gone.
             NoSuchLog: there is no such log.
         """
         start = check_offset("start", start)
@@ -265,18 +266,18 @@ class Log:
     async def vacuum(self, *, older_than_s: float = VACUUM_AGE_S) -> int:
         """Delete the ledgers of dead attempts, and what interrupted changes left; return the number of ledgers.
 
-        It reads the metadata of every ledger of the cluster that is not one of this log, to find those that were
+        This reads the metadata of every ledger of the cluster that is not in this log's list, to find those that were
         created for the log and never registered.
 
         Args:
-            older_than_s: attempts that began before that are regarded as dead. An attempt that is still alive loses its
-                work: its publication fails, and the job must be run again. No published ledger is ever deleted.
+            older_than_s: attempts that began longer ago than this are regarded as dead. If such an attempt is in fact
+                alive, its publication fails, and the job must be run again. Published ledgers are never deleted.
         """
         older_than_s = arguments.seconds("older_than_s", older_than_s, 0.0, AGE_S_MAX)
         return await self._vacuum(max(0, int((time.time() - older_than_s) * 1000)))
 
     async def _vacuum(self, begun_before_ms: int) -> int:
-        """Delete what attempts that began before a time, ms since 1970, have left; return how many ledgers."""
+        """Delete the ledgers of attempts that began before a time (ms since 1970); return their number."""
         store = await self.store()
         retired = await self.retire_shared(created_before_ms=begun_before_ms)
         dead = await store.attempts.vacuum(self._name, self._delete_ledger, created_before_ms=begun_before_ms)
@@ -287,14 +288,16 @@ class Log:
 
     async def retire_shared(self, *, created_before_ms: int) -> int:
         """Close shared ledgers that were registered before a time (ms since 1970); delete those without published
-        entries, and return their number. A process that still writes to one takes another. Raises NoSuchLog.
+        entries, and return the number of deleted ones. A process that still writes to one continues in another. Raises
+        NoSuchLog.
         """
         created_before_ms = arguments.whole_number("created_before_ms", created_before_ms)
         pending = await (await self.store()).attempts.pending(self._name)
         return await self.retire(_shared_before(pending, created_before_ms))
 
     async def retire_older(self, ledger_id: int, age_s: float) -> int:
-        """`retire_shared` for those registered this long before a pending ledger, by the metadata store's clock."""
+        """As `retire_shared`, for those registered at least `age_s` before a pending ledger, by the metadata store's
+        clock."""
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
         age_s = arguments.seconds("age_s", age_s, 0.0, AGE_S_MAX)
         pending = await (await self.store()).attempts.pending(self._name)
@@ -302,8 +305,8 @@ class Log:
         return await self.retire(_shared_before(pending, registered_ms - int(age_s * 1000)))
 
     async def retire(self, ledger_ids: Sequence[int]) -> int:
-        """Close pending ledgers, end their registration, and delete those that the list does not hold; return their
-        number. A ledger whose bookies are unreachable stays registered.
+        """Close pending ledgers, end their registrations, and delete those that are not in the list; return the number
+        of deleted ones. A ledger whose bookies are unreachable stays registered.
         """
         arguments.instance("ledger_ids", ledger_ids, Sequence)
         ledger_ids = [arguments.whole_number("ledger_ids", ledger_id) for ledger_id in ledger_ids]
@@ -325,7 +328,7 @@ class Log:
         await delete_ledger(self._cluster, ledger_id)
 
     def _contended(self) -> LedgerFenced:
-        return LedgerFenced(f"log {self._name} is opened for writing again and again: stop its writers first")
+        return LedgerFenced(f"other processes open log {self._name} for writing repeatedly: stop its writers first")
 
     # ---- writing ----
 
@@ -340,17 +343,17 @@ class Log:
         roll_bytes: int = ROLL_BYTES,
         roll_seconds: float | None = None,
     ) -> LogWriter:
-        """Take the log for writing, creating it if it does not exist. The previous writer gets LedgerFenced.
+        """Open the log for writing; create it if it does not exist. The previous writer gets LedgerFenced.
 
         Args:
-            ensemble, write_quorum, ack_quorum, ledger_type, metadata: of its ledgers, as `Client.create` takes them.
-            roll_bytes: payload bytes after which the writer takes the next ledger.
-            roll_seconds: age of a ledger after which the next append goes to another; None: no limit.
+            ensemble, write_quorum, ack_quorum, ledger_type, metadata: options of new ledgers, as in `Client.create`.
+            roll_bytes: payload bytes of a ledger after which the writer continues in a new one.
+            roll_seconds: age of a ledger after which the next append goes to a new one; None: no limit.
 
         Raises:
             ConfigurationError: an argument is wrong.
-            NotEnoughBookies: fewer writable bookies than `ensemble`; nothing was created and no writer fenced.
-            LedgerRecoveryFailed, ReadFailed: too few bookies of an open ledger answered to close it.
+            NotEnoughBookies: fewer writable bookies than `ensemble`; nothing was created, and no writer was fenced.
+            LedgerRecoveryFailed, ReadFailed: an open ledger could not be closed, because too few bookies answered.
         """
         options = LedgerOptions(ensemble, write_quorum, ack_quorum, ledger_type, metadata)
         limits = RollLimits(roll_bytes, roll_seconds)
@@ -358,7 +361,7 @@ class Log:
 
     async def election(self, identity: str) -> Election:
         """Return a contender for the log's leadership; `async with` waits until it leads. An election is optional:
-        opening for writing fences the previous writer. `identity` is shown to the others, as "host:pid".
+        opening for writing fences the previous writer. `identity` is what other contenders see, such as "host:pid".
         """
         if not isinstance(identity, str) or not identity:
             raise ConfigurationError(f"identity must be text that shows others who this is, not {identity!r}")
@@ -379,7 +382,7 @@ class Log:
         shared: Collection[int] = (),
         schema: SchemaChange | None = None,
     ) -> AppendOutcome:
-        """Put closed, pending ledgers or slices at the log's end, all or none; see `LogStore.append_ledgers`."""
+        """Append closed, pending ledgers or slices to the log's list, all or none; see `LogStore.append_ledgers`."""
         check_ledgers(ledgers, publisher)
         only_if_empty = arguments.flag("only_if_empty", only_if_empty)
         shared = [arguments.whole_number("shared", ledger_id) for ledger_id in shared]
@@ -391,11 +394,11 @@ class Log:
         return outcome
 
     async def keep_retention(self) -> None:
-        """Remove what has expired, if this object has not tried it lately; a failure is left to the next try."""
+        """Remove expired ledgers, unless this object has tried that recently; failures are ignored."""
         await self._expiry_timer.tick()
 
     async def has_published(self, publisher: AnyPublisher) -> bool:
-        """Whether a publisher has published this version, or a later one, so that publishing it changes nothing.
+        """Return whether a publisher has published this version, or a later one: publishing it again changes nothing.
 
         Raises:
             NoSuchLog: there is no such log.
@@ -405,7 +408,7 @@ class Log:
         return is_repeated((await self.snapshot()).head, self._name, Publisher(*publisher))
 
     async def forget_published(self, ledger_id: int) -> None:
-        """End the registration of a listed ledger of which no more will be published."""
+        """End the registration of a listed ledger: no more of it will be published."""
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
         await (await self.store()).attempts.forget_published(self._name, [ledger_id])
 
@@ -416,7 +419,8 @@ class Log:
         publisher: AnyPublisher | None = None,
         schema: SchemaChange | None = None,
     ) -> AppendOutcome:
-        """Replace the list by closed, pending ledgers in one change; fence the writer, and delete the old ledgers."""
+        """Replace the list by closed, pending ledgers in one change; the writer is fenced, the old ledgers are
+        deleted."""
         check_ledgers(ledgers, publisher)
         store = await self.store()
         for _ in range(OPEN_TRIES_MAX):
@@ -430,12 +434,12 @@ class Log:
         raise self._contended()
 
     async def sweep(self) -> None:
-        """Delete ledgers that a change of the log has condemned, as far as that is possible now."""
+        """Delete condemned ledgers of the log; those that cannot be deleted now are left to the next sweep."""
         await self._sweep_after(await self.store())
 
     async def _sweep_after(self, store: LogStore) -> None:
-        """Delete ledgers that a change has condemned. The change is done, so a failure here must not reach its caller:
-        the ledgers stay listed as condemned until the next sweep.
+        """As `sweep`. The change that condemned the ledgers is done, so a failure must not reach its caller: the
+        ledgers stay condemned until the next sweep.
         """
         try:
             await store.attempts.sweep(self._name, self._delete_ledger)
@@ -446,7 +450,7 @@ class Log:
         """Delete the unpublished ledgers of a job's or query's attempts; return their number.
 
         Args:
-            up_to_epoch: only those of a query's epochs up to this one.
+            up_to_epoch: delete only those of the query's epochs up to this one.
         """
         arguments.instance("owner_id", owner_id, str)
         if up_to_epoch is not None:
@@ -470,10 +474,10 @@ class Log:
         return await reading.latest(self._open_listed, await self.snapshot())
 
     async def at_time(self, moment: datetime) -> Position:
-        """Return the position of the first entry that entered the log at a time or later (UTC if it names no zone).
+        """Return the position of the first entry that entered the log at `moment` or later (UTC if it has no zone).
 
-        Where the log has no times, because an older bkspark wrote it, this is the beginning of the first ledger that
-        was not closed before the time.
+        For a part of the log without times, which an older bkspark wrote, this is the beginning of the first ledger
+        that was not closed before `moment`.
         """
         if not isinstance(moment, datetime):
             raise ConfigurationError(f"moment must be a datetime, not {moment!r}")
@@ -507,12 +511,13 @@ class Log:
     async def follow(
         self, start: OffsetSpec = EARLIEST, *, batch_bytes: int = BATCH_BYTES, patience_s: float = PATIENCE_S
     ) -> AsyncIterator[LogBatch]:
-        """Yield the entries from `start` on, and continue as more are confirmed, without end.
+        """Yield the entries from `start` on, and continue for ever, as more are confirmed.
 
-        Once it has begun, it waits for an unreachable metadata store or bookies.
+        After the first read of the log, it continues while the metadata store or bookies are unreachable, for up to
+        `patience_s`.
 
         Args:
-            patience_s: how long no peer may answer before that is an error.
+            patience_s: how long failures may last before one is raised.
 
         Raises:
             ConfigurationError, DataLoss, NoSuchLog: as `read`.
@@ -544,7 +549,7 @@ class Log:
             unwatch()
 
     async def _readable(self, position: Position, batch_bytes: int, patience: Patience) -> AsyncIterator[LogBatch]:
-        """Yield the entries after a position: every listed ledger up to its listed end or its close."""
+        """Yield the entries after a position, ledger by ledger; an open ledger is followed until it is closed."""
         snapshot = await self.snapshot()
         ordinal, entry_id = await snapshot.locate(position)
         async for run in snapshot.runs(ordinal):

@@ -1,4 +1,4 @@
-"""The members of a node's JSON object, which a format takes one by one and checks. PURE."""
+"""NodeMembers: decodes the JSON object of a log's node; each member is taken by name and checked. PURE."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class NodeMembers:
         return value
 
     def parsed(self, key: str, parse: Callable[[Any], T]) -> T | None:
-        """Return what a function makes of a member, None of null."""
+        """Return `parse` of a member; None if the member is null."""
         value = self.value(key)
         try:
             return None if value is None else parse(value)

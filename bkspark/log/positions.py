@@ -1,4 +1,4 @@
-"""Positions in a log: which entry is read next. PURE.
+"""Position: a point in a log: which entry is read next. PURE.
 
 A position is (ordinal, ledger id, entry id): the ledger's index in the log's list, counted from 0 and never reused, the
 ledger, and the entry to read next. The ledger's last entry + 1 is the position at the ledger's end; the next entry is
@@ -9,11 +9,11 @@ offsets as text.
 
     {"entry":5,"ledger":12,"ordinal":3,"version":1}
 
-Each position has one normal form: the point between two entries is written with the ledger of the entry *before* it. So
-the end of ledger 3 is never written as the beginning of ledger 4, and a position stays the same text when its ledger is
-closed, and when ledgers follow that have no entry yet. Only if there is no entry before it (a new log, or one just
-overwritten), the ledger id is -1 and the ordinal is that of the first ledger to come. A position at entry 0 of a ledger
-is readable too (positions of appended entries have this form); `Log` always returns the ends of reads in normal form.
+Each point has one normal form: it names the ledger of the entry *before* the point. The end of ledger 3 is therefore
+never written as the beginning of ledger 4, and its text stays the same when the ledger is closed, and when ledgers
+without entries follow. If there is no entry before the point (in a new log, or one that was just overwritten), the
+ledger id is -1 and the ordinal is that of the next ledger. A position at entry 0 of a ledger is also valid (positions
+of appended entries have this form); `Log` always returns the ends of reads in normal form.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Position:
         """Return the position of its text, or of the JSON object already read from it.
 
         Raises:
-            ConfigurationError: it is not a position; says why.
+            ConfigurationError: it is not a position; the message says why.
         """
         found = _parse_json(text) if isinstance(text, str) else text
         if not isinstance(found, Mapping) or set(found) != _KEYS:
@@ -103,7 +103,7 @@ def check_offset(name: str, place: object) -> OffsetSpec:
     """Return the argument `name` as a place: a position, or what `parse_place` takes.
 
     Raises:
-        ConfigurationError: it is not a place; names the argument.
+        ConfigurationError: it is not a place; the message names the argument.
     """
     if isinstance(place, Position):
         return place
@@ -116,7 +116,7 @@ def check_offset(name: str, place: object) -> OffsetSpec:
 
 
 def position_at(ordinal: int, ledger_id: int, entry_id: int, before: Position) -> Position:
-    """Return the normal form of "entry_id of that ledger is next"; `before` is the end of what precedes the ledger."""
+    """Return the normal form of the point before `entry_id`. `before`: the point before the ledger, in normal form."""
     return Position(ordinal, ledger_id, entry_id) if entry_id else before
 
 
@@ -181,7 +181,7 @@ class PositionRange(Sequence[Position]):
 
 
 class LogBatch(EntryBatch):
-    """An EntryBatch that knows its ledger's place in the log; never empty."""
+    """An EntryBatch that knows its ledger's ordinal in the log; never empty."""
 
     __slots__ = ("ordinal",)
 
@@ -191,7 +191,7 @@ class LogBatch(EntryBatch):
 
     @property
     def positions(self) -> PositionRange:
-        """The position of each entry."""
+        """The positions of the entries of this batch, in their order."""
         return PositionRange(self.ordinal, self.ledger_id, self.first_entry, self.end_entry)
 
     @property

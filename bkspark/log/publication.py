@@ -1,4 +1,4 @@
-"""What is published in a log, and by whom: checks of these arguments. PURE."""
+"""Checks of the arguments of publishing: the ledgers and slices, and their publisher. PURE."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AnyPublisher = Publisher | tuple[str, int] | tuple[str, int, str | None]
 
 
 def check_publisher_argument(publisher: object) -> None:
-    """Raise ConfigurationError unless this is a name and a version, perhaps with a query's id."""
+    """Raise ConfigurationError unless this is (name, version) or (name, version, query id)."""
     if not isinstance(publisher, tuple) or len(publisher) not in (2, 3):
         raise ConfigurationError(f"publisher must be a query id and an epoch, not {publisher!r:.80}")
     check_publisher(*publisher)

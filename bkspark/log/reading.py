@@ -1,7 +1,7 @@
-"""The readable part of a log: where it ends now, and which entries are between two positions.
+"""The readable part of a log: where it ends now, which entries are between two positions, positions of times.
 
-A reader moves from one ledger to the next only when the first is closed: an open one can still grow. So a log can be
-read up to its first open ledger, and there up to the last confirmed entry; nothing is fenced.
+A reader moves from one ledger to the next only when the first is closed, because an open one can still grow. A log can
+therefore be read up to its first open ledger, and in that up to the last confirmed entry. Nothing is fenced.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bkspark.log.snapshot import LogSegment, LogSnapshot
 from bkspark.log.times import Place
 
 OpenListed = Callable[[LogSegment], Awaitable[LedgerReader | None]]
-"""Opens a ledger of a log; None if it is gone and that is allowed: it then counts as closed and empty."""
+"""Opens a ledger of a log. It may return None for a ledger that is gone: then that counts as closed and empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ async def open_listed(cluster: Cluster, name: str, listed: LogSegment) -> Ledger
     except NoSuchLedger:
         raise DataLoss(
             f"ledger {listed.ledger_id} of log {name} does not exist any more: the log was truncated or overwritten "
-            f"meanwhile, or the ledger was deleted by itself",
+            f"meanwhile, or the ledger alone was deleted",
             ledger_id=listed.ledger_id,
         ) from None
 
@@ -48,9 +48,9 @@ async def open_listed(cluster: Cluster, name: str, listed: LogSegment) -> Ledger
 async def listed_batches(
     reader: LedgerReader, name: str, first_entry: int, end_entry: int, batch_bytes: int
 ) -> AsyncIterator[EntryBatch]:
-    """Yield all entries [first_entry, end_entry) of a log's ledger: listed entries were acknowledged.
+    """Yield all entries [first_entry, end_entry) of a log's ledger, which were acknowledged, because they are listed.
 
-    The ledger may be open, like a shared one, and its bookies may not report these entries as confirmed yet.
+    The ledger may be open, as shared ledgers are, so that bookies do not report these entries as confirmed yet.
 
     Raises:
         DataLoss: an entry is gone. ReadFailed: it could not be read now.
@@ -76,14 +76,14 @@ async def followed_batches(
 def lost(reader: LedgerReader, name: str, error: BookKeeperError) -> DataLoss:
     """Return the error for listed entries that no bookie has."""
     return DataLoss(
-        f"ledger {reader.ledger_id} of log {name} was deleted by itself, or entries of it are lost: {error}",
+        f"ledger {reader.ledger_id} of log {name} was deleted without the log, or entries of it are lost: {error}",
         ledger_id=reader.ledger_id,
         entry_id=error.entry_id,
     )
 
 
 async def end_entry_of(open_ledger: OpenListed, listed: LogSegment) -> int:
-    """Return the entry id after the last one of a closed ledger."""
+    """Return the entry id after the last entry of a closed ledger."""
     if listed.last_entry is not None:
         return listed.last_entry + 1
     reader = await open_ledger(listed)
@@ -126,9 +126,9 @@ async def before(open_ledger: OpenListed, snapshot: LogSnapshot, end: Position, 
 
 
 async def since(open_ledger: OpenListed, snapshot: LogSnapshot, moment_ms: int) -> Position:
-    """Return the position of the first entry that entered the log at a time or later; the log's end if there is none.
+    """Return the position of the first entry that entered the log at a time or later; the log's end if all are earlier.
 
-    Where the log has no times, it is the beginning of the first ledger that was not closed before that time.
+    For a part of the log without times, it is the beginning of the first ledger that was not closed before that time.
 
     Args:
         moment_ms: ms since the epoch.
@@ -137,7 +137,7 @@ async def since(open_ledger: OpenListed, snapshot: LogSnapshot, moment_ms: int) 
     if first is None:
         return await _by_ledgers(open_ledger, snapshot, moment_ms, snapshot.end_ordinal)
     if moment_ms <= first.ms:
-        # Entries before the first known time may be as late.
+        # Entries before the first mark have no time: they may have entered the log after `moment_ms`, too.
         end_ordinal = first.ordinal + bool(first.entry_id)
         return min(
             await _by_ledgers(open_ledger, snapshot, moment_ms, end_ordinal),
@@ -150,9 +150,9 @@ async def since(open_ledger: OpenListed, snapshot: LogSnapshot, moment_ms: int) 
 async def until(
     open_ledger: OpenListed, snapshot: LogSnapshot, moment_ms: int, readable: Position, now_ms: int
 ) -> Position:
-    """Return the position up to which a log was written before a time, `readable` at most.
+    """Return the position up to which the log had been written at a time, at most `readable`.
 
-    Where the log has no times, it is `readable`: the ledgers that were created later are left to the caller.
+    If the log has no times, it is `readable`: the caller leaves out ledgers that were created later.
     """
     first = snapshot.head.times.first
     if first is None or moment_ms > now_ms:
@@ -162,8 +162,8 @@ async def until(
 
 
 async def at_place(open_ledger: OpenListed, snapshot: LogSnapshot, place: Place) -> Position:
-    """Return the position of an entry by its place in the list, in normal form; the start if it is before that, and
-    the readable end if it is not confirmed yet."""
+    """Return the position of an entry by (ordinal, entry), in normal form; the log's start if the entry is before that,
+    the readable end if the entry is not confirmed yet."""
     ordinal, entry_id = place
     if ordinal >= snapshot.end_ordinal:
         return await latest(open_ledger, snapshot)
@@ -178,10 +178,10 @@ async def at_place(open_ledger: OpenListed, snapshot: LogSnapshot, place: Place)
 
 async def _by_ledgers(open_ledger: OpenListed, snapshot: LogSnapshot, moment_ms: int, end_ordinal: int) -> Position:
     """Return the beginning of the first ledger before `end_ordinal` that was not closed before a time, by the metadata
-    store's clock; else the end of these ledgers.
+    store's clock; if there is none, the end of these ledgers.
 
-    Earlier entries of that ledger are read, too. Ledgers that a job publishes together need not be in the order of
-    their times, so every earlier ledger is checked.
+    A read from there on also yields earlier entries of that ledger. Ledgers that a job publishes together need not be
+    in the order of their times, so all of them are checked in order.
     """
     found = snapshot.start
     async for run in snapshot.runs(snapshot.start.ordinal, end_ordinal):
@@ -211,7 +211,7 @@ async def normal_form(open_ledger: OpenListed, snapshot: LogSnapshot, position: 
 
 
 async def position_of(open_ledger: OpenListed, snapshot: LogSnapshot, place: OffsetSpec) -> Position:
-    """Return the position of a place: `earliest`, `latest`, or a position as it is (its text too).
+    """Return the position that a place means: `earliest`, `latest`, a position, or the text of one.
 
     Raises:
         ConfigurationError: the place is not one of these, or names another log's ledger.
@@ -231,12 +231,12 @@ async def position_of(open_ledger: OpenListed, snapshot: LogSnapshot, place: Off
 async def ranges(
     cluster: Cluster, snapshot: LogSnapshot, start: Position, end: Position, *, is_latest: bool
 ) -> AsyncIterator[tuple[LedgerRange, LedgerReader]]:
-    """Yield the entries from `start` up to `end`, a range per ledger, each with a reader; empty ranges are left out.
+    """Yield the entries from `start` up to `end` as one range for each ledger, with its reader; no range is empty.
 
     A shared ledger may be open, and its reader's last confirmed entry may be below the published end.
 
     Args:
-        is_latest: `end` is what `latest` returned. Then it is confirmed, even if slower bookies answer less now.
+        is_latest: `end` is what `latest` returned: it is confirmed, even if the bookies asked now report a lower LAC.
 
     Raises:
         DataLoss: the start or a ledger is gone.

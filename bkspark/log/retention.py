@@ -1,9 +1,9 @@
-"""How long a log keeps its ledgers, and who may still need them. PURE.
+"""Retention: how long a log keeps its ledgers, and which registered readers still need them. PURE.
 
 The head's member `retention`, from version 5 on: null, or `{"age_ms":604800000,"bytes":null}`; null: no limit.
-A ledger goes when all its entries are older than `age_ms`, or when the ledgers after it hold at least `bytes`. The
-newest ledger stays, and so does one that is open, or that a registered reader has not read to its end, with all after
-it. Entries whose time is not known are no later than the first known time: they go when that is old.
+A ledger is removed when all its entries are older than `age_ms`, or when the ledgers after it have at least `bytes`.
+The newest ledger always stays. An open ledger, and one that a registered reader has not read to its end, stays with all
+ledgers after it. Entries without a known time are regarded as being as old as the first known time.
 
 A registered reader is a *consumer*; its node names the entry that it reads next:
 
@@ -14,10 +14,10 @@ A registered reader is a *consumer*; its node names the entry that it reads next
 written, by the metadata store's clock. `reader` is a token of the process that reads under the name: one process at a
 time.
 
-The node of a consumer is created, or moved back, together with the head, whose version moves; a change that removes
-ledgers reads the consumers after the head, and checks in its transaction that those it takes for expired are unchanged.
-So a registration comes before the removal, which then is decided again, or after it, and fails if its position is gone.
-Moving a consumer forward needs no change of the head: it needs less from then on.
+Registering a consumer writes its node and the head in one transaction, which raises the head's version. A change that
+removes ledgers reads the consumers after the head, and checks in its transaction that the expired ones are unchanged.
+A registration therefore either comes before the removal, which is then decided again, or after it, and fails if its
+position is gone. Moving a consumer forward does not change the head, because it needs less from then on.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ AGE_MS_MAX = 10**13
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Limits of what a log keeps; None sets no limit.
+    """The limits of what a log keeps; None means no limit.
 
     Raises:
         ConfigurationError: a limit is out of bounds.
@@ -68,7 +68,7 @@ UNLIMITED = Retention()
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A registered reader as its node has it. `written_ms`: when the node was last written, `version`: its version."""
+    """A registered reader, as in its node. `written_ms`: when the node was last written; `version`: the node's."""
 
     name: str
     position: Position
@@ -87,7 +87,7 @@ class Consumer:
 
 
 def by_age(age_ms: int | None, now_ms: int) -> int | None:
-    """Return the time before which entries are old; None without a limit."""
+    """Return the time, in ms since 1970, before which entries have expired; None without a limit."""
     return None if age_ms is None else max(0, now_ms - age_ms)
 
 
@@ -108,7 +108,7 @@ def by_bytes(sizes: Iterable[tuple[int, int]], octets: int) -> int | None:
 def first_kept(
     wanted: int, *, first_ordinal: int, end_ordinal: int, open_ordinals: Collection[int], needed: Collection[int]
 ) -> int:
-    """Return the ordinal of the first ledger that stays, when those before `wanted` may go.
+    """Return the ordinal of the first ledger that stays, if those before `wanted` have expired.
 
     Args:
         needed: for each registered reader, the ordinal of the first ledger that it still needs.

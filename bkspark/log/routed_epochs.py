@@ -1,10 +1,10 @@
 """RoutedCommitter: commits an epoch, or a job, whose rows go to many logs, once all tasks have reported.
 
-As `EpochCommitter`, for many logs: rows in the reports are appended to a shared ledger of each log, and then one routed
-commit (routing.py) publishes everything in all logs. Everything before that is invisible, everything after it is
-clean-up. A log has ledgers of its own, as always: a truncation of one log touches no other.
+It is `EpochCommitter` for many logs: rows in the reports are appended to one shared ledger for each log, and then one
+routed commit (routing.py) publishes everything in all logs. Everything before that is invisible, everything after it is
+clean-up. No ledger belongs to two logs, so truncating one log does not affect another.
 
-The shared ledgers stay open from epoch to epoch, the most recently used ones; each is one open ledger of this process.
+The shared ledgers stay open from epoch to epoch, OPEN_MAX of them at most.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from bkspark.log.writer import LedgerOptions, RollLimits, fence
 from bkspark.stages import reach
 
 OPEN_MAX = 2_000
-"""Shared ledgers that a committer keeps open; the least recently used one is closed for another log's."""
+"""Shared ledgers that a committer keeps open; above it, the least recently used ones are closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoutedOutput:
-    """What the attempts of an epoch wrote for one log, in partition order; the ledgers' options; the rows' schema."""
+    """The output of an epoch's attempts for one log, in partition order; the options of the log's new ledgers; the
+    schema of the rows, None if it is not recorded."""
 
     log: str
     outputs: tuple[Output, ...]
@@ -40,11 +41,11 @@ class RoutedOutput:
 
 
 class RoutedCommitter:
-    """Publishes what one owner writes to many logs. If it is kept, it appends to the same ledgers again.
+    """Publishes epochs of one owner to many logs. An object that is used for several epochs keeps its shared ledgers.
 
     Args:
         owner_id: id of the streaming query, the application or the job.
-        limits: for the ledgers that are made here.
+        limits: of the shared ledgers that it creates.
     """
 
     def __init__(self, cluster: Cluster, owner_id: str, limits: RollLimits) -> None:
@@ -52,14 +53,14 @@ class RoutedCommitter:
         self._owner_id = owner_id
         self._limits = limits
         self._shared: OrderedDict[str, SharedLedger] = OrderedDict()
-        """The shared ledger of each log, the one used longest ago first. `_close_above` bounds it."""
+        """The shared ledger of each log, the least recently used first. `_close_above` bounds it after each epoch."""
 
     async def append(self, parts: Sequence[RoutedOutput], publisher: Publisher) -> bool:
-        """Publish an epoch at the ends of its logs; return False if its publisher had published it, or a later one.
+        """Publish an epoch in all its logs; return False if its publisher had already published it, or a later one.
 
         Raises:
             VersionPublished: another query or job has published the version, or a later one, under the name.
-            NoSuchLog, SchemaMismatch, DataLoss, ...: one of the logs may not be written, and no log shows anything.
+            NoSuchLog, SchemaMismatch, DataLoss, ...: one of the logs cannot be written; nothing was published.
             BookKeeperError: nothing was published, or the message says that the outcome is unknown.
         """
         commits = RoutedCommits(await store_of(self._cluster))
@@ -71,7 +72,7 @@ class RoutedCommitter:
                 is_new = await self._append_once(commits, parts, publisher)
             except BaseException as error:
                 await self._drop(parts)
-                # The rows are in memory: if a shared ledger was lost, another one can take them.
+                # The rows are in memory: if only a shared ledger was lost, they can be appended to another one.
                 is_lost = isinstance(error, (LedgerFenced, LedgerClosed, DataLoss)) and error.ledger_id not in own
                 if not is_lost or not left:
                     raise
@@ -119,12 +120,12 @@ class RoutedCommitter:
         *,
         is_overwrite: bool,
     ) -> bool:
-        """Publish what no later epoch continues: a job's rows, or, with `is_overwrite`, instead of what the logs hold.
+        """Publish the output of a job; with `is_overwrite`, it replaces the content of the logs.
 
-        Ledgers for rows in the reports are made for this alone. Returns and raises as `append`.
+        Rows in the reports go into ledgers that are not shared with later epochs. Returns and raises as `append`.
 
         Args:
-            owner: of these ledgers.
+            owner: the owner of these ledgers.
         """
         commits = RoutedCommits(await store_of(self._cluster))
         if publisher is not None and await commits.has_published(publisher):
@@ -172,7 +173,7 @@ class RoutedCommitter:
         await Log(self._cluster, part.log).keep_retention()
 
     async def discard(self, logs: Sequence[str], up_to_epoch: int | None = None) -> None:
-        """Delete what attempts of this owner left unpublished in these logs: all, or of epochs up to this one."""
+        """Delete the unpublished ledgers of this owner's attempts in these logs: all, or those of epochs up to one."""
 
         async def discard_one(name: str) -> None:
             await Log(self._cluster, name).discard(self._owner_id, up_to_epoch=up_to_epoch)
@@ -180,7 +181,7 @@ class RoutedCommitter:
         await each_of(discard_one, logs)
 
     async def close(self) -> None:
-        """Close the shared ledgers. Raises BookKeeperError: one was not closed; that loses nothing."""
+        """Close the shared ledgers. Raises BookKeeperError if one failed; published entries are safe nevertheless."""
         await self._close_above(0)
 
     async def _close_above(self, count: int) -> None:

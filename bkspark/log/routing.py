@@ -1,19 +1,20 @@
-"""RoutedCommits: one commit that publishes in many logs. All of them show it, or none does.
+"""RoutedCommits: one commit that publishes in many logs: it becomes visible in all of them at once, or in none.
 
     /bkspark/routed                 empty; its version counts routed commits
-    /bkspark/routed/<publisher>     what a publisher published last: its name is a hash of the publisher's
+    /bkspark/routed/<publisher>     what a publisher published last; the node's name is a hash of the publisher's name
 
 A routed commit is one ZooKeeper transaction. For each log it checks the version of the head and writes the delta
-(delta.py), which has some 200 bytes; and it writes the publisher's record. ZooKeeper does all of a transaction or
-nothing, so there is no half-done commit that a reader could see or that a later process would have to finish:
+(delta.py), which has some 200 bytes; and it writes the publisher's record. ZooKeeper performs all of a transaction or
+nothing, so there is never an incomplete commit that a reader could see or that a later process would have to finish:
 
-    process dies before the transaction    nothing is visible. Its ledgers are pending, as those of any job
-    process dies after it                  all is visible. The registrations that it leaves go with the next vacuum
-    another process changes one of the     the transaction fails as a whole; that log is read again, and it is tried
-    logs meanwhile                         again. Some process gets on, so none of them waits for a dead one
-    the answer is lost                     the record has the commit's token if it took effect. Repeating is harmless:
-                                           it writes the record at the version that was read
-    a log may not be written               the commit fails with the log's name, and no log shows anything
+    process dies before the transaction    nothing is visible. Its ledgers stay pending, as those of any job
+    process dies after it                  everything is visible. The next vacuum removes the remaining registrations
+    another process changes one of the     the whole transaction fails; that log is read again, and the transaction is
+    logs meanwhile                         tried again. One of the processes always succeeds, so no process waits for a
+                                           dead one
+    the answer is lost                     the record has the commit's token if it took effect. Repeating is harmless,
+                                           because it writes the record at the version that was read
+    a log cannot be written                the commit fails with the log's name, and nothing is visible
 
 An epoch of a streaming query, or a version of a name, is recorded twice: in the record, which decides whether the
 commit as a whole is a repetition, and in each log, so that no other write publishes the same version there.
@@ -21,8 +22,8 @@ commit as a whole is a repetition, and in each log, so that no other write publi
 ZooKeeper takes requests below 1 MiB. That is enough for some 2,500 logs with names of 20 letters, and for 1,000 with
 names of 200; more are refused before anything is written.
 
-A reader of several logs reads the number of commits before and after their heads: if it is the same, then no commit
-came in between, and the lists show the same commits.
+A reader of several logs reads the number of routed commits before and after the heads: if it is the same, no commit
+came in between, and all lists show the same commits.
 """
 
 from __future__ import annotations
@@ -69,13 +70,13 @@ from bkspark.metadata.tree import ANY_VERSION, Check, Create, Operation, Set
 
 ROUTED_ROOT = "/bkspark/routed"
 RECORDS_MAX = 10_000
-"""Publishers that are remembered; above it, a tenth of them is forgotten, those that were silent longest."""
+"""Publishers that are remembered. Above it, the tenth that has not published for longest is forgotten."""
 OPERATION_BYTES = 48
-"""What an operation takes in a request beside its path and data, at most."""
+"""The most bytes that an operation takes in a request, without its path and data."""
 DELTA_LEDGERS_MAX = 8
-"""Ledgers of a part that the delta holds; more go into a page, which the delta names."""
+"""Ledgers of a part that are written into the delta; more go into a page, which the delta names."""
 READS_MAX = 100
-"""How often the heads of many logs are read again because commits come in between."""
+"""How often the heads of many logs are read if commits come in between."""
 _VERSION = 1
 
 Fence = Callable[[str], Awaitable[Sequence[int]]]
@@ -84,7 +85,7 @@ Fence = Callable[[str], Awaitable[Sequence[int]]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a routed commit publishes in one log: as the arguments of `LogStore.append_ledgers`."""
+    """What a routed commit publishes in one log; the fields are arguments of `LogStore.append_ledgers`."""
 
     log: str
     ledgers: tuple[SegmentFacts, ...]
@@ -94,7 +95,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """The operations that publish a part, while its log is as it was read; `result` is None if it must be fenced."""
+    """The operations that publish a part; they succeed only if the log is still as it was read."""
 
     operations: tuple[Operation, ...]
     result: AppendOutcome | None
@@ -102,7 +103,7 @@ class _Prepared:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """A publisher's record; `version` None: there is none yet."""
+    """A publisher's record; `version` is its node's, None if there is no record yet."""
 
     token: str | None = None
     last_epochs: tuple[LastEpoch, ...] = ()
@@ -110,7 +111,7 @@ class _Record:
 
 
 class RoutedCommits:
-    """Publishes in many logs at once, and reads the lists of many as of one moment."""
+    """Publishes in many logs at once, and reads the lists of many logs as of one moment."""
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
@@ -118,7 +119,7 @@ class RoutedCommits:
         self._tree = store.heads.tree
 
     async def has_published(self, publisher: Publisher) -> bool:
-        """Whether the publisher has published this version, or a later one, in a routed commit.
+        """Return whether the publisher has published this version, or a later one, in a routed commit.
 
         Raises:
             VersionPublished: another query or job has published it under the name.
@@ -129,18 +130,20 @@ class RoutedCommits:
     async def publish(
         self, parts: Sequence[Part], owner_id: str, publisher: Publisher | None = None, *, fence: Fence | None = None
     ) -> bool:
-        """Publish in all logs, or in none; return False if the publisher had published its version before.
+        """Publish in all logs, or in none; return False if the publisher had already published its version.
 
         Args:
-            parts: one for each log, which exists.
-            owner_id: of the job that has no publisher.
-            fence: the parts replace what the logs hold; it closes the ledgers that are open in them.
+            parts: one for each log; the logs exist.
+            owner_id: id of the job; names the record if there is no publisher.
+            fence: closes the open ledgers of a log. If it is given, the parts replace the content of the logs.
 
         Raises:
-            VersionPublished: another query or job has published the version, or one of the logs has it by itself.
-            NoSuchLog, SchemaMismatch, DataLoss, ...: a log may not be written; the message names it.
-            MetadataError: too many logs, or the store is unreachable; the message says if the outcome is unknown.
-            ValueError: two parts are of one log.
+            VersionPublished: another query or job has published the version, or the version was published in one of the
+                logs alone.
+            NoSuchLog, SchemaMismatch, DataLoss, ...: a log cannot be written; the message names it.
+            MetadataError: there are too many logs, or the store is unreachable; the message says if the outcome is
+                unknown.
+            ValueError: two parts belong to one log.
         """
         if len({part.log for part in parts}) < len(parts):
             raise ValueError("a log has several parts: join their ledgers, of which one order is published")
@@ -160,7 +163,7 @@ class RoutedCommits:
         """Return the lists of logs as of one moment: each routed commit is in all of them, or in none.
 
         Args:
-            names: lists the logs; those that do not exist are left out. Called as often as the logs are read.
+            names: returns the names of the logs, each time they are read; logs that do not exist are left out.
 
         Raises:
             MetadataError: routed commits come faster than the logs can be read.
@@ -193,7 +196,7 @@ class RoutedCommits:
         return _decoded(data, path, stat.version)
 
     async def _make_room(self) -> None:
-        """Make the root, if there is none, and forget publishers if there are too many."""
+        """Create the root if there is none; remove the records of publishers if there are too many."""
         try:
             names = await self._tree.children(ROUTED_ROOT)
         except NoSuchNode:
@@ -209,7 +212,7 @@ class RoutedCommits:
 
 
 class _Commit:
-    """One routed commit in progress. Logs that others change meanwhile are prepared again."""
+    """One routed commit in progress. A log that another process changes meanwhile is prepared again."""
 
     def __init__(
         self,
@@ -229,10 +232,9 @@ class _Commit:
         self._token = new_token()
         self._path = _record_path(owner_id if publisher is None else publisher.name)
         self._prepared: dict[str, _Prepared] = {}
-        """The parts whose operations are ready, by log. A log that has changed meanwhile is taken out and prepared
-        again."""
+        """The parts whose operations are ready, by log. A part is removed if its log has changed meanwhile."""
         self._is_uncertain = False
-        """Whether the answer to a write was lost: then it may have taken effect. Set once."""
+        """Whether the answer to a transaction was lost, which may have taken effect. Set once."""
 
     async def run(self) -> bool:
         """Return whether this commit published; see `RoutedCommits.publish`."""
@@ -247,7 +249,7 @@ class _Commit:
                         f"a commit to {len(self._parts)} logs: others changed them {races} times before it: try again "
                         "later"
                     ) from None
-                # Where others are this fast, they have changed more logs than the one that the error names.
+                # After many lost races, other logs have probably changed, too: the error names only one.
                 self._prepare_again(None if races % 8 == 0 else error.node)
             except (MetadataFormat, MetadataAccessDenied):
                 raise
@@ -295,7 +297,8 @@ class _Commit:
         return True
 
     def _known(self, record: _Record) -> bool | None:
-        """Return whether this commit took effect, if the record says so; False if another had published its version."""
+        """Return True if the record shows that this commit took effect, False if the publisher had published the
+        version before, None if neither."""
         if record.token == self._token:
             return True  # the answer was lost
         publisher = self._publisher
@@ -313,7 +316,7 @@ class _Commit:
     # ---- one log ----
 
     async def _prepare(self, name: str) -> _Prepared:
-        """Decide on a log as it is now, and write what its delta will name."""
+        """Decide on a log as it is now, and write the nodes that its delta will name."""
         for _ in range(LOST_RACES_MAX):
             closed = [] if self._fence is None else await self._fence(name)
             stored = await self._routed(name)
@@ -333,10 +336,10 @@ class _Commit:
             return _Prepared(
                 (unchanged, Set(delta_path(name), data, stored.delta_version), *change.also), change.result
             )
-        raise LedgerFenced(f"log {name} is opened for writing again and again: stop its writers first")
+        raise LedgerFenced(f"other processes open log {name} for writing repeatedly: stop its writers first")
 
     def _delta_bytes_max(self, name: str) -> int:
-        """Return how large the log's delta may grow from commit to commit: all of them must fit one transaction."""
+        """Return the size above which the log's delta is folded into the head: all deltas must fit one transaction."""
         share = NODE_BYTES_MAX // len(self._parts) - 2 * (OPERATION_BYTES + len(delta_path(name)))
         return min(DELTA_BYTES_MAX, share)
 
@@ -372,7 +375,7 @@ class _Commit:
         return change
 
     async def _routed(self, name: str) -> StoredHead:
-        """Return a log's head; the log has a delta afterwards."""
+        """Return a log's head; if the log has no delta yet, create it first."""
         stored = await self._heads.read(name)
         if stored.delta_version is not None:
             return stored
@@ -396,7 +399,7 @@ class _Commit:
 
 
 class _InLog(Exception):
-    """A log has the version; `refusal` is the error if no routed commit published it there."""
+    """A log has recorded the version; `refusal` is the error to raise unless a routed commit published it there."""
 
     def __init__(self, refusal: VersionPublished) -> None:
         super().__init__(refusal)
@@ -404,7 +407,7 @@ class _InLog(Exception):
 
 
 class _TooLarge(BookKeeperError):
-    """The transaction would be larger than ZooKeeper takes."""
+    """The transaction would be larger than ZooKeeper allows."""
 
 
 def _check_size(operations: Sequence[Operation], logs: int) -> None:

@@ -1,4 +1,4 @@
-"""What a log remembers of its entries: their payload format, and the schema of their rows. PURE.
+"""The schemas that a log records: the payload format of its entries, and the schema of their rows. PURE.
 
     /bkspark/logs/<name>/schemas/<schema>    one payload format with one schema; never changed once written
 
@@ -7,11 +7,11 @@ ledgers refer to it. The text is JSON, ASCII, keys sorted, no spaces: `{"format"
 where `schema` is the JSON text of Spark's StructType. The node is that text compressed by zlib: 2,000 columns take some
 10 KiB. A text above 16 MiB, or a node above ZooKeeper's limit, is refused when it is written.
 
-The head lists the schemas by the place from which they apply: `schemas` in `formats`.
+The head lists the schemas with the first ordinal to which each applies: `schemas` in `formats`.
 
-A schema of the list covers everything before it that is still in the log: an append may only add columns and widen
-types. Only a change that replaces the whole list may bring another schema or format. So the schema of a range of the
-log is the last one that applies in it.
+Each schema of the list can also read everything before it that is still in the log, because an append may only add
+columns and widen types. Only a change that replaces the whole list may bring another schema or format. The schema of a
+range of the log is therefore the last one that applies in it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from bkspark.log.formats import NODE_BYTES_MAX, SchemaRef
 SCHEMAS = "schemas"
 NAME_DIGITS = 32
 TEXT_BYTES_MAX = 16 << 20
-"""Limit of a schema's text: a damaged node must not fill the memory of its reader."""
+"""Limit of a schema's text, so that a damaged node cannot fill the memory of its reader."""
 SCHEMAS_MAX = 100
-"""Schemas of one list; above it, the two oldest become one."""
+"""Schemas of one list; above it, the second oldest replaces the oldest."""
 _VERSION = 1
 
 
@@ -49,16 +49,16 @@ class StoredSchema:
 
     @cached_property
     def name(self) -> str:
-        """The name of its node, by its content."""
+        """The name of its node: a hash of its content."""
         return hashlib.sha256(self.text).hexdigest()[:NAME_DIGITS]
 
 
 @dataclass(frozen=True)
 class SchemaChange:
-    """The schema that a publication brings.
+    """The schema that a publication records.
 
-    `base` is the name of the log's schema that it was derived from, None if the log had none: if the log has another
-    one by now, nothing is published.
+    `base` is the name of the log's schema that it was derived from, None if the log had none. If the log has another
+    one when the publication takes effect, nothing is published.
     """
 
     stored: StoredSchema
@@ -110,10 +110,10 @@ def trimmed(schemas: Sequence[SchemaRef], first_ordinal: int) -> tuple[SchemaRef
 def extended(schemas: Sequence[SchemaRef], name: str, ordinal: int) -> tuple[SchemaRef, ...]:
     """Return the list with another schema that applies from `ordinal` on."""
     number = schemas[-1].number + 1 if schemas else 1
-    # A schema under which nothing was published is replaced.
+    # A schema that applies to no ledger is replaced.
     kept = [ref for ref in schemas if ref.first_ordinal < ordinal]
     if len(kept) >= SCHEMAS_MAX:
-        # The second oldest covers what the oldest did.
+        # The second oldest can read what was written with the oldest.
         kept[:2] = [SchemaRef(kept[0].first_ordinal, kept[1].number, kept[1].name)]
     return (*kept, SchemaRef(ordinal, number, name))
 

@@ -1,18 +1,18 @@
-"""SharedLedger: a ledger to which one process keeps writing, epoch after epoch; the log lists slices of it.
+"""SharedLedger: a ledger to which one process appends epoch after epoch; the log lists slices of it.
 
-A ledger for each task of each epoch of a stream would create a million tiny ledgers a day. Small outputs go into a
-ledger that stays open instead. Three rules make that as safe as a ledger that is published whole:
+A ledger for each task of each epoch of a stream would mean a million tiny ledgers a day. Small outputs go into a ledger
+that stays open instead. Three rules make this as safe as publishing whole ledgers:
 
 * It has one writer, like every ledger. A process that has lost it, or does not know the outcome of its last entries,
-  takes another one; no process continues another's ledger.
+  continues in another ledger; no process continues another's ledger.
 * The log ends where its list says. Entries after the listed end of a slice (of an epoch that is not published yet, of a
   failed attempt, of a repeated commit) are not part of the log, and no reader reads them.
-* It stays registered as pending while slices of it may still be published, so that nothing deletes it. A process that
-  removes all of its slices by truncating or overwriting ends the registration in the same change; the ledger's process
-  then takes another one.
+* It stays registered as pending while slices of it may still be published, so that it is not deleted. A process that
+  removes all of its slices by truncating or overwriting ends the registration in the same change; the process that
+  writes the ledger then continues in another one.
 
-A process that is killed leaves its shared ledger open and registered: the next one closes those of a certain
-age, keeps them if the list holds slices of them, and deletes them otherwise.
+A process that is killed leaves its shared ledger open and registered. Later processes close such ledgers when they are
+old enough, keep those of which the list has slices, and delete the others.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from bkspark.log.log import Log
 
 SHARED_AGE_S = 3600.0
-"""Age after which a shared ledger is no longer written to, unless its user sets another one."""
+"""Default age after which a shared ledger is replaced."""
 
 RETIRE_MARGIN_S = 24 * 3600.0
 """A registration that is older than its ledger's maximum age by this time belongs to a dead process."""
 
 
 class SharedLedger:
-    """The shared ledger of one owner in one process; made when there is something to write, replaced when it is due.
+    """The shared ledger of one owner in one process; created by the first append, replaced when it is large or old.
 
     Args:
-        owner: the owner of the slices. Epochs share the ledger, so it names no epoch, unless it is closed before it is
-            published.
+        owner: the owner of the slices. It has no epoch, because epochs share the ledger, unless the ledger is closed
+            before it is published.
         limits: bytes and age after which `roll_if_due` closes it.
     """
 
@@ -52,11 +52,12 @@ class SharedLedger:
         self.options = options
         self._limits = limits
         self._writer: LedgerWriter | None = None
-        """The writer of the ledger; None when there is no ledger: the next write makes one."""
+        """The writer of the ledger; None if there is no ledger: the next append creates one."""
         self._since_s = 0.0
-        """When the ledger was made, by the event loop's clock."""
+        """When the ledger was created, by the event loop's clock."""
         self._is_published = False
-        """Whether an epoch of the ledger is published: then its end must be recorded. Cleared with each new ledger."""
+        """Whether all that was appended is published, so that `close` may end the registration. Cleared with each new
+        ledger; set by `note_published`."""
 
     @property
     def ledger_id(self) -> int | None:
@@ -64,14 +65,14 @@ class SharedLedger:
         return None if self._writer is None else self._writer.ledger_id
 
     async def keep_retention(self) -> None:
-        """Remove what has expired of the log, now and then."""
+        """Remove expired ledgers of the log, unless that was tried recently; failures are ignored."""
         await self._log.keep_retention()
 
     async def append(self, batches: Sequence[EntryBatch]) -> SegmentFacts:
         """Append entries, at least one; return their slice, once all are acknowledged.
 
         Raises:
-            BookKeeperError: nothing of it may be published; `drop` it.
+            BookKeeperError: none of these entries may be published; call `drop`.
         """
         writer = self._writer
         if writer is None:
@@ -84,11 +85,11 @@ class SharedLedger:
         return SegmentFacts(writer.ledger_id, writer.last_entry, writer.length - length, first_entry)
 
     def note_published(self) -> None:
-        """The log's list holds everything that was appended."""
+        """Record that the log's list has everything that was appended."""
         self._is_published = True
 
     async def roll_if_due(self) -> None:
-        """Let the next append go to another ledger, if this one is large or old. Call it between epochs."""
+        """Close the ledger if it is large or old, so that the next append goes to another. Call it between epochs."""
         writer = self._writer
         if writer is None:
             return
@@ -99,7 +100,8 @@ class SharedLedger:
                 await self._retire(writer)
 
     async def _retire_left(self, ledger_id: int) -> None:
-        """Clean up after dead processes. A failure must not prevent writing: the next process repeats it."""
+        """Retire the shared ledgers of dead processes. A failure does not prevent writing: the next process repeats
+        it."""
         age_s = (self._limits.roll_seconds or SHARED_AGE_S) + RETIRE_MARGIN_S
         try:
             await self._log.retire_older(ledger_id, age_s)
@@ -119,7 +121,7 @@ class SharedLedger:
                 await self._log.forget_published(writer.ledger_id)
 
     async def drop(self) -> None:
-        """Write no more to the ledger, whatever the outcome of its last entries."""
+        """Abandon the ledger and retire it: the outcome of its last entries may be unknown."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.abandon()

@@ -21,8 +21,8 @@ RUN_LEDGERS_MAX = 256
 class LogSegment:
     """A ledger, or a slice of one, and its place in the log.
 
-    If `last_entry` and `length` are known, the log holds the entries from `first_entry` up to it, now and for ever in
-    this snapshot; other entries of the ledger are not part of the log. They are None if they are not in the list.
+    If `last_entry` and `length` are known, the log has exactly the entries from `first_entry` to `last_entry`; other
+    entries of the ledger are not part of this snapshot of the log. Both are None if the list does not have them.
     """
 
     ordinal: int
@@ -33,9 +33,9 @@ class LogSegment:
 
 
 class LogSnapshot:
-    """The ledgers [first_ordinal, end_ordinal) of a log; `version` rises with each change.
+    """The ledgers [first_ordinal, end_ordinal) of a log; `version` increases with each change of the log.
 
-    Truncating, overwriting or deleting the log afterwards removes ledgers from a snapshot too: reading their page then
+    If the log is truncated, overwritten or deleted afterwards, pages of the snapshot are removed, too: reading them
     raises DataLoss or NoSuchLog.
     """
 
@@ -67,7 +67,7 @@ class LogSnapshot:
 
     @property
     def open_ordinals(self) -> tuple[int, ...]:
-        """Ledgers that were not known to be closed; at most a few, ascending."""
+        """The ordinals of ledgers that were not known to be closed; at most a few, ascending."""
         return self.head.open_ordinals
 
     @property
@@ -77,7 +77,7 @@ class LogSnapshot:
 
     @property
     def schemas(self) -> tuple[SchemaRef, ...]:
-        """The schemas that the log remembers, by the ordinal from which each applies."""
+        """The schemas that the log records, by ascending first ordinal."""
         return self.head.schemas
 
     async def schema(self, ref: SchemaRef) -> StoredSchema:
@@ -94,8 +94,10 @@ class LogSnapshot:
             ) from None
 
     async def first_at(self, ms: int) -> Place | None:
-        """Return the place (ordinal and entry) of the first entry that entered the log at a time or later, by ms since
-        1970; None if all entries are earlier. Only where `ms` is after the first known time. Raises as `runs`."""
+        """Return (ordinal, entry) of the first entry that entered the log at a time or later; None if all are earlier.
+
+        `ms`: since 1970, above the first known time. Raises as `runs`.
+        """
         return (await self._timeline(lambda index: page_at(index, ms))).first_at(ms)
 
     async def times(self, first: Place, end: Place) -> Timeline:
@@ -115,10 +117,11 @@ class LogSnapshot:
             snapshot = LogSnapshot(self._heads, self.name, newer)
 
     async def _present_timeline(self, refs: tuple[TimePageRef, ...], *, is_present: bool) -> Timeline | None:
-        """Return the marks of some pages and of the head, and those of open ledgers; None if a node is gone.
+        """Return the marks of some pages, of the head and of open ledgers; None if a node is gone.
 
         Args:
-            is_present: the log did not change since: the writer of an open ledger without notes keeps none.
+            is_present: the log has not changed since the snapshot: an open ledger without a node of times never had
+            one.
         """
         index = self.head.times
         marks = [*(ref.mark for ref in index.pages), *index.marks]
@@ -153,7 +156,7 @@ class LogSnapshot:
             if ref.first_ordinal < end and head.page_end(index) > first:
                 page_end = head.page_end(index)
                 ledgers = await self._page(ref, page_end - ref.first_ordinal)
-                # A caller that needs few ledgers must not wait for those of a whole page.
+                # In pieces, so that a caller that needs few ledgers does not wait for a whole page.
                 for some in range(max(first, ref.first_ordinal), min(end, page_end), RUN_LEDGERS_MAX):
                     yield _listed(ref.first_ordinal, ledgers, some, min(end, some + RUN_LEDGERS_MAX))
         if head.tail and head.tail_ordinal < end and head.end_ordinal > first:
@@ -201,8 +204,10 @@ class LogSnapshot:
                     yield _segment(at, ledgers[at - ref.first_ordinal])
 
     async def closed_runs(self, first_ordinal: int, end_ordinal: int) -> AsyncIterator[tuple[int, int, int, int]]:
-        """Yield (first ordinal, end ordinal, entries, bytes) of what each page has of [first_ordinal, end_ordinal), but
-        for pages with a ledger whose end is not known. Raises as `runs`."""
+        """Yield (first ordinal, end ordinal, entries, bytes) for the part of [first_ordinal, end_ordinal) in each page.
+
+        Pages with a ledger whose end is not known are left out. Raises as `runs`.
+        """
         head = self.head
         for index, ref in enumerate(head.pages):
             first = max(first_ordinal, head.first_ordinal, ref.first_ordinal)

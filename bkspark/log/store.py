@@ -1,12 +1,12 @@
-"""LogStore: named logs in the metadata tree. Every change is one compare-and-set on the log's head.
+"""LogStore: named logs in the metadata store. Every change is one compare-and-set on the log's head.
 
 Three rules make a log's list safe to share:
 
 * A ledger enters the list only while it is pending (attempts.py), so no condemned ledger is ever published.
-* A version of a name (an epoch of a streaming query) is published once: the head remembers each name's last version and
+* A version of a name (an epoch of a streaming query) is published once: the head records each name's last version and
   its publisher. That publisher may repeat it, which changes nothing; all others are refused.
-* One writer holds the log at a time. A process that opens it for writing must first fence every ledger that is open
-  according to the head; the head then names the new writer, and the previous one can no longer add a ledger.
+* The log has one writer at a time. A process that opens it for writing must first fence every ledger that is open
+  according to the head; the head then names the new writer, and the previous one cannot add a ledger any more.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ from bkspark.log.watching import LogWatch
 from bkspark.metadata.tree import Callback, Check, Create, Delete, Operation, Tree
 
 PAGES_DROPPED_MAX = 500
-"""Pages that one transaction removes: it must stay far below ZooKeeper's 1 MiB."""
+"""Pages that one transaction removes at most: it must stay far below ZooKeeper's 1 MiB."""
 
 SHARED_DROPPED_MAX = 500
-"""Registrations of shared ledgers that one transaction removes, for the same reason."""
+"""Registrations of shared ledgers that one transaction removes at most, for the same reason."""
 
 T = TypeVar("T")
 
@@ -66,8 +66,8 @@ T = TypeVar("T")
 class AppendOutcome:
     """The outcome of a publication.
 
-    `is_new` False: `publisher` had published this version or a later one (`last_epoch`), so nothing was changed; the
-    given ledgers are still pending, unless they were the ones published then.
+    `is_new` is False if the publisher had already published this version or a later one (`last_epoch`). Then nothing
+    was changed; the given ledgers are still pending, unless they are the ones that were published before.
     """
 
     is_new: bool
@@ -77,9 +77,9 @@ class AppendOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a log is to begin: at `before`, which is in ledger `first_ordinal` or at the end of the one before that.
+    """Where a log is to begin: at `before`, which is in ledger `first_ordinal` or at the end of the ledger before that.
 
-    `unchanged` are conditions under which that was chosen.
+    `unchanged` are the checks without which the choice is not valid.
     """
 
     before: Position
@@ -96,7 +96,7 @@ class LogStore:
     """Creates, reads, changes and deletes logs whose ledgers lie below the ledgers root `root`.
 
     Args:
-        clock_ms: tells when a change is made, in ms since 1970.
+        clock_ms: returns the time that changes get, in ms since 1970.
     """
 
     def __init__(self, tree: Tree, root: str, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
@@ -107,7 +107,7 @@ class LogStore:
         self.consumers = ConsumerStore(self._heads)
 
     def at_one_time(self) -> LogStore:
-        """Return this store with its clock stopped: all changes that are made by it have one time."""
+        """Return a copy of this store whose clock has stopped: all changes made with it get the same time."""
         stopped, now_ms = copy.copy(self), self.clock_ms()
         stopped.clock_ms = lambda: now_ms
         return stopped
@@ -120,7 +120,7 @@ class LogStore:
     # ---- whole logs ----
 
     async def names(self) -> list[str]:
-        """Return the names of all logs at this metadata store, sorted."""
+        """Return the names of all logs in this metadata store, sorted."""
         return await self._heads.names()
 
     async def create(self, name: str, *, exist_ok: bool = False) -> None:
@@ -158,23 +158,26 @@ class LogStore:
         return None if stored is None else LogSnapshot(self._heads, name, stored)
 
     def snapshot_of(self, name: str, head: LogHead) -> LogSnapshot:
-        """Return a snapshot for a decision on a head; its version does not matter."""
+        """Return a snapshot of a head that is being decided on; the snapshot's version has no meaning."""
         return LogSnapshot(self._heads, name, StoredHead(head, 0))
 
     async def watch(self, name: str, callback: Callback, *, is_routed: bool) -> Callback:
-        """Call `callback()` whenever the log may have changed; return what ends that.
+        """Call `callback()` whenever the log may have changed; return the function that ends the watch.
 
         Args:
-            is_routed: the log was in a routed commit when it was read last.
+            is_routed: whether the log had a delta when it was last read.
         """
         watch = LogWatch(self._tree, name, callback)
         await watch.begin(is_routed=is_routed)
         return watch.end
 
     async def delete(self, name: str, delete_ledger: DeleteLedger, *, closed: Sequence[int]) -> bool:
-        """Delete a log with all its ledgers, the pending ones too; False: a ledger that is not in `closed` may be open.
+        """Delete a log with all its ledgers, also the pending ones; return False if a ledger may be open.
 
-        From the first step on the log is gone for all others. Another call finishes an interrupted deletion.
+        From the first step on, the log does not exist for others. Another call finishes an interrupted deletion.
+
+        Args:
+            closed: ordinals of ledgers that are known to be closed.
         """
         if not await self._replace(name, (), None, closed, is_deletion=True):
             return False
@@ -200,7 +203,7 @@ class LogStore:
         raise MetadataError(f"log {name} is being used while it is deleted: stop its writers and delete it again")
 
     async def _all(self, path: str, folder: str) -> list[str]:
-        """Return a folder that a log may have, after what is in it; nothing if the log has no such folder."""
+        """Return the paths of a folder's children and then of the folder; [] if the log has no such folder."""
         try:
             children = await self._tree.children(f"{path}/{folder}")
         except NoSuchNode:
@@ -219,11 +222,11 @@ class LogStore:
         shared: Collection[int] = (),
         schema: SchemaChange | None = None,
     ) -> AppendOutcome:
-        """Put closed, pending ledgers, or slices of shared ones, at the end of the list: all of them, or none.
+        """Append closed, pending ledgers, or slices of shared ones, to the list: all of them, or none.
 
-        A slice that continues the last one of the list extends it. Ledgers in `shared` stay pending: more of them will
-        be published. With a `publisher`, a version that it has published, or an earlier one, changes nothing, and the
-        outcome says so.
+        A slice that continues the last slice of the list extends it. Ledgers in `shared` stay pending, because more of
+        them will be published. If the `publisher` has already published its version, or a later one, nothing is
+        changed, and the outcome says so.
 
         Raises:
             NoSuchLog: there is no such log.
@@ -286,8 +289,8 @@ class LogStore:
     ) -> AppendOutcome | None:
         """Replace the whole list by closed, pending ledgers in one compare-and-set.
 
-        The old ledgers are condemned with it; `attempts.sweep` deletes them. The writer loses the log. None: the log
-        has an open ledger whose ordinal is not in `closed`. Raises as `append_ledgers`.
+        The same change condemns the old ledgers; `attempts.sweep` deletes them. The writer loses the log. Returns None,
+        and changes nothing, if the log has an open ledger whose ordinal is not in `closed`. Raises as `append_ledgers`.
         """
         check_ledgers(ledgers, publisher)
         return await self._replace(name, ledgers, publisher, closed, schema, is_deletion=False)
@@ -319,7 +322,7 @@ class LogStore:
         is_deletion: bool = False,
         tail_max: int = TAIL_LEDGERS_MAX,
     ) -> Decide[AppendOutcome | None]:
-        """Return the decision of `replace_ledgers`; the result None as there."""
+        """Return the decision of `replace_ledgers`; its result is None as there."""
 
         async def decide(head: LogHead) -> Change[AppendOutcome | None]:
             repeated = _repeated(head, name, publisher)
@@ -345,7 +348,7 @@ class LogStore:
     # ---- truncating ----
 
     async def truncate(self, name: str, before: Position, *, at_ledger_end: bool, closed: Sequence[int]) -> int | None:
-        """Let the log begin at `before`; condemn the ledgers before it and return their number.
+        """Move the log's start to `before`; condemn the ledgers before it, and return their number.
 
         Args:
             before: in normal form. If it is before the log's start already, nothing is done.
@@ -368,7 +371,7 @@ class LogStore:
             first_ordinal = max(before.ordinal + at_ledger_end, head.first_ordinal)
             is_last = before.ordinal == head.end_ordinal - 1
             if at_ledger_end and is_last and before.ledger_id in await self.attempts.pending_ids(name):
-                first_ordinal = before.ordinal  # the slice may grow
+                first_ordinal = before.ordinal  # the slice may still grow
             if any(ordinal < first_ordinal for ordinal in set(head.open_ordinals) - set(closed)):
                 return Change(None, None)
             return await self._cut(name, head, Cut(before, first_ordinal))
@@ -376,9 +379,10 @@ class LogStore:
         return await self._heads.change(name, decide)
 
     async def cut(self, name: str, choose: Callable[[LogHead], Awaitable[Cut | None]]) -> int:
-        """Remove the ledgers before what `choose` returns for the present head, and condemn them; return their number.
+        """Remove and condemn the ledgers before the cut that `choose` returns for the present head; return their
+        number.
 
-        `choose` is asked again if the log changed meanwhile.
+        If the log changes meanwhile, `choose` is called again with the new head.
         """
 
         async def decide(head: LogHead) -> Change[int]:
@@ -390,7 +394,7 @@ class LogStore:
     async def _cut(self, name: str, head: LogHead, cut: Cut) -> Change[Any]:
         snapshot = self.snapshot_of(name, head)
         dropped = {ledger.ledger_id for ledger in await snapshot.ledgers(0, cut.first_ordinal)}
-        # Slices of one ledger may be on both sides.
+        # A shared ledger may have slices on both sides of the cut.
         kept = {ledger.ledger_id for ledger in await snapshot.ledgers(cut.first_ordinal)} if head.has_slices else set()
         gone = dropped - kept
         changed, lists = condemned(changes.truncated(head, cut.before, cut.first_ordinal), name, sorted(gone))
@@ -402,7 +406,7 @@ class LogStore:
         return self._changed(name, head, changed, len(gone), lists, also)
 
     async def _without_notes(self, name: str, snapshot: LogSnapshot, cut: Cut) -> list[Delete]:
-        """Return the removal of the times of ledgers that are cut off before their writer's close was recorded."""
+        """Return the operations that delete the times of removed ledgers whose close was not recorded."""
         ids = [(await snapshot.ledger(each)).ledger_id for each in snapshot.open_ordinals if each < cut.first_ordinal]
         paths = [times.open_path(log_path(name), ledger_id) for ledger_id in ids]
         return [Delete(path) for path in paths if await self._tree.exists(path) is not None]
@@ -423,10 +427,10 @@ class LogStore:
         """Make `writer` the log's writer and add its first ledger, which is pending; return the ledger's ordinal.
 
         Args:
-            closed: ordinal and facts of every ledger fenced and closed for this.
+            closed: ordinal and facts of every ledger that was fenced and closed before.
 
         Returns:
-            None if the log has an open ledger that is not among them: fence that too and try again.
+            None if the log has an open ledger that is not among them: fence that, too, and try again.
         """
 
         async def decide(head: LogHead) -> Change[int | None]:
@@ -475,7 +479,7 @@ class LogStore:
         return self._changed(name, head, changed, ordinal, nodes, [*done, made])
 
     async def note_times(self, name: str, ledger_id: int, noted: OpenTimes) -> None:
-        """Keep the times that a ledger's writer has noted beside the log."""
+        """Write the times that a ledger's writer has noted to the ledger's node of times."""
         until = noted.until
         await self._heads.note_times(name, ledger_id, noted.encode())
         noted.record(until)
@@ -483,8 +487,8 @@ class LogStore:
     async def settle_writer(
         self, name: str, writer: str, closed: Sequence[tuple[int, SegmentFacts]], *, is_end: bool
     ) -> None:
-        """Record how the writer's ledgers were closed, and with `is_end` that it writes no more; does nothing if it has
-        lost the log meanwhile.
+        """Record the ends of the writer's closed ledgers and, with `is_end`, that the writer is done. Does nothing if
+        another process has opened the log meanwhile.
         """
 
         async def decide(head: LogHead) -> Change[None]:
@@ -499,7 +503,7 @@ class LogStore:
     # ---- inside ----
 
     async def _with_schema(self, name: str, head: LogHead, schema: SchemaChange | None, ordinal: int) -> LogHead:
-        """Return the head with a schema that applies from `ordinal` on, whose node is written."""
+        """Return the head with a schema that applies from `ordinal` on, after writing the schema's node."""
         present = head.schemas[-1].name if head.schemas else None
         if schema is None or present == schema.stored.name:
             return head
@@ -525,7 +529,8 @@ class LogStore:
         return await self._packed(name, grown, nodes)
 
     async def _packed(self, name: str, head: LogHead, nodes: list[NewNode]) -> tuple[LogHead, list[NewNode]]:
-        """Return the head with marks of its time index moved to pages if it has too many, and the nodes to write."""
+        """Return the head, with marks of its time index moved to pages if there are too many, and the nodes to
+        write."""
         read = {ref: await self._heads.time_page(name, ref) for ref in times.to_read(head.times)}
         index, pages = times.packed(head.times, read, new_token())
         more = [NewNode(f"{PAGES}/{page.ref.name}", times.encode_page(page.marks)) for page in pages]
@@ -534,15 +539,15 @@ class LogStore:
     async def _note_closed(
         self, name: str, head: LogHead, closed: Sequence[tuple[int, SegmentFacts]]
     ) -> tuple[LogHead, list[Delete]]:
-        """Return the head with ledgers recorded as closed, and with the times that their writer noted; and the removal
-        of those notes."""
+        """Return the head with ledgers recorded as closed and the times that their writer noted, and the operations
+        that delete the nodes of these times."""
         listed = _listed_of(head, closed)
         head, done = changes.note_closed(head, listed), []
         for ordinal, facts in listed:
             noted = await self._heads.open_times(name, facts.ledger_id, ordinal)
             if noted is not None:
                 head = replace(head, times=times.with_marks(head.times, noted.marks))
-                # With its version: what the writer notes now is taken in by the next try.
+                # With the version that was read: if the writer notes more now, the change is decided again with it.
                 done.append(Delete(times.open_path(log_path(name), facts.ledger_id), noted.version))
         return head, done
 
@@ -552,11 +557,11 @@ class LogStore:
         return ledgers
 
     async def _unshared(self, name: str, gone: Collection[int]) -> list[Delete]:
-        """Return the operations that end the sharing of ledgers that are being condemned: no slice of them will be
-        published.
+        """Return the operations that end the registrations of shared ledgers which are being condemned, so that no more
+        slices of them are published.
 
         Raises:
-            MetadataError: they are too many for one transaction, which is more than processes can share.
+            MetadataError: there are too many for one transaction.
         """
         shared = sorted(await self.attempts.pending_ids(name) & set(gone))
         if len(shared) > SHARED_DROPPED_MAX:
@@ -572,7 +577,8 @@ class LogStore:
         nodes: Sequence[NewNode],
         also: Sequence[Operation] = (),
     ) -> Change[T]:
-        """Return the change, which removes the pages it drops; a vacuum removes those beyond a transaction's size."""
+        """Return the change with the removal of pages that the new head does not name, as many as fit a transaction; a
+        vacuum removes the rest."""
         kept = set(changed.page_names)
         dropped = [page for page in head.page_names if page not in kept][:PAGES_DROPPED_MAX]
         pages = [Delete(f"{log_path(name)}/{PAGES}/{page}") for page in dropped]

@@ -2,8 +2,8 @@
 
 A *mark* is `[ordinal, entry, time]`: the entries from there up to the next mark entered the log at that time, in ms
 since 1970 by the clock of the process that wrote them. Marks ascend in place and in time. If a clock shows a time
-before the last mark's, its entries get that of the mark, so the times of a log never go back. Entries before the first
-mark have no known time: an older bkspark wrote them.
+before that of the last mark, the entries get the last mark's time, so the times of a log never decrease. Entries before
+the first mark have no known time: an older bkspark wrote them.
 
 The head has the latest marks, and names pages of earlier ones; `times` in the head, from version 5 on:
 
@@ -12,19 +12,19 @@ The head has the latest marks, and names pages of earlier ones; `times` in the h
              its name
     /bkspark/logs/<name>/pages/t<ordinal>.<entry>-<token>     a page; never changed once written
 
-A page is `{"marks":[[0,0,1763942400000]],"version":1}`. One mark is made for each commit. In the ledger of a log writer
-each append call gets one; the writer keeps them beside the log, as their place in the ledger alone:
+A page is `{"marks":[[0,0,1763942400000]],"version":1}`. Each commit gets one mark. In the ledger of a log writer each
+append call gets one; the writer keeps these in a node of the ledger, without the ordinal:
 
     /bkspark/logs/<name>/times/<ledger>    `{"marks":[[0,1763942400000]],"until":20,"version":1}`: [entry, time],
                                            ascending, of the entries before `until`; empty before the first
 
 It writes them at most once a second; until then the latest entries have the last time that is recorded. The change of
-the head that records how the ledger was closed takes its marks into the index and removes the node.
+the head that records the ledger's end adds its marks to the index and removes the node.
 
-**The index is bounded.** Above PAGES_MAX pages, two neighbours become one page of half as many marks: marks that are
-close together in time are joined, and the joined one has the place of the first and the time of the last. So joining,
-like a mark that comes late, only raises the time of an entry, which keeps the times of all reads in order: whatever an
-earlier read gave an entry, no later read gives a later entry less.
+**The index is bounded.** Above PAGES_MAX pages, two neighbouring pages become one with half as many marks: marks that
+are close together in time are joined, and the joined mark has the place of the first and the time of the last. Joining
+marks, or adding one late, can therefore only raise the time of an entry. This keeps the times of all reads in order: a
+later read never returns a lower time for a later entry than an earlier read did for an earlier entry.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ RECENT_MAX = 100
 PAGE_MARKS_MAX = 2_000
 PAGES_MAX = 50
 OPEN_MARKS_MAX = 2_000
-"""Marks of a ledger that is being written."""
+"""Marks of a ledger that is being written, at most."""
 
 Place = tuple[int, int]
 """Ordinal and entry."""
@@ -124,7 +124,7 @@ class TimePage:
 
 
 def added(index: TimeIndex, mark: Mark) -> TimeIndex:
-    """Return the index with a mark at its end. A time before the last one becomes that."""
+    """Return the index with a mark at its end. A time below the last one is raised to it."""
     last = index.last
     if last is None:
         return TimeIndex(index.pages, (mark,))
@@ -136,10 +136,10 @@ def added(index: TimeIndex, mark: Mark) -> TimeIndex:
 
 
 def with_marks(index: TimeIndex, marks: Sequence[Mark]) -> TimeIndex:
-    """Return the index with the marks of a ledger that was written until now.
+    """Return the index with the marks of a writer's ledger that has just been closed.
 
-    Others may have published after that ledger: their times are raised to its last one. If marks of theirs have moved
-    to pages, the index stays as it is: the ledger has the time at which it entered the list.
+    If others have published after that ledger, their times are raised to its last one. If their marks have moved to
+    pages, the index stays as it is: all entries of the ledger have the time at which it entered the list.
     """
     if not marks or not index.marks or marks[0].place < index.marks[0].place:
         return index
@@ -147,7 +147,8 @@ def with_marks(index: TimeIndex, marks: Sequence[Mark]) -> TimeIndex:
 
 
 def ascending(marks: Iterable[Mark]) -> tuple[Mark, ...]:
-    """Return marks by place, each time raised to that of the marks before it; one that says nothing new is left out."""
+    """Return marks by place, each time raised to that of the marks before it; a mark that changes nothing is left
+    out."""
     found: list[Mark] = []
     for mark in sorted(marks):
         if found and mark.place == found[-1].place:
@@ -158,8 +159,8 @@ def ascending(marks: Iterable[Mark]) -> tuple[Mark, ...]:
 
 
 def joined(marks: Sequence[Mark], count_max: int) -> tuple[Mark, ...]:
-    """Return at most `count_max` marks: those within the same short time become one, at the place of the first and with
-    the time of the last."""
+    """Return at most `count_max` marks. Marks that are close together in time become one, with the place of the first
+    and the time of the last."""
     found, span_ms = tuple(marks), 1
     while len(found) > count_max:
         kept: list[Mark] = []
@@ -175,7 +176,7 @@ def joined(marks: Sequence[Mark], count_max: int) -> tuple[Mark, ...]:
 
 
 def to_read(index: TimeIndex) -> tuple[TimePageRef, ...]:
-    """Return the pages whose marks `packed` needs; none while the head has room."""
+    """Return the pages whose marks `packed` needs; () while the head has room."""
     if len(index.marks) <= RECENT_MAX:
         return ()
     last = _to_extend(index)
@@ -190,7 +191,7 @@ def _to_extend(index: TimeIndex) -> TimePageRef | None:
 
 
 def _to_join(index: TimeIndex, pages: Sequence[TimePageRef]) -> tuple[TimePageRef, ...]:
-    """Return the two neighbours that span the least time for their age."""
+    """Return the two neighbouring pages that span the least time in relation to their age."""
     ends = [*(page.ms for page in pages[2:]), index.marks[0].ms]
     now_ms = index.marks[-1].ms
     scores = [(end - pages[i].ms) / (now_ms - end + 1) for i, end in enumerate(ends)]
@@ -232,7 +233,7 @@ def _page(marks: tuple[Mark, ...], token: str) -> TimePage:
 
 
 def trimmed(index: TimeIndex, start: Position) -> TimeIndex:
-    """Return the index of a log that begins at `start`: with the mark that applies there, and all after it."""
+    """Return the index for a log that begins at `start`: from the mark that applies there on."""
     place = (start.ordinal, start.entry_id)
     firsts = [*(ref.place for ref in index.pages), *(mark.place for mark in index.marks[:1])]
     gone = max((i for i, first in enumerate(firsts) if first <= place), default=0)
@@ -241,7 +242,7 @@ def trimmed(index: TimeIndex, start: Position) -> TimeIndex:
 
 
 def emptied(index: TimeIndex, end_ordinal: int) -> TimeIndex:
-    """Return the index of a log that lost all entries: what is published next is no earlier than they were."""
+    """Return the index of a log that has lost all entries. It keeps the last time, so that times never decrease."""
     last = index.last
     return EMPTY if last is None else TimeIndex((), (Mark(end_ordinal, 0, last.ms),))
 
@@ -250,10 +251,10 @@ def emptied(index: TimeIndex, end_ordinal: int) -> TimeIndex:
 
 
 class Timeline:
-    """Some consecutive marks of a log, among them those of ledgers that are being written.
+    """Some consecutive marks of a log, with those of ledgers that are being written.
 
     Args:
-        unrecorded: the entries from there on are being written, and later than all marks.
+        unrecorded: (ordinal, entry) from which on entries are being written; they are later than all marks.
     """
 
     def __init__(self, marks: Iterable[Mark], unrecorded: Place | None = None) -> None:
@@ -270,8 +271,8 @@ class Timeline:
         return self.marks[index].place if index < len(self.marks) else self._unrecorded
 
     def of_entries(self, ordinal: int, first_entry: int, end_entry: int) -> tuple[tuple[int, int | None], ...]:
-        """Return the times of entries [first_entry, end_entry) of a ledger: (entry, time), each up to the next one. The
-        time is None where it is not known."""
+        """Return the times of entries [first_entry, end_entry) of a ledger as (entry, time) items, each of which
+        applies up to the next one. The time is None if it is not known."""
         index = bisect_right(self._places, (ordinal, first_entry))
         found: list[tuple[int, int | None]] = [(first_entry, self._times[index - 1] if index else None)]
         for mark in self.marks[index : bisect_left(self._places, (ordinal, end_entry))]:
@@ -286,7 +287,7 @@ def pages_of(index: TimeIndex, first: Place, end: Place) -> tuple[TimePageRef, .
 
 
 def page_at(index: TimeIndex, ms: int) -> tuple[TimePageRef, ...]:
-    """Return the page that may have the first mark at a time or later; no page if the head has it, or a first mark."""
+    """Return the page that may have the first mark at a time or later; () if that is in the head, or begins a page."""
     earlier = [ref for ref in index.pages if ref.ms < ms]
     return tuple(earlier[-1:])
 
@@ -295,7 +296,7 @@ def page_at(index: TimeIndex, ms: int) -> tuple[TimePageRef, ...]:
 
 
 def open_path(log_path: str, ledger_id: int) -> str:
-    """Return the path of the times that the writer of a ledger notes."""
+    """Return the path of the node with the times of a ledger that is being written."""
     return f"{log_path}/{TIMES}/{ledger_id}"
 
 
@@ -306,12 +307,12 @@ class OpenTimes:
         self._marks: list[Mark] = []
         """The marks, ascending. Joined when there are more than OPEN_MARKS_MAX."""
         self._until = 0
-        """The first entry that is not noted."""
+        """The entry after the last one that `note` was called for."""
         self._recorded = 0
-        """What `_until` was when the times were last written beside the log."""
+        """The value of `_until` when the times were last written to the ledger's node. Set by `record`."""
 
     def note(self, entry_id: int, end_entry: int, ms: int) -> None:
-        """Note that the entries [entry_id, end_entry) are written at a time."""
+        """Note that the entries [entry_id, end_entry) were appended at `ms` since 1970."""
         self._until = end_entry
         if self._marks and ms <= self._marks[-1].ms:
             return
@@ -325,11 +326,11 @@ class OpenTimes:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether all of it is beside the log."""
+        """Whether the ledger's node has all times that were noted."""
         return self._recorded == self._until
 
     def record(self, until: int) -> None:
-        """Take note that what `encode` returned when `until` was this is beside the log."""
+        """Record that the ledger's node has the times of the entries before `until`."""
         self._recorded = until
 
     def encode(self) -> bytes:

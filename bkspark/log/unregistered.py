@@ -7,9 +7,9 @@ Such a ledger is empty, and only its custom metadata name the log. It is deleted
 3. Only now the registrations and the list are read again, after everything that was written before. If the ledger is in
    neither and recovery found no entry, it is deleted.
 
-That is safe for a process that is slow and not dead. A registration is one transaction with a check that the ledger's
-metadata are those of its creation (`AttemptStore.add`), and step 2 changes them. So the registration comes before step
-2, and step 3 sees it and deletes nothing; or it comes later and fails, before anything was written to the ledger. A
+This is safe for a process that is slow but not dead. A registration is one transaction with a check that the ledger's
+metadata are those of its creation (`AttemptStore.add`), and step 2 changes them. If the registration comes before step
+2, step 3 sees it and deletes nothing; if it comes later, it fails before anything was written to the ledger. A
 recovered ledger that stays loses nothing either: its writer fails, or its recovered end is published.
 """
 
@@ -38,7 +38,7 @@ async def delete_unregistered(
     Raises:
         NoSuchLog: there is no such log.
     """
-    # Read before the listing, this only saves reads: the ledgers that were chosen are compared once more.
+    # What is read before the listing only saves reads of metadata: the chosen ledgers are compared again below.
     known = await _known(store, name)
     old: list[int] = []
     async for page in (await cluster.context()).ledgers.pages():
@@ -75,7 +75,7 @@ async def _known(store: LogStore, name: str) -> set[int]:
             async for run in (await store.snapshot(name)).runs():
                 known.update(listed.ledger_id for listed in run)
         except DataLoss:
-            continue  # a truncation removed a page of this list: the present list is a shorter one
+            continue  # a truncation removed a page of this list: read the new, shorter list
         return known
     raise MetadataError(f"log {name} was truncated {LIST_TRIES_MAX} times while its list was read: try again later")
 

@@ -1,12 +1,12 @@
 """LogWriter: appends to a log, ledger after ledger.
 
 A writer has exclusive use of the log: opening it fenced the previous writer, and the next process that opens it fences
-this one. The next ledger is in the list before the last one is closed, so a writer that dies in between leaves only
-listed ledgers. No entry goes into the next ledger before the last one is closed, so acknowledged entries have no gap.
+this one. The next ledger is listed before the last one is closed, so a writer that dies in between leaves only listed
+ledgers. No entry goes into the next ledger before the last one is closed, so acknowledged entries have no gap.
 
-Jobs may publish ledgers while the log is open for writing. Readers do not pass an open ledger. So when a job publishes
-after an open writer's ledger, the writer closes that ledger, and takes a new one after the published ones for the next
-append.
+Jobs may publish ledgers while the log is open for writing. Readers do not pass an open ledger. When a job publishes
+after the writer's ledger, the writer therefore closes that ledger, and the next append goes to a new one after the
+published ledgers.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _T = TypeVar("_T")
 
 ROLL_BYTES = 1 << 30
 TIMES_INTERVAL_S = 1.0
-"""The times of append calls are written beside the log at most this often."""
+"""Least interval between two writes of the times of append calls to the ledger's node."""
 OPEN_TRIES_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerOptions:
-    """Options of a log's new ledgers, as the arguments of `Client.create`.
+    """Options of a log's new ledgers, with the meaning of the same arguments of `Client.create`.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -74,10 +74,10 @@ DEFAULTS = LedgerOptions()
 
 @dataclass(frozen=True, slots=True)
 class RollLimits:
-    """When a writer takes the next ledger, as the arguments of `Log.open_for_writing`.
+    """When a writer continues in a new ledger, with the meaning of the same arguments of `Log.open_for_writing`.
 
     Raises:
-        ConfigurationError: a ledger could not hold a batch.
+        ConfigurationError: a limit is out of bounds.
     """
 
     roll_bytes: int = bounded(ROLL_BYTES, 1, LEDGER_ID_MAX, "bytes")
@@ -112,9 +112,10 @@ async def delete_ledger(cluster: Cluster, ledger_id: int) -> None:
 async def create_pending(
     cluster: Cluster, store: LogStore, name: str, owner: SegmentOwner, options: LedgerOptions, *, make_log: bool = False
 ) -> LedgerWriter:
-    """Create a ledger and register it as pending, with `make_log` for a log that may not exist yet.
+    """Create a ledger and register it as pending. `make_log`: create the log if it does not exist.
 
-    The ledger comes first: with too few bookies no log is created. If the rest fails, the ledger is deleted.
+    The ledger is created first, so that no log is created if there are too few bookies. If the rest fails, the ledger
+    is deleted.
     """
     writer = await create_ledger(cluster, name, options)
     try:
@@ -141,7 +142,7 @@ async def fence(cluster: Cluster, snapshot: LogSnapshot) -> list[tuple[int, Segm
         try:
             closed.append((ordinal, facts_of(ledger_id, await cluster.recover(ledger_id))))
         except NoSuchLedger:
-            # The ledger alone was deleted: no process can write to it, and readers will report that it is missing.
+            # Only the ledger was deleted: no process can write to it, and readers will report that it is missing.
             closed.append((ordinal, SegmentFacts(ledger_id)))
     return closed
 
@@ -153,14 +154,14 @@ def facts_of(ledger_id: int, metadata: LedgerMetadata) -> SegmentFacts:
 
 @dataclass(slots=True)
 class _Current:
-    """The ledger being written, its place, when it was taken (the event loop's clock), and its times."""
+    """The ledger of the log that new entries are appended to."""
 
     ordinal: int
-    """Its place in the log."""
+    """The ordinal of the ledger in the log."""
     ledger: LedgerWriter
     """Its writer."""
     since_s: float
-    """When it was taken, by the event loop's clock."""
+    """When it was added to the log, by the event loop's clock."""
     times: OpenTimes
     """When entries were appended to it."""
 
@@ -177,32 +178,34 @@ class LogWriter(ClosedAtExit):
         self._options = options
         self._limits = limits
         self._token = new_token()
-        """Marks in the log's head that this writer has the log. Constant."""
+        """The head's `writer` while this writer has the log. Constant."""
         self._current: _Current | None = None
-        """The ledger being written; None until the next append makes one, and after the end. Set by `open` and `_roll`,
-        taken away by `_look`, `close` and `abandon`."""
+        """The ledger that is being written; None until the next append creates one, and after the end. Set by `open`
+        and `_roll`, cleared by `_look`, `close` and `abandon`."""
         self._entry_bytes_max = 0
         """The largest entry that is accepted; the same for all ledgers of the log. Set by `open`."""
         self._closed: list[tuple[int, SegmentFacts]] = []
-        """Ledgers closed since they were last recorded in the head. Emptied by each write of the head."""
+        """(ordinal, facts) of closed ledgers whose end is not recorded in the head yet. Emptied by `_roll` and
+        `_settle`."""
         self._error: BookKeeperError | None = None
         """Why the writer ended; None while it works. Set by a failure, `close` or `abandon`; never cleared."""
         self._singles: Singles[PositionRange] | None = None
-        """Entries that `append` gathers, until something is submitted after them."""
+        """The batch that calls of `append` join while it is not closed; later calls make another one."""
         self._lock = TicketLock()
-        """One submission, roll or check of the log at a time; waiting for acknowledgements does not hold it."""
+        """Serves one submission, roll or check of the log at a time. It is not held during waits for
+        acknowledgements."""
         self._change: asyncio.Task[Any] | None = None
-        """The last change of the ledger being written. It is not cancelled with the call that needed it."""
+        """The last change of `_current`. Cancelling the call that needed it does not cancel it; `abandon` does."""
         self._is_stale = False
-        """Whether the log has changed since it was last read. Set by the watch, cleared by `_look`."""
+        """Whether the log may have changed since it was last read. Set by the watch, cleared by `_look`."""
         self._is_closed = False
         """Whether `close` or `abandon` was called. Set once."""
         self._unwatch: Callback | None = None
-        """Ends the watch of the log; None before `start` and after the end."""
+        """Ends the watch of the log; None before `open` and after the end."""
         self._looks: set[asyncio.Task[None]] = set()
-        """The one check of the log that runs or waits for its turn, or nothing."""
+        """The check of the log that runs or waits for its turn; at most one task."""
         self._notes: set[asyncio.Task[None]] = set()
-        """The one task that writes times of append calls beside the log, or nothing."""
+        """The task that writes times of append calls to the ledger's node; at most one."""
         self._upkeep: set[asyncio.Task[None]] = set()
         """Tasks that remove expired ledgers; `close` waits for them, `abandon` cancels them."""
         self._expiry_timer = ExpiryTimer(self._expiry)
@@ -219,7 +222,7 @@ class LogWriter(ClosedAtExit):
     # ---- opening ----
 
     async def open(self) -> LogWriter:
-        """Take the log; called once. Raises as `Log.open_for_writing`."""
+        """Open the log; called once. Raises as `Log.open_for_writing`."""
         ledger = await self._new_ledger(make_log=True)
         self._entry_bytes_max = ledger.entry_bytes_max
         try:
@@ -243,7 +246,7 @@ class LogWriter(ClosedAtExit):
         return await create_pending(self._cluster, self._store, self._name, owner, self._options, make_log=make_log)
 
     async def _drop(self, ledger: LedgerWriter) -> None:
-        """Give up a ledger that is not in the list; if that is uncertain it stays, and a vacuum decides."""
+        """Abandon and delete a ledger that is not in the list; if that fails, it stays pending for a vacuum."""
         ledger.abandon()
         try:
             await self._store.attempts.discard(
@@ -252,12 +255,12 @@ class LogWriter(ClosedAtExit):
                 partial(delete_ledger, self._cluster),
             )
         except BookKeeperError:
-            return  # the earlier error is raised; the ledger is still registered as pending
+            return  # the caller raises the error that came first; the ledger stays registered as pending
 
     # ---- appending ----
 
     async def append(self, entry: bytes) -> Position:
-        """Append one entry; return its position once it is acknowledged. Calls made at the same time travel together.
+        """Append one entry; return its position once it is acknowledged. Entries of concurrent calls are sent together.
 
         Raises as `append_many`.
         """
@@ -277,7 +280,7 @@ class LogWriter(ClosedAtExit):
         return await (await self._submit_in(ticket, as_batch(entries)))
 
     def _take_ticket(self) -> Ticket:
-        """Return the ticket after all calls so far; entries that `append` is given from now on come after it."""
+        """Return a ticket after all calls so far; entries of later `append` calls come after it."""
         if self._singles is not None:
             self._singles.is_closed = True
         return self._lock.take()
@@ -286,8 +289,8 @@ class LogWriter(ClosedAtExit):
         """Append entries (iterable of bytes, EntryBatch, Arrow binary array); return their positions once all are
         acknowledged.
 
-        They are consecutive in one ledger. Any number of calls may be in progress, also of `append`; their entries are
-        in the order of calls.
+        The entries are consecutive in one ledger. Several calls may be in progress, also of `append`; their entries are
+        stored in the order of the calls.
 
         Raises:
             LedgerFenced: another process opened, overwrote or deleted the log. Unacknowledged entries may be stored.
@@ -319,7 +322,8 @@ class LogWriter(ClosedAtExit):
         return result
 
     async def _note_times(self) -> None:
-        """Write the times of append calls beside the log as they come, now and then."""
+        """Write new times of append calls to the ledger's node, once in TIMES_INTERVAL_S, until there are no new
+        ones."""
         while (current := self._current) is not None and not current.times.is_recorded:
             await self._note_times_of(current)
             await asyncio.sleep(TIMES_INTERVAL_S)
@@ -328,10 +332,10 @@ class LogWriter(ClosedAtExit):
         try:
             await self._store.note_times(self._name, current.ledger.ledger_id, current.times)
         except BookKeeperError:
-            return  # what comes next, or the close, writes them again
+            return  # the next append, or the close, writes them again
 
     async def _ready(self) -> _Current:
-        """Return the ledger to write to, a new one when it is time. Called in turn."""
+        """Return the ledger to write to; create it if there is none or the present one is full. Call with the lock."""
         await self._change_over()
         if self._error is not None:
             raise self._error
@@ -347,18 +351,19 @@ class LogWriter(ClosedAtExit):
         return current
 
     async def _to_its_end(self, change: Coroutine[Any, Any, _T]) -> _T:
-        """Change the ledger being written. A cancelled caller leaves no open ledger before other ledgers."""
+        """Run a change of `_current` to its end, also if the caller is cancelled: otherwise an open ledger could stay
+        before other ledgers, and block readers."""
         self._change = start_shared(change)
         return await asyncio.shield(self._change)
 
     async def _change_over(self) -> None:
-        """Wait for a change whose caller was cancelled; its failure is recorded, or the next one fails in the same
-        way."""
+        """Wait for the end of a change whose caller was cancelled. If it failed, `_error` says so, or the next change
+        fails in the same way."""
         if self._change is not None and not self._change.done():
             await asyncio.wait([self._change])
 
     async def roll(self) -> None:
-        """Continue in a new ledger; the old one is closed, so readers can pass it. Raises as `append_many`."""
+        """Continue in a new ledger; the old one is closed, so that readers can pass it. Raises as `append_many`."""
         async with self._take_ticket():
             current = await self._ready()
             await self._to_its_end(self._roll(current))
@@ -389,7 +394,7 @@ class LogWriter(ClosedAtExit):
             self._error = _overtaken(error)
             raise self._error from error
         except BookKeeperError as error:
-            # Acknowledged entries are safe; later ones must not be written after a gap.
+            # Acknowledged entries are safe. End the writer, so that no later entry is written after a gap.
             self._error = error
             raise
         await self._note_times_of(current)
@@ -412,7 +417,7 @@ class LogWriter(ClosedAtExit):
                 return  # still stale: the next append or close checks again, and raises to its caller
 
     async def _look(self) -> None:
-        """Close the ledger if others published after it. Called in turn."""
+        """Read the log, and close the ledger if others have published after it. Call with the lock."""
         self._is_stale = False
         try:
             snapshot = await self._store.snapshot(self._name)
@@ -433,7 +438,7 @@ class LogWriter(ClosedAtExit):
     # ---- the end ----
 
     async def close(self) -> None:
-        """Wait for pending entries, close the ledger and release the log. Closing twice is harmless.
+        """Wait for pending entries, close the ledger and release the log. A second call does nothing.
 
         Raises:
             LedgerFenced, MetadataError, ...: as `LedgerWriter.close`; acknowledged entries are safe nevertheless.
@@ -455,12 +460,12 @@ class LogWriter(ClosedAtExit):
                 await self._close_ledger(current)
             await self._settle(is_end=True)
         if singles is not None:
-            await asyncio.wait([singles.sent])  # calls of `append` before this one return first
+            await asyncio.wait([singles.sent])  # so that earlier calls of `append` return before this call
         if self._upkeep:
             await asyncio.wait(self._upkeep)
 
     def abandon(self) -> None:
-        """Stop without closing anything: the next process that opens the log finds the end."""
+        """Stop without closing the ledger: the next process that opens the log fences it and finds its end."""
         self._stop_watching()
         for upkeep in self._upkeep:
             upkeep.cancel()
@@ -496,5 +501,5 @@ def _pass_on(
 
 
 def _overtaken(error: LedgerClosed) -> LedgerFenced:
-    """Return the error for the log's callers: a client that closes a ledger of another writer has fenced it."""
+    """Return the error for callers of the log: if another client closed the ledger, it has opened the log."""
     return LedgerFenced(f"another client opened the log: {error}", ledger_id=error.ledger_id, entry_id=error.entry_id)

@@ -1,11 +1,11 @@
-"""Check, close and open the access control lists of all nodes of a cluster.
+"""Checks, closes and opens the access control lists of all nodes of a cluster.
 
-Nodes that exist keep their list when `zkEnableSecurity` is set: that concerns new nodes alone. `migrate` sets the list
-of every node that has another. It may run while the cluster serves, may be interrupted at any time, and run again: a
-node that has the list already is left alone, and there is nothing else to remember.
+`zkEnableSecurity` applies only to new nodes; existing ones keep their list. `migrate` sets the list of every node that
+has another one. It may run while the cluster serves. It may be interrupted at any time and run again: it skips nodes
+that have the list already, and keeps no other state.
 
-A node is changed before its children are looked at, so no other client can create nodes in a part that is done. Peers
-that are not yet configured for closed nodes can. `migrate` therefore walks again until a walk has changed nothing.
+A node is changed before its children are read, so strangers cannot create nodes in a finished part. Peers that are not
+configured for closed nodes yet still can. `migrate` therefore repeats its walk until a walk has changed nothing.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from bkspark.metadata.acls import AclList, closed_list, is_same
 from bkspark.metadata.zookeeper import ZooKeeperTree
 
 AT_ONCE = 64
-"""Nodes that are looked at together: each is two round trips to ZooKeeper, or three."""
+"""Nodes that are visited concurrently: each takes two or three round trips to ZooKeeper."""
 WALKS_MAX = 10
 PATHS_KEPT = 20
 """Paths of each kind that a result names."""
 
 Judge = Callable[[AclList], AclList | None]
-"""Returns the list that a node should have in place of its own, None: it is right."""
+"""Returns the list that a node should have instead of its own; None if its own is right."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Walked:
 
 
 def exactly(target: AclList) -> Judge:
-    """Return what demands this list of every node."""
+    """Return a Judge that requires this list on every node."""
     return lambda found: None if is_same(found, target) else target
 
 
@@ -69,7 +69,7 @@ async def walk(
         progress: called after each node.
 
     Raises:
-        MetadataError: the store failed. What was changed until then stays.
+        MetadataError: the store failed. Changes made until then stay.
     """
     walked = Walked()
     waiting = list(reversed(roots))

@@ -69,22 +69,22 @@ def shown(acls: Iterable[Acl]) -> str:
 
 
 def is_identity(scheme: str) -> bool:
-    """Whether a session must prove something to have an identity of this scheme."""
+    """Return whether a session must prove something to have an identity of this scheme."""
     return scheme not in _UNPROVED
 
 
 def closed_list(identities: Iterable[tuple[str, str]], further: AclList) -> AclList:
-    """Return what CREATOR_ALL becomes where a session with these identities writes it, and further entries."""
+    """Return the list that CREATOR_ALL becomes if a session with these identities writes it, plus further entries."""
     own = [Acl(scheme, name, ALL) for scheme, name in identities if is_identity(scheme)]
     return tuple(sorted({*own, *further}))
 
 
 def is_same(one: Iterable[Acl], other: Iterable[Acl]) -> bool:
-    """Whether two lists give the same, whatever their order."""
+    """Return whether two lists have the same entries, in any order."""
     return set(one) == set(other)
 
 
 def strangers(acls: Iterable[Acl], identities: Iterable[tuple[str, str]]) -> AclList:
-    """Return the entries by which an identity that is not one of these may change something."""
+    """Return the entries that let identities other than these change something."""
     own = set(identities)
     return tuple(acl for acl in acls if acl.permissions & ~READ and (acl.scheme, acl.id) not in own)

@@ -1,9 +1,9 @@
-"""What operators plan for a bookie: maintenance, a drain, quarantine. Bookies and auditors follow it.
+"""Operators' plans for bookies: maintenance, drain, quarantine. Bookies and auditors follow them.
 
-    underreplication/plans/<bookie id>      JSON object, UTF-8: the fields of `BookiePlan` but `bookie`
+    underreplication/plans/<bookie id>      JSON object, UTF-8: the fields of `BookiePlan` without `bookie`
 
-The node is ours. Apache's peers leave it alone: they read only the nodes of `underreplication` that they know. A bookie
-has one plan at most. It lasts over restarts of all processes, until it is deleted, or until `until_ms`.
+The node is an extension of ours. Apache's peers ignore it: they read only the nodes of `underreplication` that they
+know. A bookie has at most one plan. It survives restarts of all processes, until it is deleted, or until `until_ms`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class BookiePlan:
         drain         it takes no new entries, and what it holds is copied to other bookies
         quarantine    no new ledgers choose it; writers that use it already may continue
     since_ms, until_ms: ms since 1970; until_ms 0: until an operator ends it.
-    restart: "" or a word: the bookie restarts once for each such word.
+    restart: "" or a token: the bookie restarts once for each new token.
     bytes_per_s: of a drain; 0: as the process that drains is configured, below 0: no limit.
     progress: of a drain: what the process that drains reported last.
     """
@@ -50,7 +50,7 @@ class BookiePlan:
     progress: Mapping[str, object] = field(default_factory=dict)
 
     def is_over(self, now_ms: int) -> bool:
-        """Whether its time is over."""
+        """Return whether the plan's time is over."""
         return 0 < self.until_ms <= now_ms
 
     @property
@@ -96,7 +96,7 @@ class BookiePlans:
         return f"{self._root}/{bookie}"
 
     async def prepare(self) -> None:
-        """Make the parent of all plans, so that it can be watched."""
+        """Create the parent node of all plans, so that it can be watched."""
         try:
             await self._tree.create(self._root, make_parents=True)
         except NodeExists:
@@ -156,5 +156,5 @@ class BookiePlans:
         return await self._tree.watch(self._path(bookie), callback)
 
     async def watch_all(self, callback: Callback) -> Callback:
-        """Call `callback()` when plans come or go. `prepare` comes first."""
+        """Call `callback()` when plans are created or deleted. Call `prepare` first."""
         return await self._tree.watch_children(self._root, callback)

@@ -1,4 +1,4 @@
-"""BookieRegistry: which bookies exist, where they serve, and to which bookie directories belong."""
+"""BookieRegistry: registrations and cookies of bookies, and the cluster's identity, in the metadata store."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class BookieRegistry:
         self._rack_maps = f"{self._root}/{paths.RACKS}", f"{parent_of(self._root).rstrip('/')}/{paths.RACKS}"
         """Paths of a rack map; the first that exists is used."""
         self._addresses: dict[str, BookieAddress] = {}
-        """The last address of each bookie that was looked up."""
+        """The address of each bookie as it was last read. Never shrinks."""
 
-    # ---- what clients ask ----
+    # ---- for clients ----
 
     async def writable(self) -> dict[str, BookieAddress | None]:
         """Return the bookies that accept writes; the address is None if the registration cannot be read.
@@ -117,7 +117,7 @@ class BookieRegistry:
         return address
 
     async def registration(self, bookie_id: str) -> BookieAddress | None:
-        """Return what a bookie's registration says now, None if it is not registered or cannot be read."""
+        """Return a bookie's present registration; None if it is not registered or its registration cannot be read."""
         for where in (paths.AVAILABLE, paths.READ_ONLY):
             address = await self._address(where, bookie_id)
             if address is not None:
@@ -133,7 +133,7 @@ class BookieRegistry:
         return None
 
     async def resolve(self, bookie_id: str) -> tuple[str, int]:
-        """Return where to dial a bookie. One that is not registered but has a host:port id is dialled there.
+        """Return (host, port) of a bookie. If it is not registered, its id is used if that has the form host:port.
 
         Raises:
             BookieUnavailable: it is not registered and its id is not an address.
@@ -153,7 +153,7 @@ class BookieRegistry:
         """Return the racks and hosts of the bookies that the cluster's rack map names (`bkspark.metadata.racks`).
 
         Raises:
-            MetadataFormat: the map cannot be read; names its path.
+            MetadataFormat: the map cannot be read; the message has its path.
         """
         for path in self._rack_maps:
             try:
@@ -163,13 +163,13 @@ class BookieRegistry:
             return racks.decode(data, path)
         return RackMap()
 
-    # ---- what a bookie does ----
+    # ---- for a bookie ----
 
     async def register(
         self, bookie_id: str, address: BookieAddress, *, read_only: bool = False, take_over: bool = False
     ) -> None:
-        """Register this session's bookie until the session ends. Does nothing if it is registered like this already;
-        a node of this session with other contents gets these.
+        """Register this session's bookie until the session ends. A registration of this session with other contents is
+        updated.
 
         If an earlier session of the same bookie left a node, wait until that session has timed out. With `take_over`
         the node is replaced at once: the caller has proof that the earlier process is dead, because it holds the lock
@@ -281,9 +281,10 @@ class BookieRegistry:
     # ---- the cluster ----
 
     async def initialize_cluster(self) -> bool:
-        """Make a new cluster at the root; False when there is one already.
+        """Create a new cluster at the root; return False if there is one already.
 
-        All nodes except LAYOUT come in one transaction, LAYOUT last; a cluster left without it by a crash is completed.
+        One transaction creates all nodes except LAYOUT, which comes last; a cluster that a crash left without it is
+        completed.
 
         Raises:
             MetadataError: the root holds something else, or another ledger manager than the URI names.

@@ -1,9 +1,9 @@
-"""Changes that commands make in the metadata store, without a process that would log them: the audit log of commands.
+"""ChangeRecords: the audit log of commands that change the metadata store themselves, without a server that logs it.
 
     underreplication/changes/change-<number>      JSON object, UTF-8: the fields of `ChangeRecord`
 
-The nodes are ours. Apache's peers leave them alone: they read only the nodes of `underreplication` that they know. The
-last `RECORDS_MAX` are kept, and a few more until the next command removes them.
+The nodes are an extension of ours. Apache's peers ignore them: they read only the nodes of `underreplication` that they
+know. The last `RECORDS_MAX` records are kept, and a few more until the next command removes them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ChangeRecord:
 
 
 class ChangeRecords:
-    """The records of one cluster."""
+    """The change records of one cluster, in its metadata store."""
 
     def __init__(self, tree: Tree, uri: MetadataUri) -> None:
         self._tree = tree
@@ -53,7 +53,7 @@ class ChangeRecords:
                 await self._tree.delete(f"{self._root}/{name}")
 
     async def latest(self, count_max: int) -> list[ChangeRecord]:
-        """Return the last records, the latest first; one that cannot be read says so. Raises MetadataError."""
+        """Return the last records, the latest first; the text of an unreadable one says so. Raises MetadataError."""
         try:
             names = sorted(await self._tree.children(self._root), reverse=True)
         except NoSuchNode:

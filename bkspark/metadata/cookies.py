@@ -1,5 +1,5 @@
-"""Cookies: to which bookie directories belong. The same text is in `VERSION` of every directory and in the bookie's
-cookie node.
+"""Cookies: they say to which bookie directories belong. The same text is in file `VERSION` of every directory and in
+the bookie's cookie node.
 
     line 1   layout version
     layout 3 three lines: bookie id, journal directories, ledger directories

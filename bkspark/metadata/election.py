@@ -3,8 +3,8 @@
     underreplication/auditorelection                 text, AuditorVoteFormat: the auditor, written when it is elected
     underreplication/auditorelection/V_nnnnnnnnnn    ephemeral, sequential; AuditorVoteFormat of a candidate
 
-The candidate with the smallest number is the auditor, until its session ends. Numbers run as int32 and are compared as
-such. A session has one candidate: any vote of its own counts, even if the answer that created it was lost.
+The candidate with the smallest number is the auditor, until its session ends. Numbers are int32 and are compared as
+such. A session has one candidate: every vote of the session is its own, also if the answer that created it was lost.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class AuditorElection:
         self._root = f"{uri.root}/{paths.UNDERREPLICATION}/auditorelection"
         self._text = text_format.MessageToString(AuditorVoteFormat(bookieId=candidate)).encode()
         self._vote: str | None = None
-        """The name of our vote; None: there is none."""
+        """The name of our vote; None before `stand`."""
         self._session = 0
-        """The session that it belongs to."""
+        """The session that created our vote; 0 before `stand`."""
         self._is_announced = False
-        """Whether our id is written beside the votes, since we lead."""
+        """Whether our id was written to the election's node as that of the auditor. Cleared by `stand`."""
 
     async def stand(self) -> None:
         """Become a candidate in this session, once. Raises MetadataError."""

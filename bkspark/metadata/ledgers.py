@@ -1,4 +1,4 @@
-"""LedgerStore: ledger metadata in the tree, in Apache's layout. Every change is a compare-and-set."""
+"""LedgerStore: ledger metadata in the metadata store, in Apache's layout. Every change is a compare-and-set."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class LedgerStore:
         self._manager: LedgerManager | None = None
         """The cluster's layout; None: not read yet. Set once."""
         self._has_long_ids: bool | None = None
-        """Whether ids come from the generator of long ones; None: not looked up yet. Once True it stays."""
+        """Whether ids come from the generator of long ids; None before that was looked up. Once True it stays True."""
         self._flat_ids_from: int | None = None
-        """In a flat cluster: the counter of earlier versions of bkspark assigned the ids below this one; None: not read
-        yet. Set once."""
+        """In a flat cluster: earlier versions of bkspark may have assigned the ids below this one. None before it was
+        read. Set once."""
         self._deletions: set[asyncio.Task[None]] = set()
-        """Deletions of nodes that callers do not wait for."""
+        """Tasks that delete temporary nodes in the background."""
 
     async def manager(self) -> LedgerManager:
         """Return the cluster's ledger manager.
@@ -127,7 +127,7 @@ class LedgerStore:
     async def _generate_id(self, manager: LedgerManager) -> int:
         """Return the next id of the cluster's generator: short ids first, then 63-bit ones.
 
-        Which of the two is looked up once: short ids stay distinct when another client begins with long ones.
+        Whether ids are long is looked up only once: short ids stay unique when another client begins with long ones.
         """
         if manager is LedgerManager.FLAT:
             return await self._generate_flat_id()
@@ -293,7 +293,8 @@ class LedgerStore:
     async def pages(self, after: int = NO_LEDGER) -> AsyncGenerator[np.ndarray]:
         """Yield the ids of all ledgers above `after`, ascending, in int64 arrays of 10,000 ids or fewer.
 
-        It holds one such array, whatever the number of ledgers; only a flat cluster's store sends all names at once.
+        One such array is in memory, whatever the number of ledgers; only in a flat cluster the store sends all names at
+        once.
 
         Raises:
             MetadataError: the listing could not be finished; the yielded ids are incomplete.

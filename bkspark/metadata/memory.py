@@ -1,6 +1,6 @@
-"""MemoryTree: the metadata tree in memory, with versions, sessions, sequences, transactions and watches.
+"""MemoryTree: the metadata store in memory, with versions, sessions, sequences, transactions and watches.
 
-`MemoryStore` is the server; `MemoryStore.session()` gives a MemoryTree. The caller injects faults: `faults` maps the
+`MemoryStore` is the server; `MemoryStore.session()` returns a MemoryTree. The caller injects faults: `faults` maps the
 number of a write (counted from 0) to its fault, so that each fault can be tried at each write.
 """
 
@@ -27,19 +27,19 @@ class Fault(enum.Enum):
 @dataclass(slots=True)
 class _Node:
     data: bytes
-    """Its contents."""
+    """Data of the node."""
     ctime_ms: int
     """When it was created."""
     mtime_ms: int
     """When it was last written."""
     owner: int = 0
-    """The session that it goes with; 0: it stays."""
+    """The session that owns an ephemeral node; 0 for a persistent one."""
     version: int = 0
     """How often it was written."""
     sequence: int = 0
     """The number of the next sequential child. Only grows."""
     children: set[str] = field(default_factory=set)
-    """Their names."""
+    """The names of its children."""
 
     def stat(self) -> Stat:
         return Stat(self.version, self.ctime_ms, self.mtime_ms, self.owner, len(self.children))
@@ -53,11 +53,11 @@ class MemoryStore:
         self.faults: dict[int, Fault] = {}
         """Faults of writes to come, by the number of the write. Each is used once."""
         self.writes = 0
-        """How many writes there were. Only grows."""
+        """The number of writes so far."""
         self._nodes: dict[str, _Node] = {"/": _Node(b"", 0, 0)}
         """All nodes, by path. A node's parent exists."""
         self._next_session = 1
-        """The id of the next session."""
+        """The id that the next session gets."""
         self._watches: list[tuple[str, bool, Callback]] = []
         """Watches that are set, with their path and whether they are for children. Each fires once."""
         self._sessions: dict[int, MemoryTree] = {}
@@ -83,7 +83,7 @@ class MemoryStore:
         for path in [path for path, node in self._nodes.items() if node.owner == session_id]:
             self._remove(path)
 
-    # ---- what sessions call ----
+    # ---- called by sessions ----
 
     def node(self, path: str) -> _Node:
         if path not in self._nodes:
@@ -201,7 +201,7 @@ class MemoryTree(Tree):
 
     @property
     def store(self) -> MemoryStore:
-        """The tree's server, for tests that make it fail."""
+        """The server of this session, for tests that make it fail."""
         return self._store
 
     @property

@@ -26,10 +26,10 @@ class RackMap:
 
 
 def decode(data: bytes, path: str) -> RackMap:
-    """Return what the map says of bookies. A host name that is not text is ignored: older tools left it null.
+    """Return the rack map. A host name that is not text is ignored: older tools wrote null.
 
     Raises:
-        MetadataFormat: it is not such a map; names `path`.
+        MetadataFormat: it is not a rack map; the message has `path`.
     """
     try:
         groups = json.loads(data) if data else {}

@@ -17,7 +17,7 @@ from bkspark.metadata.dataformats_pb2 import BookieServiceInfoFormat
 PROTOCOL = "bookie-rpc"
 HTTP_ID, HTTP_PROTOCOL = "httpserver", "http"
 TLS = "tls"
-"""The extension of an endpoint with TLS."""
+"""The endpoint extension that marks TLS."""
 VERSION, REASON = "bkspark.version", "bkspark.reason"
 """Properties of our bookies: their version, and why they are read-only."""
 
@@ -32,7 +32,7 @@ class BookieAddress:
     http: tuple[str, int] | None = None
     """Host and port of the HTTP server, if there is one."""
     extensions: tuple[str, ...] = ()
-    """What the endpoint of clients has in addition: "tls"."""
+    """The extensions of the endpoint for clients, such as "tls"."""
     http_tls: bool = False
     """Whether the HTTP server has TLS."""
 

@@ -1,9 +1,9 @@
-"""What the processes that repair are doing, and the rate that an operator set for all of them.
+"""RepairReports: what the processes that repair are doing, and the rate that an operator set for all of them.
 
     underreplication/workers/<name>@<session, hex>      ephemeral; JSON object, UTF-8: the fields of `RepairReport`
     underreplication/replicationRateByBytes             decimal text: bytes a second for each process, -1: no limit
 
-Both nodes are ours; Apache's peers leave them alone. A report has REPORTED_MAX ledgers of each kind at most.
+Both nodes are extensions of ours; Apache's peers ignore them. A report has at most REPORTED_MAX ledgers of each kind.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RATE = re.compile(rb"-1|\d{1,15}")
 
 @dataclass(frozen=True, slots=True)
 class Repairing:
-    """A ledger that is repaired now: bytes to copy, by an estimate, and bytes that were copied."""
+    """A ledger that is being repaired: estimated bytes to copy, and bytes copied so far."""
 
     ledger: int
     bytes: int
@@ -48,7 +48,7 @@ class Postponed:
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """What one process does.
+    """What one process that repairs is doing.
 
     bytes_per_s: its limit, -1: none. listed: ledgers on the list when it looked last. postponed: how many it postponed,
     of which `postponements` has some. causes: the error of one ledger of each kind, with how many there are.

@@ -1,9 +1,8 @@
-"""Tree: the operations of a versioned znode tree that we use.
+"""Tree: the interface of a metadata store: the operations of a versioned znode tree that bkspark uses.
 
-`zookeeper.ZooKeeperTree` talks to ZooKeeper; `memory.MemoryTree` is its equivalent in memory. All code above uses this
+`zookeeper.ZooKeeperTree` uses ZooKeeper; `memory.MemoryTree` is its equivalent in memory. All code above uses this
 interface. Paths are absolute. Errors are those of `bkspark.errors`: NoSuchNode, NodeExists, MetadataVersion,
-SessionExpired, and MetadataError for a store that cannot be reached, in which case a write may or may not have taken
-effect.
+SessionExpired, and MetadataError for a store that cannot be reached; then a write may or may not have taken effect.
 """
 
 from __future__ import annotations
@@ -87,11 +86,11 @@ class Tree(ABC):
 
     @abstractmethod
     async def get(self, path: str) -> tuple[bytes, Stat]:
-        """Return data and facts. Raises NoSuchNode."""
+        """Return a node's data and Stat. Raises NoSuchNode."""
 
     @abstractmethod
     async def exists(self, path: str) -> Stat | None:
-        """Return the facts of a node, or None."""
+        """Return the Stat of a node; None if it does not exist."""
 
     @abstractmethod
     async def children(self, path: str) -> list[str]:
@@ -144,15 +143,15 @@ class Tree(ABC):
 
     @abstractmethod
     async def watch_children(self, path: str, callback: Callback) -> Callback:
-        """`watch`, for the list of children; ends with the node. Raises NoSuchNode."""
+        """As `watch`, for the list of children. The watch ends when the node is deleted. Raises NoSuchNode."""
 
     @abstractmethod
     def on_session_expired(self, callback: Callback) -> None:
-        """Call `callback()` when the session has ended, its ephemeral nodes with it; a new one follows by itself."""
+        """Call `callback()` when the session and its ephemeral nodes have ended; a new session begins by itself."""
 
     @abstractmethod
     async def close(self) -> None:
-        """End the session; ephemeral nodes go."""
+        """End the session; its ephemeral nodes are deleted."""
 
 
 def parent_of(path: str) -> str:

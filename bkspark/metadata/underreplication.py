@@ -43,7 +43,7 @@ from bkspark.metadata.uri import MetadataUri
 
 LAYOUT_TYPE, LAYOUT_VERSION = "BASIC", 1
 MARK_TRIES_MAX = 64
-"""Retries of a mark when others change the same ledger's node."""
+"""Attempts of a `mark` while others change the same ledger's node."""
 
 _LEVEL = re.compile("[0-9a-f]{4}")
 _LEAF = re.compile(r"urL(\d{10,19})")
@@ -53,7 +53,8 @@ _SECONDS = re.compile(rb"-?\d{1,9}")
 
 @dataclass(frozen=True, slots=True)
 class Underreplicated:
-    """A listed ledger: the bookies whose copies are missing, the node's version and, where written, since when (ms)."""
+    """A listed ledger: the bookies whose copies are missing, the node's version, and since when (ms), if that is
+    known."""
 
     ledger_id: int
     missing: tuple[str, ...]
@@ -100,7 +101,7 @@ def lock_text(bookie_id: str) -> bytes:
 
 
 class PeriodicCheck(Enum):
-    """A check that auditors carry out now and then. Only Apache's have the second and the third."""
+    """A check that auditors carry out at intervals. Only Apache's auditors have the second and the third."""
 
     ALL_LEDGERS = "the check of all ledgers"
     PLACEMENT = "the check of placement"
@@ -116,7 +117,7 @@ class PeriodicCheck(Enum):
 
 
 class UnderreplicationStore:
-    """Lists, marks, locks and releases under-replicated ledgers below the URI's root. Any failure raises."""
+    """Lists, marks, locks and releases under-replicated ledgers. Any failure of the store raises MetadataError."""
 
     def __init__(self, tree: Tree, uri: MetadataUri) -> None:
         self._tree = tree
@@ -245,9 +246,9 @@ class UnderreplicationStore:
         return f"{self._root}/locks/urL{ledger_id:010d}"
 
     async def lock(self, ledger_id: int, who: str) -> bool:
-        """Take a ledger's lock until `unlock` or the end of the session; False when another session has it.
+        """Take a ledger's lock until `unlock` or the end of the session; return False if another session has it.
 
-        A lock of this session that this object does not know is its own: the answer that created it was lost.
+        A lock of this session that this object did not record is its own, too: the answer that created it was lost.
         """
         path = self._lock(ledger_id)
         try:
@@ -281,7 +282,7 @@ class UnderreplicationStore:
         """Release a lock that this session holds; a lock that ended with its session needs no release.
 
         Raises:
-            MetadataError: the store failed; the next `lock` here finds the lock its own.
+            MetadataError: the store failed; the next `lock` here finds that the lock is its own.
         """
         self._locked.discard(ledger_id)
         path = self._lock(ledger_id)
@@ -292,7 +293,7 @@ class UnderreplicationStore:
             await self._tree.delete(path)
 
     async def finish(self, work: Underreplicated) -> bool:
-        """Remove a ledger from the list; False when more of it was reported since `work` was read."""
+        """Remove a ledger from the list; return False if more missing copies were reported since `work` was read."""
         path = self._leaf(work.ledger_id)
         try:
             await self._tree.delete(path, work.version)

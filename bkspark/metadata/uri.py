@@ -27,7 +27,7 @@ class LedgerManager(enum.Enum):
 
     @property
     def factory(self) -> str:
-        """The class name that LAYOUT nodes carry."""
+        """The class name that LAYOUT nodes contain."""
         name = "".join(word.capitalize() for word in self.name.split("_"))
         return f"org.apache.bookkeeper.meta.{name}LedgerManagerFactory"
 
@@ -45,7 +45,7 @@ class MetadataUri:
         """Return the parts of a URI.
 
         Raises:
-            ConfigurationError: it is not a metadata URI; says which part.
+            ConfigurationError: it is not a metadata URI; the message names the wrong part.
         """
         if not isinstance(text, str):
             raise ConfigurationError(f"metadata URI must be text, as {_EXAMPLE}, not {text!r:.80}")

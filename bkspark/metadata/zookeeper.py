@@ -1,4 +1,4 @@
-"""ZooKeeperTree: the metadata tree in ZooKeeper. It and `zookeeper_connection` alone import kazoo.
+"""ZooKeeperTree: the metadata store in ZooKeeper. Only this module and `zookeeper_connection` import kazoo.
 
 kazoo runs its own threads; each call here uses kazoo's asynchronous call and returns its result to the event loop.
 Every call has a time limit, and begins only while the session is connected: kazoo would queue it while the server is
@@ -50,7 +50,7 @@ REQUEST_BYTES_MAX = 0xFFFFF
 """ZooKeeper's jute.maxbuffer unless configured otherwise; it drops the connection of a longer request."""
 
 Arm = Callable[[Callable[[Any], None]], Any]
-"""Sends a look-up to kazoo that leaves the given function as its watch."""
+"""Sends a read to kazoo that sets the given function as its watch."""
 
 # Users who configure logging see kazoo's lines; others do not get them on stderr, where our own one-line errors go.
 _logger = logging.getLogger("bkspark.kazoo")
@@ -70,7 +70,7 @@ async def open_tree(
     Raises:
         ConfigurationError: a file that the options name cannot be used.
         MetadataAccessDenied: every server refuses the login, or cannot be trusted.
-        MetadataError: no server answered in `call_timeout_s`; names the address.
+        MetadataError: no server answered in `call_timeout_s`; the message has the address.
     """
     tree = ZooKeeperTree(uri, options, session_timeout_s, call_timeout_s)
     await tree.connect()
@@ -78,7 +78,7 @@ async def open_tree(
 
 
 class ZooKeeperTree(Tree):
-    """One ZooKeeper session; a new one follows by itself when it expires."""
+    """A ZooKeeper session. When it expires, a new one begins by itself."""
 
     def __init__(
         self, uri: MetadataUri, options: ZooKeeperOptions, session_timeout_s: float, call_timeout_s: float
@@ -89,7 +89,7 @@ class ZooKeeperTree(Tree):
         self._logs_in = new_login is not None
         self._servers = len(uri.hosts)
         self._failures: dict[str, ConnectFailure] = {}
-        """By address, how the last attempt to connect to each server ended, since the last that succeeded."""
+        """How the last attempt to connect to each server failed, by address. Emptied by a success."""
         self._call_timeout_s = call_timeout_s
         self._session_timeout_s = session_timeout_s
         self._loop = asyncio.get_running_loop()
@@ -106,17 +106,18 @@ class ZooKeeperTree(Tree):
         )
         self._client.add_listener(self._on_state)
         self._connected = asyncio.Event()
-        self._was_connected = self._is_refused = False
-        """Whether every server refused the login before a connection was made. Set once."""
+        self._was_connected = False
         """Whether a connection was ever made. Set once."""
+        self._is_refused = False
+        """Whether every server refused the login before a connection was made. Set once."""
         self._is_closed = False
         """Whether `close` was called. Set once."""
         self._expired: list[Callback] = []
         """Called when a session has expired."""
         self._watches: set[_Watch] = set()
-        """Watches that are set, or are set again after a disconnection."""
+        """Watches that callers have set and not ended. They are set again after a disconnection."""
         self._was_disconnected = False
-        """Whether the connection was lost and has not come back."""
+        """Whether the connection is lost and was not made again yet."""
         self._tasks: set[asyncio.Task[None]] = set()
         """Tasks that set watches again."""
 
@@ -300,7 +301,7 @@ class ZooKeeperTree(Tree):
         return MetadataError(f"ZooKeeper at {self._address} failed {what} of {path}: {detail}")
 
     def _who(self) -> str:
-        """Return what this client proves, in words."""
+        """Return how this client identifies itself, in words, for messages."""
         options = self._options
         proofs = [f"the user in section {options.jaas_section} of {options.jaas_file}"] if self._logs_in else []
         if options.tls is not None and options.tls.client_authentication:
@@ -390,7 +391,7 @@ class ZooKeeperTree(Tree):
         )
 
     async def identities(self) -> tuple[tuple[str, str], ...]:
-        """Return (scheme, name) of all that the server takes this session for. Raises MetadataError.
+        """Return (scheme, name) of all identities that the server grants this session. Raises MetadataError.
 
         It needs ZooKeeper 3.7 or newer.
         """
@@ -437,7 +438,7 @@ class ZooKeeperTree(Tree):
                 # Armed before the call: a change in between fires the new watch.
                 await self._call("a watch", watch.path, watch.arm)
             except NoSuchNode:
-                self._watches.discard(watch)  # a list of children ends with its node
+                self._watches.discard(watch)  # the node is gone, and the watch of its children ends with it
             except MetadataError as error:
                 watch.has_fired = True
                 await asyncio.sleep(DENIED_PAUSE_S if isinstance(error, MetadataAccessDenied) else REARM_PAUSE_S)

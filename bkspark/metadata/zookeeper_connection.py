@@ -1,12 +1,12 @@
-"""kazoo's connection to ZooKeeper, with TLS and a login of our own.
+"""kazoo's connection to ZooKeeper, with this project's TLS and login.
 
-kazoo's own SASL needs pure-sasl, which is not maintained, and announces a session before it is logged in: requests
-would be sent as an unknown client. Its TLS has certificates in PEM files only, and waits for the socket while OpenSSL
-holds answers that it has decrypted. What this module changes is one method of kazoo's connection, which is not part of
-its public interface; setup.cfg pins kazoo for that reason.
+kazoo's own SASL needs pure-sasl, which is not maintained, and reports a session before it is logged in, so that
+requests would be sent as an unknown client. Its TLS supports only PEM files, and waits for the socket while OpenSSL
+holds answers that it has decrypted. This module replaces one method of kazoo's connection, which is not part of its
+public interface; setup.cfg pins kazoo for that reason.
 
-A login that fails, or a server that cannot be trusted, ends one attempt. Further attempts follow, which read the JAAS
-file and the certificates again: a password may be changed at the servers and at the clients one after the other.
+A failed login, or a server that cannot be trusted, ends one attempt. Further attempts follow. They read the JAAS file
+and the certificates again, so passwords may be changed at servers and clients one after the other.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NewLogin = Callable[[str], ClientExchange]
 
 @dataclass(frozen=True, slots=True)
 class ConnectFailure:
-    """Why one attempt to connect failed. `is_refusal`: it will not succeed while both sides are as they are."""
+    """Why one attempt to connect failed. `is_refusal`: no attempt succeeds until one side is configured otherwise."""
 
     address: str
     reason: str
@@ -48,7 +48,7 @@ class ConnectFailure:
 
 
 class ZooKeeperSockets(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's threads, and sockets with TLS where there is a context."""
+    """kazoo's threads and sockets; with a TLS context, sockets use TLS."""
 
     def __init__(self, context: TlsContext | None) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class ZooKeeperSockets(SequentialThreadingHandler):  # type: ignore[misc]
         if self._context is None:
             return connected
         try:
-            # The time limit of the socket is that of the handshake.
+            # The socket's time limit also limits the handshake.
             return self._context.current().wrap_socket(connected, server_hostname=hostname or address[0])
         except BaseException:
             connected.close()
@@ -79,7 +79,7 @@ class ZooKeeperSockets(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class ZooKeeperConnection(ConnectionHandler):  # type: ignore[misc]
-    """kazoo's connection, which is reported as ready after the login, and whose failures are reported."""
+    """kazoo's connection, with a login: it reports when it is ready, which is after the login, and its failures."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class ZooKeeperConnection(ConnectionHandler):  # type: ignore[misc]
             self._on_failure(self._failure(address, error))
             raise
         except ConfigurationError as error:
-            # A certificate that is replaced at this moment.
+            # A certificate may be being replaced at this moment.
             self._on_failure(ConnectFailure(address, str(error), is_refusal=True))
             raise ConnectionDropped(str(error)) from None
         if self._new_login is not None:
@@ -167,7 +167,7 @@ class ZooKeeperConnection(ConnectionHandler):  # type: ignore[misc]
 
 
 class ZooKeeperClient(KazooClient):  # type: ignore[misc]
-    """A KazooClient whose connection is ours."""
+    """A KazooClient that uses a ZooKeeperConnection."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ DIGEST_URI = "zookeeper/zk-sasl-md5"
 
 
 def login_of(options: ZooKeeperOptions) -> NewLogin | None:
-    """Return what makes the login of each connection; None: this process does not log in.
+    """Return the function that makes the login of each connection; None if this process does not log in.
 
     Raises:
         ConfigurationError: the JAAS file or the section cannot be used, or is missing where an identity is needed.
@@ -34,7 +34,7 @@ def login_of(options: ZooKeeperOptions) -> NewLogin | None:
         return None
     with _naming(options):
         if _is_optional(options) and options.jaas_section not in sections_of(options.jaas_file):
-            return None  # the file is about bookies
+            return None  # the file has only sections for connections to bookies
 
     def new_login(host: str) -> ClientExchange:
         # Each login reads the file: the password may have changed.
@@ -42,12 +42,12 @@ def login_of(options: ZooKeeperOptions) -> NewLogin | None:
             sasl = SaslClientOptions(jaas_config=options.jaas_file, section=options.jaas_section)
             return SaslClient(sasl, options.service, DIGEST_URI).begin(host)
 
-    new_login("localhost")  # what cannot be used is found now
+    new_login("localhost")  # raise now if the file or the section cannot be used
     return new_login
 
 
 def _is_optional(options: ZooKeeperOptions) -> bool:
-    """Whether a file without the section is not a mistake."""
+    """Return whether the file may lack the section."""
     shows_certificate = options.tls is not None and options.tls.client_authentication
     return options.jaas_section == DEFAULT_SECTION and (shows_certificate or not options.closes_nodes)
 

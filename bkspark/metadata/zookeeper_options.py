@@ -1,10 +1,10 @@
-"""How a client of ZooKeeper proves who it is, and to whom the nodes that it creates are open.
+"""ZooKeeperOptions: TLS and login of the connection to ZooKeeper, and who may use the nodes that a client creates.
 
 The keys are Apache's: `zkEnableSecurity`, and the system properties of ZooKeeper's own client, which Java gets as
 `-Dzookeeper.client.secure=true`. Configuration files of bookies, client files and options of Spark have them as keys.
 `saslJaasConfig` names the JAAS file, Java's `java.security.auth.login.config`; the variable BKSPARK_JAAS replaces it.
 
-The options hold names of files and never a secret, so they can be in a plan. Each process reads the files itself.
+The options contain names of files and never a secret, so plans may contain them. Each process reads the files itself.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ _OFF = ("", "null")
 class ZooKeeperOptions:
     """How this process connects to ZooKeeper.
 
-    jaas_file: a JAAS file, of which `jaas_section` says who this process is (SASL); None: it does not log in. A file
-        without the default section concerns other connections only, unless `closes_nodes` needs an identity.
+    jaas_file: a JAAS file whose section `jaas_section` has the SASL user of this process; None: it does not log in. If
+        the file lacks the default section, it applies to other connections only, unless `closes_nodes` needs an
+        identity.
     service: the first part of the servers' Kerberos principal.
     tls: the connection uses TLS, or fails. With a key store the client shows its certificate, which ZooKeeper takes as
         an identity of the scheme x509.
@@ -175,7 +176,7 @@ def zookeeper_options(
         shown: how messages show a key.
 
     Raises:
-        ConfigurationError: a key has no effect without another, names something that is not served, or lacks another.
+        ConfigurationError: a key has no effect without another, has an unsupported value, or lacks another key.
     """
     jaas_file = parsed.get(JAAS_FILE) or environment.get(JAAS_VARIABLE) or None
     if parsed.get(USES_SASL, True) is False:

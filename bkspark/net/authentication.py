@@ -1,4 +1,4 @@
-"""Authentication of a new connection: AUTH messages go back and forth before anything else is sent."""
+"""Authentication of a new connection to a bookie: AUTH messages are exchanged before anything else is sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bkspark.wire.auth import ANSWER_BYTES_MAX, DISABLED_PLUGIN, AuthAnswer, enc
 _Connection = TypeVar("_Connection", bound=BookieConnection)
 _RECEIVE_BYTES = 16 * 1024
 _MESSAGES_MAX = 10
-"""No mechanism needs more messages of a client."""
+"""Most messages that the client sends in an exchange; no mechanism needs more."""
 _KEPT_BYTES_MAX = 2 * ANSWER_BYTES_MAX
 
 
@@ -36,7 +36,7 @@ class Authentication(asyncio.BufferedProtocol):
         """None before the connection is made."""
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._received = bytearray()
-        """Bytes of answers that are not taken; at most _KEPT_BYTES_MAX."""
+        """Received bytes that are not decoded yet; at most _KEPT_BYTES_MAX."""
         self._lost: str | None = None
         """Why the connection ended; None while it is open. Set once."""
         self._has_news = asyncio.Event()
@@ -45,7 +45,7 @@ class Authentication(asyncio.BufferedProtocol):
         """Authenticate, then return a connection on the same transport, made by `make`.
 
         Raises:
-            AuthenticationFailed: one of both sides refuses the other, or there is no answer in time.
+            AuthenticationFailed: one side refuses the other, or no answer comes in time.
         """
         timeout_s = self._client.options.timeout_s
         try:
@@ -88,7 +88,7 @@ class Authentication(asyncio.BufferedProtocol):
             raise SaslFailure(self._lost)
 
     def _is_disabled(self, answer: AuthAnswer) -> bool:
-        """Return whether the bookie has no authentication, and the client may use it nevertheless."""
+        """Return whether the bookie does not authenticate clients, and this client accepts that."""
         if answer.is_refusal:
             raise SaslFailure("it refuses this user, or the password")
         if answer.plugin_name == DISABLED_PLUGIN:
@@ -138,7 +138,7 @@ class Authentication(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        # `take_auth_answer` refuses what does not belong here; until then no more than one answer is kept.
+        # `take_auth_answer` refuses bytes that do not belong here; until then at most one answer is kept in memory.
         self._received += self._buffer[:nbytes]
         if len(self._received) > _KEPT_BYTES_MAX:
             self._lost = "it sends more than an answer"

@@ -1,9 +1,9 @@
 """One V2 connection to one bookie.
 
-Requests go out as ready-made buffers; replies come in as arrays, handed out by ledger: to the add listener of that
-ledger, to the groups of single reads that wait for it, or to a batch read by its request id. V2 has no request id for
-adds and single reads, so two users of one channel must not have the same entry of the same ledger in flight for
-different purposes: a recovery takes a channel of its own (`BookiePool.reserve_connection`).
+Requests are sent as ready-made buffers. Replies are decoded into arrays and delivered by ledger: to the ledger's add
+listener, to groups of single reads, or to a batch read by its request id. V2 has no request ids for adds and single
+reads, so two users of one channel must not have the same entry of the same ledger in flight for different purposes: a
+recovery reserves another channel (`BookiePool.reserve_connection`).
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class BookieChannel(BookieConnection):
     async def read_last_entry(
         self, ledger_id: int, digest: EntryDigest, flags: int = 0, master_key: bytes | None = None
     ) -> LastEntryResponse:
-        """Read the highest entry that the bookie holds of a ledger, fencing it first with DO_FENCING in `flags`.
+        """Read the highest entry that the bookie has of a ledger; DO_FENCING in `flags` fences the ledger first.
 
         Raises:
             BookieUnavailable, RequestTimeout: as `read_entries`.
@@ -142,7 +142,7 @@ class BookieChannel(BookieConnection):
         """Read consecutive entries from `first_entry` on; fewer than requested is normal.
 
         Entries that the bookie sends beyond `entries_max` (at least 1), or beyond `bytes_max` of the reply frame after
-        the first one, are left out. The entries before them are genuine nevertheless, each with its id and digest;
+        the first one, are left out. That is not an error: the entries before them have right ids and digests, and
         dropping the connection would fail the reads and adds of others on it.
 
         Raises:

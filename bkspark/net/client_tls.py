@@ -1,7 +1,7 @@
 """The client's side of TLS on a connection: a protocol to the socket's transport, and a transport to its user.
 
-It is in the place of `asyncio`'s `start_tls`, which receives 256 KiB at a time: here as much is decrypted at once as a
-connection in clear receives at once, because answers that come together are decoded together.
+It replaces `asyncio`'s `start_tls`, which receives 256 KiB at a time. Here as many bytes are decrypted at once as a
+connection in clear receives at once, because replies that arrive together are decoded together.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ClientTls(asyncio.BufferedProtocol, asyncio.Transport):
         self._is_secured = False
         """Whether the handshake is complete. Set once."""
         self.secured: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the handshake is: the user's `connection_made` was called, or the exception says what failed."""
+        """Done when the handshake is complete and the user's `connection_made` was called, or with what failed."""
         transport.set_protocol(self)
         self._shake_hands()
 
@@ -61,7 +61,7 @@ class ClientTls(asyncio.BufferedProtocol, asyncio.Transport):
             self.secured.set_exception(error)
         self._transport.abort()
 
-    # ---- what the socket's transport calls ----
+    # ---- called by the socket's transport ----
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._received
@@ -76,7 +76,7 @@ class ClientTls(asyncio.BufferedProtocol, asyncio.Transport):
             self._decrypt()
 
     def _decrypt(self) -> None:
-        """Give the user all that was received."""
+        """Pass all received bytes to the user, decrypted."""
         while (self._incoming.pending or self._tls.pending()) and not self._transport.is_closing():
             space: Any = self._user.get_buffer(-1)
             filled, size, has_more = 0, len(space), True
@@ -85,7 +85,7 @@ class ClientTls(asyncio.BufferedProtocol, asyncio.Transport):
                     # With a buffer it returns the number of bytes.
                     got: Any = self._tls.read(size - filled, space[filled:])
                     if not got:
-                        # The server said goodbye.
+                        # The server has ended the TLS session.
                         has_more = False
                         self._transport.close()
                         break
@@ -112,15 +112,15 @@ class ClientTls(asyncio.BufferedProtocol, asyncio.Transport):
         if self._is_secured:
             self._user.connection_lost(self._error or exc)
 
-    # ---- what the user calls ----
+    # ---- called by the user ----
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Give what is received from now on to another user."""
+        """Pass what is received from now on to another protocol."""
         assert isinstance(protocol, asyncio.BufferedProtocol)
         self._user = protocol
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Encrypt and send; nothing is sent after an error, of which the user's `connection_lost` will say."""
+        """Encrypt and send. After an error nothing is sent; the user's `connection_lost` reports it."""
         if data and self._error is None:
             self._tls.write(data)
             self._send_pending()

@@ -1,6 +1,6 @@
-"""A connection to one bookie, whatever protocol it speaks: receive buffer, frames, add listeners, and its loss.
+"""BookieConnection: the part of a connection to a bookie that V2 and V3 share: receive buffer, frames, add listeners.
 
-A receive buffer is decoded once, whatever its number of replies. Its contents are valid only during that call.
+All replies in a receive buffer are decoded in one call. The buffer's contents are valid only during that call.
 """
 
 from __future__ import annotations
@@ -45,11 +45,10 @@ class AddListener:
 
 
 class BookieConnection(asyncio.BufferedProtocol):
-    """One socket to one bookie. A protocol's subclass adds decoding of frames, and the callers that wait for their
-    contents."""
+    """One connection to one bookie. The subclass of a protocol decodes frames and completes the waiting callers."""
 
     RECEIVE_BYTES = RECEIVE_BYTES_FIRST
-    """Bytes that are received at once, at most, until a frame is larger."""
+    """Size of the receive buffer, unless a frame is larger."""
 
     def __init__(self, bookie: str, frame_bytes_max: int, read_timeout_s: float) -> None:
         self.bookie = bookie
@@ -58,24 +57,24 @@ class BookieConnection(asyncio.BufferedProtocol):
         self.connected_at = 0.0
         """When the connection was made, by the event loop's clock."""
         self.has_authenticated = False
-        """Whether it began with an exchange. The bookie may still refuse it: GSSAPI's last message has no answer."""
+        """Whether it began with authentication. The bookie may still refuse it: GSSAPI's last message has no answer."""
         self._received_at = 0.0
-        """When bytes last came."""
+        """When bytes were last received, by the event loop's clock."""
         self._frame_bytes_max = frame_bytes_max
         self._read_timeout_s = read_timeout_s
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         """None before the connection is made."""
         self._buffer = bytearray(self.RECEIVE_BYTES)
-        """Where bytes are received; replaced by a larger one for a large frame."""
+        """The receive buffer. Replaced by a larger one for a large frame."""
         self._filled = 0
-        """How many bytes of it are an unfinished frame."""
+        """How many bytes at the beginning of `_buffer` are an unfinished frame."""
         self._adds: dict[int, AddListener] = {}
-        """The listener of each ledger: one writer of it on one connection."""
+        """The add listener of each ledger: a connection has at most one writer of a ledger."""
 
     @abstractmethod
     def _take_single(self) -> bool:
-        """Hand out what the receive buffer holds if that is one add reply, and nothing else; return whether it was."""
+        """Deliver the receive buffer's contents if they are exactly one add reply; return whether they are."""
 
     @abstractmethod
     def _take_frames(self, table: FrameTable) -> None:
@@ -102,15 +101,15 @@ class BookieConnection(asyncio.BufferedProtocol):
         return self._transport.get_write_buffer_size() if self._transport else 0
 
     def close_if_silent(self) -> None:
-        """Drop the connection if it has received nothing for as long as an answer may take, as a half-open one.
+        """Drop the connection if it has received nothing for `read_timeout_s`: it may be half-open.
 
-        For callers whose request timed out: otherwise the next requests would time out, too.
+        For callers whose request timed out: otherwise their next requests would time out, too.
         """
         if self._loop.time() - self._received_at > self._read_timeout_s:
             self.close()
 
     def listen_adds(self, ledger_id: int, listener: AddListener) -> None:
-        """Send the add replies of one ledger to `listener` from now on."""
+        """Deliver the add replies of one ledger to `listener` from now on."""
         assert ledger_id not in self._adds, "two writers of one ledger need two connections"
         self._adds[ledger_id] = listener
 
@@ -219,7 +218,7 @@ class BookieConnection(asyncio.BufferedProtocol):
                 kind = AuthenticationFailed
                 cause += "; it refuses this user"
             else:
-                # A bookie that serves only TLS is not that of a batch read in clear.
+                # If the bookie serves only TLS, say so: otherwise it would look like one without batch reads.
                 is_clear = self._transport.get_extra_info("ssl_object") is None
                 cause += f"; it may serve only {'TLS, or ' if is_clear else ''}authenticated clients"
         self._lose(kind(f"bookie {self.bookie} dropped the connection{cause}", bookie=self.bookie))

@@ -1,16 +1,17 @@
 """Reads entries of a bookie on this host from the page cache of its entry logs; `bkspark.wire.local_reads` specifies
 the protocol.
 
-What a scan over the network costs is mostly the socket's: copies, page faults and wake-ups on both sides. Here the
+Most of the cost of a scan over the network is the socket's: copies, page faults and wake-ups on both sides. Here the
 bookie only reports where entries are, and a thread reads the bytes once.
 
-**The invariant.** A local read returns entries that passed their check, a prefix of the requested ones, or nothing. It
-never returns an error, a negative answer or a report of damage: the caller reads missing entries over the network, and
-that answer decides, as if local reads did not exist. If anything except the check of an entry fails, the bookie is read
-only over the network, as long as the connection to it lasts.
+**The invariant.** A local read returns entries whose digests are right: a prefix of the requested ones, possibly empty.
+It never returns an error, a negative or a report of damage: the caller reads missing entries over the network, and that
+answer decides, as if local reads did not exist. If anything except the check of an entry fails, the bookie is read only
+over the network, as long as the connection to it lasts.
 
-**Authentication.** Every user of the host may take the name of the socket, and forge entries with their digests. So the
-client asks the kernel for the socket's user: it must be this user, root, or the user that listens at the bookie's port.
+**Authentication.** Every user of the host could use the socket's name, and forge entries with their digests. The client
+therefore asks the kernel for the socket's user: it must be this user, root, or the user that listens at the bookie's
+port.
 """
 
 from __future__ import annotations
@@ -54,14 +55,14 @@ _TCP_SOCKETS = Path("/proc/net/tcp")
 _LISTENS = "0A"
 
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
-"""If Python or its C library does not have it, reads wait."""
+"""0 if Python or its C library lacks it: then reads wait for the disk."""
 
 IN_PLACE_BYTES = 64 << 10
-"""Entries as large as this, on average, are read one by one, and stay where they were read. Smaller ones are packed."""
+"""Entries of at least this mean size are read one by one, without a copy. Smaller ones are packed into one buffer."""
 
 
 class LocalReads:
-    """Local reads of one bookie beside a connection to it, one at a time. For one event loop, until `close`."""
+    """Local reads of one bookie to which a connection exists, one at a time. For one event loop, until `close`."""
 
     def __init__(self, channel: BookieConnection, timeout_s: float, slow_s: float) -> None:
         """`timeout_s`: for the bookie's answer. `slow_s`: if local reads take longer, the bookie is read over the
@@ -86,7 +87,7 @@ class LocalReads:
                 parts = await asyncio.to_thread(list, entries)
             return joined(parts, ledger_id, first_entry) if parts else None
 
-        # Not cancelled with the caller: it continues in its thread anyway, and the next one must wait for it.
+        # Shielded: its thread cannot be cancelled with the caller, and the next read must wait for it.
         job = start_shared(in_turn())
         try:
             async with asyncio.timeout(self._slow_s):
@@ -96,7 +97,7 @@ class LocalReads:
             return None
 
     async def close(self) -> None:
-        """End it, also a read that waits for the bookie."""
+        """End local reads; a read that waits for the bookie is interrupted."""
         if self._bookie is not None:
             self._bookie.interrupt()
             async with self._turn:
@@ -109,7 +110,7 @@ class LocalBookie:
     def __init__(self, bookie: str, address: tuple[str, int], timeout_s: float) -> None:
         """`address`: where its port is reached, one of this host's. `timeout_s`: for its answer."""
         self.is_off = sys.platform != "linux"
-        """True when the bookie must be read over the network."""
+        """Whether the bookie must be read over the network. Set once, by `turn_off` or `interrupt`."""
         self._bookie = bookie
         self._host, self._port = socket.inet_aton(address[0]), address[1]
         self._timeout_s = timeout_s
@@ -139,13 +140,13 @@ class LocalBookie:
             self.close()
 
     def turn_off(self, reason: object) -> None:
-        """Return nothing from now on."""
+        """Return no entries from now on; log the reason."""
         if not self.is_off:
             logger.info("bookie %s is read over the network from now on: %s", self._bookie, reason)
         self.is_off = True
 
     def interrupt(self) -> None:
-        """Return nothing from now on, and end a read that waits for the bookie; on any thread."""
+        """Return no entries from now on, and end a read that waits for the bookie. May be called on any thread."""
         self.is_off = True
         waiting = self._socket
         if waiting is not None:
@@ -159,7 +160,11 @@ class LocalBookie:
             connected.close()
 
     def _ask(self, request: LocalRead) -> tuple[int, np.ndarray] | None:
-        """Return (descriptor of a log, which the caller closes, where items begin in it); None: not here."""
+        """Return (descriptor of an entry log, positions of the items in it), or None if the bookie does not report
+        them.
+
+        The caller closes the descriptor.
+        """
         if self._socket is None:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self._socket.settimeout(self._timeout_s)
@@ -188,13 +193,13 @@ class LocalBookie:
         if not is_trusted(uid, own=os.geteuid(), of_port=of_port):
             name = socket_name(self._port)[1:].decode()
             reason = f"socket {name} belongs to user {uid}, and the bookie's port to user {of_port}"
-            logger.warning("nothing is read there: %s", reason)
+            logger.warning("bookie %s is not read locally: %s", self._bookie, reason)
             raise PermissionError(reason)
 
     def _entries(
         self, descriptor: int, starts: np.ndarray, request: LocalRead, digest: EntryDigest
     ) -> Iterator[EntryBatch]:
-        """Yield the leading entries that are whole and right."""
+        """Yield the leading entries that are whole and whose digests are right."""
         ledger_id, first_entry = request.ledger_id, request.first_entry
         ends = np.append(starts[1:], _end_of_item(descriptor, starts.item(-1)))
         # The bookie does not know how long the last one is.
@@ -217,7 +222,7 @@ class LocalBookie:
     def _large(
         self, descriptor: int, starts: np.ndarray, ends: np.ndarray, request: LocalRead, digest: EntryDigest
     ) -> Iterator[EntryBatch]:
-        """Yield the leading entries that are whole and right, one at a time, without a copy."""
+        """As `_entries`, one entry at a time, without a copy."""
         given_from, least = LENGTH_BYTES + digest.given_from, LENGTH_BYTES + digest.overhead_bytes
         for entry_id, (start, end) in enumerate(zip(starts.tolist(), ends.tolist()), request.first_entry):
             # Many entries of other ledgers may precede the next one.
@@ -239,7 +244,7 @@ class LocalBookie:
         first_entry: int,
         digest: EntryDigest,
     ) -> OpenedEntries:
-        """Return the leading entries that are whole and right; their items are at [start, end) of a file."""
+        """As `_entries`, for the items at [start, end) of a file, in one batch."""
         low = starts.item(0)
         items = self._memory.take(ends.item(-1) - low)
         count = len(starts) if read_all(descriptor, items.data, low) else 0
@@ -255,7 +260,7 @@ class LocalBookie:
 
 
 def read_all(descriptor: int, memory: memoryview, offset: int) -> bool:
-    """Fill memory with what is at `offset` of a file; False: it ends before."""
+    """Fill memory with the bytes at `offset` of a file; return False if the file ends before."""
     try:
         found = os.preadv(descriptor, [memory], offset, _NOWAIT)
     except OSError as error:
@@ -270,7 +275,7 @@ def read_all(descriptor: int, memory: memoryview, offset: int) -> bool:
 
 
 def peer_uid(connected: socket.socket) -> int:
-    """Return the user of the process at the other end of a unix socket: of the listener, or of the client."""
+    """Return the user id of the process at the other end of a unix socket."""
     _, uid, _ = _CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return int(uid)
 
@@ -286,7 +291,7 @@ def is_trusted(uid: int, *, own: int, of_port: int | None) -> bool:
 
 
 def listener_uid(host: bytes, port: int) -> int | None:
-    """Return the user that listens at an IPv4 address (four bytes) and port of this host; None: no user does."""
+    """Return the user id that listens at an IPv4 address (four bytes) and port of this host; None if there is none."""
     wanted = {f"{int.from_bytes(address, sys.byteorder):08X}:{port:04X}" for address in (host, bytes(4))}
     with _TCP_SOCKETS.open() as sockets:
         for line in sockets:

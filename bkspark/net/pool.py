@@ -1,8 +1,8 @@
-"""Connections to bookies: one shared channel per bookie, private ones for recoveries, and V3 ones for requests that V2
-lacks.
+"""BookiePool: the connections of a client to bookies.
 
-`channel` is for adds and reads and speaks the pool's protocol; `v3_channel` speaks V3, and is the same channel if the
-pool's protocol is V3. Connections are made on first use: a client that needs no V3 has no V3 connection.
+Each bookie has one shared channel; recoveries reserve further ones. `channel` returns one for adds and reads, which
+speaks the pool's protocol. `v3_channel` returns one for requests that V2 lacks; it is the same channel if the pool's
+protocol is V3. Connections are made on first use.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ AVOID_FAILED_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class NetOptions:
-    """Limits of connections, in seconds and bytes.
+    """Limits and security of connections to bookies; seconds and bytes.
 
-    `speculative_read_s`: a read that takes longer is sent to the next replica, too; the first answer counts. It is sent
-    earlier where the speeds of the replicas are known (`bkspark.core.speeds`).
+    `speculative_read_s`: a read that takes longer is also sent to the next replica; the first answer counts. It is sent
+    earlier if the speeds of the replicas are known (`bkspark.core.speeds`).
     `local_reads`: scans of a bookie on this host read its entry logs, if the bookie allows it. Not with TLS.
-    `tls`: every connection uses TLS, or fails; None: none does.
-    `sasl`: every connection authenticates, or fails; None: none does.
+    `tls`: every connection uses TLS, or fails; None: no connection does.
+    `sasl`: every connection authenticates, or fails; None: no connection does.
     """
 
     connect_timeout_s: float = bounded(5.0, 0.001, DAY_S, "seconds")
@@ -63,7 +63,7 @@ class NetOptions:
 
 
 def resolver(addresses: Mapping[str, tuple[str, int]]) -> Resolve:
-    """Return what finds bookies by what a plan carried along, as (host, port) by id, without a metadata store."""
+    """Return a `Resolve` that looks bookies up in given addresses, (host, port) by id, without a metadata store."""
 
     async def resolve(bookie: str) -> tuple[str, int]:
         if bookie not in addresses:
@@ -87,13 +87,13 @@ class BookiePool:
         """How fast bookies answer reads."""
         self._resolve = resolve
         self._channels: dict[tuple[str, int], asyncio.Task[BookieChannel]] = {}
-        """V2 connections, made or being made, by bookie and number. A lost one is replaced by the next caller."""
+        """V2 connections, made or being made, by bookie and index. A lost one is replaced by the next caller."""
         self._v3_channels: dict[tuple[str, int], asyncio.Task[BookieV3Channel]] = {}
-        """The same for V3."""
+        """V3 connections, with the same meaning as `_channels`."""
         self._reserved: dict[int, set[int]] = {}
-        """Numbers of connections that writers of a ledger have for themselves, by ledger."""
+        """Indexes of reserved connections, by ledger. Changed by `reserve_connection` and `release`."""
         self._failed_at: dict[str, float] = {}
-        """When each bookie could not be reached or was lost; a success removes it."""
+        """When a bookie last could not be reached or its connection was lost. A success removes it."""
         self._local_reads: dict[str, LocalReads] = {}
         """Local reads of each bookie on this host."""
         self._is_closed = False
@@ -101,7 +101,7 @@ class BookiePool:
 
     @property
     def avoided(self) -> frozenset[str]:
-        """Bookies that could not be reached a short while ago."""
+        """Bookies that could not be reached recently: readers ask them last."""
         if not self._failed_at:
             return frozenset()
         now = asyncio.get_running_loop().time()
@@ -174,7 +174,7 @@ class BookiePool:
         key = (bookie, connection_index)
         task = channels.get(key)
         if task is None or (task.done() and (task.exception() is not None or task.result().lost is not None)):
-            # Without waiting callers its failure is looked at by the next one, or by `close`.
+            # If no caller waits any more, the next one, or `close`, retrieves its failure.
             task = channels[key] = asyncio.ensure_future(self._connect(bookie, make))
         try:
             # Shielded: the cancellation of one caller must not close the connection that others wait for.
@@ -190,7 +190,7 @@ class BookiePool:
         try:
             address = await self._resolve(bookie)
             if self._tls is None and self._sasl is None:
-                # Here, and not in `_open`: the first read of a worker makes this way.
+                # Not by `_open`, because the first read of each worker comes here: one call less.
                 async with asyncio.timeout(options.connect_timeout_s):
                     _, channel = await asyncio.get_running_loop().create_connection(protocol, *address)
             else:

@@ -1,4 +1,4 @@
-"""Responses of bookies to whole groups of reads; the same for both protocols.
+"""Responses of bookies to groups of reads, in the same form for both protocols.
 
 Statuses are `bkspark.wire.status`, and BAD_DIGEST. V3's codes are translated when a frame is decoded.
 """
@@ -17,7 +17,7 @@ from bkspark.wire.digest import EntryDigest, OpenedEntry
 from bkspark.wire.status import EOK
 
 SINGLE_READS_MAX = 4096
-"""Most single reads in one group: requests alone must not fill both sockets' buffers."""
+"""Most single reads in one group: their requests alone must not fill the sockets' buffers of both sides."""
 
 BAD_DIGEST = -1
 """In `EntryResponses.statuses`: the bookie answered EOK with bytes that fail their check."""
@@ -88,7 +88,7 @@ class BatchResponse:
 
 @dataclass(frozen=True, slots=True)
 class LastEntryResponse:
-    """The highest entry that a bookie holds, or why it is missing (`status` is a `Status` or BAD_DIGEST)."""
+    """The highest entry that a bookie has, or why there is none (`status` is a `Status` or BAD_DIGEST)."""
 
     status: int
     entry: OpenedEntry | None
@@ -120,12 +120,12 @@ class ReadGroup:
         self._statuses = np.zeros(len(entry_ids), np.int32)
         self._lengths = np.zeros(len(entry_ids), np.int64)
         self._pieces: list[tuple[np.ndarray, EntryBatch]] = []
-        """Entries that have come, with their places in the group."""
+        """Received entries, with their positions in the group."""
 
     def settle(
         self, at: np.ndarray, statuses: np.ndarray, buffer: memoryview, starts: np.ndarray, ends: np.ndarray
     ) -> None:
-        """Take the answers to the reads at positions `at`; entries are at buffer[starts[i]:ends[i]]."""
+        """Record the answers to the reads at positions `at`; entries are at buffer[starts[i]:ends[i]]."""
         self.waiting[at] = False
         self._statuses[at] = statuses
         found = statuses == EOK

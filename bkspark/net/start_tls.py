@@ -1,4 +1,4 @@
-"""TLS of a new connection: START_TLS in clear, its answer, the handshake. Nothing else is ever sent in clear."""
+"""Begins TLS on a new connection: START_TLS in clear, its answer, the handshake. Nothing else is sent in clear."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from bkspark.wire.v3_context import encode_context
 class LacResponse:
     """A bookie's answer about a ledger's LAC, each value with a right digest; `status` is a V2 code or BAD_DIGEST.
 
-    `explicit_lac` and `entry`, the last one held, are None if the bookie sent none, or a damaged one.
+    `explicit_lac` and `entry`, the bookie's last entry, are None if the bookie did not send them, or sent them damaged.
     """
 
     status: int
@@ -75,7 +75,7 @@ class BookieV3Channel(BookieConnection):
         RequestTimeout: no answer in time; it is unknown whether the request took effect.
     """
 
-    # Each entry has a frame of its own: the more come at once, the less one of them costs.
+    # Each entry has its own frame: the more frames are received at once, the less each of them costs.
     RECEIVE_BYTES = 1280 * 1024
 
     def __init__(self, bookie: str, frame_bytes_max: int, read_timeout_s: float, txn_ids: v3.TxnIds) -> None:
@@ -113,7 +113,7 @@ class BookieV3Channel(BookieConnection):
     async def read_last_entry(
         self, ledger_id: int, digest: EntryDigest, flags: int = 0, master_key: bytes | None = None
     ) -> LastEntryResponse:
-        """Read the highest entry that the bookie holds of a ledger, fencing it first with DO_FENCING in `flags`."""
+        """Read the highest entry that the bookie has of a ledger; DO_FENCING in `flags` fences the ledger first."""
         key, priority = _read_options(flags, master_key)
         read = v3_reads.read_message(ledger_id, LAST_ENTRY, key)
         answer = await self._ask(
@@ -123,7 +123,7 @@ class BookieV3Channel(BookieConnection):
         return LastEntryResponse.of(_status(answer, inner, "readResponse"), inner.body, ledger_id, digest)
 
     async def poll_entry(self, ledger_id: int, previous_lac: int, wait_s: float, digest: EntryDigest) -> PollResponse:
-        """Wait until the bookie knows a LAC above `previous_lac`, `wait_s` at most; also get the entry after
+        """Wait until the bookie knows a LAC above `previous_lac`, at most `wait_s`; also request the entry after
         `previous_lac`.
 
         `BookieUnavailable` is raised as soon as the bookie disconnects, not after the wait.
@@ -179,7 +179,7 @@ class BookieV3Channel(BookieConnection):
         answer = await self._ask(protocol.WRITE_LAC, f"writing the LAC of ledger {ledger_id}", writeLacRequest=request)
         return _status(answer, answer.writeLacResponse, "writeLacResponse")
 
-    # ---- the rest ----
+    # ---- other requests ----
 
     async def force(self, ledger_id: int, waits_s: float = 0.0) -> int:
         """Make every add acknowledged so far durable; return the status. EOK: they are durable.
@@ -192,10 +192,10 @@ class BookieV3Channel(BookieConnection):
         return _status(answer, answer.forceLedgerResponse, "forceLedgerResponse")
 
     async def disk_space(self) -> DiskSpace:
-        """Return how large and how empty the bookie's ledger directories are.
+        """Return the size and the free space of the bookie's ledger directories.
 
         Raises:
-            BookieUnavailable: also when the bookie refuses to say.
+            BookieUnavailable: also if the bookie refuses the request.
         """
         wanted = protocol.GetBookieInfoRequest.TOTAL_DISK_CAPACITY | protocol.GetBookieInfoRequest.FREE_DISK_SPACE
         request = protocol.GetBookieInfoRequest(requested=wanted)
@@ -269,7 +269,7 @@ class BookieV3Channel(BookieConnection):
             row += 1
 
     def _take_reads(self, reads: v3_reads.ReadResponses, buffer: memoryview) -> None:
-        """Complete the reads of groups that these answer; no caller waits for the others any more."""
+        """Complete the reads of groups that these answer; for other answers no caller waits any more."""
         statuses = v3.statuses_of(reads.statuses)
         for first_txn_id, group in self._groups.items():
             at = reads.txn_ids - first_txn_id
@@ -308,7 +308,7 @@ class BookieV3Channel(BookieConnection):
 
     def _take_add(self, response: protocol.Response) -> None:
         if not response.HasField("addResponse"):
-            # A bookie answers like this if it serves no request on this connection, as before authentication.
+            # A bookie answers like this if it serves no requests on this connection, for example before authentication.
             if response.status == v3.StatusCode.EUA:
                 why = f"bookie {self.bookie} serves only authenticated clients, or only TLS"
                 self._lose(AuthenticationFailed(why, bookie=self.bookie))

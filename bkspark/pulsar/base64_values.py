@@ -17,7 +17,7 @@ _VALUES[_PAD] = 0
 
 
 def from_base64(texts: pa.Array) -> pa.Array:
-    """Return the bytes of each text; null of null. Lines and spaces are not Base64 here, and padding is needed.
+    """Return the bytes of each text; null for null. Line breaks and spaces are errors, and padding is required.
 
     Raises:
         ValueError: a text is not Base64.
@@ -36,7 +36,7 @@ def from_base64(texts: pa.Array) -> pa.Array:
             is_pad = is_pad & (data.take(np.maximum(ends - back, 0), mode="clip") == _PAD)
             pads += is_pad
     sextets = _VALUES[letters]
-    # Padding anywhere but at the end of a text leaves more of it than the ends have.
+    # If there is padding elsewhere than at the end of a text, there is more of it than the ends have.
     if (sextets == _WRONG).any() or int((letters == _PAD).sum()) != int(pads.sum()):
         raise ValueError("its key is not Base64, as its metadata say")
     groups = sextets.reshape(-1, 4).astype(np.uint32)

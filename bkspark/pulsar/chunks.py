@@ -1,7 +1,7 @@
-"""Messages in chunks: gathered until the last chunk is there, which is the message's place. PURE.
+"""Chunks: joins the chunks of messages. A message has the position of its last chunk. PURE.
 
 The rules are those of Pulsar's consumer: chunks of several messages may alternate; chunk 0 of a message begins it
-again; a chunk that was there before is passed over.
+again; a repeated chunk is ignored.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from bkspark.pulsar.entries import Entries
 from bkspark.pulsar.messages import Joined
 
 INCOMPLETE_BYTES_MAX = 256 << 20
-"""Limit of the chunks that wait for the last one of their message. The oldest messages above it are dropped, as by
-Pulsar's consumer; one whose last chunk comes nevertheless is malformed, and so is one that is larger by itself."""
+"""Limit of the bytes of incomplete messages. Above it, the oldest messages are dropped, as by Pulsar's consumer. If the
+last chunk of a dropped message comes, the message is malformed, and so is a message that is larger than the limit."""
 CHUNKS_MAX = 100_000
-"""Limit of one message."""
+"""Limit of the number of chunks of one message."""
 LATEST_MAX = 10_000
-"""Messages of which it is remembered that they were complete, and incomplete ones."""
+"""Limit of the remembered complete messages, and of the incomplete ones."""
 
 
 @dataclass(slots=True)
@@ -26,11 +26,11 @@ class _Pending:
     count: int
     """How many chunks the message has. Constant."""
     first: tuple[int, int] = (0, 0)
-    """Where its first chunk is."""
+    """(ledger id, entry id) of the first chunk of the message."""
     parts: dict[int, bytes] = field(default_factory=dict)
-    """Chunks that have come, by number."""
+    """The chunks that have been read, by chunk number."""
     octets: int = 0
-    """Their bytes."""
+    """The sum of the bytes of `parts`."""
     is_dropped: bool = False
     """Whether the bytes were dropped because there were too many; the message is incomplete. Set once."""
 
@@ -53,19 +53,19 @@ class ChunkGatherer:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of chunks that wait for others; at most `octets_max`."""
+        """Bytes of the chunks of incomplete messages; at most `octets_max`."""
         return self._octets
 
     def take(self, entries: Entries, row: int) -> str | None:
         """Take the chunk of one entry; return the message's uuid if it is its last one, None if others follow.
 
         Raises:
-            ValueError: the metadata name no chunk.
+            ValueError: the metadata do not describe a chunk.
         """
         uuid, chunk, count = _chunk_of(entries, row)
         if uuid in self._complete:
             if chunk:
-                return None  # sent again
+                return None  # a repetition
             del self._complete[uuid]
         if chunk == 0:
             self._forget(uuid)
@@ -77,13 +77,14 @@ class ChunkGatherer:
         return uuid if chunk == count - 1 and uuid in self._pending else None
 
     def take_earlier(self, entries: Entries, row: int, wanted: str) -> None:
-        """Take a chunk that was stored before the ones that were taken; of the message `wanted` alone."""
+        """Take a chunk that was stored before all chunks taken so far. Only chunks of the message `wanted` are
+        taken."""
         uuid, chunk, count = _chunk_of(entries, row)
         pending = self._pending.get(wanted)
         if uuid != wanted or pending is None:
             return
         if chunk == count - 1:
-            # The message was complete before: the chunk that was taken last is one sent again.
+            # The message was complete before this point: its chunk taken last is a repetition.
             self._finish(uuid)
         elif chunk not in pending.parts:
             self._put(pending, entries, row, chunk)
@@ -105,15 +106,15 @@ class ChunkGatherer:
             pending.first = (int(entries.ledger_ids[row]), int(entries.entry_ids[row]))
 
     def lacks(self, uuid: str) -> bool:
-        """Whether chunks of a message are missing whose last one came."""
+        """Return whether chunks are missing of a message whose last chunk was taken."""
         pending = self._pending.get(uuid)
         return pending is not None and not pending.is_dropped and len(pending.parts) < pending.count
 
     def join(self, uuid: str) -> Joined | None:
-        """Return a message whose last chunk came, and forget it; None if it was one sent again.
+        """Return a message whose last chunk was taken, and forget it; None if the chunk was a repetition.
 
         Raises:
-            ValueError: chunks are missing, or too large together.
+            ValueError: chunks are missing, or together exceed the limit.
         """
         pending = self._pending.get(uuid)
         if pending is None:
@@ -137,7 +138,7 @@ class ChunkGatherer:
             del self._complete[next(iter(self._complete))]
 
     def _drop(self, pending: _Pending) -> None:
-        """Let go of the bytes of a message; what comes of it later is passed over."""
+        """Drop the bytes of a message; its later chunks are ignored."""
         self._octets -= pending.octets
         pending.parts.clear()
         pending.octets, pending.is_dropped = 0, True

@@ -1,13 +1,13 @@
 """The five codecs of Pulsar, for payloads and for nodes of its metadata store. PURE.
 
     0 NONE    as it is
-    1 LZ4     a raw block; the size comes from beside it
+    1 LZ4     a raw block; its size is stored elsewhere
     2 ZLIB    a zlib stream, which Java leaves unfinished (SYNC_FLUSH, no checksum) and C++ finishes
     3 ZSTD    one frame
     4 SNAPPY  a raw block that begins with its size
 
-A size that is wrong is an error: pyarrow returns as many bytes as it is asked for, and what LZ4 and Snappy did not fill
-is memory that held something else.
+A wrong size is an error: pyarrow returns as many bytes as requested, and bytes that LZ4 and Snappy did not fill are
+uninitialised memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NONE, LZ4, ZLIB, ZSTD, SNAPPY = range(5)
 NAMES = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 
-# Bytes that one compressed byte gives at most: what claims more is not worth an allocation.
+# The most bytes that one compressed byte can expand to. Data that claim more are refused before memory is allocated.
 _RATIO_MAX = {LZ4: 256, ZLIB: 1032, SNAPPY: 64, ZSTD: 65_536}
 _SLACK_BYTES = 64
 
@@ -33,7 +33,7 @@ _LZ4_COPY, _LZ4_COPIED_BYTES = b"\x01\x00", 4
 
 
 def decompress(codec: int, data: memoryview, size: int) -> memoryview:
-    """Return the `size` bytes that `data` holds.
+    """Return the `size` bytes that `data` decompresses to.
 
     Raises:
         ValueError: unknown codec, damaged data, or another size.
@@ -79,11 +79,11 @@ def _decoder(codec: int) -> Callable[[bytes | memoryview, int], bytes]:
 
 
 def _of_lz4(data: memoryview, size: int) -> memoryview:
-    """Return the `size` bytes that a block holds.
+    """Return the `size` bytes that a block decompresses to.
 
-    The decoder does not tell how many bytes it made. So one more sequence follows the block, whose literals are known:
-    where they are in the output shows where that of the block ends. They differ from block to block, as the memory may
-    still hold those of another one.
+    The decoder does not report how many bytes it wrote. Therefore a sequence of known literals is appended to the
+    block: their position in the output shows where the block's output ends. The literals differ from block to block,
+    because the memory may still contain those of an earlier one.
     """
     known = struct.pack("<IQ", crc32c.crc32c(data), size)
     whole = b"".join((data, _LZ4_COPY, bytes([len(known) << 4]), known))
@@ -110,7 +110,7 @@ def _inflated(data: memoryview, size: int) -> memoryview:
     stream = zlib.decompressobj()
     try:
         found = stream.decompress(data, max(1, size))
-        # The end of a finished stream, with its checksum, may be left.
+        # The end of a finished stream, with its checksum, may be unread.
         more = stream.decompress(stream.unconsumed_tail, 1) if len(found) == size else b""
     except zlib.error as error:
         raise ValueError(f"its ZLIB data are damaged: {error}") from None

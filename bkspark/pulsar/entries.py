@@ -66,7 +66,7 @@ MESSAGE_BYTES_MIN = 6
 
 
 class MalformedEntry(ValueError):
-    """An entry is not one of Pulsar's, or is damaged; `row` is its place in the run."""
+    """An entry is not one of Pulsar's, or is damaged; `row` is its index in the run."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(reason)
@@ -99,7 +99,7 @@ class Entries:
 
     @property
     def is_batch(self) -> np.ndarray:
-        """bool (n,): a batch, of one message too. The field's being there decides, not its value."""
+        """bool (n,): whether the entry is a batch, also one of one message. The presence of the field decides."""
         return self.metadata.has(BATCH_MESSAGES)
 
     @property
@@ -136,7 +136,7 @@ def decode_entries(batch: EntryBatch, *, is_compacted: bool = False) -> Entries:
     """Return the metadata of a batch's entries.
 
     Args:
-        is_compacted: they are of a compacted ledger, and have the ids that they had in the topic.
+        is_compacted: they are of a compacted ledger, and contain the ids that they had in the topic.
 
     Raises:
         MalformedEntry: an entry is not one of Pulsar's, its checksum is wrong, or a required field is missing.
@@ -181,7 +181,7 @@ def decode_entries(batch: EntryBatch, *, is_compacted: bool = False) -> Entries:
 def _unwrapped(
     data: np.ndarray, at: np.ndarray, ends: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the ids of a compacted ledger's entries in the topic, and where the topic's entries lie in them."""
+    """Return the ids in the topic of a compacted ledger's entries, and the positions of the topic's entries in them."""
     rows = np.arange(len(at))
     start, end = _sized(data, at, ends, rows, "message id")
     ids = _fields(rows, data, start, end, numbers=(_LEDGER, _ENTRY))
@@ -212,7 +212,7 @@ def _numbers(data: np.ndarray, at: np.ndarray, ends: np.ndarray, size: int) -> n
 def _sized(
     data: np.ndarray, at: np.ndarray, ends: np.ndarray, rows: np.ndarray, what: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return where a part begins and ends before which its size is written in four bytes."""
+    """Return where parts begin and end that follow their size of four bytes."""
     sizes = _numbers(data, at, ends, 4)
     starts = at + 4
     _check((sizes >= 0) & (sizes <= ends - starts), rows, f"it ends within its {what}")

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 FIELDS_MAX = 4096
-"""Fields of one message, among them its properties. More are refused: each costs a step of all."""
+"""Most fields of one message, properties included. A message with more is refused: each field costs a step for all."""
 _VARINT_BYTES_MAX = 10
 _NUMBER_MAX = 63
-"""Greatest number of a field that can be asked for."""
+"""Greatest field number that can be requested."""
 
 _EVERY = slice(None)
 _FIXED_BYTES = {1: 8, 5: 4}
@@ -29,7 +29,7 @@ _OUTSIDE = "a field that ends beyond it"
 
 
 class MalformedFields(ValueError):
-    """A message is not protobuf; `row` is its place among those that were read."""
+    """A message is not protobuf; `row` is its index among those that were read."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(reason)
@@ -54,9 +54,9 @@ class Fields:
     def __init__(self, count: int, numbers: Iterable[int], spans: Iterable[int], repeated: Iterable[int]) -> None:
         self.count = count
         self._numbers = frozenset(numbers)
-        """The number fields that can be asked for."""
+        """The requested number fields. Constant."""
         self._spans = frozenset(spans)
-        """The bytes fields that can be asked for."""
+        """The requested bytes fields. Constant."""
         self._values: dict[int, np.ndarray] = {}
         """The last value of each number field that a message has; 0: this message lacks it."""
         self._has: dict[int, np.ndarray] = {}
@@ -76,7 +76,7 @@ class Fields:
         return self._same(0, self._numbers, number) if found is None else found
 
     def int32(self, number: int) -> np.ndarray:
-        """Return int64 (n,): a number of which 32 bits count, with their sign."""
+        """Return int64 (n,): the low 32 bits of a number, as a signed number."""
         return self.value(number).astype(np.int32).astype(np.int64)
 
     def flag(self, number: int) -> np.ndarray:
@@ -161,7 +161,7 @@ def fields_of(
     """Return fields of the messages data[starts[i]:ends[i]].
 
     Args:
-        data: uint8; nothing outside of a message is looked at.
+        data: uint8; only the bytes of messages are read.
         numbers: fields of wire type varint.
         spans: fields of bytes.
         repeated: fields of bytes of which each occurrence counts.
@@ -192,7 +192,7 @@ def fields_of(
 def _take_same(
     fields: Fields, tag: int, place: tuple[np.ndarray, np.ndarray, np.ndarray], rows: np.ndarray
 ) -> np.ndarray:
-    """Take a field of the same tag from each message, of which the value begins at `place`; return where it ends."""
+    """Take from each message the field with the same tag whose value begins at `place`; return where it ends."""
     data, at, end = place
     kind, number = tag & 7, tag >> 3
     if kind in _FIXED_BYTES:

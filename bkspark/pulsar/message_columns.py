@@ -62,7 +62,7 @@ def _of_entries(messages: Messages, number: int, rows: np.ndarray) -> pa.Array:
 
 
 def _merged(plain: pa.Array, batched: pa.Array, plain_at: np.ndarray, batched_at: np.ndarray) -> pa.Array:
-    """Return two arrays as one, each item at its place."""
+    """Return two arrays merged into one, with each item at its index."""
     if not len(batched_at):
         return plain
     if not len(plain_at):
@@ -95,7 +95,7 @@ def keys(messages: Messages) -> pa.Array:
 
 
 def properties(messages: Messages) -> pa.Array:
-    """Return map<string, string>; of a key given twice the last value.
+    """Return map<string, string>; if a key occurs twice, the last value counts.
 
     Raises:
         ValueError: a property is not a pair of texts.
@@ -165,7 +165,7 @@ def publish_times(messages: Messages) -> np.ndarray:
 
 
 def event_times(messages: Messages) -> pa.Array:
-    """Return what producers set, null where they set nothing."""
+    """Return the event times that producers set, null where there is none."""
     number = entry_fields.EVENT_TIME
     if messages.entries.metadata.is_absent(number) and messages.singles.is_absent(single_fields.EVENT_TIME):
         return pa.nulls(len(messages), _TIME)
@@ -270,7 +270,7 @@ def schema_versions(messages: Messages) -> np.ndarray:
 
 
 def transactions(messages: Messages) -> pa.Array:
-    """Return the ids of transactions as Pulsar writes them, `(most,least)`; null where there is none."""
+    """Return the ids of transactions as Pulsar writes them, `(most,least)`; null for messages without one."""
     entries = messages.entries
     most = entries.metadata.value(entry_fields.TXN_MOST)[messages.entry].tolist()
     least = entries.metadata.value(entry_fields.TXN_LEAST)[messages.entry].tolist()

@@ -27,7 +27,7 @@ _UINT64_MAX = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True, order=True)
 class MessageId:
-    """A message: its entry, and its place in the batch; -1 for one that is not of a batch, or for all of the entry."""
+    """A message: its entry, and its index in the batch; -1 if it is not of a batch, or if all of the entry is meant."""
 
     ledger_id: int
     entry_id: int

@@ -1,4 +1,4 @@
-"""Messages out of entries: decompressed, batches split. PURE.
+"""Messages: the messages in entries: payloads decompressed, batches split. PURE.
 
 The payload of an entry is compressed as a whole. That of a batch is, once decompressed, for each message
 
@@ -57,9 +57,9 @@ class Joined:
 class Messages:
     """Messages in order; arrays have an item for each.
 
-    entry        place of its entry among `entries`
-    single       place of its metadata in `singles`; -1 for a message that is not of a batch
-    batch_index  place in its batch; -1 for a message that is not of a batch, whose `batch_size` is 0
+    entry        index of its entry in `entries`
+    single       index of its metadata in `singles`; -1 for a message that is not of a batch
+    batch_index  index in its batch; -1 for a message that is not of a batch, whose `batch_size` is 0
     starts, ends its payload is content[starts[i]:ends[i]]
     """
 
@@ -105,7 +105,7 @@ class Messages:
 
     @property
     def sequence_ids(self) -> np.ndarray:
-        """int64 (n,): a message of a batch without its own counts on from the batch's."""
+        """int64 (n,): a batch's message without its own one has the batch's, plus its index in the batch."""
         found = self.numbers(entry_fields.SEQUENCE, SEQUENCE)
         batched = np.flatnonzero(self.single >= 0)
         if len(batched):
@@ -115,7 +115,7 @@ class Messages:
 
     @property
     def indexes(self) -> np.ndarray:
-        """int64 (n,): the broker's index, which an entry has of its last message; -1 where there is none."""
+        """int64 (n,): the broker's index of each message, derived from that of its entry's last one; -1 without one."""
         last = self.entries.indexes[self.entry]
         return np.where((last >= 0) & (self.single >= 0), last - self.batch_size + 1 + self.batch_index, last)
 
@@ -150,7 +150,7 @@ def messages_of(
         meta_starts, meta_ends, payload_ends = _walk(content, *batches, is_guessed=True)
         singles = _single_fields(data, meta_starts, meta_ends, payload_ends, entry[batched])
     except MalformedEntry:
-        # Messages may be of other sizes than they look: before an entry is called malformed, each is looked at.
+        # The guessed sizes may be wrong: before an entry is reported as malformed, each of its messages is parsed.
         meta_starts, meta_ends, payload_ends = _walk(content, *batches, is_guessed=False)
         singles = _single_fields(data, meta_starts, meta_ends, payload_ends, entry[batched])
     message_starts, message_ends = np.repeat(starts, counts), np.repeat(ends, counts)
@@ -197,7 +197,7 @@ def outlines_of(entries: Entries, rows: np.ndarray) -> Messages:
 def _contents(
     entries: Entries, rows: np.ndarray, joined: Mapping[int, Joined], raw: np.ndarray
 ) -> tuple[memoryview, np.ndarray, np.ndarray]:
-    """Return a buffer of the payloads, decompressed, and where in it each entry's lies."""
+    """Return a buffer with the decompressed payloads, and where each entry's payload begins and ends in it."""
     starts, ends = entries.payload_starts[rows], entries.payload_ends[rows]
     view = entries.data.data
     is_plain = (entries.compressions[rows] == 0) | raw[rows]
@@ -319,7 +319,7 @@ def _head(content: memoryview, at: int, end: int) -> tuple[int, int, int]:
 def _begins_of(content: memoryview, at: int, end: int, count: int) -> list[int] | None:
     """Return where each message of a batch begins, if they fill [at, end); None where they do not.
 
-    The one loop over messages: what it reads beyond the batch, it finds out at its end.
+    This is the only loop over messages. It may read beyond the batch, which it detects at the end.
     """
     begins = []
     try:

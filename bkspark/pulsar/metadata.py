@@ -1,7 +1,7 @@
-"""What Pulsar keeps of topics in its metadata store: bytes in, values out. PURE.
+"""Decodes what Pulsar stores about topics in its metadata store. PURE.
 
     /managed-ledgers/…            ManagedLedgerInfo: a topic's ledgers
-    /managed-ledgers/…/CURSOR     ManagedCursorInfo: what a subscription acknowledged
+    /managed-ledgers/…/CURSOR     ManagedCursorInfo: what a subscription has acknowledged
     /admin/partitioned-topics/…   JSON: the number of partitions
     /schemas/…                    SchemaLocator: where each version of a topic's schema is stored
 
@@ -36,7 +36,7 @@ M = TypeVar("M", bound=Message)
 
 @dataclass(frozen=True, slots=True, order=True)
 class EntryPosition:
-    """An entry of a topic."""
+    """The position of an entry of a topic; ordered by ledger, then entry."""
 
     ledger_id: int
     entry_id: int
@@ -47,7 +47,7 @@ class EntryPosition:
 
 @dataclass(frozen=True, slots=True)
 class ListedLedger:
-    """A ledger of a topic. `entries`, `size` and `closed_ms` are None of the one that was open when it was listed.
+    """A ledger of a topic. `entries`, `size` and `closed_ms` are None if the ledger was open when it was listed.
 
     `offload` says where a copy is in tiered storage, None if none is complete; `is_on_bookies`: the ledger itself is
     still there.
@@ -63,7 +63,7 @@ class ListedLedger:
 
 @dataclass(frozen=True, slots=True)
 class ManagedLedger:
-    """The ledgers of a topic, by ascending id. `terminated`: the last entry that there will ever be."""
+    """The ledgers of a topic, by ascending id. `terminated`: the topic's final entry, None if it is not terminated."""
 
     ledgers: tuple[ListedLedger, ...] = ()
     terminated: EntryPosition | None = None
@@ -72,10 +72,10 @@ class ManagedLedger:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """What a subscription acknowledged: all up to `mark_delete`, and the entries of `ranges`, (lower, upper].
+    """What a subscription has acknowledged: all up to `mark_delete`, and the entries of `ranges`, (lower, upper].
 
-    `ledger_id` is the ledger whose last entry says it newer than the node, -1 if the node is exact. `words` has, where
-    the broker keeps them so, a bit for each acknowledged entry of a ledger.
+    `ledger_id` is the ledger whose last entry has a newer state than the node, -1 if the node is exact. `words` has a
+    bit for each acknowledged entry of a ledger, if the broker stores them in this form.
     """
 
     ledger_id: int
@@ -107,7 +107,7 @@ def decode_managed_ledger(data: bytes, path: str) -> ManagedLedger:
     """Return the ledgers of a topic; an empty node has no ledgers.
 
     Raises:
-        MetadataFormat: the node holds something else; names it.
+        MetadataFormat: the node has other contents; the message names it.
     """
     info = _parsed(formats.ManagedLedgerInfo, _plain(data, path), path)
     ledgers = [_listed(each) for each in info.ledgerInfo]
@@ -155,7 +155,7 @@ def decode_cursor(data: bytes, path: str) -> Cursor:
 
 
 def decode_cursor_entry(data: bytes, ledger_id: int, source: str) -> Cursor:
-    """Return what an entry of a cursor's ledger says. Raises MetadataFormat as `decode_managed_ledger`."""
+    """Return the cursor state in an entry of a cursor's ledger. Raises MetadataFormat as `decode_managed_ledger`."""
     info = _parsed(formats.PositionInfo, data, source)
     if not info.HasField("ledgerId") or not info.HasField("entryId"):
         raise MetadataFormat(f"{source}: it is not a position of a cursor")

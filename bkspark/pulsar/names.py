@@ -1,4 +1,4 @@
-"""Names of Pulsar: topics, and where their metadata are kept. PURE.
+"""Names of Pulsar's topics, and the paths of their metadata. PURE.
 
     topic              persistent://tenant/namespace/local, short forms `local` and `tenant/namespace/local`
     legacy (V1)        persistent://tenant/cluster/namespace/local
@@ -30,7 +30,7 @@ _NAMESPACE_PART = re.compile(r"[-=:.\w]+\Z", re.ASCII)
 _SYSTEM_LOCALS = ("__change_events", "__transaction_buffer_snapshot")
 _SYSTEM_NAMESPACE = ("pulsar", "system")
 TRANSACTION_SNAPSHOTS = ("__transaction_buffer_snapshot", "__transaction_buffer_snapshot_indexes")
-"""Topics one of which a namespace has if a topic of it may hold transactions."""
+"""A namespace has one of these topics if its topics may have transactions."""
 
 
 def encoded(name: str) -> str:
@@ -46,7 +46,7 @@ def decoded(name: str) -> str:
 
 @dataclass(frozen=True, order=True)
 class TopicName:
-    """One topic, partitioned or not, or one partition. `cluster` is that of a legacy name, else None."""
+    """One topic, partitioned or not, or one partition. `cluster` is that of a legacy name, otherwise None."""
 
     tenant: str
     namespace: str
@@ -58,7 +58,7 @@ class TopicName:
         """Return the topic that a short or full name means.
 
         Raises:
-            ConfigurationError: it is not a name of a topic, or that of one that is never stored.
+            ConfigurationError: it is not the name of a topic, or the name of a topic that is not stored.
         """
         domain, separator, rest = text.partition("://")
         if not separator:
@@ -86,7 +86,7 @@ class TopicName:
 
     @classmethod
     def of_managed_ledger(cls, name: str) -> TopicName | None:
-        """Return the topic whose managed ledger is called so; None: it belongs to no topic."""
+        """Return the topic whose managed ledger has this name; None if it does not belong to a topic."""
         parts = name.split("/")
         if len(parts) not in (4, 5) or parts[-2] != PERSISTENT:
             return None
@@ -102,7 +102,7 @@ class TopicName:
 
     @property
     def partition(self) -> int:
-        """The number of the partition that the name means; -1 where it means none."""
+        """The number of the partition that the name means; -1 if it does not mean a partition."""
         found = _PARTITION.search(self.local)
         return int(found[1]) if found and found[1] == str(int(found[1])) else -1
 
@@ -116,7 +116,7 @@ class TopicName:
 
     @property
     def is_system(self) -> bool:
-        """Whether Pulsar keeps its own affairs there."""
+        """Whether it is one of Pulsar's own system topics."""
         if (self.tenant, self.namespace) == _SYSTEM_NAMESPACE:
             return True
         return self.local.startswith(_SYSTEM_LOCALS) or self.whole.local.endswith("__transaction_pending_ack")
@@ -131,12 +131,12 @@ class TopicName:
 
     @property
     def partitions_path(self) -> str:
-        """The node that says how many partitions the topic has."""
+        """The path of the node with the topic's number of partitions."""
         return f"{PARTITIONED_TOPICS}/{self.managed_ledger}"
 
     @property
     def schema_id(self) -> str:
-        """Without the domain and without the cluster of a legacy name."""
+        """The name without the domain, and without the cluster of a legacy name."""
         return f"{self.tenant}/{self.namespace}/{encoded(self.whole.local)}"
 
     @property

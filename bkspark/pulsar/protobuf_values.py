@@ -31,7 +31,7 @@ def descriptor_of(definition: bytes) -> Descriptor:
     """Return the message type of a schema.
 
     Raises:
-        ConfigurationError: the schema holds none.
+        ConfigurationError: the schema does not contain one.
     """
     try:
         found = json.loads(definition)
@@ -57,7 +57,7 @@ def arrow_of_descriptor(descriptor: Descriptor, above: tuple[str, ...] = ()) -> 
     """Return the type of a message.
 
     Raises:
-        ConfigurationError: a message holds itself, which Spark has no type for.
+        ConfigurationError: a message contains itself, for which Spark has no type.
     """
     if descriptor.full_name in above:
         raise ConfigurationError(

@@ -34,7 +34,7 @@ STORED_TYPES = (
     "DATE", "TIME", "TIMESTAMP", "KEY_VALUE", "INSTANT", "LOCAL_DATE", "LOCAL_TIME", "LOCAL_DATE_TIME",
     "PROTOBUF_NATIVE",
 )  # fmt: skip
-"""By the number that is stored, less one: it is one more than on the wire."""
+"""Schema types by the stored number minus one: the stored number is one more than that of the wire protocol."""
 AVRO_READ_OFFSET = "__AVRO_READ_OFFSET__"
 INLINE, SEPARATED = "INLINE", "SEPARATED"
 _SIZE = struct.Struct(">i")
@@ -74,14 +74,14 @@ class Schema:
 
     @property
     def is_separated(self) -> bool:
-        """Whether the key of a KEY_VALUE message is its message's key, and not in the payload."""
+        """Whether the key of a KEY_VALUE is the key of its message, and not part of the payload."""
         return self.properties.get("kv.encoding.type", INLINE) == SEPARATED
 
     def arrow_type(self) -> pa.DataType:
         """Return the type of a value.
 
         Raises:
-            ConfigurationError: Spark has no type for it; says so.
+            ConfigurationError: Spark has no type for it.
         """
         if self.kind in PRIMITIVES:
             charset = self.properties.get("__charset", "UTF-8")
@@ -108,14 +108,14 @@ class Schema:
 
 
 RAW = Schema(-1, BYTES)
-"""The schema of messages that were produced without one."""
+"""The schema of messages that were produced without a schema."""
 
 
 def decode_schema(version: int, info: formats.SchemaInfo, source: str) -> Schema:
     """Return a stored schema.
 
     Raises:
-        MetadataFormat: its type is unknown, or it holds no key and value schema where it should.
+        MetadataFormat: its type is unknown, or a KEY_VALUE schema lacks its two parts.
     """
     if not 0 < info.type <= len(STORED_TYPES):
         raise MetadataFormat(f"{source}: its type {info.type} is unknown")

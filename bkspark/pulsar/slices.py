@@ -78,7 +78,7 @@ def text_array(array: pa.Array, what: str) -> pa.Array:
     """Return binary as string.
 
     Raises:
-        ValueError: it is not UTF-8; names `what`.
+        ValueError: it is not UTF-8; the message has `what`.
     """
     try:
         return array.cast(pa.string())

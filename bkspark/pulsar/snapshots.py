@@ -1,10 +1,10 @@
-"""Which topics of a namespace have transactions, from the topic in which brokers keep snapshots of them.
+"""SnapshotKeys: which topics of a namespace may have transactions, from the topic of brokers' snapshots of them.
 
 A broker stores a topic's first snapshot, with the topic's name as its key, before it stores the first message of a
-transaction. So a topic without one has no transaction, and need not be looked through for markers. What the snapshots
-say does not count: they lag.
+transaction. A topic without a snapshot therefore has no transactions, and need not be scanned for markers. The contents
+of snapshots are not used, because they lag behind.
 
-Brokers compact that topic: a key may be in the compacted ledger alone.
+Brokers compact that topic: a key may be in the compacted ledger only.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class SnapshotKeys:
     """The names of topics that have snapshots. Each call of `among` reads what was stored since the one before.
 
     Args:
-        cluster: with the password of topics.
-        without_password: the same, with the empty password, which compacted ledgers have.
+        cluster: the cluster, with the password of topics.
+        without_password: the same cluster with the empty password, which compacted ledgers have.
     """
 
     def __init__(self, cluster: Cluster, without_password: Cluster) -> None:
@@ -37,13 +37,13 @@ class SnapshotKeys:
         self._names: set[bytes] = set()
         """Topics that have snapshots. Only grows."""
         self._read: dict[int, int] = {}
-        """Up to where each ledger was read."""
+        """The next entry to read of each ledger."""
         self._is_certain = True
-        """Whether all snapshots could be read; otherwise every topic may have some. Cleared once."""
+        """Whether all snapshots could be read; otherwise every topic may have transactions. Cleared once."""
 
     async def among(self, store: PulsarStore, topics: Iterable[TopicName]) -> list[TopicName]:
-        """Return the topics that may have transactions in what is confirmed of them now. A namespace is looked at once,
-        and not at all where all of its topics are known to have some."""
+        """Return those topics that may have transactions in their confirmed entries. Each namespace is read at most
+        once, and not at all if all of its topics are known to have snapshots."""
         by_namespace: dict[str, list[TopicName]] = {}
         for topic in topics:
             by_namespace.setdefault(topic.namespace_path, []).append(topic)
@@ -66,11 +66,11 @@ class SnapshotKeys:
             for listed in (await store.ledgers(snapshots)).ledgers:
                 await self._take(self._cluster, listed.ledger_id)
         except (NoSuchLedger, ValueError):
-            # Deleted meanwhile, or unreadable: then every topic is looked through.
+            # Deleted meanwhile, or unreadable: then every topic must be scanned.
             self._is_certain = False
 
     async def _take(self, cluster: Cluster, ledger_id: int, *, is_compacted: bool = False) -> None:
-        """Take the keys of a ledger's entries, of those too that are not confirmed yet."""
+        """Add the keys of a ledger's entries, also of those that are not confirmed yet."""
         reader = await cluster.open(ledger_id)
         last = reader.last_entry if reader.is_closed else max(reader.last_entry, reader.last_unconfirmed)
         first = self._read.get(ledger_id, 0)

@@ -1,6 +1,6 @@
-"""Topics at their metadata store: which there are, their partitions, ledgers, subscriptions and schemas.
+"""PulsarStore: topics in Pulsar's metadata store: their names, partitions, ledgers, subscriptions and schemas.
 
-Nothing here opens a ledger with recovery, and nothing writes.
+This module never opens a ledger with recovery, and never writes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CLOSE_NAMES = 3
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A subscription of one topic or partition, as far as it is stored."""
+    """A subscription of one topic or partition, as it is stored."""
 
     topic: TopicName
     name: str
@@ -45,8 +45,8 @@ class PulsarStore:
     """Pulsar's metadata in a tree whose root is the chroot of Pulsar's metadata store.
 
     Args:
-        tree: where /managed-ledgers and /schemas lie.
-        configuration: where /admin lies, if that is another store.
+        tree: the store with /managed-ledgers and /schemas.
+        configuration: the store with /admin, if that is another one.
         root: the chroot; empty for none.
     """
 
@@ -56,13 +56,13 @@ class PulsarStore:
         self._root = root
         self._admin_root = admin_root
 
-    # ---- which topics there are ----
+    # ---- topics ----
 
     async def partitions(self, topic: TopicName) -> list[TopicName]:
         """Return the topics that a name means: its partitions, or itself.
 
         Raises:
-            NoSuchLog: there is no such topic; names the nearest ones.
+            NoSuchLog: there is no such topic; the message names the nearest ones.
         """
         count = await self._partition_count(topic)
         if count:
@@ -93,7 +93,7 @@ class PulsarStore:
         found = set(wholes)
         for name in stored:
             topic = TopicName(of.tenant, of.namespace, decoded(name), of.cluster)
-            # A topic may be called as a partition is, and a partition may be left of a topic that was deleted.
+            # A topic may have the name of a partition, and a partition may remain of a topic that was deleted.
             found.add(topic.whole if topic.whole in wholes else topic)
         return sorted(topic for topic in found if with_system or not topic.is_system)
 
@@ -111,8 +111,8 @@ class PulsarStore:
         return found
 
     async def transaction_snapshots(self, topic: TopicName) -> list[TopicName]:
-        """Return the topics and partitions in which brokers keep snapshots of transactions of the topic's namespace;
-        none where brokers with transactions never loaded a topic of it."""
+        """Return the topics and partitions in which brokers keep snapshots of transactions of the topic's namespace; []
+        if no broker with transactions has ever loaded a topic of it."""
         path = f"{self._root}{MANAGED_LEDGERS}/{topic.namespace_path}/{PERSISTENT}"
         found = [replace(topic, local=decoded(name)) for name in await _children(self._tree, path)]
         return sorted(each for each in found if each.whole.local in TRANSACTION_SNAPSHOTS)
@@ -120,7 +120,7 @@ class PulsarStore:
     # ---- one topic ----
 
     async def ledgers(self, topic: TopicName) -> ManagedLedger:
-        """Return the ledgers of a topic or partition; none if no broker has loaded it yet.
+        """Return the ledgers of a topic or partition; no ledgers if no broker has loaded it yet.
 
         Raises:
             MetadataFormat: its node is not one of Pulsar's.
@@ -133,12 +133,12 @@ class PulsarStore:
         return metadata.decode_managed_ledger(data, path)
 
     async def exists(self, topic: TopicName) -> bool:
-        """Whether a topic or partition has a node."""
+        """Return whether a topic or partition has a node."""
         return await self._tree.exists(self._root + topic.managed_ledger_path) is not None
 
     async def is_kept(self, topic: TopicName) -> bool:
-        """Whether a subscription or a retention of the namespace keeps a topic's ledgers, as far as is stored here:
-        what brokers have by default, or a policy of the topic alone, is not known."""
+        """Return whether a subscription or a retention of the namespace keeps a topic's ledgers. Brokers' defaults and
+        policies of single topics are not known here."""
         if await _children(self._tree, self._root + topic.managed_ledger_path):
             return True
         path = f"{self._admin_root}{POLICIES}/{topic.namespace_path}"
@@ -149,16 +149,16 @@ class PulsarStore:
         return metadata.has_retention(data, path)
 
     async def subscription_names(self, topic: TopicName) -> list[str]:
-        """Return the names of a topic's or partition's subscriptions, those of Pulsar itself too."""
+        """Return the names of a topic's or partition's subscriptions, also Pulsar's own."""
         return [decoded(name) for name in await _children(self._tree, self._root + topic.managed_ledger_path)]
 
     async def subscriptions(self, topic: TopicName, cluster: Cluster) -> list[Subscription]:
-        """Return the subscriptions of a topic or partition, those of Pulsar itself too, by name."""
+        """Return the subscriptions of a topic or partition by name, also Pulsar's own."""
         found = [await self.subscription(topic, name, cluster) for name in await self.subscription_names(topic)]
         return [each for each in found if each is not None]
 
     async def subscription(self, topic: TopicName, name: str, cluster: Cluster) -> Subscription | None:
-        """Return what a subscription acknowledged; None if there is none of that name.
+        """Return what a subscription has acknowledged; None if there is no subscription of that name.
 
         The last entry of a cursor's ledger is read although it may not be confirmed: a cursor lags by one
         acknowledgement otherwise, and the ledger that it names may have been deleted since.
@@ -209,7 +209,7 @@ class PulsarStore:
         return found
 
     async def compacted_ledger(self, topic: TopicName, cluster: Cluster) -> int | None:
-        """Return the ledger that holds a topic compacted; None if it never was."""
+        """Return the compacted ledger of a topic; None if the topic was never compacted."""
         found = await self.subscription(topic, COMPACTION, cluster)
         ledger_id = -1 if found is None else found.cursor.properties.get(COMPACTED_LEDGER, -1)
         return ledger_id if ledger_id >= 0 else None
@@ -232,7 +232,7 @@ async def _last_entry(cluster: Cluster, ledger_id: int) -> bytes | None:
 
 
 async def _entry(cluster: Cluster, place: EntryPosition, source: str) -> bytes | None:
-    """Return an entry of a ledger that may still be open; None where the ledger is gone."""
+    """Return an entry of a ledger that may still be open; None if the ledger is gone."""
     try:
         reader = await cluster.open(place.ledger_id)
     except NoSuchLedger:

@@ -1,4 +1,4 @@
-"""Which messages of transactions a reader may see, from the markers in the topic itself. PURE.
+"""Transactions: which messages of transactions a reader may see, from the markers in the topic itself. PURE.
 
 A transaction's messages are entries like others; after them, in the same partition, comes a marker that commits or
 aborts it. As a broker does (isolation READ_COMMITTED), a reader sees nothing at or after the first message of a
@@ -22,9 +22,9 @@ class Transactions:
 
     def __init__(self) -> None:
         self.aborted: dict[TxnId, EntryPosition] = {}
-        """Aborted transactions, and where their markers are."""
+        """Aborted transactions, and the positions of their markers."""
         self._open: dict[TxnId, EntryPosition] = {}
-        """The first entry of each transaction that is not ended."""
+        """The first entry of each open transaction."""
 
     def take(self, entries: Entries) -> None:
         rows = np.flatnonzero(entries.has_transaction)
@@ -42,7 +42,7 @@ class Transactions:
                     self.aborted[txn] = EntryPosition(*place)
 
     def forget_before(self, place: EntryPosition) -> None:
-        """Forget what no reader from `place` on needs."""
+        """Forget transactions that a reader from `place` on does not need."""
         self.aborted = {txn: at for txn, at in self.aborted.items() if at >= place}
 
     @property

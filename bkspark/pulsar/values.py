@@ -1,4 +1,4 @@
-"""Payloads to values, by a topic's schema: a whole column at a time where the type has a fixed size.
+"""Decodes payloads into values by a topic's schema, a whole column at a time if the type has a fixed size.
 
 Numbers are big-endian. AVRO is Avro's binary form without a header; JSON is UTF-8 text of one object, which Java's
 Jackson wrote by the Avro schema. KEY_VALUE is `i32 size, key, i32 size, value`, sizes of -1 for null, or with SEPARATED
@@ -24,11 +24,11 @@ from bkspark.pulsar.schemas import AVRO_READ_OFFSET, PRIMITIVES, Schema, arrow_o
 from bkspark.pulsar.slices import big_endian, binary_array, bounds_of, text_array
 
 ValueDecoder = Callable[[pa.Array], pa.Array]
-"""Takes binary, returns as many values; null for null. Raises ValueError where a value is malformed."""
+"""Takes binary, returns as many values; null for null. Raises ValueError if a value is malformed."""
 
 _SIZE_BYTES = 4
 _NANOS_OF_DAY = 86_400_000_000_000
-# All that values of hostile bytes make the parsers and Arrow raise.
+# All errors that the parsers and Arrow raise for hostile bytes.
 MALFORMED = (
     ValueError,
     TypeError,
@@ -51,7 +51,7 @@ def decoder_of(schema: Schema, newest: Schema | None = None) -> ValueDecoder:
     """Return the decoder of values that were written with `schema`.
 
     Args:
-        newest: the schema whose type the values shall have; those of AVRO are resolved to it.
+        newest: the schema whose type the values get; AVRO values are resolved to it.
 
     Raises:
         ConfigurationError: its type is not one that can be decoded here.
@@ -176,7 +176,7 @@ def _json_decoder(target: Schema) -> ValueDecoder:
     avro = target.avro()
     stored, wanted = stored_type(avro), arrow_of_avro(avro)
     convert = _converter(avro, {}, is_json=True)
-    # A float has not all digits of a decimal.
+    # A float cannot have all digits of a decimal.
     parse = partial(json.loads, parse_float=Decimal) if b'"decimal"' in target.definition else json.loads
 
     def decode(values: pa.Array) -> pa.Array:
@@ -198,7 +198,7 @@ def _avro_decoder(schema: Schema, target: Schema) -> ValueDecoder:
     fastavro = _fastavro()
     writer, reader = _without_times(schema.avro()), _without_times(target.avro())
     parsed = fastavro.parse_schema(writer)
-    # Resolving costs ten times as much: only where there is something to resolve.
+    # Resolving costs ten times as much, so it is done only if the schemas differ.
     resolved = None if writer == reader else fastavro.parse_schema(_renamed(reader, writer))
     stored, wanted = stored_type(target.avro()), arrow_of_avro(target.avro())
     convert = _converter(target.avro(), {}, is_json=False)
@@ -209,7 +209,7 @@ def _avro_decoder(schema: Schema, target: Schema) -> ValueDecoder:
         stream.seek(skipped)
         try:
             found = fastavro.schemaless_reader(stream, parsed, resolved)
-        except Exception as error:  # bytes of another schema lead to errors of any type
+        except Exception as error:  # bytes of another schema can cause errors of any type
             raise ValueError(f"it is not a record of its schema: {type(error).__name__}: {str(error)[:200]}") from None
         if stream.tell() != len(value):
             raise ValueError(f"{len(value) - stream.tell()} bytes follow its record: another schema wrote it")
@@ -221,7 +221,7 @@ def _avro_decoder(schema: Schema, target: Schema) -> ValueDecoder:
 
 
 def _renamed(reader: Any, writer: Any) -> Any:
-    """Return the reader's record with the writer's name: Java resolves records whatever they are called."""
+    """Return the reader's record with the writer's name: Java ignores the names of records when it resolves them."""
     if not isinstance(reader, dict) or not isinstance(writer, dict):
         return reader
     names = {key: writer[key] for key in ("name", "namespace") if key in writer}
@@ -244,7 +244,7 @@ def _fastavro() -> Any:
 
 
 def _without_times(avro: Any) -> Any:
-    """Return an Avro schema whose dates and times are plain numbers, which Arrow takes as they are."""
+    """Return an Avro schema whose dates and times are plain numbers, which Arrow accepts as they are."""
     if isinstance(avro, list):
         return [_without_times(each) for each in avro]
     if not isinstance(avro, dict):
@@ -260,7 +260,7 @@ Converter = Callable[[Any], Any]
 
 
 def _converter(avro: Any, named: dict[str, Converter | None], *, is_json: bool) -> Converter | None:
-    """Return what makes of a parsed value one that Arrow takes; None where it takes it as it is."""
+    """Return a function that converts a parsed value for Arrow; None if Arrow accepts it as it is."""
     again = partial(_converter, named=named, is_json=is_json)
     if isinstance(avro, list):
         return _union_converter(avro, again)
@@ -295,7 +295,7 @@ def _decimal(value: Any) -> Decimal:
 
 
 def _float(value: Any) -> float:
-    """Return a number of JSON, which has no form for some: Jackson writes "NaN", "Infinity" and "-Infinity"."""
+    """Return a float from JSON, which lacks some numbers: Jackson writes "NaN", "Infinity" and "-Infinity"."""
     if isinstance(value, str) and value not in ("NaN", "Infinity", "-Infinity"):
         raise ValueError(f"it holds the text {value[:40]!r} where a number is expected")
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""The access file of HTTP: tokens and client certificates with their roles. It is read again when it has changed.
+"""AccessFile: the tokens and client certificates of HTTP with their roles. The file is read again when it changes.
 
 One line for each, `#` begins a comment:
 
@@ -6,10 +6,10 @@ One line for each, `#` begins a comment:
     token        ROLE  NAME  THE-TOKEN-ITSELF
     certificate  ROLE  SUBJECT
 
-`HEX` is the SHA-256 of a token, 64 digits. That is enough for a random token; no password is a token. A token has at
-least `TOKEN_MIN` characters. `SUBJECT` is the subject of a certificate as RFC 4514 writes it: `CN=ops,O=Example`.
-A file of one line that has no such word and no role in its first two words is one token, of the role `destroy` and the
-name `token`.
+`HEX` is the SHA-256 of a token, 64 digits. A plain hash is enough for a random token; do not use passwords as tokens. A
+token has at least `TOKEN_MIN` characters. `SUBJECT` is the subject of a certificate as RFC 4514 writes it:
+`CN=ops,O=Example`. If a file has one line, whose first two words are neither `token` or `certificate` nor a role, the
+line is one token with the role `destroy` and the name `token`.
 
 Only hashes of tokens stay in memory. A given token is compared with all of them in constant time.
 """
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 TOKEN_MIN = 16
 FILE_BYTES_MAX = 1024 * 1024
 REFRESH_S = 1.0
-"""A changed file counts after this time at the latest, once a request comes."""
+"""A request finds a changed file at the latest this long after the change."""
 _HASHED = "sha256:"
 _HEX = re.compile("[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9._@:/-]{1,100}")
@@ -65,7 +65,7 @@ class AccessFile:
         """Read the file. `key`: the key or option that names it.
 
         Raises:
-            ConfigurationError: it cannot be used; the message names file and line, and never a token.
+            ConfigurationError: it cannot be used; the message has file and line, and never a token.
         """
         self._path = path
         self._key = key
@@ -73,9 +73,9 @@ class AccessFile:
         self._rules = ChangedFiles([path], self._read, REFRESH_S, says, logger, clock)
 
     def of_token(self, token: str) -> tuple[Principal, Role] | None:
-        """Return the principal that has a token, None: there is none.
+        """Return the principal that has a token; None if no principal has it.
 
-        The time that it takes does not depend on how much of the token is right.
+        The time that this takes does not depend on how much of the token is right.
         """
         digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
         found = None
@@ -94,7 +94,8 @@ class AccessFile:
         return Role.NONE
 
     def mark(self, principal: Principal) -> str:
-        """Return a text that changes when another token takes the name of a principal; it says nothing of the token."""
+        """Return a text that changes when the principal of that name gets another token; it does not disclose the
+        token."""
         for each in self._rules.current().tokens:
             if principal.kind == "token" and each.name == principal.name:
                 return hashlib.sha256(b"mark " + each.digest).hexdigest()
@@ -125,7 +126,7 @@ class AccessFile:
 
 
 def parsed(text: str) -> tuple[_Rules, bool]:
-    """Return the rules of a file, and whether it holds a token as it is. Raises ValueError, with the line's number."""
+    """Return the rules of a file, and whether it has a token in clear. Raises ValueError, with the line's number."""
     lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)]
     lines = [(number, line) for number, line in lines if line and not line.startswith("#")]
     if len(lines) == 1 and not _is_meant_as_rule(lines[0][1]):
@@ -165,13 +166,13 @@ def parsed(text: str) -> tuple[_Rules, bool]:
 
 
 def _is_meant_as_rule(line: str) -> bool:
-    """Whether a line alone is a rule, right or wrong, and no token: a misspelt rule must not become a token."""
+    """Return whether the only line of a file is a rule, right or wrong: a misspelt rule must not become a token."""
     words = line.split()
     return words[0].lower() in ("token", "certificate") or any(word.lower() in _ROLES for word in words[:2])
 
 
 def _digest(secret: str) -> tuple[bytes, bool]:
-    """Return the hash of a token, and whether the token is in the file as it is."""
+    """Return the hash of a token, and whether the file has the token in clear."""
     if secret.startswith(_HASHED):
         digits = secret.removeprefix(_HASHED).lower()
         if not _HEX.fullmatch(digits):
@@ -188,7 +189,7 @@ def check_token(token: str) -> None:
 
 
 def read_token(path: str | Path, key: str) -> str:
-    """Return the token that a file holds, for a client. `key`: the option that names it.
+    """Return the token in a file, for a client. `key`: the option that names the file.
 
     Raises:
         ConfigurationError: the file cannot be read, or is not one token.

@@ -1,6 +1,6 @@
-"""A limit on wrong tokens: an address that gave too many is refused for a while, with right ones, too. PURE.
+"""Limits wrong tokens: an address that sent too many is refused for a while, also with a right one. PURE.
 
-A clock comes as an argument. Memory is bounded: the address that failed longest ago is forgotten first.
+The clock is an argument. Memory is bounded: the address that failed longest ago is forgotten first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ADDRESSES_MAX = 10_000
 
 
 class FailedAttempts:
-    """Counts wrong tokens by address: IPv4, or the first 64 bits of IPv6, which are one network's."""
+    """Counts wrong tokens by network: an IPv4 address, or the first 64 bits of an IPv6 address."""
 
     def __init__(self, clock: Callable[[], float], failures_max: int = FAILURES_MAX) -> None:
         self._clock = clock
@@ -24,7 +24,7 @@ class FailedAttempts:
         """Wrong tokens of each network and until when they count, oldest first; at most ADDRESSES_MAX."""
 
     def wait_s(self, address: str) -> float:
-        """Return how long an address is refused from now on, 0: it may try."""
+        """Return how many seconds an address is refused from now on; 0 if it may try."""
         count, ends_at = self._counts.get(_network(address), (0, 0.0))
         return max(0.0, ends_at - self._clock()) if count >= self._failures_max else 0.0
 

@@ -1,4 +1,4 @@
-"""Which principal may do what with which ledgers: the rules file, and the decision. PURE.
+"""Authorization: which principal may do what with which ledgers: the rules file, and the decision. PURE.
 
 The file
 --------
@@ -56,25 +56,25 @@ from bkspark.ids import LEDGER_ID_MAX
 from bkspark.security.principal import KINDS, Principal
 
 READ, WRITE, FENCE, ADMIN = 1, 2, 4, 8
-"""Rights; a set of them is their sum. Numbers, because each request is compared with them."""
+"""Rights as bits; a set of them is their sum. They are numbers because each request is compared with them."""
 ANY_RIGHT = 16
-"""What a request needs that any principal with a rule may make."""
+"""The need of requests that every principal with any rule may make."""
 NOTHING = 0
-"""What a request needs that is always served."""
+"""The need of requests that are always served."""
 
 RIGHTS = {"read": READ, "write": WRITE, "fence": FENCE, "admin": ADMIN}
 RULES_BYTES_MAX = 1024 * 1024
 RULES_MAX = 10_000
 FACTS_MAX = 16
-"""Keys of custom metadata that count, the first ones in order."""
+"""How many keys of custom metadata rules can refer to: the first ones in order."""
 FACT_BYTES_MAX = 256
-"""Values of custom metadata that are longer do not count."""
+"""Longer values of custom metadata are ignored."""
 _NAMED_KINDS = tuple(kind for kind in KINDS if kind != "anonymous")
 _ANONYMOUS = "anonymous"
 _ALL = "*"
 _SELECTORS = "*, id:N-M, log:PATTERN, tenant:PATTERN or metadata:KEY=PATTERN"
 _REMEMBERED_MAX = 4096
-"""Principals whose rules are remembered."""
+"""Principals whose rules are cached."""
 _PULSAR_NAMES = ("pulsar/managed-ledger", "pulsar/schemaId", "pulsar/compactedTopic")
 _OPEN = object()
 """A `*` outside quotes, in the characters of a word."""
@@ -108,9 +108,9 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class LedgerFacts:
-    """What rules may ask about a ledger. `log`, `tenant`: "" for a ledger without one.
+    """The facts of a ledger that rules refer to. `log`, `tenant`: "" for a ledger without one.
 
-    master_key: the one that its password gives; None: its metadata do not have the password.
+    master_key: the master key of its password; None if its metadata do not have the password.
     """
 
     ledger_id: int
@@ -183,14 +183,14 @@ class PrincipalRules:
         self.everywhere = _sum(rule for rule in rules if rule.selectors is None)
         """The rights on all ledgers, whatever they are."""
         self.ever = self.everywhere | _sum(self._some)
-        """The rights on any ledger at all."""
+        """The union of the rights on all kinds of ledgers."""
 
     def rights(self, facts: LedgerFacts) -> int:
         """Return the rights on a ledger."""
         return self.everywhere | _sum(rule for rule in self._some if rule.selects(facts))
 
     def may_ever(self, needed: int) -> bool:
-        """Return whether some ledger exists, in theory, for which a request with these needs is allowed."""
+        """Return whether a request with these needs could be allowed for some ledger."""
         return bool(self.ever) if needed == ANY_RIGHT else not needed & ~self.ever
 
 
@@ -208,7 +208,7 @@ class Rules:
         self._exact: dict[tuple[str, str], list[Rule]] = {}
         """Rules for one principal, by its kind and name."""
         self._others: list[Rule] = []
-        """Rules for several."""
+        """Rules whose principal is a pattern."""
         for rule in rules:
             if rule.kind and len(rule.name.texts) == 1:
                 self._exact.setdefault((rule.kind, rule.name.texts[0]), []).append(rule)

@@ -15,7 +15,7 @@ _ROLES = "0"
 
 
 def roles_of(subject: Subject) -> tuple[str, ...]:
-    """Return the roles of a subject as `ssl` returns it; empty: there are none."""
+    """Return the roles of a subject as `ssl` returns it; empty if it has no roles."""
     units = (value for part in subject for key, value in part if key in ("organizationalUnitName", "OU"))
     for entry in next(units, "").split(";"):
         code, mark, value = entry.partition(":")

@@ -1,7 +1,7 @@
 """The keys of a client's authentication, as Apache's client configuration names them.
 
 `clientAuthProviderFactoryClass` turns it on. `saslJaasConfig` names the JAAS file, which connections to ZooKeeper use,
-too; the other keys are an error without the first, because their author believes that they protect.
+too. The other keys are an error without the first, because the user who set them believes that they have an effect.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def client_sasl(parsed: Mapping[str, Any], *, shown: str = "{}") -> SaslClientOp
 
 
 def read_client_sasl(path: str) -> SaslClientOptions | None:
-    """Return the options that a file of Apache's keys sets for a client; keys of other matters are ignored.
+    """Return the authentication options in a client's configuration file; other keys are ignored.
 
     Raises:
         ConfigurationError: the file cannot be read or understood, or as `client_sasl`.

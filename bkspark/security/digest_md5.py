@@ -13,7 +13,7 @@ Each is a list of directives `name=value` or `name="value"`, separated by commas
 * A nonce is used for one exchange, whose `nc` is 00000001.
 * Apache's clients send the user's name as `authzid`, too. Another `authzid` than the user is refused.
 
-MD5 protects little: who records an exchange can try passwords on it. Use long random passwords, and TLS.
+MD5 protects little: an attacker who records an exchange can try passwords on it. Use long random passwords, and TLS.
 Messages have at most `MESSAGE_BYTES_MAX` bytes. No error contains a password.
 """
 
@@ -48,15 +48,15 @@ class DigestServer:
     """A server's side of one exchange: an empty message, then a response."""
 
     def __init__(self, passwords: Mapping[str, str], nonce: str, decoy: str) -> None:
-        """`passwords`: by user; `decoy`: a secret that is used in place of the password of an unknown user."""
+        """`passwords`: by user; `decoy`: a secret that is used as the password of unknown users."""
         self._passwords = passwords
         self._nonce = nonce
-        """The nonce of the challenge; empty once a response came: each counts once."""
+        """The nonce of the challenge; "" after the first response, so that a nonce is used once."""
         self._decoy = decoy
         self._is_challenged = False
         """Whether the challenge was sent. Set once."""
         self.user: str | None = None
-        """The user that has proved its password."""
+        """The user that has proved its password; None before that."""
 
     def step(self, message: bytes) -> bytes:
         """Return the answer to a message; with the last one `user` is set. Raises SaslFailure."""
@@ -99,7 +99,7 @@ class DigestClient:
     """A client's side of one exchange."""
 
     def __init__(self, user: str, password: str, cnonce: str, digest_uri: str = DIGEST_URI) -> None:
-        """`digest_uri`: which service's server this is."""
+        """`digest_uri`: service and host of the server."""
         self._digest_uri = digest_uri
         self._user = user
         self._password = password
@@ -114,7 +114,7 @@ class DigestClient:
         return b""
 
     def step(self, message: bytes) -> bytes | None:
-        """Return the next message, None: there is none. Raises SaslFailure."""
+        """Return the next message; None if the exchange is complete. Raises SaslFailure."""
         given = directives(message)
         if self._rspauth is None:
             return self._respond(given)

@@ -27,7 +27,7 @@ _LAYERS = struct.Struct(">I")
 
 
 def _library() -> Any:
-    """Import the package. Raises ConfigurationError: it is not installed, or Kerberos's libraries are not."""
+    """Import the package. Raises ConfigurationError if it, or Kerberos's libraries, are not installed."""
     try:
         import gssapi
     except ModuleNotFoundError as error:
@@ -41,7 +41,7 @@ class KerberosServerLogin:
     """The keys of a bookie."""
 
     def __init__(self, keytab: str | None, principal: str | None) -> None:
-        """Read the keys of a principal, of all in the keytab without one; without a keytab, of the system's.
+        """Read the keys of a principal; without a principal, all keys of the keytab; without a keytab, the system's.
 
         Raises:
             ConfigurationError: there are none, or the package is missing.
@@ -114,7 +114,7 @@ class GssapiServer:
 
 
 class KerberosClientLogin:
-    """The ticket of a client, or the key that gets it one."""
+    """The credentials of a client: a ticket, or a key with which it gets one."""
 
     def __init__(self, keytab: str | None, principal: str | None, cache: str | None) -> None:
         """`keytab`: the file of the principal's key; without it tickets come from a cache of tickets.
@@ -125,7 +125,7 @@ class KerberosClientLogin:
         self._gssapi = gssapi = _library()
         self._name = None if principal is None else gssapi.Name(principal, gssapi.NameType.kerberos_principal)
         self._store: dict[str, str] = {}
-        """Where the key or the ticket is; empty: where GSSAPI looks by itself. Constant."""
+        """Where the key or the ticket is; {} means GSSAPI's default. Constant."""
         if keytab is not None:
             # A cache in memory, for this identity alone: the library keeps its ticket fresh.
             identity = hashlib.sha256(f"{keytab}\0{principal}".encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""What the SASL mechanisms of both sides have in common. PURE."""
+"""The interface of SASL mechanisms, for both sides. PURE."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ServerExchange(Protocol):
         """The client, once it has proved its identity."""
 
     def step(self, message: bytes) -> bytes | None:
-        """Return the answer to a client's message, None: there is none. Raises SaslFailure."""
+        """Return the answer to a client's message; None if there is no answer. Raises SaslFailure."""
 
 
 class ClientExchange(Protocol):
@@ -36,4 +36,4 @@ class ClientExchange(Protocol):
         """Return the first message. Raises SaslFailure."""
 
     def step(self, message: bytes) -> bytes | None:
-        """Return the next message, None: there is none. Raises SaslFailure."""
+        """Return the next message; None if the exchange is complete. Raises SaslFailure."""

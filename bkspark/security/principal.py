@@ -53,7 +53,7 @@ class Principal:
 
 
 ANONYMOUS = Principal("anonymous", "anonymous")
-"""A peer without a proved identity."""
+"""The principal of a peer that has not proved its identity."""
 
 Subject = Iterable[Iterable[tuple[str, str]]]
 """A subject as `ssl` returns it: relative names in the order of the certificate, each of attributes and values."""
@@ -72,7 +72,7 @@ def subject_name(subject: Subject) -> str:
 
 
 def _escaped(value: str) -> str:
-    """Return a value in which no character can be taken for one of the syntax (RFC 4514, section 2.4)."""
+    """Return a value with the characters of the syntax escaped (RFC 4514, section 2.4)."""
     escaped = "".join(f"\\{char}" if char in _SPECIAL else "\\00" if char == "\0" else char for char in value)
     if value.startswith(("#", " ")):
         escaped = "\\" + escaped

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 
 _SHOWN_MAX = 15
-"""Characters of a text in a message: tokens have more, and lines with their words in another order are a mistake."""
+"""Most characters of a text in a message: tokens are longer, so a misplaced token is never shown whole."""
 
 
 class Role(enum.IntEnum):

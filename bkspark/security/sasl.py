@@ -1,4 +1,4 @@
-"""SASL by a JAAS file, for bookies and clients: which mechanism, with which credentials.
+"""SASL for bookies and clients: mechanism and credentials come from a JAAS file.
 
 As in Apache's plugin nothing is negotiated. The login module of a side's section decides: `DigestLoginModule` means
 DIGEST-MD5, and `Krb5LoginModule` GSSAPI. Both sides must agree. The sections and their options:
@@ -8,8 +8,8 @@ DIGEST-MD5, and `Krb5LoginModule` GSSAPI. Both sides must agree. The sections an
 * A client, section `BookKeeper`, of autorecovery and operators `Auditor`. DIGEST-MD5: `username="NAME"
   password="PASSWORD"`. GSSAPI: a keytab and principal in the same way, or `useTicketCache=true`, `ticketCache="FILE"`.
 
-A file that has changed is read again, and counts for the exchanges that begin afterwards. One that cannot be used
-changes nothing.
+A changed file is read again and applies to the exchanges that begin afterwards. While it cannot be used, the previous
+contents stay in effect.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from bkspark.security.principal import Principal
 logger = logging.getLogger(__name__)
 
 JAAS_REFRESH_S = 1.0
-"""A changed JAAS file counts after this time at the latest, once an exchange begins."""
+"""An exchange finds a changed JAAS file at the latest this long after the change."""
 FILE_VARIABLE = "BKSPARK_JAAS"
 """The environment variable with the name of the JAAS file, where no option names it."""
 FILE_KEY = "saslJaasConfig"
@@ -68,10 +68,10 @@ class SaslServerOptions:
 
 @dataclass(frozen=True, slots=True)
 class SaslClientOptions:
-    """SASL of a client. It holds names of files, never secrets; each process reads the files itself.
+    """SASL of a client. It contains names of files, never secrets; each process reads the files itself.
 
     jaas_config: the JAAS file; None: BKSPARK_JAAS names it. section: the client's in it.
-    allow_auth_disabled: a bookie without authentication is used, too, although a man in the middle can say that it is.
+    allow_auth_disabled: a bookie without authentication is used, too. A man in the middle can pretend to be one.
     timeout_s: how long an exchange may take.
     """
 
@@ -197,7 +197,7 @@ class SaslClient:
 
     @property
     def may_block(self) -> bool:
-        """Whether steps of an exchange may ask a server over the network."""
+        """Whether steps of an exchange may query a server over the network, so that they need a thread."""
         return self._credentials.current().kerberos is not None
 
     def begin(self, host: str) -> ClientExchange:

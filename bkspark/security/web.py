@@ -1,8 +1,8 @@
-"""What every HTTP server of ours checks against pages of other sites: the host name, and where a request comes from.
+"""Checks of HTTP requests against pages of other sites: the host name, and the origin of a request.
 
-A browser sends requests for a page of another site, too, from the operator's host and with the operator's
-certificate. It cannot send a bearer token, or a cookie with SameSite=Strict. `Host` has the name that the page's
-author chose: a name that suddenly resolves to this host (DNS rebinding) is not ours.
+A page of another site can make the operator's browser send requests, from the operator's host and with the operator's
+certificate, but without a bearer token or a cookie with SameSite=Strict. In such requests `Host` is the name that the
+page's author chose, also if that name suddenly resolves to this host (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def is_known_host(host: str, names: Collection[str]) -> bool:
 
 
 def is_foreign_part(site: str | None, mode: str | None) -> bool:
-    """Return whether a page of another site asks for this as a part of itself: a picture, a frame, a fetch.
+    """Return whether a page of another site requests this as a part of itself: a picture, a frame, a fetch.
 
     site, mode: the headers Sec-Fetch-Site and Sec-Fetch-Mode. A link of another page may lead here.
     """
@@ -48,7 +48,7 @@ def is_foreign_part(site: str | None, mode: str | None) -> bool:
 
 
 def is_foreign(site: str | None, origin: str | None, host: str | None) -> bool:
-    """Return whether a request may come from a page of another site: it must change nothing then.
+    """Return whether a request may come from a page of another site. Such a request must not change anything.
 
     site, origin, host: the headers Sec-Fetch-Site, Origin and Host.
     """

@@ -1,13 +1,13 @@
-"""The Spark connector: `format("bookkeeper")` on the Python Data Source API. pyspark is imported below here only.
+"""The Spark connector: `format("bookkeeper")` on the Python Data Source API. Only this package imports pyspark.
 
     source       the data source: which reader or writer; registration
     options      every option: name, default, check; write_options, topic_options: parts of them
     typed_options  options as a typed value, for programs
     columns      which columns there are; Arrow batches for Spark
-    inference    the columns of a read: what logs remember, else what entries show
-    log_schemas  what logs remember, for reads and writes; evolution: how columns may change (pure)
+    inference    the columns of a read: those that logs have recorded, or those of sampled entries
+    log_schemas  the schemas that logs have recorded, for reads and writes; evolution: how columns may change (pure)
     formats      payload formats: entries to Arrow columns and back
-    ranges       which entries: bounds, limits, sharing out (pure)
+    ranges       which entries to read: bounds, limits, division among tasks (pure)
     offsets      a stream's offset as canonical JSON (pure); ledger_offsets: that of a stream of ledgers
     plan         from a snapshot of ledgers to partitions
     versions     what older versions of Spark lack, and its replacements
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Lag", "Options", "lag"]
 
 _MODULES = {"Lag": "bkspark.spark.progress", "lag": "bkspark.spark.progress", "Options": "bkspark.spark.typed_options"}
-"""Where each name is defined: Spark imports this package to look for sources, which needs none of them."""
+"""Where each name is defined. They are imported on first use: Spark imports this package only to look for sources."""
 
 
 def __getattr__(name: str) -> Any:

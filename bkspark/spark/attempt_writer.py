@@ -1,4 +1,4 @@
-"""AttemptWriter: what a task attempt writes for one log: into its own ledgers or, if it is little, for its report."""
+"""AttemptWriter: writes the entries of a task attempt for one log: to its own ledgers, or few of them to its report."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ class AttemptWriter:
         self._target = target
         self._owner = owner
         self._inline_bytes = inline_bytes
-        """Entries up to this many bytes are held; -1 once they are written to ledgers."""
+        """Entries up to this many bytes in total are held for the report; -1 when entries go to ledgers."""
         self._make_log = make_log
         """Whether the log may not exist yet. Cleared by the first ledger."""
         self._held: list[EntryBatch] = []
-        """Entries that are held. Emptied when they are written."""
+        """Entries that are held for the report. Emptied by `spill`."""
         self._held_bytes = 0
-        """What they cost; not reset when they are written."""
+        """Bytes of all entries that were ever held; not reset by `spill`."""
         self._writer: LedgerWriter | None = None
-        """The open ledger; None: none is open."""
+        """The writer of the open ledger; None if no ledger is open."""
         self._closed: list[SegmentFacts] = []
-        """Ledgers that are closed, in order."""
+        """Closed ledgers, in order. `_close` adds to it."""
 
     def append(self, entries: EntryBatch) -> None:
         """Send entries; the client's window bounds what is in flight.
 
         Raises:
-            MalformedPayload: an entry is larger than a bookie takes.
+            MalformedPayload: an entry is larger than a bookie accepts.
         """
         if not len(entries):
             return
@@ -60,7 +60,7 @@ class AttemptWriter:
         self._held = []
 
     def spill(self) -> None:
-        """Send what is held, and hold nothing from now on."""
+        """Write the held entries to a ledger; from now on all entries go to ledgers."""
         self._inline_bytes = -1
         self._send_held()
 
@@ -75,14 +75,14 @@ class AttemptWriter:
         return self._writer is not None
 
     def _hold(self, entries: EntryBatch) -> bool:
-        """Keep entries here if all so far are few enough."""
+        """Hold entries for the report if all so far fit `inline_bytes`; return whether they were held."""
         self._held_bytes += entries.payload_bytes + entries.offsets.nbytes
         if self._held_bytes <= self._inline_bytes:
             self._held.append(entries)
         return self._held_bytes <= self._inline_bytes
 
     def held(self) -> EntryBatch | None:
-        """Return the entries that were not written, None if all were written, or if there were none."""
+        """Return the entries that are left to the report; None if there are none."""
         return EntryBatch.joined(self._held) if self._held else None
 
     def _send(self, entries: EntryBatch) -> None:
@@ -130,6 +130,6 @@ class AttemptWriter:
         self.abandon()
 
     def abandon(self) -> None:
-        """Write no more to an open ledger."""
+        """Abandon the open ledger, if there is one; it stays pending until it is discarded."""
         if self._writer is not None:
             self._writer.abandon()

@@ -30,7 +30,7 @@ STREAM_TIMEOUT_S = 3600
 
 
 class Bench:
-    """The jobs on one session, each over `rows` rows of `value_size` bytes."""
+    """The jobs that are measured, on one session. Each writes or reads `rows` rows of `value_size` bytes."""
 
     def __init__(self, spark: SparkSession, folder: Path, options: argparse.Namespace) -> None:
         self._spark = spark
@@ -68,7 +68,7 @@ class Bench:
         return {**figures, "limit": limits}
 
     def _sizes(self) -> list[int]:
-        """The rows of the warm-up and of the timed run; a run as small as a warm-up has no warm-up."""
+        """Return the rows of the warm-up and of the timed run. A run as small as a warm-up has no warm-up."""
         rows = self._options.rows
         return [WARM_UP_ROWS, rows] if rows > WARM_UP_ROWS else [rows]
 

@@ -12,7 +12,7 @@ is in the unit of Apache's key.
     delayEnsembleChange              flag      a failed bookie is replaced only when too few are left
     minNumRacksPerWriteQuorum        number    racks that the bookies of an entry span, if the cluster has them
     bookieErrorThresholdPerInterval  number    failures within a minute after which a bookie gets no new entries
-    bookieQuarantineTimeSeconds      seconds   and for how long
+    bookieQuarantineTimeSeconds      seconds   how long such a bookie gets no new entries
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """What a client of Spark's driver or a task is made with."""
+    """The options of the clients of Spark's driver and tasks. Hashable: it is part of a client's key."""
 
     net: NetOptions = field(default_factory=NetOptions)
     writer: WriterOptions = field(default_factory=WriterOptions)
@@ -81,9 +81,9 @@ def client_settings(
     sasl: SaslClientOptions | None = None,
     zookeeper: ZooKeeperOptions | None = None,
 ) -> ClientSettings:
-    """Return the settings that options give: by name without PREFIX, in any case.
+    """Return the client's settings from options: by name without the prefix, in any case.
 
-    `tls`, `sasl`, `zookeeper`: from options of their own.
+    `tls`, `sasl`, `zookeeper`: already parsed, from their own options.
 
     Raises:
         ConfigurationError: a name is unknown, or a value is wrong or out of its bounds.

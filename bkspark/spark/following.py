@@ -1,10 +1,10 @@
-"""A streaming source of anything that is like a log: it grows at its end, and has positions.
+"""FollowingReader: the common part of the streaming sources of logs, ledgers and topics, which all grow at their end.
 
-Planning runs in one process for a query's life. It uses the present state of the metadata store, at most as old as the
-trigger, so a restart on a checkpoint continues exactly where the last run ended. `read` runs in tasks.
+One process plans during a query's whole life. It uses the present state of the metadata store, not older than the
+trigger, so a restart from a checkpoint continues exactly where the last run ended. `read` runs in tasks.
 
-What appears while a query runs is first recorded in the offset with its beginning, and the next micro-batch reads it
-from there: so its two offsets alone determine the contents of a batch.
+A log that appears while a query runs is first recorded in the offset, with its beginning; the next micro-batch reads it
+from there. The two offsets of a batch therefore determine its contents.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CHECKPOINT = "the checkpoint's offset"
 
 
 class Noted(Protocol):
-    """The position in one log, as offsets have it."""
+    """A position in one log, as it is recorded in offsets."""
 
     @property
     def position(self) -> Position: ...
@@ -60,7 +60,7 @@ class OffsetForm(Protocol[NotedT]):
 
 
 class Planner(Protocol):
-    """Looks at what is followed."""
+    """Reads the present state of what is followed; one for each trigger."""
 
     def check_offsets(self, names: Collection[str]) -> None: ...
 
@@ -96,17 +96,17 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         self._schema = schema
         self._form = self._new_form()
         self._target: Mapping[str, NotedT] | None = None
-        """Where `Trigger.AvailableNow` ends; None: the query has no end."""
+        """The positions at which `Trigger.AvailableNow` ends, by log; None if the query has no end."""
         self._reported: dict[str, Any] | None = None
-        """What progress reports say; None: no trigger yet."""
+        """The ends of the logs for progress reports; None before the first trigger."""
         self._refreshed: tuple[dict[str, Any], PlannerT, Mapping[str, FollowedT]] | None = None
-        """What the last trigger planned, for the partitions of its batch. Taken once."""
+        """The state that the last trigger read, for planning its batch. Set by `_ending`, used once."""
         self._given: Mapping[str, NotedT] = {}
         """The offset that was returned last, by log."""
         self._last_batch_s = time.monotonic()
         """When the last batch was planned."""
         self._turn = 0
-        """Which log has the first share of a limited batch; rises with each."""
+        """Which log is served first in a limited batch; increases with each batch."""
         self._check_schema(schema)
 
     # ---- what is followed ----
@@ -117,7 +117,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
 
     @abstractmethod
     def _check_schema(self, schema: StructType) -> None:
-        """Raise ConfigurationError where a column cannot be given: before the query runs."""
+        """Raise ConfigurationError if a column is not available, before the query runs."""
 
     @abstractmethod
     def _new_planner(self) -> PlannerT:
@@ -138,7 +138,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         """Yield the rows of one partition."""
 
     async def _begun(self, begins: Mapping[str, Position]) -> None:
-        """Take note of where a micro-batch begins: all before that is committed. Spark before 4.2 does not say it."""
+        """Called with the positions where a micro-batch begins: everything before is committed. Needs Spark 4.2."""
 
     # ---- where to read ----
 
@@ -147,7 +147,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
 
         Raises:
             NoSuchLog, MetadataError: the log cannot be read.
-            ConfigurationError, DataLoss: the position is not one of the log, or what follows it is gone.
+            ConfigurationError, DataLoss: the position is not one of the log, or the entries after it are gone.
         """
         planner = self._new_planner()
 
@@ -204,7 +204,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         return end
 
     def _not_before_given(self, name: str, log: FollowedT, end: Position) -> Position:
-        """Return `end`, but not before the last returned one: other bookies may answer now, which know less."""
+        """Return `end`, or the end returned last if that is later: bookies asked now may know a lower LAC."""
         given = self._given.get(name)
         return end if given is None or log.is_another_than(given) else max(end, given.position)
 
@@ -238,7 +238,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         if least is not None and sum(each.entries for each in amounts) < least:
             return dict(begins)
         entries = _shares([each.entries for each in amounts], entries_max, self._turn)
-        # Entries may have no bytes at all, and still need a share.
+        # Entries may have no bytes, and need a share nevertheless.
         octets = _shares([max(each.octets, min(each.entries, 1)) for each in amounts], bytes_max, self._turn)
         self._turn += 1
         return {

@@ -1,4 +1,4 @@
-"""Options of other connectors, which users bring with them, and what to do instead. PURE."""
+"""Options of other connectors, which users may bring with them, and what to use instead. PURE."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KAFKA_FAMILIES = {
     "kafka.security.protocol": "tls…",
     "kafka.sasl.": "sasl…",
 }
-"""Options of Kafka's clients by what their names begin with, and the options that take their place."""
+"""The options that replace families of Kafka's client options, by the beginning of their names."""
 _KAFKA_PREFIXES = ("kafka.", "kafkaconsumer.", "fetchoffset.", "startingoffsetsbytimestampstrategy")
 _OF_KAFKA = {theirs.lower(): ours for theirs, ours in _KAFKA_NAMES.items()}
 _DELTA_NAMES = {
@@ -61,17 +61,17 @@ _DELTA_ONLY = (
     "excluderegex",
 )
 _OF_PULSAR_SPARK = {
-    "service.url": "no broker is asked: 'uri' names BookKeeper's metadata, 'pulsarUri' Pulsar's",
-    "admin.url": "no broker is asked: 'uri' names BookKeeper's metadata, 'pulsarUri' Pulsar's",
+    "service.url": "no broker is used: 'uri' names BookKeeper's metadata, 'pulsarUri' Pulsar's",
+    "admin.url": "no broker is used: 'uri' names BookKeeper's metadata, 'pulsarUri' Pulsar's",
     "predefinedsubscription": "nothing is acknowledged: the checkpoint says what was read",
     "subscriptionprefix": "nothing is acknowledged: the checkpoint says what was read",
-    "startingtime": "it is option 'startingTimestamp' here",
-    "endingtime": "it is option 'endingTimestamp' here",
-    "allowdifferenttopicschemas": "it is valueFormat=raw here",
-    "polltimeoutms": "it is option 'bookkeeper.readTimeout' here",
+    "startingtime": "use option 'startingTimestamp' here",
+    "endingtime": "use option 'endingTimestamp' here",
+    "allowdifferenttopicschemas": "use valueFormat=raw here",
+    "polltimeoutms": "use option 'bookkeeper.readTimeout' here",
     "waitingfornonexistedtopic": "start the query when the topic exists, or set topicsPattern, which finds new ones",
 }
-"""Options of pulsar-spark that cannot be here."""
+"""Options of pulsar-spark that do not exist here, and what to use instead."""
 _PULSAR_PREFIXES = ("pulsar.client.", "pulsar.admin.", "pulsar.reader.", "pulsar.producer.", "pulsar.consumer.")
 
 
@@ -79,26 +79,26 @@ def remedy_of_others(key: str) -> str | None:
     """Return what to do instead of an option, lower-cased, of Kafka's connector, Delta or pulsar-spark; None if it is
     not one."""
     if key.startswith(_PULSAR_PREFIXES):
-        return "it is one of a client of Pulsar's brokers, and no broker is asked here: remove it"
+        return "it configures a client of Pulsar's brokers, which are not used here: remove it"
     if key in _OF_PULSAR_SPARK:
         return _OF_PULSAR_SPARK[key]
     if key in _OF_KAFKA:
-        return f"what it is to Kafka's connector is option '{_OF_KAFKA[key]}' here"
+        return f"it belongs to Kafka's connector: use option '{_OF_KAFKA[key]}' here"
     for prefix, ours in _KAFKA_FAMILIES.items():
         if key.startswith(prefix):
-            return f"what it is to Kafka's connector are options '{ours}' here: see docs/security.md"
+            return f"it belongs to Kafka's connector: use options '{ours}' here, see docs/security.md"
     if key.startswith(_KAFKA_PREFIXES):
-        return "it is one of Kafka's connector, and nothing takes its place here: remove it"
+        return "it belongs to Kafka's connector and has no equivalent here: remove it"
     return _remedy_of_delta(key)
 
 
 def _remedy_of_delta(key: str) -> str | None:
     if key in _OF_DELTA:
-        return f"what it is to Delta is option '{_OF_DELTA[key]}' here"
+        return f"it belongs to Delta: use option '{_OF_DELTA[key]}' here"
     if key in _DELTA_PARTS:
-        return "it is one of Delta; mode overwrite without option 'log' replaces the logs that the column 'log' names"
+        return "it belongs to Delta; mode overwrite without option 'log' replaces the logs that column 'log' names"
     if key in _DELTA_ONLY or key.startswith("delta."):
-        return "it is one of Delta, and nothing takes its place here: remove it"
+        return "it belongs to Delta and has no equivalent here: remove it"
     return None
 
 

@@ -1,4 +1,4 @@
-"""The imported modules of Spark's Python workers, and the cycle collector.
+"""Keeps the cycle collector of Spark's Python workers from scanning imported modules.
 
 A worker serves many calls (tasks, plans, commits), and pyspark's daemon runs the cycle collector after each: some 40 ms
 of processor time, only to scan imported modules.

@@ -1,7 +1,7 @@
-"""The columns of logs, on the driver: what they remember, else what their entries show.
+"""Determines the columns of a read on the driver: those that the logs have recorded, otherwise those of their entries.
 
-Entries show their columns if they are of a format other than raw: the first and the last ones of the range that is read
-are looked at. An entry between them that has other columns is found when it is read.
+Entries have columns if their format is not raw. The first and the last entries of the range are sampled. If an entry
+between them has other columns, the task that reads it finds out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SAMPLE_BYTES = 4 << 20
 
 
 def schema_for(options: SourceOptions) -> tuple[StructType, SourceOptions]:
-    """Return the schema of a read for which the user named no columns, and the options with what was found.
+    """Return the schema of a read for which the user named no columns, and the options with the format that was found.
 
     Raises:
         ConfigurationError: there is no entry, or the entries do not determine the columns.
@@ -62,7 +62,7 @@ def schema_for(options: SourceOptions) -> tuple[StructType, SourceOptions]:
 
 
 def with_found_format(columns: StructType, options: SourceOptions) -> SourceOptions:
-    """Return options with the payload format that the logs remember, if the user named columns and no format.
+    """Return options with the payload format that the logs have recorded, if the user named columns and no format.
 
     Columns that only raw entries have, such as `ledger_id bigint, value binary`, mean the entries themselves.
 
@@ -103,10 +103,10 @@ async def _remembered(planner: ReadPlanner, options: SourceOptions) -> Remembere
 async def shown_by_entries(
     client: Client, options: SourceOptions, rows: StructType, snapshot: LogSnapshot
 ) -> Remembered | None:
-    """Return the payload format and, if they show them, the columns of a log that remembers nothing; for a write.
+    """Return the payload format and, if possible, the columns of a log that has recorded no schema; for a write.
 
-    Logs that were written before schemas were remembered have the format in the metadata of their ledgers. None if the
-    log has no entries, or is of others and the write names its format.
+    A log that was written before schemas were recorded has the format in the metadata of its ledgers. Returns None if
+    the log has no entries, or if another program wrote it and the write names its format.
 
     Raises:
         SchemaMismatch: others wrote the log, and the write would add Arrow entries to entries that are not.
@@ -205,7 +205,7 @@ async def _range_of(client: Client, options: SourceOptions) -> tuple[ReadPlanner
 
 
 def _sample_size(ranges: Iterable[EntryRange]) -> int:
-    """Return how many entries a sample takes: by SAMPLE_ENTRIES and SAMPLE_BYTES, but one at least."""
+    """Return how many entries a sample has: within SAMPLE_ENTRIES and SAMPLE_BYTES, but at least one."""
     count, room = 0, float(SAMPLE_BYTES)
     for entries in ranges:
         entry_bytes = max(1.0, entries.size / len(entries))

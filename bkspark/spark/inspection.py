@@ -132,7 +132,7 @@ class ViewPartition(InputPartition):
 
 
 class ViewReader(DataSourceReader):
-    """Reads a table about the cluster as it stood when the read was planned.
+    """Reads a table about the cluster, as of the time when the read was planned.
 
     Raises:
         ConfigurationError: the given schema has a column that the view lacks, or declares a nullable one NOT NULL.
@@ -162,7 +162,7 @@ class ViewReader(DataSourceReader):
         """Return the view's rows, ROWS_PER_PARTITION a task. Raises MetadataError if the cluster cannot be reached."""
         client = connect(self._options).asynchronous
         of_topics = topic_inspection.VIEWS.get(self._view)
-        # A ledger of one topic that is gone does not take the table of all others away.
+        # A missing ledger of one topic must not prevent the table of all others.
         options = replace(self._options, fail_on_data_loss=False)
         planner = None if of_topics is None else TopicPlanner(options)
 
@@ -190,7 +190,7 @@ class ViewReader(DataSourceReader):
         return ViewPartition(sink.getvalue().to_pybytes())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one partition; Spark makes one of None when there is no row."""
+        """Yield the rows of one partition; the partition is None if there are no rows."""
         if isinstance(partition, ViewPartition):
             with pa.ipc.open_stream(partition.rows) as stream:
                 yield from stream

@@ -55,7 +55,7 @@ def _emit(event: dict[str, Any]) -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    # An exception, so that `session` ends the JVM on the way out.
+    # This is an exception so that `session` ends the JVM while it unwinds.
     raise SystemExit(128 + number)
 
 
@@ -77,7 +77,7 @@ def session(folder: Path, cores: int = 2, java_options: str = "") -> Iterator[Sp
         spark.sparkContext.setLogLevel("ERROR")
         yield spark
     finally:
-        # Python's stdin pipe keeps the JVM alive; it would outlive us by a moment.
+        # The JVM ends when Python's pipe to its stdin closes. Without waiting for it, it would outlive this process.
         spark.stop()
         gateway.shutdown()
         _end_jvm(gateway.proc)

@@ -31,7 +31,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class LedgerOffset:
-    """The next entry of a ledger; `is_finished`: it is closed, and there is none."""
+    """The next entry to read of a ledger; `is_finished`: the ledger is closed and read to its end."""
 
     ledger_id: int
     entry_id: int
@@ -80,10 +80,10 @@ class LedgerIds:
 
 
 class ManyLedgers:
-    """How the offsets of a stream that follows ledgers are written. It remembers where the present trigger begins.
+    """Encodes and decodes the offsets of a stream that follows ledgers. It keeps where the present trigger begins.
 
     Args:
-        selection: the options that say what is followed, as one text.
+        selection: the options that select the ledgers, as one text.
     """
 
     def __init__(self, selection: str) -> None:
@@ -91,7 +91,7 @@ class ManyLedgers:
         self.finished = LedgerIds()
         """Ledgers that were read to their end before the present trigger."""
         self.noted: frozenset[int] = frozenset()
-        """Ledgers whose place the present trigger's begin has."""
+        """Ledgers that have an entry in the offset at which the present trigger begins."""
 
     def begin_at(self, value: Any, source: str) -> None:
         """Take the offset at which a trigger begins; None for a new query. Raises as `from_json`."""

@@ -1,4 +1,4 @@
-"""The streaming source of ledgers: follows those of a selection; new ones appear, closed ones end, none is fenced.
+"""The streaming source of ledgers: follows those of a selection, and new ones as they appear. It never fences.
 
 A ledger is followed as a log is: to its last confirmed entry while it is open, to its end when it is closed. Then it is
 `finished` in the offset (`ledger_offsets`), and costs later triggers nothing. Each trigger lists the ledgers of the
@@ -85,7 +85,7 @@ class LedgerStreamReader(FollowingReader[LedgerOffset, ReadPlanner, LedgerAtTrig
 
     _form: ManyLedgers
     _is_new = False
-    """While a query without checkpoint begins: ledgers that are named by id must exist then."""
+    """Whether the initial offset is being made: then ledgers that are named by id must exist."""
 
     def _new_form(self) -> ManyLedgers:
         return ManyLedgers(selection_text(self._options))

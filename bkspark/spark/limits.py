@@ -41,7 +41,7 @@ class ReadyRows(InputPartition):
 
 
 class ReadyArrowSource(DataSource):
-    """Yields rows that exist already: what is left is Spark's own cost."""
+    """A source that yields ready-made rows, so that only Spark's own cost is measured."""
 
     @classmethod
     def name(cls) -> str:
@@ -120,7 +120,7 @@ class ReadyArrowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
 
 class NullArrowSink(DataSource):
-    """Takes rows and drops them."""
+    """A sink that accepts rows and drops them."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,6 +1,6 @@
-"""Files of secrets that options name: where they are on this host, the password of ledgers, and keys of encryption.
+"""Files with secrets that options name: the ledger password and encryption keys, and where the files are on this host.
 
-A plan and a task hold the name only. Every process reads the file for itself: the driver, and each executor.
+Plans and tasks have only the file's name. The driver and each executor read the file themselves.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def local_path(path: str) -> str:
-    """Return where a file is on this host: a path as it is; a name alone is also a file that Spark distributes.
+    """Return the path of a file on this host. A plain name may also name a file that Spark distributes.
 
     Spark distributes the files of `spark.files`, `--files` and `SparkContext.addFile`. A file of the working directory
     comes first.
@@ -35,14 +35,14 @@ def local_path(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LedgerPassword:
-    """The password of ledgers: given itself, or by a file, which each process reads for itself."""
+    """The ledger password: the password itself, or the name of a file that each process reads itself."""
 
     value: bytes = field(default=b"", repr=False)
     path: str | None = None
 
     @property
     def option(self) -> str:
-        """The option that gives it."""
+        """The name of the option that gave this password."""
         return "password" if self.path is None else "passwordFile"
 
     @classmethod

@@ -1,6 +1,6 @@
-"""What logs remember of their columns, on the driver: for reads the columns, for writes the check of the rows.
+"""The schemas that logs have recorded, on the driver: for reads the columns, for writes the check of the rows.
 
-Only the metadata store is read, and a schema at most once for each process.
+Only the metadata store is read, and each schema at most once by a process.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Remembered:
 
 
 async def remembered(snapshot: LogSnapshot, ref: SchemaRef) -> Remembered:
-    """Return what a log remembers under one of its `schemas`. Raises MetadataFormat, DataLoss."""
+    """Return the format and columns of one of a log's `schemas`. Raises MetadataFormat, DataLoss."""
     stored = await snapshot.schema(ref)
     return Remembered(stored.payload_format, schema_of_text(stored.schema, snapshot.name))
 
@@ -57,7 +57,8 @@ async def remembered(snapshot: LogSnapshot, ref: SchemaRef) -> Remembered:
 async def remembered_by_all(
     snapshots: Sequence[LogSnapshot], ends: Mapping[str, int], options: SourceOptions
 ) -> Remembered | None:
-    """Return what logs remember of the ranges to read; None if one that has ledgers remembers nothing.
+    """Return the format and columns that logs have recorded for the ranges to read; None if a log with ledgers has
+    recorded none.
 
     Args:
         ends: by log, the ordinal of the last ledger to read, if the options set an end.
@@ -91,7 +92,7 @@ async def remembered_by_all(
 
 
 class ColumnCheck:
-    """Compares the columns of a read with what its logs remember of the ranges that it plans.
+    """Compares the columns of a read with those that the logs have recorded for the planned ranges.
 
     Args:
         columns: the payload columns of the read.
@@ -102,14 +103,14 @@ class ColumnCheck:
         self._columns = columns
         self._options = options
         self._checked: dict[tuple[str, str], bool] = {}
-        """What was found for each schema of each log, so that it is compared once."""
+        """The result of the comparison for each schema of each log: it is made once."""
 
     async def check(self, snapshots: Iterable[LogSnapshot], ranges: Sequence[EntryRange]) -> bool:
-        """Return whether the entries may have columns that the read lacks; a line of the driver's log names these.
+        """Return whether the entries may have columns that the read lacks; the driver logs the names of these.
 
         Raises:
             SchemaMismatch: entries have another format, or a column of a type that cannot be read as the wanted one;
-                names the position where they begin, and the remedy.
+                the message has the position where they begin, and the remedy.
         """
         has_more = False
         for snapshot in snapshots:
@@ -183,8 +184,8 @@ class ColumnCheck:
 class WritePlan:
     """How rows are written to a log.
 
-    `entries` has their columns as the entries name them, NOT NULL where the log or the data say so; `change` is what
-    the log remembers afterwards.
+    `entries` has the columns with the names in the entries, NOT NULL if they are so in the log or in the data; `change`
+    is the schema that the log records.
     """
 
     payload_format: str
@@ -193,11 +194,11 @@ class WritePlan:
 
     @property
     def is_news(self) -> bool:
-        """Whether the log remembers something else now."""
+        """Whether the write changes the log's recorded schema."""
         return self.change.base != self.change.stored.name
 
     def is_stricter_than(self, rows: StructType) -> bool:
-        """Whether the rows may hold nulls that the log does not take."""
+        """Return whether the rows may have nulls that the log does not allow."""
         return renamed(rows, self.entries.names) != renamed(self.entries, self.entries.names)
 
 
@@ -229,7 +230,7 @@ async def planned_write(
     """Return how to write rows.
 
     Args:
-        found: what the entries of a log show that remembers nothing; without columns if they do not show these.
+        found: the format, and possibly columns, of the entries of a log that has recorded no schema.
 
     Raises:
         SchemaMismatch: the log has another format, or columns that the rows do not fit.

@@ -1,4 +1,4 @@
-"""Reads of what lies before a task's entries, the nearest first: chunks of a message lie close together. In tasks."""
+"""Reads the entries before a task's first one, the nearest first, in tasks: chunks of a message lie close together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bkspark.spark.read import scanned
 FIRST_ENTRIES = 16
 """Entries that are read first; each further read takes twice as many."""
 HELD_BYTES = 32 << 20
-"""Entries of one read, about: they are held until they were looked at in reverse."""
+"""Approximate number of entries in one read: they are in memory until they were examined in reverse."""
 
 
 def entries_before(earlier: ReadPartition) -> Iterator[EntryBatch]:

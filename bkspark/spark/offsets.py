@@ -38,7 +38,7 @@ class LogOffset:
 
     @property
     def subject(self) -> str:
-        """What it is a position in, for messages."""
+        """What the position belongs to, for messages."""
         return f"log {self.log}"
 
     def to_json(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class LogOffset:
 
 
 class OneLog:
-    """How the offsets of a stream that reads one log are written."""
+    """Encodes and decodes the offsets of a stream that reads one log."""
 
     def __init__(self, log: str) -> None:
         self._log = log
@@ -90,7 +90,7 @@ class OneLog:
 
 
 class ManyLogs:
-    """How the offsets of a stream that reads all logs of a pattern are written."""
+    """Encodes and decodes the offsets of a stream that reads all logs of a pattern."""
 
     def to_json(self, offsets: Mapping[str, LogOffset]) -> dict[str, Any]:
         return {"logs": {name: offsets[name].to_json() for name in sorted(offsets)}, "version": VERSION}
@@ -120,7 +120,7 @@ def position_of(value: Any, source: str) -> Position:
     """Return the position that an option or offset holds.
 
     Raises:
-        ConfigurationError: it is not a position; names `source` and says why.
+        ConfigurationError: it is not a position; the message names `source` and says why.
     """
     try:
         return Position.parse(value)

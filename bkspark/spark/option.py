@@ -1,4 +1,5 @@
-"""What an option of `format("bookkeeper")` is: its name, its check, and the uses that it has an effect on. PURE."""
+"""Option: the declaration of one option of `format("bookkeeper")`: name, check, default, and where it has effect.
+PURE."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ ANY = frozenset({READ, STREAM, WRITE})
 
 @dataclass(frozen=True)
 class Option:
-    """One option: its name as users write it, the SourceOptions field it fills, its check, where it has effect.
+    """One option: its name as users write it, the field of SourceOptions that it fills, its check, its uses.
 
-    default: as users would write it; None where there is none, or none that is always the same.
+    default: as users would write it; None if there is no default, or no constant one.
     """
 
     name: str
@@ -30,10 +31,10 @@ class Option:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The values that there are, where they are few."""
+        """The allowed values, if the option has a fixed list of them; otherwise ()."""
         return self.check.choices if isinstance(self.check, OneOf) else ()
 
     @property
     def places(self) -> str:
-        """Where it has an effect, in words."""
+        """Where the option has an effect, in words."""
         return " or ".join(sorted(self.uses))

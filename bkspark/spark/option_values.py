@@ -89,7 +89,7 @@ def consumer(value: str) -> str:
 
 def publisher(value: str) -> str:
     if not is_publisher(text(value)):
-        raise ValueError(f"no log can remember: {PUBLISHER_RULE}")
+        raise ValueError(f"is not a valid name: {PUBLISHER_RULE}")
     return value
 
 

@@ -1,9 +1,9 @@
 """Every option of `format("bookkeeper")`: name, meaning, default, check.
 
-Spark hands options over with lower-cased names and text values. `SourceOptions.parse` turns them into one frozen
-value, or raises one ConfigurationError that names the option, its value and the remedy. It runs on the driver, at
-`load()`, `save()` or `start()`, before any task exists. An option that has no effect on what is being done (a write
-option of a read, say) is refused too: silence would let its user believe that it works.
+Spark passes options with lower-cased names and text values. `SourceOptions.parse` turns them into one frozen value, or
+raises one ConfigurationError that names the option, its value and the remedy. It runs on the driver, at `load()`,
+`save()` or `start()`, before any task exists. An option without an effect on the operation, such as a write option in a
+read, is refused, too: otherwise the user would believe that it works.
 """
 
 from __future__ import annotations
@@ -147,10 +147,10 @@ def _default(name: str) -> Any:
 class SourceOptions:
     """The parsed options; a field left at None was not given and has no fixed default.
 
-    `given` holds the lower-cased names that the user set, so that the check of a use can refuse options that do not
-    apply. `columns_inferred` is not an option: the user named no columns, and what the log remembers, or its entries,
-    determined them. `format_found` is not one either: the user named no payloadFormat, and the log remembers
-    one; then `metadata_found` has the lower-cased names of columns that the user asks for and the payload lacks.
+    `given` has the lower-cased names of options that the user set, so that options without an effect can be refused.
+    The others are not options. `columns_inferred`: the user named no columns, and the log's schema, or its entries,
+    determined them. `format_found`: the user named no payloadFormat, and the log has recorded one; then
+    `metadata_found` has the lower-cased names of columns that the user requests and the payload lacks.
     """
 
     uri: str
@@ -225,7 +225,7 @@ class SourceOptions:
 
         Args:
             options: names in any case.
-            environment: the source of `uri`, password, keys of encryption, TLS and SASL when they are not given.
+            environment: the source of `uri`, password, encryption keys, TLS and SASL when they are not given.
 
         Raises:
             ConfigurationError: an option is unknown or wrong, or two of them exclude each other.
@@ -305,17 +305,17 @@ class SourceOptions:
 
     @property
     def encryption(self) -> EncryptionOptions:
-        """With which keys this process's client encrypts and opens ledgers."""
+        """The keys with which this process's client encrypts and opens ledgers."""
         return encryption_with(self.encryption_key_file)
 
     @property
     def reads_logs(self) -> bool:
-        """True when logs are read, not ledgers chosen by themselves."""
+        """Whether logs are read, not ledgers or topics."""
         return self.log is not None or self.logs_pattern is not None
 
     @property
     def reads_topics(self) -> bool:
-        """True when topics of Pulsar are read."""
+        """Whether topics of Pulsar are read."""
         return self.topic is not None or self.topics is not None or self.topics_pattern is not None
 
     def offset_of(self, log: str, option: str) -> Offset | None:
@@ -414,8 +414,7 @@ class SourceOptions:
         if self.if_exists != APPEND and (is_overwrite or self.txn_app_id is not None):
             other = "mode overwrite" if is_overwrite else "'txnAppId'"
             raise ConfigurationError(
-                f"option 'ifExists' is {self.if_exists}, and {other} says otherwise what a log with content does: "
-                "drop one of them"
+                f"option 'ifExists' {self.if_exists} and {other} exclude each other: remove one of them"
             )
         check_schema_options(self, is_overwrite=is_overwrite)
         return self._for_any_write()
@@ -475,7 +474,7 @@ class SourceOptions:
                 )
 
     def check_named(self) -> None:
-        """Raise ConfigurationError if the options name nothing to read. A write does not need them to: its rows may."""
+        """Raise ConfigurationError if the options name nothing to read. In a write, the rows may name the logs."""
         selections = (self.log, self.logs_pattern, self.topic, self.topics, self.topics_pattern, self.ledgers)
         if self.inspect is None and all(value is None for value in selections):
             raise ConfigurationError(
@@ -497,7 +496,7 @@ def _without_properties(options: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _refuse_twice(options: Mapping[str, str]) -> None:
-    """Spark's own mappings ignore the case of names: if two names differ only in case, one of them would be lost."""
+    """Raise ConfigurationError if two names differ only in case: Spark ignores case, so one of them would be lost."""
     known: dict[str, str] = {}
     for key in options:
         before = known.setdefault(key.lower(), key)

@@ -1,4 +1,4 @@
-"""What a task reads: it is planned on the driver and sent to the task."""
+"""Partitions of reads: what the driver plans and sends to a task."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ EntryTimes = tuple[tuple[int, int | None], ...]
 class LedgerRead:
     """Entries [first_entry, end_entry) of one ledger, and the metadata that says which bookies have them.
 
-    Custom metadata comes along where includeMetadata makes a column of it, and the part that opens encrypted entries;
-    so do the times at which the entries entered the log.
+    The metadata contain custom metadata only if includeMetadata makes a column of them, or if they are needed to
+    decrypt entries. The times at which entries entered the log are included if a column has them.
     """
 
     ordinal: int
@@ -35,11 +35,11 @@ class LedgerRead:
 
 
 class ReadPartition(InputPartition):
-    """What one task reads, in order. It holds all that the task needs: no metadata store is asked again.
+    """What one task reads, in order. It has all that the task needs, so that the task does not ask the metadata store.
 
-    `password`: where it is in a file, the file's name alone. `net`: limits of its connections. `leaves_out`: the log
-    remembers columns that the read lacks, and the driver has logged that. `unopened`: what to read instead of
-    `reads`, in a plan of so many ledgers that each task asks the metadata store for its own.
+    `password`: the password, or only the name of its file. `net`: options of the task's connections. `leaves_out`: the
+    log has recorded columns that the read lacks, which the driver has logged. `unopened`: replaces `reads` in a plan of
+    so many ledgers that each task reads the metadata of its own ledgers from the store.
     """
 
     def __init__(

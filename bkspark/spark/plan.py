@@ -1,4 +1,5 @@
-"""Planning of reads, on the driver: from a snapshot of ledgers to partitions that tasks read from bookies alone."""
+"""ReadPlanner: plans reads on the driver, from a snapshot of ledgers to partitions that tasks read from bookies
+alone."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ column has times: only the driver has the list that the plan was made of."""
 
 @dataclass(frozen=True, slots=True)
 class FollowedLedger:
-    """A ledger of a stream: the entries of the selection that can be read now; `is_complete`: there will be no more."""
+    """A ledger of a stream: its selected entries that can be read now. `is_complete`: it will have no more of them."""
 
     extent: ReadableSegment
     is_complete: bool
@@ -82,7 +83,7 @@ class ReadPlanner:
         """Lists of logs that were read, by name."""
         self._now_ms = time.time_ns() // 1_000_000
 
-    # ---- what there is ----
+    # ---- the state of logs and ledgers ----
 
     async def log_names(self) -> list[str]:
         """Return the logs to read by name: that of option `log`, or those that exist and match `logsPattern`."""
@@ -118,7 +119,7 @@ class ReadPlanner:
 
     @property
     def looked_at(self) -> list[LogSnapshot]:
-        """The lists that `snapshot` returned."""
+        """The snapshots that this planner has read."""
         return list(self._snapshots.values())
 
     async def look_ahead(self, before: ReadPlanner | None) -> None:
@@ -276,7 +277,7 @@ class ReadPlanner:
         return self._opened.get(listed.ledger_id)
 
     async def backlog(self, snapshot: LogSnapshot, begin: Position, end: Position) -> Backlog:
-        """Return how much there is from `begin` up to `end`; pages of the list are counted once.
+        """Return the entries and bytes from `begin` up to `end`; whole pages of the list are counted from a cache.
 
         Raises as `extents`.
         """
@@ -376,7 +377,7 @@ class ReadPlanner:
             return snapshot.start if wanted == EARLIEST else readable
         end = position_of(wanted, "option 'endingOffsets'")
         await self._check_reached("endingOffsets", snapshot, end, readable)
-        # A position of another log, or before the remaining entries: other entries would be read, or none.
+        # If the position is of another log, or before the remaining entries, other entries would be read, or none.
         await self.first_position(snapshot, end, "option 'endingOffsets'", "use latest")
         start = self._options.offset_of(snapshot.name, "startingOffsets")
         if isinstance(start, dict) and position_of(start, "option 'startingOffsets'") > end:
@@ -425,7 +426,7 @@ class ReadPlanner:
             raise ConfigurationError(f"{source}: {error}") from None
         return position
 
-    # ---- who reads what ----
+    # ---- partitions ----
 
     async def partitions(self, ranges: Sequence[EntryRange], *, leaves_out: bool = False) -> list[ReadPartition]:
         """Return partitions that cover the ranges once, in order.
@@ -488,7 +489,7 @@ class ReadPlanner:
         for entries in group:
             reader = self._opened.get(entries.ledger_id)
             if reader is not None and self._holds(reader, entries):
-                reader.opener.check()  # here rather than in each task
+                reader.opener.check()  # fail on the driver, not in each task
                 custom = reader.metadata.custom_metadata
                 if not self._options.include_metadata:
                     custom = opening_metadata(custom)

@@ -1,4 +1,4 @@
-"""How far a streaming query lags behind its logs, from Spark's progress reports."""
+"""lag: how far a streaming query lags behind its logs, from Spark's progress reports."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Lag:
 
 
 def lag(progress: Any) -> Lag:
-    """Return how far a query lags behind, for all its bookkeeper sources together; later entries than the trigger are
-    not counted.
+    """Return how far a query lags behind, for all its bookkeeper sources together. Entries that were confirmed after
+    the trigger are not counted.
 
     Args:
         progress: `query.lastProgress`, or an element of `recentProgress`, or its JSON text.

@@ -1,4 +1,4 @@
-"""The check that Spark's Python workers can import bkspark. On the driver, once for each interpreter."""
+"""Checks that Spark's Python workers can import bkspark; on the driver, once for each interpreter."""
 
 from __future__ import annotations
 

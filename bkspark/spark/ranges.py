@@ -133,7 +133,7 @@ def advance(
 
 
 def between(extents: Iterable[ReadableSegment], start: Position, end: Position) -> list[EntryRange]:
-    """Return the entries from `start` up to `end`, a range a ledger, in order; empty when `end` is not later."""
+    """Return the entries from `start` up to `end`, one range for each ledger, in order; [] if `end` is not later."""
     ranges = []
     for extent in extents:
         first = extent.first_after(start)
@@ -167,7 +167,7 @@ def amount(extents: Iterable[ReadableSegment], start: Position, end: Position) -
 def fair_share(wanted: Sequence[int], total: int, turn: int = 0) -> list[int]:
     """Divide `total` among requests: equal shares, but no share above its request.
 
-    A remainder that is too small for all goes to others in each turn, so that every request is served some time.
+    A remainder that is too small for all requests goes to different ones in each turn, so that each of them is served.
     """
     given = [0] * len(wanted)
     left = total
@@ -186,7 +186,7 @@ def fair_share(wanted: Sequence[int], total: int, turn: int = 0) -> list[int]:
 def partition_count(
     ranges: Sequence[EntryRange], partition_bytes_max: int, partitions_min: int | None, slots: int
 ) -> int:
-    """Return into how many tasks to divide `ranges`.
+    """Return the number of tasks among which to divide `ranges`.
 
     Args:
         partition_bytes_max: approximate limit of a task's payload bytes.
@@ -196,7 +196,7 @@ def partition_count(
     size = sum(entries.size for entries in ranges)
     by_size = math.ceil(size / partition_bytes_max)
     if partitions_min is None and by_size > slots:
-        # The last tasks would leave slots idle: five on two of them take as long as six.
+        # Otherwise the last tasks would leave slots idle: five tasks on two slots take as long as six.
         by_size = math.ceil(by_size / slots) * slots
     by_ledgers = math.ceil(len(ranges) / PARTITION_LEDGERS_MAX)
     least = min(slots, size // PARTITION_BYTES_MIN) if partitions_min is None else partitions_min

@@ -60,7 +60,7 @@ class BookKeeperReader(DataSourceReader):
         self._check_schema(schema)
 
     def _check_schema(self, schema: StructType) -> None:
-        """Raise ConfigurationError where a column cannot be given: on the driver."""
+        """Raise ConfigurationError if a column is not available; called on the driver."""
         row_assembler(schema, self._options)
 
     def partitions(self) -> list[InputPartition]:
@@ -83,7 +83,8 @@ class BookKeeperReader(DataSourceReader):
         return run(plan)
 
     async def _leaves_out(self, planner: ReadPlanner, ranges: list[EntryRange]) -> bool:
-        """Whether logs remember columns that this read leaves out. Raises SchemaMismatch if it cannot have its own."""
+        """Return whether logs have recorded columns that this read leaves out. Raises SchemaMismatch if the entries
+        cannot be read as the wanted columns."""
         if not any(snapshot.schemas for snapshot in planner.looked_at):
             return False
         from bkspark.spark.log_schemas import ColumnCheck  # tasks import this module, and check nothing
@@ -146,7 +147,7 @@ def read_partition(partition: InputPartition, schema: StructType, options: Sourc
 
 
 def _opened_in_task(unopened: PackedRanges, options: SourceOptions, *, leaves_out: bool) -> ReadPartition:
-    """Return the partition with what its ledgers' metadata say. Raises as `ReadPlanner.partitions`."""
+    """Return the partition after reading the metadata of its ledgers. Raises as `ReadPlanner.partitions`."""
     planner = ReadPlanner(connect(options).asynchronous, options)
     return run(lambda: planner.one_partition(unopened.unpacked(), leaves_out=leaves_out))
 
@@ -169,7 +170,7 @@ def scanned(partition: ReadPartition, *, fail_on_data_loss: bool) -> _Entries:
 
 
 def _opener(read: LedgerRead, partition: ReadPartition) -> LedgerOpener:
-    """Return what opens the entries of an encrypted ledger."""
+    """Return the opener of a ledger's entries, which decrypts those of an encrypted ledger."""
     return encryption_with(partition.encryption_key_file).opener(read.ledger_id, read.metadata.custom_metadata)
 
 

@@ -122,16 +122,16 @@ def check_ledgers_read(options: ChosenForRead) -> None:
             )
     if options.recover and options.unconfirmed:
         raise ConfigurationError(
-            "options 'recover' and 'unconfirmed' exclude each other: a recovered ledger has no unconfirmed entry"
+            "options 'recover' and 'unconfirmed' exclude each other: a recovered ledger has no unconfirmed entries"
         )
 
 
 def check_log_read(options: ChosenForRead) -> None:
-    """Raise ConfigurationError for options that a batch read of logs does not take."""
+    """Raise ConfigurationError for options that have no effect on a batch read of logs."""
     if options.recover:
         raise ConfigurationError("option 'recover' would fence a log's writer: use it with 'ledgers' only")
     if options.unconfirmed:
-        raise ConfigurationError("option 'unconfirmed' is for 'ledgers': a log is read to what is confirmed")
+        raise ConfigurationError("option 'unconfirmed' is for 'ledgers': a log is read up to its confirmed end")
     check_whole_log(options)
 
 
@@ -142,7 +142,7 @@ def check_whole_log(options: ChosenForRead) -> None:
 
 
 def check_ledgers_stream(options: ChosenForRead) -> None:
-    """Raise ConfigurationError for options that a stream of ledgers does not take."""
+    """Raise ConfigurationError for options that have no effect on a stream of ledgers."""
     check_ledgers_read(options)
     if options.payload_format == PULSAR:
         raise ConfigurationError(
@@ -164,7 +164,7 @@ def check_times(options: ChosenForRead) -> None:
 
 
 def refuse_two_starts(options: ChosenForRead) -> None:
-    """Raise ConfigurationError if a read is given two starts."""
+    """Raise ConfigurationError if both startingOffsets and startingTimestamp are set."""
     if options.starting_offsets is not None and options.starting_timestamp is not None:
         raise ConfigurationError(
             "options 'startingOffsets' and 'startingTimestamp' exclude each other: give one of them"
@@ -183,10 +183,10 @@ def check_triggers(options: ChosenForRead) -> None:
 
 
 def check_consumer(options: ChosenForRead) -> None:
-    """Raise ConfigurationError if a reader is to be registered of what has no retention."""
+    """Raise ConfigurationError if `consumer` is set for ledgers or topics, which have no retention here."""
     if options.consumer is not None and not options.reads_logs:
         raise ConfigurationError(
-            "option 'consumer' is for 'log' and 'logsPattern': ledgers and topics have no retention of ours; remove it"
+            "option 'consumer' is for 'log' and 'logsPattern': only logs have a retention; remove it"
         )
     if "consumerexpiry" in options.given and options.consumer is None:
         raise ConfigurationError("option 'consumerExpiry' needs 'consumer': set that, too")

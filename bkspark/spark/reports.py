@@ -1,4 +1,4 @@
-"""What task attempts of a write report to the driver, and what a commit says that cannot publish it."""
+"""The reports of a write's task attempts to the driver, and the errors of a commit that cannot publish them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LogResult:
-    """What an attempt wrote for one of many logs: as `AttemptResult`."""
+    """The output of an attempt for one of many logs; the fields are as in `AttemptResult`."""
 
     log: str
     ledgers: tuple[SegmentFacts, ...]
@@ -29,10 +29,12 @@ class LogResult:
 
 @dataclass(frozen=True)
 class AttemptResult(WriterCommitMessage):
-    """The output of a task attempt: closed ledgers in order, or entries that it leaves to the driver; neither when it
-    had no row. `owner`: the owner of the attempt; `query`: the id of its streaming query, if there is one;
-    `schema`: the log's schema that the rows fit, by name. If the rows named their logs, `logs` has the output, and
-    the other members are empty."""
+    """The output of a task attempt: closed ledgers in order, or entries that the driver appends; neither without rows.
+
+    `owner`: the owner of the attempt. `query`: the id of its streaming query, if there is one. `schema`: the name of
+    the log's schema that the rows fit. If the rows named their logs, `logs` has the output, and the other fields are
+    empty.
+    """
 
     owner: SegmentOwner
     ledgers: tuple[SegmentFacts, ...]
@@ -50,7 +52,7 @@ def results_of(messages: Sequence[WriterCommitMessage | None]) -> list[AttemptRe
 
 
 def output_of(result: AttemptResult | LogResult) -> Output:
-    """Return what is to be published of an attempt."""
+    """Return the output of an attempt in the form that committers publish."""
     return Output(result.ledgers, () if result.entries is None else (result.entries,))
 
 
@@ -92,6 +94,6 @@ def publish_once(change: Callable[[], bool], rows: int, epoch: int, *, skips: bo
 
 
 def warn_of_repetition(what: str, publisher: Publisher, rows: int) -> None:
-    """Log that a version is published already; `what` says so."""
+    """Log that a version was published before, so that these rows are left out."""
     by_whom = "" if publisher.query is None else f", by the same query {publisher.query}"
     _log.warning("%s already%s: its %d rows are not written again", what, by_whom, rows)

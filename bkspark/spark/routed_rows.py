@@ -38,7 +38,7 @@ def log_column(schema: StructType) -> str:
         )
     if len(schema) == 1:
         raise ConfigurationError(
-            f"the data has no column beside '{found[0].name}', which names the log of a row and is not written: select "
+            f"the data has only column '{found[0].name}', which names the log of each row and is not written: select "
             "at least one more"
         )
     return found[0].name

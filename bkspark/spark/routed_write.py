@@ -1,13 +1,13 @@
 """Writing to many logs: the column `log` of a row names its log, and one commit publishes in all of them.
 
-    attempt   collects rows, groups them by log, and writes each log's to ledgers of that log. What is little for a log
-              stays in the report
-    commit    checks what each log remembers, appends the reported rows to a shared ledger of each log, and publishes in
+    attempt   collects rows, groups them by log, and writes each group to ledgers of its log. Small groups stay in the
+              report
+    commit    checks the schema of each log, appends the reported rows to a shared ledger of each log, and publishes in
               all logs by one transaction (`bkspark.log.routing`)
     after, and abort: as for one log (write.py), for the logs that the attempts report
 
-An attempt learns its logs from its rows. So it checks that they take them, and the commit checks again: if one log does
-not, no log gets anything.
+An attempt learns the names of its logs from its rows. It checks that these logs accept the rows, and the commit checks
+again: if one log does not accept them, nothing is published in any log.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from bkspark.spark.write_options import SKIP
 from bkspark.stages import reach
 
 COLLECTED_BYTES = 32 << 20
-"""Rows that an attempt collects before it groups them by log: each log then gets a run of them in few entries."""
+"""Bytes of rows that an attempt collects before it groups them by log, so that each log gets few large entries."""
 HELD_SHARES = 16
 """The rows that an attempt holds for its report are at most this many times option inlineBytes, of all its logs."""
 OPEN_MAX = 256
-"""Ledgers that an attempt has open at the same time; the least recently used one is closed for another log's."""
+"""Ledgers that an attempt has open at the same time; above it, the least recently used one is closed."""
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class RoutedDestination:
         """Return how rows are written to logs, as these are now, and whether each exists.
 
         Raises:
-            SchemaMismatch, UnauthorizedAccess, ...: a log does not take the rows; the message names it.
+            SchemaMismatch, UnauthorizedAccess, ...: a log does not accept the rows; the message names it.
         """
         client = connect(self.options).asynchronous
 
@@ -204,7 +204,7 @@ class _Attempt:
         self._rows: Counter[str] = Counter()
         """How many rows each log got."""
         self._open: OrderedDict[str, AttemptWriter] = OrderedDict()
-        """Writers with an open ledger, the one used longest ago first; at most OPEN_MAX."""
+        """Writers with an open ledger, the least recently used first; at most OPEN_MAX."""
 
     def append(self, groups: Sequence[tuple[str, pa.RecordBatch]]) -> None:
         """Send rows, those of each log together."""
@@ -231,7 +231,7 @@ class _Attempt:
             self._open.popitem(last=False)[1].close_ledger()
 
     def _keep_few(self) -> None:
-        """Hold no more for the report than all shares together; the logs with most of it get ledgers."""
+        """Write held rows to ledgers, largest first, until no more are held than the report may have for all logs."""
         held = sum(writer.held_bytes for writer in self._writers.values())
         most = HELD_SHARES * self._inline_bytes
         for name, writer in sorted(self._writers.items(), key=lambda item: -item[1].held_bytes):
@@ -242,7 +242,7 @@ class _Attempt:
             self._note_use(name, writer)
 
     def finish(self) -> tuple[LogResult, ...]:
-        """Close the last ledgers; return what there is of each log."""
+        """Close the open ledgers; return the output for each log."""
         return tuple(
             LogResult(name, writer.finish(), writer.held(), self._rows[name], self._schemas[name])
             for name, writer in self._writers.items()

@@ -1,6 +1,6 @@
 """The options of authentication at bookies: Apache's keys of a client.
 
-They name files, which the driver and every executor read for themselves: no password is in a plan or a task.
+They name files, which the driver and every executor read themselves: no password is in a plan or a task.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bkspark.spark.option import ANY, Option
 from bkspark.spark.option_values import OneOf
 
 SASL = "sasl"
-"""The field of all of them."""
+"""The field of the parsed options that all SASL options set."""
 
 
 def _value(key: str, text: str) -> Any:

@@ -1,4 +1,4 @@
-"""What option `ledgers` and conditions on custom metadata select of a ledger."""
+"""Selection of ledgers and of their entries, by option `ledgers` and by conditions on custom metadata."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bkspark.spark.write_options import ANY_VALUE, NOT
 
 
 def has_metadata(metadata: Mapping[str, bytes], key: str, value: str) -> bool:
-    """Whether custom metadata fulfil a condition; one whose key begins with `!` is negated, `*` is any value."""
+    """Return whether custom metadata fulfil a condition. A key that begins with `!` negates it; `*` is any value."""
     is_negated = key.startswith(NOT)
     found = metadata.get(key.removeprefix(NOT))
     is_met = found is not None if value == ANY_VALUE else found == value.encode()

@@ -1,4 +1,4 @@
-"""A Spark session with the settings that suit the source; `spark-conf/spark-defaults.conf` says what each is for."""
+"""Makes a Spark session with settings for this source; `spark-conf/spark-defaults.conf` explains each of them."""
 
 from __future__ import annotations
 

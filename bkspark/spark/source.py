@@ -40,9 +40,9 @@ class BookKeeperDataSource(DataSource):
 
         freeze_imported_modules()
         self.options = dict(options)
-        """As given. Constant."""
+        """The options as Spark passed them. Constant."""
         self._parsed = SourceOptions.parse(options)
-        """The checked options; with topics, `schema` notes that the columns were inferred."""
+        """The checked options. Replaced by `schema` with what it inferred."""
         self._parsed.check_at_load()
 
     @classmethod
@@ -116,16 +116,16 @@ class BookKeeperDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("bookkeeper")` known to one session, and to writes that the calling thread starts in it.
+    """Register `format("bookkeeper")` in one session, also for writes that the calling thread starts.
 
     Raises:
-        ConfigurationError: Spark's Python workers cannot import bkspark; says what to set.
+        ConfigurationError: Spark's Python workers cannot import bkspark; the message says what to set.
     """
     from bkspark.spark.python_workers import check_workers
 
     check_workers(spark)
-    # Spark looks for a write's source in the thread's active session, which may be another one; of all methods of a
-    # session, only this one makes it active.
+    # Spark looks for a write's source in the thread's active session, which may be another one. This is the only method
+    # of a session that makes it the active one.
     spark.createDataFrame([], "nothing int")
     try:
         spark.dataSource.register(BookKeeperDataSource)

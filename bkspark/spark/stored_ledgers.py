@@ -23,11 +23,11 @@ async def selected_ledgers(
 ) -> AsyncGenerator[list[Pick]]:
     """Yield the ledgers of a selection in its order, some at a time.
 
-    A ledger that is named by itself may not exist. Ranges are listed page by page, each only as far as it reaches.
+    A ledger that is named individually may not exist. Ranges are listed page by page, up to their last id.
 
     Args:
-        finished: these are left out.
-        must_exist: each range but `*` must have a ledger.
+        finished: ids that are left out.
+        must_exist: each range except `*` must have a ledger.
 
     Raises:
         NoSuchLedger: a range has no ledger.

@@ -1,8 +1,8 @@
 """The streaming source of logs: follows a log, or all logs of a pattern, to what is confirmed, and never fences.
 
-A micro-batch of a few rows waits for planning about as long as for its rows. So each call from Spark is one trip to the
-client's loop, and a trigger reads the state that the previous one needed, above all that of the ledger being written,
-while it reads the logs themselves.
+A micro-batch of a few rows waits for its planning about as long as for its rows. To shorten that, each call from Spark
+is one call on the client's loop, and a trigger prefetches the state that the previous one needed (mainly of the ledger
+being written) while it reads the logs' lists.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class LogAtTrigger:
         return await self._planner.first_position(self._snapshot, noted.position, CHECKPOINT, instead)
 
     def is_another_than(self, noted: LogOffset) -> bool:
-        """True when the log was deleted and created again in the meantime."""
+        """Return whether the log was deleted and created again since the offset was made."""
         return noted.log_id != self._snapshot.head.log_id
 
     async def amount(self, begin: Position, end: Position) -> Backlog:
@@ -103,7 +103,7 @@ class BookKeeperStreamReader(FollowingReader[LogOffset, ReadPlanner, LogAtTrigge
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         super().__init__(schema, options)
         self._before: ReadPlanner | None = None
-        """The planner of the last trigger; None: there was no trigger."""
+        """The planner of the last trigger; None before the first one."""
         named = self._options.consumer
         self._consumer = None if named is None else StreamConsumer(named, self._options)
         self._column_check = ColumnCheck(row_assembler(schema, self._options).payload_columns, self._options)
@@ -138,7 +138,7 @@ class BookKeeperStreamReader(FollowingReader[LogOffset, ReadPlanner, LogAtTrigge
             await self._consumer.hold(begins)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Let the logs expire what Spark has committed, if the query is registered in them."""
+        """Move the query's registrations, if it has any: the logs need not keep what Spark has committed."""
         consumer = self._consumer
         if consumer is not None:
             positions = {name: noted.position for name, noted in self._form.from_json(end, CHECKPOINT).items()}

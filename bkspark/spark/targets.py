@@ -1,4 +1,4 @@
-"""One log as the target of rows: whether it takes them, how its entries are made, and the options of its ledgers."""
+"""One log as the target of rows: whether it accepts them, how they are encoded, and the options of its ledgers."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from bkspark.spark.write_options import APPEND, ERROR, check_compression
 from bkspark.wire.framing import FRAME_BYTES_MAX
 
 ENTRY_OVERHEAD_BYTES = 1024
-"""Room in a frame for an entry's head, digest and keys, with a margin."""
+"""Bytes of a frame that are reserved for an entry's header, digest and keys, with a margin."""
 
 ENTRY_LIMIT_BYTES = FRAME_BYTES_MAX - ENTRY_OVERHEAD_BYTES
 
 PASSWORDS_MAX = 1000
-"""Number of logs for which a process remembers that; above it, it forgets all of them."""
+"""Logs for which a process caches a verified password; above it, the cache is cleared."""
 
 _passwords: dict[tuple[str, str], tuple[list[int], bytes]] = {}
 """By cluster and log: the newest ledger whose password this process has verified."""
@@ -150,8 +150,8 @@ async def plan_of(
         snapshot: the log's list, None if it does not exist.
 
     Raises:
-        UnauthorizedAccess: the log's ledgers have another password: no client could read the whole log any more.
-        LogExists: the log holds ledgers, and option ifExists is error.
+        UnauthorizedAccess: the log's ledgers have another password: with two passwords no client could read all of it.
+        LogExists: the log has ledgers, and option ifExists is error.
         SchemaMismatch: the log has another payload format, or columns that the rows do not fit.
     """
     if snapshot is not None and not is_overwrite:

@@ -1,6 +1,6 @@
 """The options of TLS between tasks and bookies: Apache's keys of a client.
 
-They name files, which the driver and every executor read for themselves: no key is in a plan or a task.
+They name files, which the driver and every executor read themselves: no key is in a plan or a task.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bkspark.tls.client_keys import FACTORY, FIELDS, parse
 from bkspark.tls.options import FACTORY_CLASS, StoreType
 
 TLS = "tls"
-"""The field of all of them."""
+"""The field of the parsed options that all TLS options set."""
 
 
 class StoreTypes(OneOf):

@@ -78,7 +78,7 @@ FROM_ENTRIES = frozenset(
         "__txnid",
     ]
 )
-"""What is known of a message without its payload being decompressed."""
+"""The describing columns that can be built without decompressing payloads."""
 
 
 def payload_type(schema: Schema | None) -> pa.DataType:
@@ -123,7 +123,7 @@ def _spark_type(column: pa.Field) -> DataType:
 
 
 def check_describing(name: str, kind: pa.DataType) -> None:
-    """Raise ConfigurationError where a describing column was asked for with another type."""
+    """Raise ConfigurationError if a describing column was requested with another type."""
     wanted = DESCRIBING[name.lower()][1]
     if kind != wanted and not (pa.types.is_map(kind) and pa.types.is_map(wanted)):
         shown = from_arrow_type(wanted).simpleString()

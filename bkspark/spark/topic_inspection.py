@@ -85,7 +85,7 @@ async def _views(planner: TopicPlanner) -> AsyncIterator[TopicView]:
 
 
 async def _parts(store: PulsarStore, topic: TopicName) -> list[TopicName]:
-    """Return the partitions of a topic, or itself; none where it was deleted since it was listed."""
+    """Return the partitions of a topic, or the topic itself; [] if it was deleted since it was listed."""
     try:
         return await store.partitions(topic)
     except NoSuchLog:

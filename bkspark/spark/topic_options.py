@@ -53,9 +53,9 @@ def topics_pattern(value: str) -> str:
 
 
 def pulsar_uri(value: str) -> str:
-    """Return where Pulsar's metadata lie, as zk://host:port[;host:port]/chroot.
+    """Return the address of Pulsar's metadata as zk://host:port[;host:port]/chroot.
 
-    Brokers write zk:host:port/chroot, or leave the scheme out: then a port shows that it is an address.
+    Brokers write zk:host:port/chroot, or leave the scheme out: then it is an address only if it has a port.
     """
     store, _, rest = value.partition(":")
     if store.lower() in ("etcd", "oxia", "rocksdb", "memory"):
@@ -158,7 +158,7 @@ _OF_TOPICS = frozenset(option.name.lower() for option in TOPIC_OPTIONS)
 
 
 class Chosen(Protocol):
-    """What the checks look at of the options that were given."""
+    """The part of SourceOptions that the checks use."""
 
     @property
     def reads_topics(self) -> bool: ...
@@ -183,7 +183,7 @@ class Chosen(Protocol):
 
 
 def check_topic_options(options: Chosen, known: Mapping[str, Option]) -> None:
-    """Raise ConfigurationError where an option of topics is given without one, or one that they cannot have.
+    """Raise ConfigurationError if an option of topics is set without a topic, or a topic with an option of others.
 
     Args:
         known: the options by lower-cased name.

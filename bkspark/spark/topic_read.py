@@ -30,8 +30,8 @@ from bkspark.spark.topic_view import TopicView
 from bkspark.spark.topics import TopicFacts, TopicPartition, TopicPlanner, scan_all
 
 DECODE_BYTES = 8 << 20
-"""Entries that are decoded together, about: their arrays cost much the same however many there are. Processor time of
-decoding, for a GiB of batches: 1.8 s with 2 MiB, 1.3 with 4, 1.0 with 8, 0.9 with 16."""
+"""Approximate bytes of entries that are decoded together: the cost of an array hardly depends on its length. Processor
+time of decoding a GiB of batches: 1.8 s with 2 MiB, 1.3 s with 4, 1.0 s with 8, 0.9 s with 16."""
 
 _log = logging.getLogger(__name__)
 
@@ -80,9 +80,9 @@ class TopicReader(DataSourceReader):
         """Return the plan.
 
         Raises:
-            NoSuchLog, UnauthorizedAccess, MetadataError: a topic cannot be looked at.
+            NoSuchLog, UnauthorizedAccess, MetadataError: a topic cannot be read.
             ConfigurationError: a position is not one of the topic.
-            DataLoss: what was asked for is gone (failOnDataLoss).
+            DataLoss: requested entries are gone (failOnDataLoss).
         """
         planner = TopicPlanner(self._options)
         return list(run(lambda: self._plan(planner)))
@@ -134,8 +134,8 @@ class TopicReader(DataSourceReader):
 
 
 class TopicLedgersReader(BookKeeperReader):
-    """Reads ledgers of topics that are named by themselves (payloadFormat=pulsar): values as bytes, messages of
-    transactions whatever became of them."""
+    """Reads ledgers of topics that option `ledgers` names (payloadFormat=pulsar): values as bytes, and all messages of
+    transactions, also those of aborted and open ones."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         super().__init__(schema, replace(options, isolation=READ_UNCOMMITTED, value_format=RAW))
@@ -179,7 +179,8 @@ def _aborted(view: TopicView, options: SourceOptions) -> frozenset[tuple[int, in
 async def with_schemas(
     planner: TopicPlanner, views: Mapping[str, TopicView], facts: Mapping[str, TopicFacts]
 ) -> dict[str, TopicFacts]:
-    """Return facts with the schemas that their topics have now: after what is to be read was."""
+    """Return facts with the schemas that their topics have now. Call it after the entries to read were determined, so
+    that the schemas of all of them are included."""
     known: dict[str, dict[int, Schema]] = {}
     found = {}
     for name, view in views.items():
@@ -191,8 +192,7 @@ async def with_schemas(
 
 
 def _together(found: Iterator[tuple[LedgerRead, EntryBatch]]) -> Iterator[tuple[LedgerRead, EntryBatch]]:
-    """Yield the same entries, consecutive small batches as one. A scan of this host's files yields large entries one by
-    one."""
+    """Yield the same entries, with consecutive small batches joined: a local scan yields large entries singly."""
     parts: list[EntryBatch] = []
     octets = 0
     last: LedgerRead | None = None

@@ -1,7 +1,7 @@
-"""From entries of topics to record batches for Spark, in tasks.
+"""TopicRows: makes record batches for Spark from entries of topics, in tasks.
 
-An entry that is malformed does what `mode` says, and so does a message whose value is not of its schema. Where a run of
-entries fails, its halves are tried, down to the entry that is at fault.
+Option `mode` decides what happens with a malformed entry, and with a message whose value does not have its schema. If a
+run of entries fails, its halves are tried separately, down to the malformed entry.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class TopicRows:
     """Makes record batches of the columns that Spark asked for.
 
     Raises:
-        ConfigurationError: a column cannot be given.
+        ConfigurationError: a column is not available.
     """
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
@@ -80,15 +80,15 @@ class TopicDecoder:
         self._look_back = look_back
         self._chunks = ChunkGatherer()
         self._earlier: set[str] | None = None
-        """The messages that have chunks before the task's first entry; None: not all of these entries were looked at. A
-        topic of many messages without their heads is not looked through for each."""
+        """The messages that have chunks before the task's first entry; None while not all of these entries were read.
+        With it, messages whose first chunk is missing do not cause a search each."""
         self._newest = facts.schemas[max(facts.schemas)] if facts.schemas else RAW
-        # Bytes otherwise, also of a topic whose schema was deleted: its newest version has no type then.
+        # Otherwise values are bytes, also in a topic whose schema was deleted: its newest version has no type.
         self._is_decoded = rows._options.value_format == AUTO and self._newest.kind != BYTES
         wants_payload = bool(rows._payload) or rows._corrupt >= 0
         self._needs_keys = self._is_decoded and wants_payload and self._newest.kind == "KEY_VALUE"
         self._decoders: dict[int, ValueDecoder] = {}
-        """The decoder of each version of the topic's schema that was met."""
+        """The decoders of the versions of the topic's schema that occurred so far, by version."""
 
     # ---- entries ----
 
@@ -96,8 +96,8 @@ class TopicDecoder:
         """Yield the rows of consecutive entries.
 
         Raises:
-            MalformedPayload: an entry is not one of Pulsar's, or a value not of its schema (FAILFAST).
-            ConfigurationError: messages are encrypted, or of transactions that the plan knows nothing of.
+            MalformedPayload: an entry is not one of Pulsar's, or a value does not have its schema (FAILFAST).
+            ConfigurationError: messages are encrypted, or belong to transactions that the plan has not scanned.
         """
         is_compacted = batch.ledger_id == self._facts.compacted_ledger
         try:
@@ -161,7 +161,7 @@ class TopicDecoder:
         yield from decode(batch.slice(middle, len(batch)))
 
     def _deliverable(self, entries: Entries) -> tuple[np.ndarray, np.ndarray]:
-        """Return the places of entries that may give rows, and which of all are taken as they are stored."""
+        """Return the indexes of entries that may give rows, and for all entries whether they are returned as stored."""
         wanted = ~entries.is_marker
         raw = np.zeros(len(entries), bool)
         is_encrypted = entries.is_encrypted & wanted
@@ -183,7 +183,7 @@ class TopicDecoder:
         return np.flatnonzero(wanted), raw
 
     def _encrypted(self, entries: Entries, is_encrypted: np.ndarray) -> np.ndarray:
-        """Return which of the encrypted entries are taken as they are stored."""
+        """Return which of the encrypted entries are returned as they are stored."""
         if self._options.encrypted == "raw":
             if self._is_decoded and self._rows._payload:
                 raise ConfigurationError(
@@ -236,7 +236,7 @@ class TopicDecoder:
                 try:
                     entries = decode_entries(batch)
                 except MalformedEntry:
-                    continue  # the task that reads it tells
+                    continue  # the task that reads this entry reports it
                 for row in np.flatnonzero(entries.is_chunk)[::-1].tolist():
                     seen.add(entries.text(entry_fields.UUID, row))
                     self._chunks.take_earlier(entries, row, uuid)
@@ -321,7 +321,7 @@ class TopicDecoder:
 
     def _cells(self, structs: pa.StructArray, messages: Messages) -> dict[int, pa.Array]:
         names = [structs.type.field(i).name for i in range(structs.type.num_fields)]
-        # Names may differ in case alone: then the one that is the same counts.
+        # Names may differ in case alone: the exact one takes precedence.
         places = {name.lower(): i for i, name in enumerate(names)} | {name: i for i, name in enumerate(names)}
         found = {}
         flat = structs.flatten()
@@ -396,7 +396,7 @@ class TopicDecoder:
             )
         return schema
 
-    # ---- what is wrong ----
+    # ---- malformed entries and messages ----
 
     def _check_mode(self, messages: Messages, place: int, reason: object) -> None:
         if self._mode is MalformedMode.FAILFAST:

@@ -1,16 +1,16 @@
-"""The streaming source of Pulsar's topics: as that of logs, of partitions instead of logs.
+"""The streaming source of Pulsar's topics. It is like that of logs, with partitions in place of logs.
 
 An offset has, for each topic and partition, the entry to read next:
 
     {"topics": {"persistent://public/default/clicks": {"0": {"entry": 3, "ledger": 12}}}, "version": 1}
 
-The partition of a topic that has no partitions is "-1"; ledger -1: there was no ledger yet. The end of a ledger is
-written as the beginning of the next one as soon as that is listed, so that an offset does not name a ledger that may be
-trimmed. "batch" is there where a query began within a batch, and "since", beside the version, where it began at a time:
-messages published before are left out. Keys are in this order: Spark compares offsets as text.
+The partition of a topic that has no partitions is "-1"; ledger -1 means that there was no ledger yet. The end of a
+ledger is written as the beginning of the next one as soon as that is listed, so that an offset does not name a ledger
+that may be trimmed. "batch" exists if the query began within a batch, and "since", beside the version, if it began at a
+time: messages published before are left out. Keys are in this order: Spark compares offsets as text.
 
-A partition that appears while a query runs is read from its beginning. A topic's end never goes back, though the last
-entry that is confirmed may: the bookies of some versions lose the explicit LAC of an idle topic when all are restarted.
+A partition that appears while a query runs is read from its beginning. The end of a topic never decreases, although the
+last confirmed entry may: some versions of bookies lose the explicit LAC of an idle topic when all of them restart.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class TopicOffset:
-    """Where reading of one topic or partition goes on; `batch`: from this message of the entry's batch."""
+    """The next entry to read of one topic or partition; `batch`: the message of the entry's batch to begin with."""
 
     log: str
     position: Position
@@ -77,11 +77,11 @@ class TopicOffset:
 
 
 class ManyTopics:
-    """How the offsets of a stream of topics are written. `since_ms` is that of the offset read or made last."""
+    """Encodes and decodes the offsets of a stream of topics."""
 
     def __init__(self) -> None:
         self.since_ms: int | None = None
-        """That of the offset read or made last; None: it had none."""
+        """The member "since" of the offset that was decoded or made last, in ms since 1970; None if it had none."""
 
     def to_json(self, offsets: Mapping[str, TopicOffset]) -> dict[str, Any]:
         topics: dict[str, dict[str, Any]] = {}
@@ -155,7 +155,7 @@ class _TopicAtTrigger:
         return position
 
     def is_another_than(self, noted: TopicOffset) -> bool:
-        """False: Pulsar gives topics no ids. One that was created again has other ledgers, as one that was trimmed."""
+        """Return False: topics have no ids. A topic that was created again looks like one that was trimmed."""
         return False
 
     async def amount(self, begin: Position, end: Position) -> Backlog:
@@ -172,21 +172,21 @@ class _TopicAtTrigger:
 
 
 class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigger]):
-    """Follows topics, never past what is confirmed, nor past a transaction that is open."""
+    """Follows topics up to the last confirmed entry, and not beyond the oldest open transaction."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._topics = ManyTopics()
         super().__init__(schema, options)
         self._noted: Mapping[str, TopicOffset] = {}
-        """Where the present trigger begins."""
+        """The offset at which the present trigger begins."""
         self._is_new = False
         """Whether the initial offset is being made: then a topic that does not exist is an error."""
         self._scans: dict[str, tuple[Position, Transactions]] = {}
         """How far each topic was scanned for transactions, and what was found."""
         self._warned: set[str] = set()
-        """What was warned of; each warning comes once."""
+        """Keys of the warnings that were logged: each is logged once."""
         self._snapshots: SnapshotKeys | None = None
-        """Which topics have snapshots of transactions; None: not looked at yet."""
+        """Which topics have snapshots of transactions; None before the first look."""
 
     # ---- what differs from logs ----
 
@@ -200,7 +200,7 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigg
         return TopicPlanner(self._options, is_stream=True)
 
     async def _refresh(self, planner: TopicPlanner) -> dict[str, _TopicAtTrigger]:
-        # One that was deleted under a running stream: what that means, its offsets say.
+        # A topic that was deleted while the stream runs is handled by its offset.
         missing: list[TopicName] | None = None if self._is_new else []
         views = await planner.look(await planner.topics(missing=missing))
         if self._options.isolation == READ_COMMITTED:
@@ -213,7 +213,7 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigg
         return {name: _TopicAtTrigger(view, self._options) for name, view in views.items()}
 
     async def _scan(self, view: TopicView) -> None:
-        """Look at what is new for transactions: offsets never pass an open one, so what lies before does not count."""
+        """Scan new entries for transactions. Offsets never pass an open one, so earlier entries need no scan."""
         name = str(view.name)
         noted = self._noted.get(name)
         start = None if noted is None else view.first_after(noted.position)
@@ -227,14 +227,15 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigg
         self._scans[name] = (max(resumed, view.readable), found)
 
     def _warn_of_missing(self, topics: Iterable[TopicName]) -> None:
-        """Warn once of a topic that is not there."""
+        """Log a warning, once for each topic, that a topic does not exist."""
         for topic in topics:
             if f"missing {topic}" not in self._warned:
                 self._warned.add(f"missing {topic}")
                 _log.warning("topic %s does not exist: it is read from its beginning as soon as it is there", topic)
 
     async def _warn(self, planner: TopicPlanner, views: Mapping[str, TopicView]) -> None:
-        """Warn once of a topic whose ledgers nothing keeps for this stream."""
+        """Log a warning, once for each topic, that nothing keeps the topic's ledgers until this stream has read
+        them."""
         store = await planner.store()
         for name, view in views.items():
             if name in self._warned:

@@ -1,4 +1,4 @@
-"""One topic of Pulsar or one partition as it was looked at: its positions, and which entries to read, on the driver."""
+"""TopicView: the state of one topic or partition on the driver: its positions, and which entries to read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class Looking(Protocol):
-    """The planner that looked at the topic."""
+    """The part of a TopicPlanner that a TopicView uses."""
 
     client: Client
     options: SourceOptions
@@ -35,7 +35,7 @@ class Looking(Protocol):
 
 
 class TopicView:
-    """One topic or partition as it was looked at."""
+    """One topic or partition in the state that a TopicPlanner has read."""
 
     def __init__(
         self, planner: Looking, name: TopicName, managed: ManagedLedger, extents: Sequence[ReadableSegment]
@@ -46,7 +46,7 @@ class TopicView:
         self.managed = managed
         self.extents = extents
         self.transactions: Transactions | None = None
-        """What was found of transactions; None: they are not looked at. Set once."""
+        """The transactions that a scan found; None if the topic was not scanned. Set once."""
         self._listed = {listed.ledger_id: listed for listed in managed.ledgers}
         """The topic's ledgers, by id. Constant."""
         self._read_out: set[int] = set()
@@ -56,7 +56,7 @@ class TopicView:
 
     @property
     def start(self) -> Position:
-        """The first entry that there is."""
+        """The position of the first existing entry."""
         return _beginning(self.extents[0]) if self.extents else Position.beginning()
 
     @property
@@ -69,7 +69,7 @@ class TopicView:
 
     @property
     def end(self) -> Position:
-        """The position to which it may be read now: not past the oldest transaction that is open."""
+        """The position up to which it may be read now: the readable end, or the oldest open transaction."""
         stop = None if self.transactions is None else self.transactions.stop
         if stop is None:
             return self.readable
@@ -83,7 +83,7 @@ class TopicView:
         return position
 
     def first_after(self, noted: Position) -> Position | None:
-        """Return where reading from a noted position begins; None if what follows it is gone."""
+        """Return where reading from a recorded position begins; None if the entries after it are gone."""
         if noted.ledger_id < 0:
             return self.start
         listed = [extent.ledger_id for extent in self.extents]
@@ -96,10 +96,10 @@ class TopicView:
         return None
 
     async def wanted_start(self) -> tuple[Position, MessageId | None]:
-        """Return where the options let reading begin, and which messages of the first batch are passed over.
+        """Return where the options let reading begin; with it, the message to begin with if that is within a batch.
 
         Raises:
-            ConfigurationError, DataLoss: it is not a position of the topic, or what follows it is gone.
+            ConfigurationError, DataLoss: it is not a position of the topic, or the entries after it are gone.
         """
         options = self._options
         source = self.managed.properties.get(SHADOW_SOURCE)
@@ -121,7 +121,8 @@ class TopicView:
         return (self.end if wanted == LATEST else self.start), None
 
     async def wanted_end(self) -> tuple[Position, MessageId | None]:
-        """Return where the options let a batch read end: a message that they name is the last one. Raises likewise."""
+        """Return where the options let a batch read end; a message that they name is included. Raises as
+        `wanted_start`."""
         wanted = self._offset("endingOffsets", self._options.ending_offsets)
         if isinstance(wanted, int):
             return min(self.end, self._before(-wanted)), None
@@ -247,15 +248,16 @@ class TopicView:
         return found
 
     def to_its_end(self, read: LedgerRead) -> LedgerRead:
-        """Return a read of a closed ledger to the ledger's own end, where `ranges` went on after it.
+        """Return `read`, extended to the ledger's own end if `ranges` continues with the next ledger.
 
-        The list may say less: a repair beside the close may have found more entries, and brokers read those, too.
+        The topic's list may have an earlier end: a recovery at the time of the close may have found more entries, which
+        brokers read, too.
         """
         is_end = read.ledger_id in self._read_out and read.end_entry == self._listed[read.ledger_id].entries
         return replace(read, end_entry=max(read.end_entry, read.metadata.last_entry + 1)) if is_end else read
 
     async def scan_transactions(self, found: Transactions, start: Position) -> None:
-        """Look at the entries from `start` to the end for transactions, and let `end` respect what was found."""
+        """Scan the entries from `start` to the end for transactions; afterwards `end` respects open ones."""
         for entries in self._on_bookies(start, self.readable):
             reader = await self._planner.client.open(entries.ledger_id)
             end = max(entries.end_entry, reader.last_entry + 1) if reader.is_closed else entries.end_entry
@@ -265,7 +267,7 @@ class TopicView:
 
 
 def _take_transactions(found: Transactions, batch: EntryBatch) -> None:
-    """Look at a batch; the tasks that read malformed entries report them."""
+    """Record the transactions in a batch. Malformed entries are ignored: the tasks that read them report them."""
     try:
         found.take(decode_entries(batch))
     except MalformedEntry as error:
@@ -277,7 +279,7 @@ def _take_transactions(found: Transactions, batch: EntryBatch) -> None:
 
 
 def aliases(name: TopicName) -> list[str]:
-    """Return what users may call a topic or partition, the narrowest first."""
+    """Return the names by which users may name a topic or partition, the most specific first."""
     return [
         alias for each in (name, name.whole) for alias in (str(each), f"{each.namespace_path}/{each.local}", each.local)
     ]

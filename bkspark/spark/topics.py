@@ -1,7 +1,7 @@
-"""Planning of reads of Pulsar's topics, on the driver: from their metadata to tasks that ask bookies alone.
+"""TopicPlanner: plans reads of Pulsar's topics on the driver, from their metadata to tasks that ask only bookies.
 
-A partition's ledgers ascend by id, and are trimmed from the front: so the ordinal of a ledger is its id. The last one
-is opened without recovery: a broker is writing it.
+The ledgers of a partition ascend by id and are trimmed at the front, so a ledger's id serves as its ordinal. The last
+ledger is opened without recovery, because a broker is writing it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ from bkspark.spark.topic_view import TopicView, aliases
 _log = logging.getLogger(__name__)
 
 LOOKS = 3
-"""Times that a topic is looked at which names a ledger that is gone: brokers change the list first."""
+"""How often a topic's list is read if it names a ledger that is gone: brokers change the list before they delete
+one."""
 LOOK_BACK_ENTRIES = 20_000
 """Entries before a task's first one in which it may look for the beginning of a message in chunks."""
 
@@ -85,9 +86,10 @@ async def _tree_of(
 
 @dataclass(frozen=True)
 class TopicFacts:
-    """What tasks must know of one topic or partition, beside its ledgers.
+    """What tasks need of one topic or partition, in addition to its ledgers.
 
-    `aborted` is None where nothing is known of transactions; `first` and `last` are bounds within batches.
+    `aborted`: the aborted transactions, None if the topic was not scanned for them. `first` and `last`: the messages at
+    which reading begins and ends within a batch.
     """
 
     partition: int = -1
@@ -101,7 +103,7 @@ class TopicFacts:
 
 
 class TopicPartition(ReadPartition):
-    """What one task reads of topics. `earlier` has, by topic, what lies before its first entry, the nearest last."""
+    """What one task reads of topics. `earlier`: by topic, reads of the entries before its first one, in log order."""
 
     def __init__(
         self, plan: ReadPartition, facts: Mapping[str, TopicFacts], earlier: Mapping[str, ReadPartition]
@@ -113,7 +115,7 @@ class TopicPartition(ReadPartition):
 
 
 class TopicPlanner:
-    """Looks at topics once, and plans who reads what. Made outside of the client's loop; its coroutines run there."""
+    """Reads the state of topics once, and plans tasks. Made outside of the client's loop; its coroutines run there."""
 
     def __init__(self, options: SourceOptions, *, is_stream: bool = False) -> None:
         self.client = connect(options).asynchronous
@@ -131,7 +133,7 @@ class TopicPlanner:
         return self._store
 
     def snapshot_keys(self) -> SnapshotKeys:
-        """Return what finds out which topics have transactions."""
+        """Return the object that finds out which topics have snapshots of transactions."""
         return SnapshotKeys(self.client, self._without_password)
 
     async def whole_topics(self) -> list[TopicName]:
@@ -153,7 +155,7 @@ class TopicPlanner:
         """Return the topics and partitions to read, in order.
 
         Args:
-            missing: takes the topics that do not exist, which are an error without it.
+            missing: topics that do not exist are added to it; None: they are an error.
 
         Raises:
             NoSuchLog: there is no such topic.
@@ -216,7 +218,7 @@ class TopicPlanner:
                     ReadableSegment(listed.ledger_id, listed.ledger_id, listed.entries, listed.size, True, str(topic))
                 )
                 continue
-            # It is listed as open, which it may no longer be: BookKeeper's metadata decide.
+            # The topic lists the ledger as open, but it may be closed by now: BookKeeper's metadata decide.
             try:
                 reader = await self.client.open(listed.ledger_id)
             except NoSuchLedger:
@@ -299,14 +301,14 @@ class TopicPlanner:
         return COMPACTION in await (await self.store()).subscription_names(view.name)
 
     async def compacted(self, view: TopicView) -> tuple[int, Position, list[TopicPartition]]:
-        """Return the ledger that holds a topic compacted, the position from where it does not, and the tasks that read
-        it; -1, the topic's beginning and no task where it never was.
+        """Return (compacted ledger, compaction horizon, tasks that read the ledger); (-1, the topic's beginning, []) if
+        the topic was never compacted.
 
-        The horizon is what the ledger itself says: while a compaction runs, its cursor goes back.
+        The horizon is the one in the ledger's metadata: the cursor's position moves back while a compaction runs.
 
         Raises:
             DataLoss: the ledger is gone (failOnDataLoss).
-            MetadataFormat: it does not say what it holds.
+            MetadataFormat: the ledger's metadata do not have the horizon.
         """
         found = await self._compacted_ledger(view.name)
         if found is None:
@@ -330,7 +332,7 @@ class TopicPlanner:
         return ledger_id, first, [TopicPartition(plan, {}, {}) for plan in plans]
 
     async def _compacted_ledger(self, topic: TopicName) -> tuple[int, LedgerReader] | None:
-        """Return the ledger that holds a topic compacted, opened; None where there is none.
+        """Return the id and a reader of a topic's compacted ledger; None if there is none.
 
         Raises:
             DataLoss: it is gone (failOnDataLoss).
@@ -343,7 +345,7 @@ class TopicPlanner:
             try:
                 return ledger_id, await self._without_password.open(ledger_id)
             except NoSuchLedger as error:
-                # Brokers delete it as soon as another one takes its place: look again.
+                # Brokers delete it as soon as another one replaces it: read the topic again.
                 if not left and self.options.fail_on_data_loss:
                     raise DataLoss(
                         f"ledger {ledger_id}, which holds topic {topic} compacted, does not exist any more: compact "
@@ -383,7 +385,7 @@ def _wrong_password(error: UnauthorizedAccess, topic: str) -> UnauthorizedAccess
 
 
 async def scan_all(planner: TopicPlanner, views: Mapping[str, TopicView]) -> None:
-    """Scan the topics that may have transactions, where these are read committed."""
+    """Scan the topics that may have transactions, if option `isolation` is read_committed."""
     if planner.options.isolation != READ_COMMITTED:
         return
     names = await planner.snapshot_keys().among(await planner.store(), [view.name for view in views.values()])

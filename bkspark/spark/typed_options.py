@@ -1,4 +1,4 @@
-"""Options of `format("bookkeeper")` as a typed value: an editor completes the names, a type checker checks the values.
+"""Options: the options of `format("bookkeeper")` as a typed value, for completion in editors and for type checkers.
 
     clicks = Options(uri="zk://127.0.0.1:2181/ledgers", log="clicks", payloadFormat="arrow")
     spark.read.format("bookkeeper").options(**clicks).load()
@@ -31,7 +31,7 @@ Moment = str | int | datetime
 
 
 class OptionTypes(TypedDict, total=False):
-    """Every option and the values it takes."""
+    """Every option, with the type of its values."""
 
     uri: str
     log: str
@@ -127,11 +127,11 @@ _TAKEN = {
     **dict.fromkeys(_OFFSETS, "text, a whole number or a mapping"),
     **dict.fromkeys(_MOMENTS, "text, whole milliseconds or a datetime"),
 }
-"""What an option takes, as its message says; `_TEXTS` where it is not here."""
+"""What an option accepts, in words for messages; `_TEXTS` for options that are not listed here."""
 
 
 class Options(Mapping[str, str]):
-    """Checked options, by name, as the texts that Spark takes. Immutable; equal to any mapping of the same texts.
+    """Checked options, by name, as the texts that Spark expects. Immutable; equal to any mapping of the same texts.
 
     Raises:
         ConfigurationError: as `SourceOptions.parse`; `uri` may come from the environment.

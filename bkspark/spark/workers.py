@@ -33,7 +33,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def new_pool(addresses: _Addresses, net: NetOptions) -> BookiePool:
-    """Return a pool that has the addresses of bookies, (host, port) by id, without a metadata store."""
+    """Return a pool that finds bookies by the given addresses, (host, port) by id, without a metadata store."""
     return BookiePool(resolver(addresses), _over_network(net))
 
 

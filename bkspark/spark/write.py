@@ -82,8 +82,8 @@ class Destination:
         return self._target.plan
 
     def _prepared(self, schema: StructType, *, is_overwrite: bool) -> WritePlan | None:
-        """Make sure, before any task starts, that the cluster can create ledgers, that the rows fit the log, and that
-        the log exists. Return how to write; None if nothing is to be written."""
+        """Check, before any task starts, that the cluster can create ledgers and that the rows fit the log; create the
+        log if it does not exist. Return how to write; None if nothing is to be written."""
         client = connect(self.options).asynchronous
 
         async def prepare() -> WritePlan | None:
@@ -140,7 +140,8 @@ class Destination:
             run(lambda: log.publish(ledgers, only_if_empty=only_if_empty, schema=schema))
 
     def publish_job(self, results: Sequence[AttemptResult], _: str, *, is_overwrite: bool) -> None:
-        """`publish` what a job without a name wrote; nothing if option ifExists is ignore and the log has content."""
+        """As `publish`, for the output of a job without a name; does nothing if ifExists is ignore and the log has
+        ledgers."""
         try:
             self.publish([ledger for result in results for ledger in result.ledgers], is_overwrite=is_overwrite)
         except LogExists:
@@ -203,7 +204,7 @@ def _discard_leftovers(
     owner_id: str,
     epoch: int | None = None,
 ) -> None:
-    """Discard after a commit that took effect: a failure must not make Spark repeat the job."""
+    """Delete leftovers after a commit that took effect. Errors are ignored, so that Spark does not repeat the job."""
     try:
         destination.discard(results, owner_id, epoch)
     except BookKeeperError:
@@ -231,7 +232,7 @@ class BookKeeperWriter(DataSourceArrowWriter):
         checked = options.for_batch_write(is_overwrite=overwrite)
         self._destination = destination_of(schema, checked, is_overwrite=overwrite)
         self._overwrite = overwrite
-        # Made once, before any task; Spark carries it to tasks, commit and abort.
+        # Made once, before any task; Spark pickles it for tasks, commit and abort.
         self._job_id = str(uuid.uuid4())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -246,7 +247,8 @@ class BookKeeperWriter(DataSourceArrowWriter):
         return self._destination.write(owner, iterator, is_keyed=is_keyed, query=query)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish what all tasks wrote, in one change of the log; a version of txnAppId once, and no older one."""
+        """Publish the output of all tasks in one change of the log. With txnAppId, a version is published only once,
+        and never after a later one."""
         freeze_imported_modules()
         results = results_of(messages)
         name, version = self._destination.options.txn_app_id, self._destination.options.txn_version

@@ -17,11 +17,11 @@ APPEND, ERROR, IGNORE, SKIP = "append", "error", "ignore", "skip"
 LEDGER_METADATA = "ledgerMetadata."
 """Options of this prefix: ledgerMetadata.key=value. A read selects the ledgers that have it, a write sets it."""
 NOT = "!"
-"""Before the key of a condition on custom metadata: ledgers that have another value, or none."""
+"""Negates a condition on custom metadata, before the key: it selects ledgers with another value or without the key."""
 ANY_VALUE = "*"
 """As the value of a condition: the ledger has the key, whatever its value."""
 LEDGER_METADATA_BYTES_MAX = 256 * 1024
-"""Limit of all custom metadata that a write sets: a ledger's metadata is one node of ZooKeeper, which takes less than 1
+"""Limit of all custom metadata that a write sets: a ledger's metadata are one ZooKeeper node, which must be below 1
 MiB."""
 
 WRITE_OPTIONS = (
@@ -129,7 +129,7 @@ def check_write_options(options: ChosenForWrite) -> None:
             )
         if key in OWN_METADATA or key.startswith("bkspark."):
             raise ConfigurationError(
-                f"option '{LEDGER_METADATA}{key}' names what bkspark writes itself: choose another key"
+                f"option '{LEDGER_METADATA}{key}' has a key that bkspark itself uses: choose another one"
             )
     metadata_bytes = sum(len(key.encode()) + len(value.encode()) for key, value in options.ledger_metadata.items())
     if metadata_bytes > LEDGER_METADATA_BYTES_MAX:

@@ -1,6 +1,6 @@
 """The options of the connections that the driver and tasks have to ZooKeeper: the keys of ZooKeeper's own client.
 
-They name files, which the driver and every executor read for themselves: no password is in a plan or a task.
+They name files, which the driver and every executor read themselves: no password is in a plan or a task.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The keys of a client's TLS, as Apache's client configuration names them: Spark options and client files have them.
 
-`tlsProviderFactoryClass` turns TLS on. A key without it is an error, because its author believes that it protects. A
-`client...` key wins over the `tls...` key of the same name, so that one file can serve a bookie and its clients.
+`tlsProviderFactoryClass` turns TLS on. A key without it is an error, because the user who set it believes that it has
+an effect. A `client...` key takes precedence over the `tls...` key of the same name, so that one file can serve a
+bookie and its clients.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _STORES = ("KeyStoreType", "KeyStore", "KeyStorePasswordPath", "TrustStoreType",
 
 
 _NEARLY = 0.9
-"""Similarity of two keys, as difflib measures it, that is a mistake. Keys of other programs have less, bookies' too."""
+"""Similarity to a known key, as difflib measures it, from which on a key is regarded as misspelt. Keys of other
+programs, also those of bookies, are less similar."""
 
 
 def flag(text: str) -> bool:
@@ -98,13 +100,13 @@ def parse(key: str, text: str) -> Any:
 
 
 def client_tls(parsed: Mapping[str, Any], *, shown: str = "{}") -> TlsOptions | None:
-    """Return the options of values that `parse` returned, by key; None: the client has no TLS.
+    """Return the options of values that `parse` returned, by key; None if the client does not use TLS.
 
     Args:
         shown: how messages show a key.
 
     Raises:
-        ConfigurationError: a key has no effect without another, or names something that is not served.
+        ConfigurationError: a key has no effect without another, or has an unsupported value.
     """
     others = [key for key in parsed if key != FACTORY]
     if not parsed.get(FACTORY):
@@ -128,8 +130,8 @@ def read_keys(path: str, known: Iterable[str]) -> dict[str, str]:
         known: the keys that the caller uses.
 
     Raises:
-        ConfigurationError: the file cannot be read or understood, or a key is nearly one of these: it would protect
-            nothing.
+        ConfigurationError: the file cannot be read or understood, or a key is a misspelt one of these, which would have
+            no effect.
     """
     try:
         pairs = properties.pairs(Path(path).read_text())

@@ -20,7 +20,7 @@ _SAYS = Says("TLS continues with the certificates that it has", "TLS uses the ch
 
 
 class TlsContext:
-    """The context for new connections of one side. Connections that exist keep the context they began with."""
+    """The `ssl` context for new connections of one side. Existing connections keep the context that they began with."""
 
     def __init__(self, options: TlsOptions, *, is_server: bool, clock: Callable[[], float] = time.monotonic) -> None:
         """Read all files.
@@ -35,7 +35,7 @@ class TlsContext:
     def current(self) -> ssl.SSLContext:
         """Return the context for one new connection.
 
-        Files that changed are read again, at most every `refresh_s`. While they cannot be used the old context stays.
+        Changed files are read again, at most every `refresh_s`. While they cannot be used, the old context stays.
         """
         return self._files.current()
 

@@ -1,11 +1,11 @@
-"""TLS handshakes of a server of asyncio: a connection's protocol sees it once the handshake is complete.
+"""Gate: the TLS handshakes of an asyncio server: a connection reaches its protocol when the handshake is complete.
 
-Every connection takes the context of that moment, so changed certificates are used without a new listener. Peers that
-begin a handshake and leave it, or begin very many, cost little:
+Every connection uses the current context, so changed certificates take effect without a new listener. Peers that do not
+complete handshakes, or begin very many, cost little:
 
 * a handshake ends within `handshake_s`, or its connection is closed;
-* at most `handshakes` are unfinished, and a quarter of them of one address. Beyond that the oldest is closed, of the
-  same address first;
+* at most `handshakes` are unfinished, and a quarter of them from one address. Above that the oldest is closed, if
+  possible one from the same address;
 * one handshake begins every `PACE_S`, because each costs the event loop up to some milliseconds of processor time.
 """
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 PACE_S = 0.01
 CLOSING_S = 2.0
-"""How long a connection waits for the peer's end of TLS when it is closed."""
+"""How long a closing connection waits for the peer to end TLS."""
 MakeProtocol = Callable[[], asyncio.Protocol]
 
 
@@ -39,14 +39,15 @@ class TlsGate:
         self._unfinished: dict[_Arrival, None] = {}
         """Handshakes that are not complete, oldest first."""
         self._waiting: deque[_Arrival] = deque()
-        """Those that have not begun."""
+        """Connections whose handshake has not begun, oldest first."""
         self._timer: asyncio.TimerHandle | None = None
-        """Begins the next one; None: it may begin at once."""
+        """Begins the next handshake; None if that may begin at once."""
         self._tasks: set[asyncio.Task[None]] = set()
         """Handshakes in progress."""
 
     def protocol(self, make: MakeProtocol) -> asyncio.Protocol:
-        """Return the protocol of a connection that was accepted; `make` makes the one that it gets after TLS."""
+        """Return the protocol for an accepted connection; `make` makes the protocol that it gets after the
+        handshake."""
         return _Arrival(self, make)
 
     def close(self) -> None:
@@ -69,7 +70,7 @@ class TlsGate:
             self._begin_next()
 
     def forget(self, arrival: _Arrival) -> None:
-        """Count a connection no more: it is gone, or its handshake is complete."""
+        """Remove a connection from the unfinished ones: it is gone, or its handshake is complete."""
         self._unfinished.pop(arrival, None)
 
     def _give_up(self, arrival: _Arrival) -> None:
@@ -110,13 +111,13 @@ class TlsGate:
 
 
 class _Arrival(asyncio.Protocol):
-    """A connection until its handshake is complete. Keeps what comes between its end and the hand-over."""
+    """A connection until its handshake is complete. It keeps bytes that arrive before its protocol is set."""
 
     def __init__(self, gate: TlsGate, make: MakeProtocol) -> None:
         self._gate = gate
         self._make = make
         self._early: list[bytes] = []
-        """Bytes that came before the hand-over."""
+        """Bytes that arrived before the protocol was set."""
         self.address = ""
         """The peer's address; set when the connection is made."""
         self.transport: asyncio.Transport
@@ -142,7 +143,7 @@ class _Arrival(asyncio.Protocol):
         self.transport.abort()
 
     def hand_over(self, transport: asyncio.Transport) -> None:
-        """Give the connection to the protocol that it is for."""
+        """Pass the connection to its protocol, with the bytes that have arrived."""
         protocol = self._make()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)

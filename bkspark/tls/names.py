@@ -1,7 +1,7 @@
 """Java's names of protocols and cipher suites, as Apache's configuration has them, and OpenSSL's. PURE.
 
-Java and OpenSSL share the names of TLS 1.3's suites. Python cannot choose among these: one that is named switches TLS
-1.3 on, with all of its suites, and without one it is off, as in Java.
+Java and OpenSSL share the names of TLS 1.3's suites. Python cannot choose among these: if one is named, TLS 1.3 is on
+with all of its suites; if no suite of TLS 1.3 is named, it is off, as in Java.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CIPHERS = {
 
 
 def _openssl_name(exchange: str, cipher: str) -> str:
-    # OpenSSL leaves out the exchange where the certificate's RSA key is used for it.
+    # OpenSSL's names omit the key exchange if the certificate's RSA key is used for it.
     prefix = "" if exchange == "RSA" else exchange.replace("_", "-") + "-"
     return prefix + _CIPHERS[cipher]
 
@@ -45,7 +45,7 @@ def check_protocols(protocols: Iterable[str]) -> None:
 
 
 def served_protocols(protocols: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the protocols without old ones, which files may name beside newer ones; all of them if all are old."""
+    """Return the protocols without old ones, which files may name in addition to newer ones; all if all are old."""
     return tuple(name for name in protocols if name not in _OLD) or protocols
 
 

@@ -1,4 +1,4 @@
-"""Options of TLS, by Apache's configuration keys. They hold names of files, never secrets."""
+"""TlsOptions: the options of TLS, after Apache's configuration keys. They contain names of files, never secrets."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class TlsOptions:
     trust_store: the store with the certificates that are trusted; for PEM, a file of certificates.
     key_store_type, trust_store_type: None: the first bytes of the file decide.
     key_store_password_path, trust_store_password_path: files with the passwords of the stores.
-    client_authentication: at a bookie, clients must show a certificate; at a client, it has one to show.
+    client_authentication: at a bookie: clients must present a certificate; at a client: it presents one.
     protocols, cipher_suites: names as Java writes them; empty: TLS 1.2 and 1.3, and OpenSSL's cipher suites.
     verify_host_name: a client checks that the certificate names the host or IP address that it connects to.
     start_tls_timeout_s: how long a client waits for the answer to START_TLS and for the handshake.
-    refresh_s: how long a context is used before its files are looked at again; 0: for ever.
-    optional_certificate: at a server with client_authentication, a client may also show none.
+    refresh_s: how long a context is used before its files are checked for changes; 0: for ever.
+    optional_certificate: at a server with client_authentication: a client may also present no certificate.
     """
 
     trust_store: str | None = None

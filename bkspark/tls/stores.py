@@ -1,10 +1,10 @@
 """Key stores and trust stores: PEM, PKCS12, and JKS files that are PKCS12 in truth.
 
-The first bytes of a file tell its format, as in Java, where keytool writes PKCS12 under the name JKS: `30` is PKCS12,
-`FE ED FE ED` is JKS, "-----BEGIN" is PEM. No well-kept library reads real JKS: it is refused, with keytool's command
-that converts it. PKCS12 needs the package `cryptography` (`pip install bkspark[tls]`).
+The first bytes of a file show its format, as in Java, where keytool writes PKCS12 under the name JKS: `30` is PKCS12,
+`FE ED FE ED` is JKS, "-----BEGIN" is PEM. No maintained library reads real JKS: it is refused, and the message has the
+keytool command that converts it. PKCS12 needs the package `cryptography` (`pip install bkspark[tls]`).
 
-Errors name the file and the key or option that names it, and never what the file holds.
+Errors name the file and the key or option that names it, and never show the file's contents.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from bkspark.secret_files import read_file
 from bkspark.tls.options import StoreType, TlsOptions
 
 STORE_BYTES_MAX = 16 * 1024 * 1024
-"""A larger file is a mistake: it is neither a key nor certificates."""
+"""Largest file of a store: a larger one cannot be a key or certificates."""
 _JKS = b"\xfe\xed\xfe\xed"
 _CERTIFICATES = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
 
 def use_own_certificate(context: ssl.SSLContext, options: TlsOptions) -> None:
-    """Give a context the key and the certificate chain of the key store.
+    """Load the key and the certificate chain of the key store into a context.
 
     Raises:
         ConfigurationError: a file cannot be read, a password is wrong, key and certificate do not fit each other, or
@@ -61,7 +61,7 @@ def use_own_certificate(context: ssl.SSLContext, options: TlsOptions) -> None:
 
 
 def use_trusted_certificates(context: ssl.SSLContext, options: TlsOptions) -> None:
-    """Give a context the certificates of the trust store, as the only ones that it trusts.
+    """Load the certificates of the trust store into a context, as the only ones that it trusts.
 
     Raises:
         ConfigurationError: the file cannot be read, the password is wrong, or it has no certificate.
@@ -155,7 +155,7 @@ def _open_pkcs12(content: bytes, path: str, key: str, password: bytes) -> tuple[
 
 @contextlib.contextmanager
 def _secret_file(content: bytes) -> Iterator[str]:
-    """Lend the name of a file that only this process can read, in memory where the system can do that."""
+    """Yield the name of a temporary file that only this user can read, in memory if the system supports that."""
     if hasattr(os, "memfd_create"):
         handle = os.memfd_create("bkspark-key", os.MFD_CLOEXEC)
         try:

@@ -1,4 +1,4 @@
-"""ADD frames of either protocol: only this module knows how they differ for a writer."""
+"""AddSealer: makes a writer's ADD frames in V2 or V3; a writer does not depend on the protocol otherwise."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class AddFlags:
 
 
 class AddSealer:
-    """Makes the ADD frames of one writer, in one protocol: V3 when the flags need it, else the given one."""
+    """Makes the ADD frames of one writer, in one protocol: V3 if the flags need it, otherwise the given one."""
 
     def __init__(
         self,
@@ -71,15 +71,15 @@ class AddSealer:
         self._flags = flags
         self._encryption = encryption
         self.added_bytes = 0 if encryption is None else TAG_BYTES
-        """How much longer a payload is stored than it is given. Constant."""
+        """How many bytes encryption adds to each payload. Constant."""
         v2_flags = (v2.RECOVERY_ADD if flags.is_recovery else 0) | (v2.HIGH_PRIORITY if flags.is_urgent else 0)
         self._head = v2.add_head(master_key, v2_flags) if self.protocol is WireProtocol.V2 else b""
-        """What is between the length of a frame and its entry; empty in V3, where it differs. Constant."""
+        """The bytes between the length of a V2 frame and its entry; b"" in V3, where they differ by entry. Constant."""
         self.lac = NO_ENTRY
         """The LAC in the newest frame. Set by `seal` and `seal_single`."""
 
     def entry_bytes_max(self, frame_bytes_max: int) -> int:
-        """Return the largest payload whose frames fit, on the way to a bookie and back."""
+        """Return the size of the largest payload whose frames fit, in add requests and in read responses."""
         head = v2.ADD_HEAD_BYTES if self.protocol is WireProtocol.V2 else _V3_HEAD_BYTES_MAX
         return frame_bytes_max - head - self._digest.overhead_bytes - self.added_bytes
 

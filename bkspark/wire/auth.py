@@ -1,4 +1,4 @@
-"""AUTH messages of a client: how they are framed in V2 and V3, and what a bookie's answer says.
+"""AUTH messages of a client: their frames in V2 and V3, and a bookie's answer.
 
 V2: header word 0x02030000 and a serialised AuthMessage, both ways; there is no status. V3: an operation like others.
 """
@@ -41,8 +41,8 @@ def encode_auth(plugin_name: str, payload: bytes, txn_id: int | None) -> bytes:
 def take_auth_answer(received: bytearray, txn_id: int | None) -> AuthAnswer | None:
     """Remove the answer to an AUTH message from the beginning of `received` and return it; None: it is not complete.
 
-    After a TLS handshake Apache's bookies tell a client that is not authenticated yet that START_TLS failed (EIO), and
-    go on; that response is removed, too.
+    After a TLS handshake, Apache's bookies report to a client that is not authenticated yet that START_TLS failed
+    (EIO), and continue; that response is removed, too.
 
     Raises:
         ProtocolError: what was received is not the answer, or something follows it.

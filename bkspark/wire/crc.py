@@ -1,4 +1,4 @@
-"""CRCs of many entries, with one call of the C library instead of one for each.
+"""CrcKind: checks the CRCs of many entries with one call of the C library instead of one call for each.
 
 **A run** is p[0] q[1] p[1] q[2] .. p[k - 1]: payloads, and what lies between them in a buffer, the joints q[j]: each is
 a gap, the header and the stored digest of entry j. With h[j] the header's CRC, entry j is right when its digest d[j] =
@@ -51,7 +51,7 @@ _BITS_OF_BYTES = (np.arange(256)[:, None] >> np.arange(8) & 1).astype(np.uint32)
 
 
 class CrcKind:
-    """One reflected 32-bit CRC: a C function for messages, arrays for many at once."""
+    """One reflected 32-bit CRC: of one message by a C function, of many headers or a run by arrays."""
 
     def __init__(self, function: Callable[..., int], header_bytes: int) -> None:
         self.of = function

@@ -118,7 +118,7 @@ class EntryDigest:
         self.overhead_bytes = HEADER_BYTES + self.digest_bytes
         """Bytes that the envelope adds to a payload. Constant."""
         self.given_from = self.overhead_bytes
-        """Where in a stored entry begins what is handed out of it. Constant."""
+        """Offset in a stored entry from which on its bytes are returned as the payload. Constant."""
         self._front = _FRONTS[self.digest_bytes]
         self._hmac_key = hashlib.sha1(b"mac" + password).digest()
 
@@ -170,7 +170,7 @@ class EntryDigest:
     def seal_single(
         self, payload: bytes, ledger_id: int, entry_id: int, lac: int, length_before: int, head: bytes = b""
     ) -> SealedEntries:
-        """Return one entry in its envelope, as `seal` does: numbers are cheaper to handle than arrays of one."""
+        """Return one entry in its envelope, as `seal`. It uses numbers, which are cheaper than arrays of one item."""
         header = _HEADER_FIELDS.pack(ledger_id, entry_id, lac, length_before + len(payload))
         entry_bytes = len(head) + self.overhead_bytes + len(payload)
         front = entry_bytes.to_bytes(LENGTH_BYTES, "big")
@@ -258,7 +258,7 @@ class EntryDigest:
         return OpenedEntry(carried, learned, length, bytes(view[self.overhead_bytes :]))
 
     def fault_of(self, entry: memoryview, ledger_id: int, entry_id: int) -> str | None:
-        """Return the result of `open_entries` for one stored entry: numbers are cheaper than arrays of one."""
+        """Return the error of one stored entry, or None, as `open_entries`. It uses numbers instead of arrays."""
         if len(entry) < self.overhead_bytes:
             return "is shorter than its envelope"
         found_ledger, found_entry, lac, _ = _HEADER_FIELDS.unpack_from(entry)
@@ -318,7 +318,7 @@ class EntryDigest:
 
 
 def _wrong_header(ledger: int, entry: int, lac: int, ledger_id: int, entry_id: int) -> str:
-    """Return what is wrong with a header that carries these numbers; the last two are the requested ids."""
+    """Return the error for a header with these ids and LAC; `ledger_id` and `entry_id` are the requested ones."""
     if (ledger, entry) != (ledger_id, entry_id):
         return f"carries the ids of ledger {ledger} entry {entry}"
     return f"carries LAC {lac}, which its writer cannot have known"

@@ -1,4 +1,4 @@
-"""The format of encrypted ledgers: AES-256-GCM, with a key for each ledger, which its metadata have wrapped. PURE.
+"""The format of encrypted ledgers: AES-256-GCM with a key for each ledger, stored wrapped in its metadata. PURE.
 
 Only payloads are encrypted. Envelope, digest and protocol are those of every ledger, so bookies, recovery, autorecovery
 and Apache's peers handle such ledgers as any others. Integers are big-endian.
@@ -133,7 +133,7 @@ class KeyRing:
             shown: what messages call the file of this ring.
 
         Raises:
-            DecryptionFailed: the key is not here, or is another one under the same id.
+            DecryptionFailed: the key is not in the ring, or the ring has another key under the same id.
         """
         key = self._keys.get(record.key_id)
         if key is None:
@@ -174,7 +174,7 @@ def _check_library() -> None:
 
 
 class EncryptionRecord:
-    """What the metadata of an encrypted ledger say: with which key its own key is wrapped."""
+    """The encryption record in a ledger's metadata: the wrapped ledger key, and the id of the key that wraps it."""
 
     def __init__(self, ledger_id: int, key_id: str, wrapped_key: bytes) -> None:
         self.ledger_id = ledger_id
@@ -244,7 +244,7 @@ class EntrySealer:
         """The first id that was not sealed. Only grows: no id is sealed twice."""
 
     def seal(self, batch: EntryBatch) -> EntryBatch:
-        """Return the entries with sealed payloads, in a buffer of its own.
+        """Return the entries with sealed payloads, in a new buffer.
 
         Args:
             batch: ledger id and first entry id must be set.
@@ -281,7 +281,7 @@ class EntryOpener:
         self._cipher = _cipher(key)
 
     def open(self, batch: EntryBatch) -> EntryBatch:
-        """Return the entries with clear payloads, in a buffer of its own.
+        """Return the entries with clear payloads, in a new buffer.
 
         Raises:
             DecryptionFailed: an entry is not what the ledger's writer sealed under this id.
@@ -295,7 +295,7 @@ class EntryOpener:
         data, bounds, unseal = _octets(batch), batch.offsets.tolist(), self._cipher.decrypt
         parts: list[bytes] = []
         try:
-            # `extend` keeps what was opened before an error: its number says which entry failed.
+            # `extend` keeps the entries opened before an error: their number shows which entry failed.
             parts.extend(
                 unseal(aad[_NONCE_AT:], data[low:high], aad) for aad, (low, high) in zip(aads, pairwise(bounds))
             )

@@ -84,7 +84,7 @@ def decode_entry_list(data: bytes, runs_max: int = RUNS_MAX) -> EntryRuns:
     `runs_max`: limit of the accepted sequences. Time and memory grow with them, not with the bytes.
 
     Raises:
-        ProtocolError: it has another version, is cut off, or describes entries that no ledger can have.
+        ProtocolError: it has another version, is cut short, or describes entries that no ledger can have.
     """
     if len(data) < HEAD_BYTES:
         raise ProtocolError(f"a list of entries of {len(data)} bytes; its head alone has {HEAD_BYTES}")

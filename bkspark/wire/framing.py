@@ -19,13 +19,13 @@ FRAME_BYTES_MAX = 5 * 1024 * 1024 + 10 * 1024
 
 LENGTH_BYTES = 4
 NO_LIMIT = 2**63 - 1
-"""A count that no buffer reaches."""
+"""More frames than any buffer can have: no limit."""
 _LENGTH = struct.Struct(">i")
 _I32, _I64 = np.dtype(">i4"), np.dtype(">i8")
 EQUAL_FRAMES_MAX = 8192
-"""Frames of equal size that are taken at once: processing them takes a few milliseconds."""
+"""Frames of equal size that are processed at once at most; that takes a few milliseconds."""
 _RUN_PROBE_MIN = 4
-"""A strided comparison costs about as much as this many steps of the loop."""
+"""The loop steps this many times before a strided comparison is tried, which costs about as much."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,9 +80,9 @@ class LacBounds:
 
 
 NO_COPIES = LacBounds()
-"""For entries that a writer or a recovery sealed."""
+"""Bounds that admit only entries which a writer or a recovery sealed."""
 ANY_COPY = LacBounds(LAST_ENTRY_MAX)
-"""For tools that read entries without their ledger's metadata."""
+"""Bounds that admit any LAC, for tools that read entries without their ledger's metadata."""
 
 
 def _are_copies(entry_ids: np.ndarray, lacs: np.ndarray, copies_to: int, lac_max: int) -> np.ndarray:

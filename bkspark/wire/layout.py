@@ -1,4 +1,4 @@
-"""Sizes and places of fields that requests, entries and files share; all integers are big endian.
+"""Sizes and offsets of fields that requests, entries and files share; all integers are big endian.
 
 `digest` specifies the entry: its header is ledger id, entry id, LAC and length, an i64 each.
 """

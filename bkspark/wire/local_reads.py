@@ -37,7 +37,7 @@ from bkspark.wire.framing import LENGTH_BYTES
 
 VERSION = 1
 ENTRIES_MAX = 32_768
-"""The positions of this many entries fit a message that every socket accepts by default."""
+"""Most entries of one request: their positions fit into a message that every socket accepts by default."""
 REQUEST_BYTES_MAX = 2048
 REPLY_HEAD_BYTES = 16
 REPLY_BYTES_MAX = REPLY_HEAD_BYTES + 4 * (ENTRIES_MAX - 1)

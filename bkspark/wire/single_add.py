@@ -1,8 +1,8 @@
-"""The path of single entries: an add that travels alone or with few others, as those of a writer with one in flight do.
+"""The path of single adds: an add that is sent alone or with few others, as from a writer that waits for each add.
 
-It is served in numbers, as arrays of one are slow: `LedgerWriter.append`, `AddSealer.seal_single`,
+It works on numbers, because arrays of one item are slow: `LedgerWriter.append`, `AddSealer.seal_single`,
 `v2.decode_single_add`, `v3_single_add`, `Bookie.add_single`, `MemTable.add_single`, `JournalThread.commit`,
-`v2.encode_add_reply` and `v2.decode_single_add_reply`. Everything else is served in arrays, however many there are.
+`v2.encode_add_reply` and `v2.decode_single_add_reply`. All other requests are served with arrays.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 
 class SingleAdd(NamedTuple):
-    """An add whose frame fills a receive buffer exactly, or is one of few, without flags except those of recovery.
+    """An add whose frame is the only one in a receive buffer, or one of few; it has no flags except that of recovery.
 
-    entry_at, size: where the entry begins in the buffer, and its bytes.
-    acknowledgement: returns the response that it is durable, for its ledger id and entry id.
-    is_recovery: a fence does not bar it.
+    entry_at, size: where the entry begins in the buffer, and its size in bytes.
+    acknowledgement: returns the EOK response, from ledger id and entry id.
+    is_recovery: it is accepted although the ledger is fenced.
     """
 
     ledger_id: int

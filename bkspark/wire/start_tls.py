@@ -1,4 +1,4 @@
-"""START_TLS: the V3 request with which a client begins TLS, V2 clients too, and the answer to it. Both are in clear."""
+"""START_TLS: the V3 request with which clients begin TLS, also those of V2, and the answer to it. Both are in clear."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ def decode_requests(buffer: bytes | bytearray | memoryview, table: FrameTable) -
         raise _no_word(int(sizes.min()))
     words = gather_i32(octets, starts)
     if bool((words == words[0]).all()):
-        # Requests of one kind, the usual case: every decision is made once.
+        # Usually all requests are of one kind: then every decision is made once.
         opcode, flags = _checked(int(words[0]), int(sizes.min()))
         opcodes, flag_words = np.full(len(words), opcode, np.int32), np.full(len(words), flags, np.int32)
         if opcode == AUTH:
@@ -289,7 +289,7 @@ def decode_requests(buffer: bytes | bytearray | memoryview, table: FrameTable) -
 
 
 def _decode_request(buffer: bytes | bytearray | memoryview, starts: np.ndarray, ends: np.ndarray) -> Requests:
-    """`decode_requests` for one frame or none: numbers are cheaper than arrays of one."""
+    """As `decode_requests`, for at most one frame. It uses numbers, which are cheaper than arrays of one item."""
     if not len(starts):
         nothing = np.empty(0, np.int32)
         return Requests(nothing, nothing, nothing, starts, starts, starts, starts)

@@ -96,7 +96,7 @@ def codes_of(statuses: int | np.ndarray) -> np.ndarray:
 
 @dataclass(slots=True)
 class TxnIds:
-    """Generates unique txnIds; one generator serves all connections of a client."""
+    """Generates unique txnIds for all connections of a client."""
 
     next_id: int = 0
     """The first id that was not given out. Only grows."""
@@ -128,8 +128,8 @@ def decode_request(body: bytes) -> protocol.Request:
     """Return the request of a frame body.
 
     Raises:
-        ProtocolError: it is not a request, or lacks a required field; an unknown version or operation counts as
-            lacking.
+        ProtocolError: it is not a request, or lacks a required field; an unknown version or operation counts as a
+            missing one.
     """
     try:
         request = protocol.Request.FromString(body)

@@ -29,7 +29,7 @@ need few comparisons."""
 
 
 class NotOfTheForm(Exception):
-    """A frame that protobuf's classes must decode."""
+    """Raised if a frame does not have the expected form; protobuf's classes must decode it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,22 +215,22 @@ class Walk:
         """Whether each frame has the form so far. Only cleared."""
         self._ends = table.ends[first : first + len(self._fits)]
         self.at = table.starts[first : first + len(self._fits)].copy()
-        """The offset of each frame's next byte. Rises."""
+        """The offset of each frame's next byte. Only grows."""
 
     def bytes(self, expected: bytes) -> None:
-        """Pass over bytes that all frames share."""
+        """Skip bytes that all frames must have."""
         for octet in expected:
             self._fits &= self._next() == octet
             self.at += 1
 
     def field(self, tag: int) -> np.ndarray:
-        """Pass over the tag of a field that a frame may lack; return which have it."""
+        """Skip the tag of an optional field; return which frames have it."""
         has = (self._next() == tag) & (self.at < self._ends)
         self.at += has
         return has
 
     def number(self, where: np.ndarray | None = None) -> np.ndarray:
-        """Pass over a varint; return its values, int64. `where`: only in these frames, 0 elsewhere."""
+        """Skip a varint; return its values, int64. `where`: only in these frames, 0 elsewhere."""
         goes_on = np.ones(len(self.at), bool) if where is None else where.copy()
         values = np.zeros(len(self.at), np.uint64)
         for index in range(_VARINT_BYTES_MAX):
@@ -244,7 +244,7 @@ class Walk:
         return values.view(np.int64)
 
     def length(self, where: np.ndarray | None = None) -> np.ndarray:
-        """Pass over a length; return where its value ends. It is within its frame."""
+        """Skip a length; return where its value ends, which is within the frame."""
         ends = self.at + 0
         lengths = self.number(where)
         self._fits &= (lengths >= 0) & (lengths <= self._ends - self.at)
@@ -256,7 +256,7 @@ class Walk:
         self.at = places.copy()
 
     def stands_at(self, places: np.ndarray) -> None:
-        """Frames that are not at these offsets now are not of the form."""
+        """Drop frames whose next byte is not at these offsets."""
         self._fits &= self.at == places
 
     def count(self) -> int:

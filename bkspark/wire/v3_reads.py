@@ -198,7 +198,7 @@ def decode_read_responses(octets: np.ndarray, table: FrameTable, first: int) -> 
     """
     operation_at = int(table.starts[first]) + len(_HEAD) + 1
     if operation_at >= table.ends[first] or octets[operation_at] != protocol.READ_ENTRY:
-        return None  # Most answers on a writer's connection: not worth a walk.
+        return None  # On a writer's connection most answers are others: a cheap check before a walk.
     return _equal_answers(octets, table, first) or _walked_answers(octets, table, first)
 
 
@@ -263,7 +263,7 @@ def _walked_answers(octets: np.ndarray, table: FrameTable, first: int) -> ReadRe
 
 
 def read_message(ledger_id: int, entry_id: int, fencing_key: bytes | None = None) -> protocol.ReadRequest:
-    """Return the message that reads one entry, fencing the ledger first when a key is given."""
+    """Return the message that reads one entry; with a key, it fences the ledger first."""
     message = protocol.ReadRequest(ledgerId=ledger_id, entryId=entry_id)
     if fencing_key is not None:
         message.flag = protocol.ReadRequest.FENCE_LEDGER

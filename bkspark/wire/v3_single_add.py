@@ -1,4 +1,4 @@
-"""A V3 add that travels alone, in numbers; `v3` specifies its form, `single_add` says who uses it.
+"""A V3 add that is sent alone, decoded with numbers; `v3` specifies its form, `single_add` the path of such adds.
 
 The bytes before the entry are matched by one pattern. Whatever it does not match, protobuf's classes decode. The flag
 of a recovery is the add's first field as Apache's clients write it, and its last one as ours do.

@@ -1,4 +1,4 @@
-"""A V3 read that travels alone, or with few others, in numbers; `v3_reads` specifies its form.
+"""A V3 read that is sent alone, or with few others, decoded with numbers; `v3_reads` specifies its form.
 
 One pattern matches the whole request. Whatever it does not match, `v3_reads` or protobuf's classes decode.
 """

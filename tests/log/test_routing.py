@@ -9,7 +9,15 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from bkspark.errors import DataLoss, MetadataAccessDenied, MetadataError, NoSuchLog, SchemaMismatch, VersionPublished
+from bkspark.errors import (
+    DataLoss,
+    MetadataAccessDenied,
+    MetadataError,
+    MetadataFormat,
+    NoSuchLog,
+    SchemaMismatch,
+    VersionPublished,
+)
 from bkspark.log.delta import DELTA_BYTES_MAX, delta_path
 from bkspark.log.formats import Publisher, SegmentFacts, SegmentOwner
 from bkspark.log.positions import Position
@@ -17,7 +25,7 @@ from bkspark.log.routing import ROUTED_ROOT, Part, RoutedCommits
 from bkspark.log.schemas import SchemaChange, StoredSchema
 from bkspark.log.store import LogStore
 from bkspark.metadata.memory import Fault, MemoryStore, MemoryTree
-from bkspark.metadata.tree import Operation, Set, Stat
+from bkspark.metadata.tree import ANY_VERSION, Operation, Set, Stat
 from tests.log.world import JOB, TurningTree, closed
 
 Q0 = Publisher("q", 0)
@@ -79,6 +87,14 @@ async def test_a_commit_is_in_all_of_its_logs(logs: Logs) -> None:
     assert await logs.commit(a=1, b=2)
     assert await logs.content() == {"a": [1], "b": [2], "c": []}
     assert await logs.store.attempts.pending_ids("a") == set()
+
+
+@in_logs("a", "b")
+async def test_a_delta_of_a_version_that_the_head_never_had_is_damage(logs: Logs) -> None:
+    assert await logs.commit(a=1, b=2)
+    await logs.store.heads.tree.set(delta_path("a"), b'{"base":1000,"changed":{},"version":1}', ANY_VERSION)
+    with pytest.raises(MetadataFormat, match=delta_path("a")):
+        await logs.another_store().snapshot("a")
 
 
 @in_logs("a", "b")

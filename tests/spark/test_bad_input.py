@@ -383,7 +383,7 @@ def test_options_of_kafkas_security_lead_to_ours(theirs, ours):
 )
 def test_option_of_delta_is_answered_with_ours(theirs, ours):
     message = error_of(ConfigurationError, lambda: parse(log="a", **{theirs: "1"}))
-    assert f"unknown option '{theirs}': what it is to Delta is option '{ours}' here" in message
+    assert f"unknown option '{theirs}': it belongs to Delta: use option '{ours}' here" in message
 
 
 @pytest.mark.parametrize(

@@ -273,9 +273,9 @@ def test_transaction_options_belong_together():
 
 def test_what_a_log_with_content_does_is_said_once():
     assert parse(log="a", ifExists="ERROR").for_batch_write().if_exists == "error"
-    with pytest.raises(ConfigurationError, match="mode overwrite says otherwise"):
+    with pytest.raises(ConfigurationError, match="and mode overwrite exclude each other"):
         parse(log="a", ifExists="error").for_batch_write(is_overwrite=True)
-    with pytest.raises(ConfigurationError, match="'txnAppId' says otherwise"):
+    with pytest.raises(ConfigurationError, match="and 'txnAppId' exclude each other"):
         parse(log="a", ifExists="ignore", txnAppId="x", txnVersion="1").for_batch_write()
     with pytest.raises(ConfigurationError, match="'ifExists' has no effect on a streaming write"):
         parse(log="a", ifExists="append").for_stream_write()
@@ -294,7 +294,7 @@ def test_ledger_metadata_is_many_options():
     read = parse(ledgers="*", **{"ledgermetadata.Team": "x", "ledgerMetadata.app": "y"}).for_batch_read()
     assert read.ledger_metadata == {"team": "x", "app": "y"}
     for name in ("ledgerMetadata.log", "ledgerMetadata.bkspark.owner"):
-        with pytest.raises(ConfigurationError, match="choose another key"):
+        with pytest.raises(ConfigurationError, match="choose another one"):
             parse(log="a", **{name: "x"}).for_write()
     with pytest.raises(ConfigurationError, match="names no key"):
         parse(log="a", **{"ledgerMetadata.": "x"})

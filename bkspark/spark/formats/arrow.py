@@ -27,9 +27,9 @@ from bkspark.spark.formats.encoding import Encoder
 _JOIN_BYTES = 512 * 1024
 _STREAM_OVERHEAD_BYTES = 64
 COMPRESSED_BYTES_MIN = 1024
-"""Smaller entries are not compressed: what is saved is less than the lengths that are added to each buffer."""
+"""Smaller entries are not compressed: they would save less than the lengths that are added to each buffer."""
 SAVING_MIN = 0.1
-"""Share of its bytes that compression must save an entry, or the next ones are not compressed."""
+"""The share of an entry's bytes that compression must save; otherwise the next entries are not compressed."""
 ENTRIES_PASSED_OVER = 15
 """Entries that are not compressed after one that compression did not make smaller; then the next one is tried."""
 _READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
@@ -146,7 +146,7 @@ def _column(table: pa.Table, schema: pa.Schema, field: pa.Field, *, is_whole: bo
 
 
 def _remedy(found: pa.DataType, wanted: pa.DataType) -> str:
-    """Return which column takes the times, if it is only the time zone that differs."""
+    """Return the remedy for times whose type differs from the wanted one in the time zone only."""
     if not (kinds.is_timestamp(found) and kinds.is_timestamp(wanted)):
         return ""
     if found.tz is None:
@@ -155,9 +155,9 @@ def _remedy(found: pa.DataType, wanted: pa.DataType) -> str:
 
 
 def converts(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values may be converted; each is checked to fit when they are.
+    """Return whether values may be converted; the conversion checks each of them.
 
-    Arrow itself converts much more, texts to numbers for instance, and trusts a damaged type.
+    Arrow itself converts more, for instance texts to numbers, and trusts a damaged type.
     """
     if found == wanted or kinds.is_null(found):
         return True
@@ -197,7 +197,7 @@ def _members_convert(found: pa.StructType, wanted: pa.StructType) -> bool:
 
 
 def _member_lost(found: pa.DataType, wanted: pa.DataType) -> str | None:
-    """Return a member of a struct in `found` that the type it converts to lacks, None where there is none."""
+    """Return a member of a struct in `found` that `wanted` lacks; None if there is no such member."""
     pairs = []
     if kinds.is_map(found):
         pairs = [(found.key_type, wanted.key_type), (found.item_type, wanted.item_type)]
@@ -286,7 +286,7 @@ class ArrowEncoder(Encoder):
         schema: the schema to which each batch is converted.
         entry_bytes: target size of an entry.
         entry_bytes_max: a piece of several rows above it is halved until it fits.
-        compression: of entries that it makes smaller.
+        compression: used for entries that it makes smaller.
     """
 
     def __init__(
@@ -319,7 +319,7 @@ class ArrowEncoder(Encoder):
 
     def _write(self, piece: pa.RecordBatch, sink: pa.BufferOutputStream, ends: list[int]) -> None:
         if piece.num_rows > 1 and pa.ipc.get_record_batch_size(piece) > self._batch_bytes_max:
-            # Rows differ in size, and this piece has the large ones.
+            # Rows differ in size, and this piece has large ones: halve it.
             half = piece.num_rows // 2
             self._write(piece.slice(0, half), sink, ends)
             self._write(piece.slice(half), sink, ends)
@@ -329,7 +329,7 @@ class ArrowEncoder(Encoder):
             stream.write_batch(piece)
         ends.append(sink.tell())
         if compressed is not None:
-            # Random or encrypted bytes: further tries would only take processor time.
+            # Probably random or encrypted bytes: further attempts would only cost processor time.
             is_smaller = ends[-1] - ends[-2] < (1 - SAVING_MIN) * pa.ipc.get_record_batch_size(piece)
             self._passed_over = 0 if is_smaller else ENTRIES_PASSED_OVER
 

@@ -1,7 +1,7 @@
-"""Arrow types that other programs write and Spark does not have: what takes their place. PURE.
+"""Arrow types that other programs write and Spark lacks, and the types that replace them. PURE.
 
-pandas and polars write unsigned numbers, half floats, views of strings and times of other units; Spark exchanges none
-of these. In the columns of a read each becomes the narrowest type of Spark's that holds all its values.
+pandas and polars write unsigned numbers, half floats, string views and times of other units, which Spark cannot
+exchange. In the columns of a read, each becomes the narrowest type of Spark's that has all its values.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _INSTEAD = {
 
 
 def of_spark(kind: pa.DataType) -> pa.DataType:
-    """Return the type that takes the place of one that Spark may not have, also of its parts."""
+    """Return the type that replaces one that Spark may lack; parts of nested types are replaced, too."""
     return _with_parts(kind, lambda part: _INSTEAD.get(part, part))
 
 
 def is_finer_than_spark(kind: pa.DataType) -> bool:
-    """Whether a type, or a part of it, has times in nanoseconds."""
+    """Return whether a type, or a part of it, has times in nanoseconds."""
     if kinds.is_timestamp(kind) or kinds.is_duration(kind):
         return kind.unit == "ns"
     if kinds.is_dictionary(kind):
@@ -51,7 +51,7 @@ def in_microseconds(kind: pa.DataType) -> pa.DataType:
 
 
 def _with_parts(kind: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """Return a type of parts that `leaf` returns; dictionaries give way to their values."""
+    """Return the type with each part replaced by `leaf` of it; dictionaries are replaced by their value type."""
     if kinds.is_dictionary(kind):
         return _with_parts(kind.value_type, leaf)
     if kinds.is_struct(kind):

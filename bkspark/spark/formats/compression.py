@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 NONE, LZ4, ZSTD = "none", "lz4", "zstd"
 LEVELS_MAX = {LZ4: 12, ZSTD: 22}
-"""By codec: its highest level. The lowest one is 1."""
+"""The highest level of each codec; the lowest is 1."""
 
 
 @dataclass(frozen=True)

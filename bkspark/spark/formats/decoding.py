@@ -1,8 +1,8 @@
-"""From entries to columns: the interface of decoders, and the handling of malformed payloads.
+"""Decoder: the interface of decoders, from entries to columns, and the handling of malformed payloads.
 
 A decoder turns an EntryBatch into `Rows`: Arrow columns of the payload schema, in its order and types. `MalformedMode`
-is as in Spark's own sources: FAILFAST raises, PERMISSIVE gives a row of nulls (and the payload in the column
-`_corrupt_record`, when the schema has one), DROPMALFORMED leaves the entry out.
+is as in Spark's own sources: FAILFAST raises, PERMISSIVE returns a row of nulls (and the payload in the column
+`_corrupt_record`, if the schema has one), DROPMALFORMED leaves the entry out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bkspark.errors import ConfigurationError, MalformedPayload
 
 CORRUPT_RECORD = "_corrupt_record"
 BEYOND_MAX = 100
-"""Number of columns left out that a task names."""
+"""Columns left out of a read that a task names, at most."""
 TYPES_CACHED_MAX = 1000
 """Number of nested types for which a process remembers whether they forbid nulls inside."""
 
@@ -35,9 +35,9 @@ class MalformedMode(enum.Enum):
 
 @dataclass(frozen=True)
 class Rows:
-    """Decoded rows: one array per column, and for each row its entry's position in the batch.
+    """Decoded rows: one array for each column, and for each row the index of its entry in the batch.
 
-    `entry_of_row` returns an int64 array, on demand; None when row i came from entry i, one each.
+    `entry_of_row` returns that int64 array, on demand; None if row i comes from entry i.
     """
 
     columns: list[pa.Array]
@@ -50,10 +50,10 @@ class Decoder(ABC):
 
     Args:
         schema: the requested payload columns, in the order and with the types and nullability of the output.
-        mode: what a malformed payload does.
-        is_whole: the user named no columns, so a payload with a column that the schema lacks is malformed: the column
-            would be lost. With DROPMALFORMED the payload keeps its rows, and `beyond` names the column.
-        corrupt_record: name of the column that gets a malformed payload.
+        mode: what happens with a malformed payload.
+        is_whole: the user named no columns, so a payload with a column that the schema lacks is malformed, because the
+            column would be lost. With DROPMALFORMED the payload keeps its rows, and `beyond` names the column.
+        corrupt_record: name of the column for malformed payloads.
 
     Raises:
         ConfigurationError: PERMISSIVE with a column that cannot be null, or `_corrupt_record` with a wrong type.
@@ -88,12 +88,12 @@ class Decoder(ABC):
         """Yield the rows of the entries, in order, in as many pieces as suits the format.
 
         Raises:
-            MalformedPayload: a payload does not have the format, or does not fit the schema (FAILFAST only); names
-                ledger, entry and reason.
+            MalformedPayload: a payload does not have the format, or does not fit the schema (FAILFAST only); the
+                message has ledger, entry and reason.
         """
 
     def note_beyond(self, entries: EntryBatch, index: int, error: BeyondInferredError) -> None:
-        """Remember the first ledger and entry that has a column which is left out."""
+        """Record the first entry that has a column which is left out."""
         if len(self.beyond) < BEYOND_MAX:
             self.beyond.setdefault(str(error.name), (entries.ledger_id, entries.first_entry + index))
 
@@ -108,7 +108,7 @@ class Decoder(ABC):
         )
 
     def corrupt_column(self, payloads: list[bytes | None]) -> pa.Array:
-        """Return the `_corrupt_record` column: None where the payload was good."""
+        """Return the `_corrupt_record` column: null for well-formed payloads."""
         wanted = self.schema.field(self._corrupt_index).type
         if wanted == pa.string():
             return pa.array([None if p is None else p.decode("utf-8", "replace") for p in payloads], wanted)
@@ -127,7 +127,7 @@ def check_nulls(column: pa.Array, field: pa.Field) -> pa.Array:
     """Return `column`; raise ValueError when it, or what nests in it, has a null where the field allows none."""
     if not field.nullable and column.null_count:
         raise ValueError(f"column '{field.name}' is NOT NULL, but the payload has no value for it")
-    # A flat type, the usual case, is not worth a cache look-up, which would be made for every entry.
+    # A flat type, the usual case, is checked without a cache look-up, because this is called for every entry.
     if field.type.num_fields and _forbids_null_inside(field.type):
         for array in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
             _check_inside(array, field.type, field.name)
@@ -147,7 +147,7 @@ def _inner_fields(kind: pa.DataType) -> list[pa.Field]:
 
 
 def _check_inside(array: pa.Array, kind: pa.DataType, name: str) -> None:
-    # Spark trusts such a type: it would take the bytes under a null for a value.
+    # Spark trusts a NOT NULL type: it would read the bytes under a null as a value.
     if not _forbids_null_inside(kind):
         return
     array = array.drop_null()

@@ -1,4 +1,4 @@
-"""From columns to entries: the interface of encoders."""
+"""Encoder: the interface of encoders, from columns to entries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Encoder(ABC):
     """Encodes Arrow batches of one schema as entries.
 
     Raises:
-        ConfigurationError: the format cannot hold the schema; names the column and the remedy.
+        ConfigurationError: the format cannot represent the schema; the message has the column and the remedy.
     """
 
     @abstractmethod
@@ -22,5 +22,5 @@ class Encoder(ABC):
         """Yield the rows of the batch as entries, in order.
 
         Raises:
-            MalformedPayload: the format cannot represent a row, such as a null in raw; says what to do.
+            MalformedPayload: the format cannot represent a row, such as a null in raw; the message says what to do.
         """

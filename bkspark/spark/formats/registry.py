@@ -1,4 +1,4 @@
-"""The formats by name."""
+"""Finds decoders, encoders and columns of a payload format by the format's name."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def columns_of(
 
     Args:
         mode: mode of the later read; unless it is FAILFAST, malformed entries do not count here either.
-        is_sparks: as of `decoder_of`.
+        is_sparks: as for `decoder_of`.
 
     Raises:
         ValueError: they do not have the format, or disagree.

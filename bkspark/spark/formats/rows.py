@@ -1,9 +1,9 @@
-"""Formats with one object per entry: json and msgpack. `values` specifies the cells.
+"""The formats with one object for each entry: json and msgpack. `values` specifies the cells.
 
 json      an entry is one JSON object, UTF-8, members by column name
 msgpack   an entry is one MessagePack map, keys are column names (str), or one array: a cell for each payload column of
-          the schema, in its order (without a schema the columns are _1, _2, .. as Spark names those of tuples). Maps
-          are what is written
+          the schema, in its order (without a schema the columns are _1, _2, .. as Spark names those of tuples). Writers
+          write maps
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MALFORMED = (ValueError, TypeError, ArithmeticError, RecursionError, msgpack.Un
 
 
 class RowDecoder(Decoder):
-    """Decodes one object per entry. Whole batches at a time; entry by entry only if one is malformed."""
+    """Decodes one object for each entry, whole batches at a time; entry by entry only if one is malformed."""
 
     def __init__(
         self,
@@ -249,7 +249,7 @@ class RowEncoder(Encoder):
     """Encodes one object per entry. Every column is present, null or not.
 
     Args:
-        schema: of the batches to come; each is brought to it.
+        schema: each batch is converted to it.
     """
 
     def __init__(self, schema: pa.Schema, *, is_json: bool) -> None:

@@ -44,7 +44,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PLAIN_MIN, _PLAIN_MAX = 1e-3, 1e7
 """Java writes a double between these without an exponent."""
 _DIGITS = Context(prec=76)
-"""More than the digits of any decimal: the default of 28 would refuse longer ones."""
+"""Precision above that of any decimal: Python's default of 28 would refuse longer ones."""
 _WORDS_OF_FLOATS = {"+INF": "Infinity", "-INF": "-Infinity", "+Infinity": "Infinity"}
 _DAY = r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})"
 _DATE = re.compile(_DAY + r"(?:[ T].*)?)?)?", re.DOTALL | re.ASCII)

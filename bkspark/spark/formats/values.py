@@ -1,4 +1,4 @@
-"""Spark's types as JSON and MessagePack values. The specification of both formats' cells.
+"""Spark's types as JSON and MessagePack values: the specification of the cells of both formats.
 
 | Arrow type (Spark type)        | JSON                                 | MessagePack                    |
 |--------------------------------|--------------------------------------|--------------------------------|
@@ -78,8 +78,8 @@ def _unknown_type(kind: pa.DataType) -> pa.DataType | None:
 
 
 def writer_of(kind: pa.DataType, *, is_json: bool) -> Convert | None:
-    """Return a function that converts a value from Arrow's `to_pylist` into the format's value; None: it is one
-    already."""
+    """Return a function that converts a value from Arrow's `to_pylist` into the format's value; None if no conversion
+    is needed."""
     if kinds.is_list(kind):
         return _each(writer_of(kind.value_type, is_json=is_json))
     if kinds.is_map(kind):
@@ -107,8 +107,8 @@ def writer_of(kind: pa.DataType, *, is_json: bool) -> Convert | None:
 
 
 def reader_of(kind: pa.DataType, *, is_json: bool, is_whole: bool = False) -> Convert | None:
-    """Return a function that converts the format's value into one that `pa.array` accepts for `kind`; None: it is one
-    already.
+    """Return a function that converts the format's value into one that `pa.array` accepts for `kind`; None if no
+    conversion is needed.
 
     Args:
         is_whole: a member of an object that `kind` lacks is an error; otherwise it is ignored.
