@@ -101,14 +101,15 @@ class DiskThreads:
         self._last: list[Future[Any] | None] = [None for _ in directories]
         """The work that each directory was given last. It also finishes last."""
         self._late_since: dict[int, float] = {}
-        """Since when each late directory is late, by the monotonic clock."""
+        """Since when each late directory is late, by the monotonic clock. Changed with `_noting` held: work that ends
+        while it is found late is not late."""
+        self._noting = threading.Lock()
 
     def run(self, work: Mapping[int, Callable[[], T]]) -> dict[int, Future[T]]:
         futures = {place: self._give(place, task) for place, task in work.items()}
         _, late = wait(futures.values(), None if self.waits else self.stall_s)
         for place, future in futures.items():
-            if future in late and place not in self._late_since:
-                self._late_since[place] = time.monotonic()
+            if future in late and self._note_late(place, future):
                 logger.warning(
                     "the disk of %s has not finished its part of a flush for %g s: adds and the other ledger "
                     "directories continue without it. Until it answers the marks may stay where they are, so the "
@@ -136,6 +137,14 @@ class DiskThreads:
                 waiting.put(None)
                 thread.join()
 
+    def _note_late(self, place: int, future: Future[Any]) -> bool:
+        """Note that a directory's work is late; False: this is known, or the work was done meanwhile."""
+        with self._noting:
+            if place in self._late_since or future.done():
+                return False
+            self._late_since[place] = time.monotonic()
+            return True
+
     def _give(self, place: int, task: Callable[[], T]) -> Future[T]:
         future: Future[T] = Future()
         with self._giving[place]:
@@ -155,7 +164,8 @@ class DiskThreads:
                 future.set_result(task())
             except BaseException as error:
                 future.set_exception(error)
-            late_since = self._late_since.pop(place, None)
+            with self._noting:
+                late_since = self._late_since.pop(place, None)
             if late_since is not None:
                 late_s = time.monotonic() - late_since + self.stall_s
                 logger.warning("the disk of %s answers again, after %.1f s", self._directories[place], late_s)
