@@ -2,8 +2,8 @@
 
     python -m benchmarks.authorization_cost [--rounds 10]
 
-As `statistics_cost`, but two services in this process get the same bursts by turns. One has 1,000 rules, of which the last
-allows the client to use the ledgers of one log. Each ledger is looked up once, before the first burst is over.
+As `statistics_cost`, but two services in this process get the same bursts by turns. One has 1,000 rules, of which the
+last allows the client to use the ledgers of one log. Each ledger is looked up once, before the first burst is over.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from bkspark.wire import v2
-from tests.bookie.serving import Peer, Serving, adds, service_options
+from tests.bookie.serving import Serving, adds, service_options
 
 LEDGER = 7
 BATCHES = 256
@@ -100,9 +100,7 @@ Cost = Callable[[Callable[[Measured], None]], float]
 """Returns the processor time of a burst, in seconds."""
 
 
-def compare(
-    without: Cost, with_it: Cost, rounds: int, bursts: Sequence[Callable[[Measured], None]] = BURSTS
-) -> None:
+def compare(without: Cost, with_it: Cost, rounds: int, bursts: Sequence[Callable[[Measured], None]] = BURSTS) -> None:
     """Print what each burst costs without something and with it."""
     for burst in bursts:
         costs: tuple[list[float], list[float]] = [], []
@@ -120,9 +118,7 @@ def compare(
         )
 
 
-def compare_recording(
-    measured: Measured, rounds: int, bursts: Sequence[Callable[[Measured], None]] = BURSTS
-) -> None:
+def compare_recording(measured: Measured, rounds: int, bursts: Sequence[Callable[[Measured], None]] = BURSTS) -> None:
     """Print what each burst costs a service that records no times, and the same service while it does."""
 
     def cost(is_on: bool, burst: Callable[[Measured], None]) -> float:

@@ -48,7 +48,8 @@ class Election:
         """The path of this contender's node; None before it is known, and after `resign`."""
         self._stop_watching: Callback | None = None
         """Ends the watch of this leader's own node; None while it does not lead."""
-        tree.on_session_expired(self.lost.set)
+        self._stop_hearing: Callback | None = None
+        """Ends the report of the session's end; None: this contender is not in the queue."""
 
     @property
     def is_lost(self) -> bool:
@@ -68,6 +69,8 @@ class Election:
         Raises:
             MetadataAccessDenied: this client may not contend.
         """
+        if self._stop_hearing is None:
+            self._stop_hearing = self._tree.on_session_expired(self.lost.set)
         try:
             while not await self._leads():
                 pass
@@ -160,6 +163,10 @@ class Election:
         if self._stop_watching is not None:
             self._stop_watching()
             self._stop_watching = None
+        if self._stop_hearing is not None:
+            # The tree may serve many elections, one after the other.
+            self._stop_hearing()
+            self._stop_hearing = None
         self._node = None
         self.lost.set()
         for number in range(RESIGN_TRIES_MAX):

@@ -354,6 +354,6 @@ class BookieRegistry:
             await self._tree.create(f"{self._root}/{paths.READ_ONLY}", make_parents=True)
         return await self._tree.watch_children(f"{self._root}/{paths.READ_ONLY}", callback)
 
-    def on_session_expired(self, callback: Callback) -> None:
-        """Call `callback()` when the session has ended and its registrations with it."""
-        self._tree.on_session_expired(callback)
+    def on_session_expired(self, callback: Callback) -> Callback:
+        """Call `callback()` when the session has ended and its registrations with it; return what ends this."""
+        return self._tree.on_session_expired(callback)

@@ -12,7 +12,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bkspark.errors import MetadataError, MetadataVersion, NodeExists, NoSuchNode, SessionExpired
-from bkspark.metadata.tree import ANY_VERSION, Callback, Check, Create, Delete, Operation, Set, Stat, Tree, parent_of
+from bkspark.metadata.tree import (
+    ANY_VERSION,
+    Callback,
+    Check,
+    Create,
+    Delete,
+    Operation,
+    Set,
+    Stat,
+    Tree,
+    listed,
+    parent_of,
+)
 
 
 class Fault(enum.Enum):
@@ -188,7 +200,7 @@ class MemoryTree(Tree):
         self._expired: list[Callback] = []
         """Called when a session has expired."""
         self._watches: list[Callback] = []
-        """Each ends a watch that was set here."""
+        """Each ends a watch that was set here and is not ended."""
         self._session_id = session_id
         """Replaced by the store when the session expires."""
         self._is_closed = False
@@ -196,7 +208,7 @@ class MemoryTree(Tree):
 
     def _begin(self, session_id: int) -> None:
         self._session_id = session_id
-        for callback in self._expired:
+        for callback in tuple(self._expired):
             asyncio.get_running_loop().call_soon(callback)
 
     @property
@@ -273,15 +285,20 @@ class MemoryTree(Tree):
     def _watch(self, path: str, of_children: bool, callback: Callback) -> Callback:
         self._check()
         stop = self._store.add_watch(path, of_children, callback)
-        self._watches.append(stop)
-        return stop
+        forget = listed(self._watches, stop)
 
-    def on_session_expired(self, callback: Callback) -> None:
-        self._expired.append(callback)
+        def end() -> None:
+            stop()
+            forget()
+
+        return end
+
+    def on_session_expired(self, callback: Callback) -> Callback:
+        return listed(self._expired, callback)
 
     async def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            for stop in self._watches:
+            for stop in tuple(self._watches):
                 stop()
             self._store._end(self._session_id)

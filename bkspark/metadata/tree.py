@@ -7,6 +7,7 @@ SessionExpired, and MetadataError for a store that cannot be reached; then a wri
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -146,12 +147,26 @@ class Tree(ABC):
         """As `watch`, for the list of children. The watch ends when the node is deleted. Raises NoSuchNode."""
 
     @abstractmethod
-    def on_session_expired(self, callback: Callback) -> None:
-        """Call `callback()` when the session and its ephemeral nodes have ended; a new session begins by itself."""
+    def on_session_expired(self, callback: Callback) -> Callback:
+        """Call `callback()` when the session and its ephemeral nodes have ended; a new session begins by itself.
+
+        Returns a function that ends this.
+        """
 
     @abstractmethod
     async def close(self) -> None:
         """End the session; its ephemeral nodes are deleted."""
+
+
+def listed(callbacks: list[Callback], callback: Callback) -> Callback:
+    """Add a callback to a list; return a function that removes it. A second call of that function is harmless."""
+    callbacks.append(callback)
+
+    def remove() -> None:
+        with contextlib.suppress(ValueError):
+            callbacks.remove(callback)
+
+    return remove
 
 
 def parent_of(path: str) -> str:

@@ -29,7 +29,7 @@ from bkspark.errors import (
     SessionExpired,
 )
 from bkspark.metadata.acls import Acl, AclList
-from bkspark.metadata.tree import ANY_VERSION, Callback, Create, Delete, Operation, Set, Stat, Tree
+from bkspark.metadata.tree import ANY_VERSION, Callback, Create, Delete, Operation, Set, Stat, Tree, listed
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper_connection import ConnectFailure, ZooKeeperClient
 from bkspark.metadata.zookeeper_login import login_of
@@ -165,8 +165,8 @@ class ZooKeeperTree(Tree):
     def session_timeout_s(self) -> float:
         return self._session_timeout_s
 
-    def on_session_expired(self, callback: Callback) -> None:
-        self._expired.append(callback)
+    def on_session_expired(self, callback: Callback) -> Callback:
+        return listed(self._expired, callback)
 
     def _on_state(self, state: str) -> None:
         # kazoo is connected before the login; the connection reports when it is complete.

@@ -161,8 +161,8 @@ class RoutedTree(Tree):
     async def watch_children(self, path: str, callback: Callback) -> Callback:
         return await self._inner.watch_children(path, callback)
 
-    def on_session_expired(self, callback: Callback) -> None:
-        self._inner.on_session_expired(callback)
+    def on_session_expired(self, callback: Callback) -> Callback:
+        return self._inner.on_session_expired(callback)
 
     async def close(self) -> None:
         await self._inner.close()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 
 import pytest
 from kazoo.client import KazooClient
@@ -114,6 +116,22 @@ def test_cancelled_contender_leaves_the_queue() -> None:
             waiting.cancel()
             await asyncio.wait([waiting])
             assert await leader.contenders() == ["leader"]
+
+    asyncio.run(test())
+
+
+def test_a_session_keeps_nothing_of_an_election_that_has_ended() -> None:
+    async def test() -> None:
+        tree = MemoryStore().session()
+        election = Election(tree, PATH, "one of many")
+        lost = weakref.ref(election.lost)
+        async with election:
+            pass
+        del election
+        while len(asyncio.all_tasks()) > 1:
+            await asyncio.sleep(0)  # the check that the removal of its node began
+        gc.collect()
+        assert lost() is None
 
     asyncio.run(test())
 

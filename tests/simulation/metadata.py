@@ -205,7 +205,7 @@ class SimulatedTree(Tree):
     async def watch_children(self, path: str, callback: Callback) -> Callback:
         raise NotImplementedError
 
-    def on_session_expired(self, callback: Callback) -> None:
+    def on_session_expired(self, callback: Callback) -> Callback:
         raise NotImplementedError
 
     async def close(self) -> None:
