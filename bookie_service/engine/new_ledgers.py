@@ -8,6 +8,7 @@ starts, and few afterwards: `burst` allows the first, `per_s` the second.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
@@ -16,8 +17,10 @@ from bookie_service.engine.shares import Peer
 
 logger = logging.getLogger(__name__)
 
-_ADDRESSES_MAX = 1024
-"""When this many addresses are remembered, those with all their room are forgotten first."""
+ADDRESSES_MAX = 1024
+"""Addresses that are remembered. Beyond it those with all their room are forgotten, then the one that came first."""
+_LOOK_S = 1.0
+"""How often addresses with all their room are looked for: a look takes time for each address."""
 
 
 @dataclass(slots=True)
@@ -37,7 +40,13 @@ class NewLedgers:
         self._burst = burst
         self._clock = clock
         self._by_address: dict[Hashable, _Address] = {}
-        """Addresses that began ledgers recently. Beyond _ADDRESSES_MAX, those with all their room are forgotten."""
+        """Addresses that began ledgers recently, at most ADDRESSES_MAX, in the order in which they came."""
+        self._looked_s = -math.inf
+        """When addresses with all their room were forgotten last."""
+
+    def __len__(self) -> int:
+        """Return how many addresses are remembered."""
+        return len(self._by_address)
 
     def take(self, peer: Peer) -> bool:
         """Return whether the peer's address may begin one more ledger now. If so, the ledger is counted."""
@@ -46,8 +55,8 @@ class NewLedgers:
         now = self._clock()
         address = self._by_address.get(peer.address)
         if address is None:
-            if len(self._by_address) >= _ADDRESSES_MAX:
-                self._forget_idle(now)
+            if len(self._by_address) >= ADDRESSES_MAX:
+                self._make_room(now)
             bucket = Bucket(self._per_s, self._burst, now)
             address = self._by_address[peer.address] = _Address(bucket)
         if address.bucket.has_room(now):
@@ -66,6 +75,10 @@ class NewLedgers:
             )
         return False
 
-    def _forget_idle(self, now: float) -> None:
-        """Forget the addresses that have all their room again."""
-        self._by_address = {key: each for key, each in self._by_address.items() if not each.bucket.is_full(now)}
+    def _make_room(self, now: float) -> None:
+        if now - self._looked_s >= _LOOK_S:
+            self._looked_s = now
+            self._by_address = {key: each for key, each in self._by_address.items() if not each.bucket.is_full(now)}
+        if len(self._by_address) >= ADDRESSES_MAX:
+            # A peer with this many addresses, such as those of an IPv6 network, has room enough without this one.
+            del self._by_address[next(iter(self._by_address))]

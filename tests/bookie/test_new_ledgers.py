@@ -78,14 +78,24 @@ def test_refusals_are_logged_once_until_the_address_may_go_on(caplog: pytest.Log
 def test_addresses_that_have_all_their_room_again_are_forgotten() -> None:
     now = 0.0
     limits = NewLedgers(1, 2, lambda: now)
-    for number in range(new_ledgers._ADDRESSES_MAX):
+    for number in range(new_ledgers.ADDRESSES_MAX):
         limits.take(At(f"{number}"))
     now += 1.0
     limits.take(At("greedy"))
     limits.take(At("greedy"))
     now += 0.5
-    assert len(limits._by_address) <= 2, "all others have been quiet for long enough"
+    assert len(limits) <= 2, "all others have been quiet for long enough"
     assert not limits.take(At("greedy"))
+
+
+def test_a_peer_with_ever_new_addresses_costs_bounded_memory() -> None:
+    now = 0.0
+    limits = NewLedgers(1, 2, lambda: now)
+    for number in range(3 * new_ledgers.ADDRESSES_MAX):
+        assert limits.take(At(f"{number}"))
+        assert len(limits) <= new_ledgers.ADDRESSES_MAX
+    last = At(f"{3 * new_ledgers.ADDRESSES_MAX - 1}")
+    assert [limits.take(last) for _ in range(2)] == [True, False], "the latest addresses are remembered"
 
 
 def test_adds_that_are_refused_anyway_keep_their_answers() -> None:
