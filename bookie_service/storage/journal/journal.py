@@ -105,7 +105,7 @@ class Journal:
         self._spares: list[str] = []
         """Old files that the next file may reuse. Filled by the checkpoint thread, emptied by the journal's."""
         self._offered: set[str] = set()
-        """Names that were ever put into `_spares`: each name is offered once."""
+        """Names of files here that were put into `_spares`: each is offered once."""
         self._file_id = chain_end.file_id
         """The id of the newest file. Incremented for each file."""
         self._end = chain_end.offset
@@ -202,6 +202,7 @@ class Journal:
         """Release files that lie completely before a durable mark. The newest of them stay as backups."""
         self._marked_id = max(self._marked_id, mark.file_id)
         older = [name for name in self._files.names(self._directory) if _is_before(name, mark.file_id)]
+        self._offered.intersection_update(older)  # those that were taken were renamed, and do not come back
         for name in older[: max(0, len(older) - self._options.backups_max)]:
             if name in self._offered:
                 # Offered only once, because the journal's thread may take and rename it at any moment.
