@@ -289,6 +289,8 @@ class Reads:
         self._on_room = on_room
         self._waiting = 0
         """Requests whose reading waits for a fetch."""
+        self.refused = 0
+        """Requests that were refused because too many waited. Only grows."""
 
     @property
     def waiting(self) -> int:
@@ -349,6 +351,7 @@ class Reads:
         """Let as many requests wait as there is room for; refuse the others."""
         room = max(0, self._view.options.waiting_max - self._waiting)
         if len(reading) > room:
+            self.refused += len(reading) - room
             reading.refuse_behind(room, Status.ETOOMANYREQUESTS)
         if room:
             reading.received_ns = reading.received_ns or self._times.received_ns
