@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -25,6 +26,7 @@ from bkspark.tls.contexts import TlsContext
 from bkspark.tls.gate import TlsGate
 from bkspark.tls.options import TlsOptions
 from bkspark_console.guard import PeersErrors
+from bkspark_console.log_limit import LogLimiter
 from bkspark_console.server import ConsoleOptions, application
 
 HANDSHAKE_S, HANDSHAKES_MAX = 10.0, 32
@@ -45,7 +47,9 @@ def main() -> int:
     console.add_arguments(parser)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    # kazoo logs each attempt to connect, and aiohttp each request.
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(LogLimiter(time.monotonic))
+    # kazoo says each attempt to connect, and aiohttp each request.
     logging.getLogger("kazoo").setLevel(logging.ERROR)
     logging.getLogger("aiohttp.server").addFilter(PeersErrors())
     try:

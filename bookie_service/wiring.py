@@ -56,7 +56,7 @@ from bookie_service.network.log_limit import LogLimiter
 from bookie_service.operation.authorization import RulesFollower, log_kept, log_refusal
 from bookie_service.operation.bookie_metrics import BookieMetrics
 from bookie_service.operation.bookie_operator import BookieOperator, as_json
-from bookie_service.operation.live_keys import LiveKeys
+from bookie_service.operation.live_keys import SIGHUP, LiveKeys
 from bookie_service.operation.long_operations import LongOperations
 from bookie_service.operation.stored_counts import StoredCounts
 from bookie_service.service import BookieService, Repeating
@@ -71,9 +71,7 @@ from bookie_service.storage.io.files import LocalFiles
 
 logger = logging.getLogger("bookie_service")
 
-_LOG_FLUSH_S = 1.0
 _SERVING = "serving"
-_SIGHUP = "signal:SIGHUP"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +117,7 @@ class _Parts:
 async def run(start: Start) -> str | None:
     """Serve until a signal comes, or raise the error that ends the bookie; return the word of a restart, None: end."""
     loop = asyncio.get_running_loop()
-    Repeating(loop, _LOG_FLUSH_S, start.limiter.flush)
+    Repeating(loop, log_output.FLUSH_S, start.limiter.flush)
     for number in SIGNALS:
         # The loop's own handler wakes the loop, whichever thread gets the signal.
         loop.add_signal_handler(number, start.signals.request)
@@ -417,17 +415,13 @@ def _log_state(operator: BookieOperator) -> None:
 def _reload(operator: BookieOperator, manager: ServiceManager, tasks: set[asyncio.Task[None]]) -> None:
     """Read the configuration and the authorization rules again, for SIGHUP."""
     manager.reloading()
-    try:
-        found = operator.keys.reload(_SIGHUP)
-        logger.info("SIGHUP: the configuration was read again, %d keys changed", len(found.changed))
-    except ConfigurationError as error:
-        logger.error("SIGHUP: the configuration is not read again, and nothing changes: %s", error)
+    operator.keys.reload_by_signal()
     start_kept(_reload_rules(operator, manager), tasks)
 
 
 async def _reload_rules(operator: BookieOperator, manager: ServiceManager) -> None:
     try:
-        await operator.reload_rules(_SIGHUP)
+        await operator.reload_rules(SIGHUP)
     except ConfigurationError as error:
         log_kept(error)
     finally:

@@ -1,10 +1,11 @@
 #!/bin/sh
-# The entry point of the image: `bookie`, `autorecovery`, `init`, `healthy`, or any command of bkspark.
+# The entry point of the image: `bookie`, `autorecovery`, `init`, `healthy`, `shell`, or any command of bkspark.
 #
 # Variables are those of Apache's image: BK_KEY sets the configuration key KEY, and
 #   BK_zkServers, BK_CLUSTER_ROOT_PATH       name the cluster, unless BK_metadataServiceUri does
 #   BK_DATA_DIR                              holds journal and ledgers (/data/bookkeeper)
 #   BOOKIE_PORT, PORT0                       are other names of BK_bookiePort (3181)
+#   HEALTH_CHECK_CMD                         is run instead of what `healthy` does
 # Commands in a running container take the cluster from them, too: `docker exec NAME entrypoint cluster health`.
 # `bookie` and `autorecovery` wait for ZooKeeper and make the cluster's root if it is not there.
 set -eu
@@ -54,11 +55,20 @@ case "${1:-bookie}" in
     init
     ;;
   healthy)
+    [ -z "${HEALTH_CHECK_CMD:-}" ] || exec sh -c "$HEALTH_CHECK_CMD"
     # Autorecovery has no control socket. It ends when something is wrong with it.
     if tr '\0' ' ' </proc/1/cmdline | grep -q bookie_service.replication; then
       exit 0
     fi
     exec bkspark bookie --environment state
+    ;;
+  shell)
+    # Verbs about a bookie's files take its keys from a file.
+    shift
+    file=$(mktemp)
+    trap 'rm -f "$file"' EXIT
+    env | sed -n 's/^BK_\([a-z][A-Za-z0-9_]*=\)/\1/p' > "$file"
+    bkspark shell -conf "$file" "$@"
     ;;
   *)
     exec bkspark "$@"

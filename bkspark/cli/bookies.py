@@ -19,8 +19,9 @@ def bookies(arguments: argparse.Namespace) -> int:
     import asyncio
 
     found = asyncio.run(_bookies(arguments))
+    free, total = (sum(each[name] or 0 for each in found) for name in ("free_bytes", "total_bytes"))
     if arguments.json:
-        print_json({"bookies": found})
+        print_json({"bookies": found, "free_bytes": free, "total_bytes": total})
         return 0
     rows = [
         (
@@ -37,6 +38,7 @@ def bookies(arguments: argparse.Namespace) -> int:
         for each in found
     ]
     print_table(["bookie", "state", "answers", "free", "total", "used %", "rack", "version", "why"], rows)
+    print(f"{len(found)} bookies, {human_bytes(free)} of {human_bytes(total)} are free")
     _print_directories(found)
     return 0
 
@@ -88,6 +90,7 @@ async def _bookie(
         used = round(100 * (1 - facts.free_bytes / facts.total_bytes), 1)
     return {
         "id": bookie,
+        "address": None if address is None else f"{address.host}:{address.port}",
         "state": state,
         "free_bytes": facts.free_bytes,
         "total_bytes": facts.total_bytes,

@@ -48,6 +48,11 @@ def add_parser(commands: Commands) -> None:
     retiring = _add_repair(parsers, "decommission", "recover a stopped bookie's data, then forget the bookie")
     for parser in (recovering, retiring):
         parser.add_argument("bookie", metavar="ID", help="the bookie, as `bkspark cluster bookies` lists it")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="say what would be copied, and end; exit code 10: impossible"
+        )
+        parser.add_argument("--skip-open", action="store_true", help="leave open ledgers as they are")
+        parser.add_argument("--skip-failing", action="store_true", help="leave ledgers that cannot be repaired")
     draining = _add_repair(parsers, "drain", "copy all that a running bookie holds to others, before it is stopped")
     draining.add_argument("bookie", metavar="ID", help="the bookie, as `bkspark cluster bookies` lists it")
     draining.add_argument("--rate", metavar="BYTES", help="copy that many bytes a second at most")
@@ -62,6 +67,8 @@ def add_parser(commands: Commands) -> None:
     doing.add_argument("--cancel", action="store_true", help="cancel it: the bookie takes entries again; and end")
     running = _add_repair(parsers, "autorecovery", "find lost bookies and restore what they held, until Ctrl-C")
     repairs.add_switches(running)
+    running.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="log from this level on")
+    running.add_argument("--log-format", choices=("text", "json"), help="how log lines look")
     running.set_defaults(run=autorecovery)
 
 
@@ -109,6 +116,12 @@ def repair(arguments: argparse.Namespace) -> int:
         options += [f"--{name}" for name in ("resume", "plan", "status", "cancel") if getattr(arguments, name)]
         options += ["--close-open"] if arguments.close_open else []
         options += [f"--{name}={value}" for name in ("rate", "reason") if (value := getattr(arguments, name))]
+    if arguments.cluster_command in ("recover", "decommission"):
+        switches = ("dry-run", "skip-open", "skip-failing")
+        options += [f"--{name}" for name in switches if getattr(arguments, name.replace("-", "_"))]
+    if arguments.cluster_command == "autorecovery":
+        logs = (("logLevel", arguments.log_level), ("logFormat", arguments.log_format))
+        options += [word for key, value in logs if value is not None for word in ("--set", f"{key}={value}")]
     command[4:4] = options
     exec_replacing_process(command)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -310,13 +311,18 @@ def show(arguments: argparse.Namespace) -> int:
         return 0
     fragments = facts.pop("fragments")
     custom = facts.pop("custom_metadata")
+    facts["ctime"] = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(facts["ctime"] / 1000))
     print_facts(facts | {f"metadata {name}": value for name, value in custom.items()})
     print()
-    print_table(("first entry", "bookies"), [(f["first_entry"], f["bookies"]) for f in fragments])
+    rows = [(f["first_entry"], f["last_entry"], f["bookies"]) for f in fragments]
+    print_table(("first entry", "last entry", "bookies"), rows)
     return 0
 
 
 def _described(ledger_id: int, metadata: LedgerMetadata, version: int, ctime_ms: int) -> dict[str, Any]:
+    following = [fragment.first_entry for fragment in metadata.fragments[1:]]
+    # The last fragment of a ledger that is not closed has no last entry yet.
+    lasts = [*(entry - 1 for entry in following), metadata.last_entry if metadata.is_closed else None]
     return {
         "ledger": ledger_id,
         "state": metadata.state.name,
@@ -327,7 +333,10 @@ def _described(ledger_id: int, metadata: LedgerMetadata, version: int, ctime_ms:
         "digest": metadata.digest.name.lower(),
         "last_entry": metadata.last_entry,
         "length": metadata.length,
-        "fragments": [{"first_entry": f.first_entry, "bookies": list(f.bookies)} for f in metadata.fragments],
+        "fragments": [
+            {"first_entry": f.first_entry, "last_entry": last, "bookies": list(f.bookies)}
+            for f, last in zip(metadata.fragments, lasts)
+        ],
         "custom_metadata": {
             name: bytes(value).decode("utf-8", "backslashreplace") for name, value in metadata.custom_metadata.items()
         },
@@ -339,7 +348,10 @@ def _described(ledger_id: int, metadata: LedgerMetadata, version: int, ctime_ms:
 def repair(arguments: argparse.Namespace) -> int:
     """Replace this process by the program that checks and repairs; never returns."""
     settings = {"metadataServiceUri": cluster_uri(arguments)}
-    exec_replacing_process(repair_command("repair", str(arguments.ledger), settings=settings, json=arguments.json))
+    command = repair_command("repair", str(arguments.ledger), settings=settings, json=arguments.json)
+    if arguments.client_config is not None:
+        command[4:4] = ["--config", str(arguments.client_config)]
+    exec_replacing_process(command)
 
 
 def recover(arguments: argparse.Namespace) -> int:

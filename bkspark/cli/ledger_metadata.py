@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from bkspark.cli import private_files
 from bkspark.cli.changes import record_blocking
 from bkspark.cli.connecting import connect
 from bkspark.cli.output import print_json
@@ -16,8 +17,6 @@ FILE_BYTES_MAX = 1 << 20
 
 def dump(arguments: argparse.Namespace) -> int:
     """Write a ledger's metadata to a file, password included: the file is readable by its owner alone."""
-    import os
-
     from bkspark.blocking import run
     from bkspark.metadata import encoding
 
@@ -28,8 +27,7 @@ def dump(arguments: argparse.Namespace) -> int:
 
         data = encoding.encode(run(read).metadata)
     try:
-        descriptor = os.open(arguments.file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "wb") as file:
+        with open(arguments.file, "wb", opener=private_files.opener) as file:
             file.write(data)
     except OSError as error:
         raise ConfigurationError(f"FILE {str(arguments.file)!r} cannot be written: {error.strerror}") from error

@@ -17,7 +17,8 @@ _OTHERS = 0o077
 def opener(path: str, flags: int) -> int:
     """Open a file with mode 0600; pass this as `open(..., opener=opener)`."""
     descriptor = os.open(path, flags, 0o600)
-    if os.fstat(descriptor).st_mode & _OTHERS:
+    mode = os.fstat(descriptor).st_mode
+    if mode & _OTHERS and stat.S_ISREG(mode):
         os.fchmod(descriptor, 0o600)
     return descriptor
 

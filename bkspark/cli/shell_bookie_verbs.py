@@ -9,7 +9,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,20 @@ from bkspark.cli.shell_language import FAILED, Failure, Options, Shell, confirme
 # ---- the files of a bookie ----
 
 
-def _numbered(shell: Shell, word: str, suffix: str, *keys: str) -> str:
+def _entry_log(shell: Shell, word: str) -> str:
+    """Return the entry log of a number or a name. Raises Failure."""
+    return _numbered(word, ".log", partial(shell.directories, "ledgerDirectories"))
+
+
+def _numbered(word: str, suffix: str, directories: Callable[[], Sequence[Path]]) -> str:
     """Return the file of a number or a name: Apache's numbers are decimal, names of files hexadecimal."""
     if Path(word).exists():
         return word
-    for directory in shell.directories(*keys):
+    for directory in directories():
         for path in directory.glob(f"*{suffix}"):
             if path.name == word or (word.isdecimal() and _number_of(path) == int(word)):
                 return str(path)
-    raise Failure(f"there is no file {word} in {', '.join(map(str, shell.directories(*keys)))}")
+    raise Failure(f"there is no file {word} in {', '.join(map(str, directories()))}")
 
 
 def _number_of(path: Path) -> int:
@@ -48,12 +54,12 @@ def read_log(shell: Shell, options: Options) -> int:
     if options.ledgerid not in (None, "-1"):
         words += ["--ledger", shell.ledger_id(options.ledgerid)]
     words += ["--entry", options.entryid] if options.entryid not in (None, "-1") else []
-    return shell.bkspark("dump", "entry-log", _numbered(shell, options.words[0], ".log", "ledgerDirectories"), *words)
+    return shell.bkspark("dump", "entry-log", _entry_log(shell, options.words[0]), *words)
 
 
 def _read_positions(shell: Shell, options: Options) -> int:
     """Print the entries that begin between two positions of an entry log."""
-    path = _numbered(shell, options.words[0], ".log", "ledgerDirectories")
+    path = _entry_log(shell, options.words[0])
     first, last = (_position(options, name) for name in ("startpos", "endpos"))
     for each in _entries_of(path):
         if (first or 0) <= each["offset"] and (last is None or each["offset"] <= last):
@@ -72,9 +78,9 @@ def _position(options: Options, name: str) -> int | None:
 
 
 def read_log_metadata(shell: Shell, options: Options) -> int:
-    path = _numbered(shell, options.words[0], ".log", "ledgerDirectories")
+    path = _entry_log(shell, options.words[0])
     for ledger_id, (count, size) in sorted(_ledgers_of(path).items()):
-        print(f"LedgerId: {ledger_id}  Entries: {count}  Size: {size}")
+        print(f"LedgerId: {shell.shown_id(ledger_id)}  Entries: {count}  Size: {size}")
     return 0
 
 
@@ -99,16 +105,23 @@ def _entries_of(path: str) -> list[dict[str, Any]]:
 
 
 def active_ledgers(shell: Shell, options: Options) -> int:
-    path = _numbered(shell, required(options.logId, "logId"), ".log", "ledgerDirectories")
+    path = _entry_log(shell, required(options.logId, "logId"))
     exist = set(shell.output("ledger", "list")["ledgers"])
     for ledger_id in sorted(_ledgers_of(path).keys() & exist):
-        print(ledger_id)
+        print(shell.shown_id(ledger_id))
     return 0
 
 
 def read_journal(shell: Shell, options: Options) -> int:
-    path = _numbered(shell, options.words[0], ".txn", "journalDirectories", "journalDirectory")
-    return shell.bkspark("dump", "journal", path)
+    def directories() -> list[Path]:
+        found = shell.directories("journalDirectories", "journalDirectory")
+        if options.dir is None:
+            return found
+        if Path(options.dir, "current") not in found:
+            raise Failure(f"-dir {options.dir} is not a journal directory of {shell.file()}")
+        return [Path(options.dir, "current")]
+
+    return shell.bkspark("dump", "journal", _numbered(options.words[0], ".txn", directories))
 
 
 def list_files(shell: Shell, options: Options) -> int:
@@ -188,8 +201,11 @@ def _locked(directories: Iterable[Path]) -> Iterator[None]:
 def update_cookie(shell: Shell, options: Options) -> int:
     if options.list:
         return shell.cluster("cookie", "show", shell.local_bookie())
-    if options.delete:
-        if not confirmed("Are you sure to delete the bookie's cookie?", is_forced=options.force):
+    if options.delete is not None:
+        if options.delete not in ("", "force"):
+            raise Failure(f"-delete {options.delete!r}: it takes force, or nothing")
+        is_forced = options.force or options.delete == "force"
+        if not confirmed("Are you sure to delete the bookie's cookie?", is_forced=is_forced):
             return 0
         return shell.cluster("cookie", "delete", shell.local_bookie())
     raise Failure("-bookieId and -expandstorage are not offered: write the cookie with `bkspark cookie generate`, then "

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import socket
+import sys
 import tempfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bkspark.cli.shell_language import REFUSED, Failure, Options, Shell, confirmed, required
+from bkspark.ids import parse_host_port
+from bkspark.net.host_names import host_name
 
 if TYPE_CHECKING:
     from bkspark.metadata.underreplication import PeriodicCheck
@@ -50,9 +53,21 @@ def list_bookies(shell: Shell, options: Options) -> int:
     wanted = (
         {"available"} if options.readwrite else {"readonly"} if options.readonly else {"available", "readonly", "down"}
     )
-    found = [each["id"] for each in shell.output("cluster", "bookies")["bookies"] if each["state"] in wanted]
-    print("\n".join(found or ["No bookie exists!"]))
+    found = [each for each in shell.output("cluster", "bookies")["bookies"] if each["state"] in wanted]
+    for each in found:
+        print(f"{each['id']}  {host_name(_host(each))}" if options.hostnames else each["id"])
+    if not found:
+        print("No bookie exists!")
     return 0
+
+
+def _host(bookie: dict[str, Any]) -> str:
+    """Return the host that a bookie registered, or that its id names."""
+    text: str = bookie["address"] or bookie["id"]
+    try:
+        return parse_host_port(text)[0]
+    except ValueError:
+        return text
 
 
 def bookie_info(shell: Shell, options: Options) -> int:
@@ -74,7 +89,14 @@ def endpoint_info(shell: Shell, options: Options) -> int:
 def list_ledgers(shell: Shell, options: Options) -> int:
     words = ["--long"] if options.meta else []
     words += ["--bookie", options.bookieid] if options.bookieid else []
-    return shell.cluster("ledger", "list", *words)
+    if shell.id_format == "long":
+        return shell.cluster("ledger", "list", *words)
+    for each in shell.output("ledger", "list", *words)["ledgers"]:
+        if options.meta:
+            print(shell.shown_id(each["ledger"]), each["state"], ", ".join(each["bookies"]), sep="  ")
+        else:
+            print(shell.shown_id(each))
+    return 0
 
 
 def ledger_metadata(shell: Shell, options: Options) -> int:
@@ -117,8 +139,8 @@ def simple_test(shell: Shell, options: Options) -> int:
         entries.flush()
         ledger = shell.output("ledger", "write", *words, entries.name)["ledger"]
     shell.output("ledger", "delete", ledger)
-    print(f"Ledger ID: {ledger}")
-    print(f"{count} entries written to ledger {ledger} (lastEntryId {count - 1})")
+    print(f"Ledger ID: {shell.shown_id(ledger)}")
+    print(f"{count} entries written to ledger {shell.shown_id(ledger)} (lastEntryId {count - 1})")
     return 0
 
 
@@ -132,21 +154,26 @@ def sanity(shell: Shell, options: Options) -> int:
 
 
 def recover(shell: Shell, options: Options) -> int:
-    bookies = [each for word in options.words for each in word.split(",") if each]
+    bookies = [each for each in options.words[0].split(",") if each]
+    if not bookies:
+        raise Failure("recover takes ID[,ID...]")
+    for each in options.words[1:]:
+        # The bookie to copy to, in old versions of Apache's shell.
+        print(f"The provided bookie dest {each} will be ignored!", file=sys.stderr)
+    what = f"Are you sure to recover {', '.join(bookies)}: the data on them must not be needed any more?"
+    if not confirmed(what, is_forced=options.force):
+        return 1
     if options.query or options.dryrun:
         if options.ledger is not None:
             return shell.cluster("ledger", "show", shell.ledger_id(options.ledger))
         return max(shell.cluster("ledger", "list", "--long", "--bookie", bookie) for bookie in bookies)
-    if options.skipOpenLedgers:
-        raise Failure("-skipOpenLedgers is not offered: open ledgers are moved after their grace period")
     if options.ledger is not None:
         return shell.cluster("ledger", "repair", shell.ledger_id(options.ledger))
-    what = f"Are you sure to recover {', '.join(bookies)}: the data on them must not be needed any more?"
-    if not confirmed(what, is_forced=options.force):
-        return 1
+    words = ["--set", f"replicationRateByBytes={options.replicationRate}"] if options.replicationRate else []
+    words += ["--skip-open"] if options.skipOpenLedgers else []
+    words += ["--skip-failing"] if options.skipUnrecoverableLedgers else []
     verb = "decommission" if options.deleteCookie else "recover"
-    rate = ["--set", f"replicationRateByBytes={options.replicationRate}"] if options.replicationRate else []
-    return max(shell.cluster("cluster", verb, bookie, *rate) for bookie in bookies)
+    return max(shell.cluster("cluster", verb, bookie, *words) for bookie in bookies)
 
 
 def decommission(shell: Shell, options: Options) -> int:
@@ -174,7 +201,7 @@ def query_status(shell: Shell, options: Options) -> int:
     found = [each for each in _listed(shell) if each["worker"] is not None]
     print("CurrentRecoverLedgerInfo:" if found else "No Ledger is being recovered.")
     for each in found:
-        print(f"  LedgerId:{each['ledger']}  Worker:{each['worker']}  BytesLeft:{each['bytes_left']}")
+        print(f"  LedgerId:{shell.shown_id(each['ledger'])}  Worker:{each['worker']}  BytesLeft:{each['bytes_left']}")
     return 0
 
 
@@ -188,7 +215,7 @@ def list_underreplicated(shell: Shell, options: Options) -> int:
     for each in [] if options.onlydisplayledgercount else found:
         missing = f"  MissingReplica:{','.join(each['missing'])}" if options.printmissingreplica else ""
         worker = f"  ReplicationWorkerId:{each['worker']}" if options.printreplicationworkerid else ""
-        print(f"{each['ledger']}  Ctime : {each['since_ms']}{missing}{worker}")
+        print(f"{shell.shown_id(each['ledger'])}  Ctime : {each['since_ms']}{missing}{worker}")
     print(f"Under replicated ledger count: {len(found)}")
     return 0
 

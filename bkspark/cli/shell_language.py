@@ -47,7 +47,8 @@ class ShellParser(argparse.ArgumentParser):
 
 @dataclass(frozen=True, slots=True)
 class VerbOption:
-    """An option of a verb: its names without hyphens; `value`: what it takes, "" for a switch."""
+    """An option of a verb: its names without hyphens; `value`: what it takes, in brackets if that may be left out, ""
+    for a switch."""
 
     names: tuple[str, ...]
     value: str = ""
@@ -56,7 +57,9 @@ class VerbOption:
         """Add it, each name with one hyphen, long ones with two as well."""
         flags = [f"-{name}" for name in self.names] + [f"--{name}" for name in self.names if len(name) > 1]
         name = max(self.names, key=len).replace("-", "_")
-        if self.value:
+        if self.value.startswith("["):
+            parser.add_argument(*flags, dest=name, nargs="?", const="")
+        elif self.value:
             parser.add_argument(*flags, dest=name, metavar=self.value)
         else:
             parser.add_argument(*flags, dest=name, action="store_true")
@@ -167,6 +170,12 @@ class Shell:
             return cookies.decode(path.read_bytes(), str(path)).bookie_id
         except OSError as error:
             raise Failure(f"the bookie has no cookie at {path}: {error.strerror}") from None
+
+    def shown_id(self, ledger_id: int) -> str:
+        """Return a ledger's id as it is shown in the chosen format."""
+        if self.id_format == "uuid":
+            return str(uuid.UUID(int=ledger_id))
+        return f"{ledger_id:x}" if self.id_format == "hex" else str(ledger_id)
 
     def ledger_id(self, text: str) -> int:
         """Return a ledger's id in the chosen format. Raises Failure."""

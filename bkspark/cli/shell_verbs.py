@@ -177,7 +177,7 @@ VERBS: tuple[Verb, ...] = (
             _value("rate", "replicationRate", value="BYTES"),
         ),
         "ID[,ID...]",
-        "ledgers that cannot be repaired never hold up others; -sk is not offered",
+        "ledgers that cannot be repaired never hold up others; -q and -dr list the ledgers",
     ),
     Verb("decommissionbookie", decommission, "cluster decommission ID", (_value("bookieid", value="ID"),)),
     Verb(
@@ -240,6 +240,7 @@ VERBS: tuple[Verb, ...] = (
         "dump journal FILE",
         (_value("dir", value="DIR"), _MESSAGE),
         "JOURNAL",
+        "payloads are not shown, with -m either",
     ),
     Verb("lastmark", _on_files("dump", "marks"), "dump marks"),
     Verb(
@@ -288,7 +289,7 @@ VERBS: tuple[Verb, ...] = (
             _value("b", "bookieId", value="KIND"),
             _switch("e", "expandstorage"),
             _switch("l", "list"),
-            _switch("d", "delete"),
+            _value("d", "delete", value="[force]"),
             _FORCE,
         ),
         note="-b and -e: `cookie generate`, then `cookie update`",
@@ -315,14 +316,14 @@ VERBS: tuple[Verb, ...] = (
         update_ledgers,
         "cluster rename OLD NEW",
         (_value("b", "bookieId", value="KIND"), *_PACE),
-        note="-s and -r have no effect: ledgers are changed one after the other",
+        note="-s, -r, -v and -p have no effect: ledgers are changed one after the other",
     ),
     Verb(
         "updateBookieInLedger",
         rename_bookie,
         "cluster rename OLD NEW",
         (_value("sb", "srcBookie", value="ID"), _value("db", "destBookie", value="ID"), *_PACE),
-        note="-s and -r have no effect: ledgers are changed one after the other",
+        note="-s, -r, -v and -p have no effect: ledgers are changed one after the other",
     ),
     Verb("help", _not_offered("`bkspark shell help`"), "--help"),
 )

@@ -68,7 +68,7 @@ async def drain(cluster: RepairedCluster, arguments: argparse.Namespace, configu
     moving = Drain(cluster, bookie, this_process(), options, lines.report, closes_open=closes_open)
     if arguments.plan:
         preview = await moving.preview()
-        _tell(arguments, {"bookie": bookie, **dataclasses.asdict(preview)}, _shown(bookie, preview))
+        _tell(arguments, {"bookie": bookie, **dataclasses.asdict(preview)}, shown(bookie, preview))
         return IMPOSSIBLE if preview.without_spare else 0
     if arguments.resume:
         await drain_plans.running(cluster, bookie)
@@ -150,7 +150,8 @@ def status_line(plan: BookiePlan) -> str:
     return f"{plan.bookie}: drain by {plan.who} since {_at(plan.since_ms)}: {line}"
 
 
-def _shown(bookie: str, preview: DrainPreview) -> str:
+def shown(bookie: str, preview: DrainPreview) -> str:
+    """Return what would be copied, for a person."""
     lines = [
         f"{preview.ledgers} ledgers have data at {bookie}, in {preview.fragments} fragments, about "
         f"{preview.bytes / _MIB:.1f} MiB; {preview.growing} of them are being written",

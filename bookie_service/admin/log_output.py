@@ -33,6 +33,8 @@ TEXT = "%(asctime)s %(levelname)s %(message)s"
 INSTANCE_VARIABLE = "BKSPARK_INSTANCE"
 """The environment variable with the number of a bookie that shares a host's log with others. Each line names it."""
 
+FLUSH_S = 1.0
+"""How often a process flushes its limiter."""
 _SEVERITIES = {logging.WARNING: "WARN", logging.CRITICAL: "FATAL"}
 
 

@@ -14,6 +14,7 @@ import functools
 import json
 import logging
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -25,6 +26,7 @@ from bkspark.net.pool import NetOptions
 from bkspark.security.roles import Role
 from bookie_service.admin import drain_command, log_output
 from bookie_service.admin.command_audit import commanded
+from bookie_service.admin.http.api_v1 import ConfigurationApi, add_without_bookie
 from bookie_service.admin.http.api_v2 import ApiV2
 from bookie_service.admin.http.cluster_v1 import ClusterApi
 from bookie_service.admin.http.face import http_serving
@@ -32,11 +34,16 @@ from bookie_service.admin.http.routing import Routes, heartbeat
 from bookie_service.admin.service_manager import ServiceManager
 from bookie_service.admin.shutdown import SIGNALS, ShutdownSignals
 from bookie_service.metrics.families import Registry
+from bookie_service.network.log_limit import LogLimiter
+from bookie_service.operation.live_keys import LiveKeys
 from bookie_service.operation.long_operations import LongOperations
 from bookie_service.operation.process_metrics import process_families
 from bookie_service.replication.autorecovery import AutoRecovery, RepairedCluster
 from bookie_service.replication.cluster_commands import ClusterCommands
+from bookie_service.replication.drain import preview_of
 from bookie_service.replication.operations import (
+    NO_SKIPS,
+    Skips,
     check_cluster,
     check_is_down,
     decommission,
@@ -45,6 +52,7 @@ from bookie_service.replication.operations import (
     this_process,
 )
 from bookie_service.replication.recovery_metrics import recovery_families
+from bookie_service.service import Repeating
 from bookie_service.settings.arguments import (
     ServerParser,
     add_configuration,
@@ -60,6 +68,7 @@ logger = logging.getLogger(__name__)
 
 PROGRAM = "bkspark cluster"
 
+_REPAIRING = "repairing"
 NICENESS = 10
 """The niceness of a process that repairs, because bookies and clients on the same machine have priority."""
 
@@ -70,16 +79,26 @@ def main(argv: Sequence[str], signals: ShutdownSignals) -> int:
 
 
 def _main(argv: Sequence[str], signals: ShutdownSignals) -> int:
-    log_output.log_to_stderr()
+    limiter = log_output.log_to_stderr()
     try:
         arguments = _parser().parse_args(argv)
         configuration = load(arguments.config, settings(arguments))
         log_output.use(configuration.log_level, configuration.log_format)
-        return asyncio.run(_COMMANDS[arguments.command](arguments, configuration, signals))
+        command = _COMMANDS[arguments.command]
+        try:
+            return asyncio.run(_logged(limiter, lambda: command(arguments, configuration, signals)))
+        finally:
+            limiter.finish()
     except ConfigurationError as error:
         return fail(PROGRAM, error, 2)
     except (BookKeeperError, OSError) as error:
         return fail(PROGRAM, describe(error), 1)
+
+
+async def _logged(limiter: LogLimiter, command: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """Carry out a command; meanwhile repeated lines of the log are summed up."""
+    Repeating(asyncio.get_running_loop(), log_output.FLUSH_S, limiter.flush)
+    return await command()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -89,6 +108,9 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name)
         if name in ("decommission", "recover"):
             command.add_argument("bookie", metavar="ID")
+            command.add_argument("--dry-run", action="store_true", help="say what would be copied, and end")
+            command.add_argument("--skip-open", action="store_true", help="leave open ledgers as they are")
+            command.add_argument("--skip-failing", action="store_true", help="leave ledgers that cannot be repaired")
         if name == "repair":
             command.add_argument("ledger", type=identifier, metavar="LEDGER")
         if name == "drain":
@@ -108,11 +130,15 @@ async def _autorecovery(arguments: argparse.Namespace, configuration: Configurat
     recovery = AutoRecovery.of_cluster(uri, who, configuration.auto_recovery)
     commands = ClusterCommands(uri, who, configuration.auto_recovery)
     operations, registry = LongOperations(), Registry()
+    keys = LiveKeys(configuration, arguments.config, dict(settings(arguments)))
+    keys.parts += [lambda new: log_output.set_level(new.log_level), lambda new: recovery.set_options(new.auto_recovery)]
     registry.add(functools.partial(recovery_families, recovery, ""))
     registry.add(process_families)
 
     def add_api(routes: Routes) -> None:
         routes.add("GET PUT POST DELETE", "/heartbeat", heartbeat, role=Role.NONE)
+        ConfigurationApi(keys).add_to(routes)
+        add_without_bookie(routes)
         ClusterApi(commands, operations).add_to(routes)
         ApiV2(commands, operations).add_to(routes)
 
@@ -124,7 +150,8 @@ async def _autorecovery(arguments: argparse.Namespace, configuration: Configurat
         signals.stop_by(stopping.set)
         facts = {"id": this_process(), "pid": os.getpid()}
         _tell(arguments, facts, f"autorecovery of {configuration.metadata_uri} runs (pid {os.getpid()})")
-        manager.ready("repairing")
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, keys, manager)
+        manager.ready(_REPAIRING)
         await stopping.wait()
         why = "a signal requested it"
         manager.stopping(why)
@@ -135,6 +162,13 @@ async def _autorecovery(arguments: argparse.Namespace, configuration: Configurat
         await commands.close()
         await recovery.stop()
     return 0
+
+
+def _reload(keys: LiveKeys, manager: ServiceManager) -> None:
+    """Read the configuration again: SIGHUP."""
+    manager.reloading()
+    keys.reload_by_signal()
+    manager.ready(_REPAIRING)
 
 
 async def _at_once() -> None:
@@ -182,8 +216,10 @@ async def _check(cluster: RepairedCluster, arguments: argparse.Namespace, config
 
 async def _decommission(cluster: RepairedCluster, arguments: argparse.Namespace, configuration: Configuration) -> int:
     await check_is_down(cluster, arguments.bookie)
+    if arguments.dry_run:
+        return await _preview(cluster, arguments)
     await commanded(cluster, f"decommission bookie {arguments.bookie}", bookie=arguments.bookie)
-    moved = await decommission(cluster, arguments.bookie, configuration.auto_recovery, _progress)
+    moved = await decommission(cluster, arguments.bookie, configuration.auto_recovery, _progress, _skips(arguments))
     facts = {"bookie": arguments.bookie, "ledgers": moved, "decommissioned": True}
     _tell(arguments, facts, f"bookie {arguments.bookie} is decommissioned, {moved} ledgers were moved")
     return 0
@@ -202,11 +238,27 @@ async def _repair(cluster: RepairedCluster, arguments: argparse.Namespace, confi
 
 async def _recover(cluster: RepairedCluster, arguments: argparse.Namespace, configuration: Configuration) -> int:
     await check_is_down(cluster, arguments.bookie)
+    if arguments.dry_run:
+        return await _preview(cluster, arguments)
     await commanded(cluster, f"recover bookie {arguments.bookie}", bookie=arguments.bookie)
-    moved = await move_away(cluster, arguments.bookie, configuration.auto_recovery, _progress)
+    skips = _skips(arguments)
+    moved = await move_away(cluster, arguments.bookie, configuration.auto_recovery, _progress, skips)
     facts = {"bookie": arguments.bookie, "ledgers": moved}
-    _tell(arguments, facts, f"no ledger needs bookie {arguments.bookie} any more, {moved} were moved")
+    which = "no ledger" if skips == NO_SKIPS else "no ledger that was not skipped"
+    _tell(arguments, facts, f"{which} needs bookie {arguments.bookie} any more, {moved} were moved")
     return 0
+
+
+def _skips(arguments: argparse.Namespace) -> Skips:
+    return Skips(open=arguments.skip_open, failing=arguments.skip_failing)
+
+
+async def _preview(cluster: RepairedCluster, arguments: argparse.Namespace) -> int:
+    """Print what would be copied from the other copies of a stopped bookie's ledgers; return the exit code."""
+    preview = await preview_of(cluster, arguments.bookie)
+    facts = {"bookie": arguments.bookie, **dataclasses.asdict(preview), "dry_run": True}
+    _tell(arguments, facts, drain_command.shown(arguments.bookie, preview))
+    return drain_command.IMPOSSIBLE if preview.without_spare else 0
 
 
 _Command = Callable[[argparse.Namespace, Configuration, ShutdownSignals], Coroutine[Any, Any, int]]

@@ -287,7 +287,9 @@ class Reads:
         self._turns = turns
         self._on_room = on_room
         self._waiting = 0
-        """Requests whose reading waits for a fetch or for its peer."""
+        """Requests whose reading waits for a fetch."""
+        self.refused = 0
+        """Requests that were refused because too many waited. Only grows."""
 
     @property
     def waiting(self) -> int:
@@ -351,6 +353,7 @@ class Reads:
         """Let as many requests wait as there is room for; refuse the others with ETOOMANYREQUESTS."""
         room = max(0, self._view.options.waiting_max - self._waiting)
         if len(reading) > room:
+            self.refused += len(reading) - room
             reading.refuse_behind(room, Status.ETOOMANYREQUESTS)
         if room:
             reading.received_ns = reading.received_ns or self._times.received_ns

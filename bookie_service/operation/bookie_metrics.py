@@ -31,6 +31,8 @@ from bookie_service.storage.ledgers.db import DbLedgerStorage
 
 _SERVER = "bookkeeper_server"
 _WRITE_POOL: Labels = {"thread": "0", "threadPool": "BookieWriteThreadPool"}
+_WRITE_THREAD = "BookieWriteThreadPool-OrderedExecutor-0-0"
+_READ_THREAD = "BookieReadThreadPool-OrderedExecutor-0-0"
 _READ_POOL: Labels = {"thread": "0", "threadPool": "BookieReadThreadPool"}
 
 
@@ -96,6 +98,7 @@ class BookieMetrics:
         yield gauge(f"{_SERVER}_ADD_ENTRY_BLOCKED", 0 if is_read_full else blocked)
         yield gauge(f"{_SERVER}_READ_ENTRY_BLOCKED", blocked if is_read_full else 0)
         yield Family(f"{_SERVER}_thread_executor_queue", "gauge", tuple(self._queues()))
+        yield from self._tasks()
         yield counter("bookie_WRITE_BYTES", bookie.added_bytes)
         yield counter("bookie_READ_BYTES", bookie.view.bytes_read - 4 * bookie.view.entries_read)
         yield Family(
@@ -124,11 +127,25 @@ class BookieMetrics:
         )
         yield gauge("bkspark_bookie_connections", service.connection_count, text="Connections of clients.")
 
+    def _tasks(self) -> Iterator[Family]:
+        """Yield what Apache's threads count of their tasks. A task is a request here; one that fails is answered."""
+        service, times = self._service, self._service.times
+        added = times.adds.count(len(ADD_STAGES)) + times.failed_adds.count(0)
+        read = times.succeeded.count(READ_ENTRY) + times.failed.count(READ_ENTRY)
+        for name, adds, reads in (
+            ("completed", added, read),
+            ("tasks_completed", added, read),
+            ("tasks_rejected", 0, service.bookie.reads.refused),
+            ("tasks_failed", 0, 0),
+        ):
+            values = (Value(adds, {"thread": _WRITE_THREAD}), Value(reads, {"thread": _READ_THREAD}))
+            yield Family(f"{_SERVER}_thread_executor_{name}", "gauge", values)
+
     def _queues(self) -> Iterator[Value]:
         """Yield how much work waits for each thread."""
         service = self._service
-        yield Value(service.bookie.adds_in_flight, {"thread": "BookieWriteThreadPool-OrderedExecutor-0-0"})
-        yield Value(service.waiting_fetches, {"thread": "BookieReadThreadPool-OrderedExecutor-0-0"})
+        yield Value(service.bookie.adds_in_flight, {"thread": _WRITE_THREAD})
+        yield Value(service.waiting_fetches, {"thread": _READ_THREAD})
         for index, journal in enumerate(service.journals):
             yield Value(journal.waiting, {"thread": f"journal-{index}"})
 

@@ -302,17 +302,23 @@ class BookieOperator:
             OSError: the status cannot be stored, and nothing was changed.
         """
         service, disks = self.service, self._service.disks
+        if disks.is_forced and is_read_only:
+            return True
         if disks.is_forced:
             raise Refused("the configuration makes the bookie read-only: forceReadOnlyBookie is true")
         if is_read_only and not service.options.disks.read_only_mode:
             raise Refused("the configuration does not allow it: readOnlyModeEnabled is false")
         async with self._changing:
-            if is_read_only != disks.is_set_read_only:
-                if self.keys.configuration.keeps_status:
+            reason = one_line(reason)[:OPERATORS_REASON_MAX]
+            is_changed = is_read_only != disks.is_set_read_only
+            if is_changed or (is_read_only and reason):
+                if is_changed and self.keys.configuration.keeps_status:
                     status = BookieStatus(is_read_only, time.time_ns() // 1_000_000)
                     await asyncio.to_thread(self._status_file.write, status)
-                reason = one_line(reason)[:OPERATORS_REASON_MAX] or f"set by {who}"
+                reason = reason or f"set by {who}"
                 service.set_read_only(reason if is_read_only else "")
+                # The reason alone may be new.
+                service.on_mode_change()
                 what = f"set read-only ({reason})" if is_read_only else "set writable"
                 audit(who, what, read_only=is_read_only, reason=reason)
             if self._registration is not None:

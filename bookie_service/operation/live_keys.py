@@ -17,6 +17,8 @@ from bookie_service.settings.table import TABLE
 
 logger = logging.getLogger(__name__)
 
+SIGHUP = "signal:SIGHUP"
+"""The name in the audit log of what the signal changes."""
 _AT_START_ONLY = ("gcWaitTime",)
 _COMPACTION = ("Threshold", "Interval", "MaxTimeMillis")
 LIVE_KEYS = frozenset(
@@ -87,6 +89,14 @@ class LiveKeys:
         if need_restart:
             logger.warning("configuration keys that changed take effect at the next start: %s", ", ".join(need_restart))
         return Reloaded(changed, need_restart)
+
+    def reload_by_signal(self) -> None:
+        """Do what SIGHUP asks for: read the file again, and log what came of it."""
+        try:
+            found = self.reload(SIGHUP)
+            logger.info("SIGHUP: the configuration was read again, %d keys changed", len(found.changed))
+        except ConfigurationError as error:
+            logger.error("SIGHUP: the configuration is not read again, and nothing changes: %s", error)
 
     def notes(self, keys: Iterable[str]) -> list[str]:
         """Return a line for each of these keys whose value is not used as given."""

@@ -16,6 +16,7 @@ from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.writer import WriterCore
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError, ConfigurationError
+from bkspark.ids import parse_host_port
 from bkspark.ledger import Cluster
 from bkspark.ledger.context import ClientContext
 from bkspark.ledger.encryption import EncryptionOptions
@@ -24,8 +25,10 @@ from bkspark.ledger.writer import LedgerWriter
 from bkspark.metadata.bookie_plans import BookiePlan
 from bkspark.metadata.election import AuditorElection
 from bkspark.metadata.ledgers import NO_LEDGER, Versioned
+from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.repair_reports import RepairReport, RepairReports
 from bkspark.metadata.underreplication import Underreplicated, UnderreplicationStore
+from bkspark.net.host_names import host_name
 from bkspark.net.pool import NetOptions
 from bkspark.wire.digest import DigestType, EntryDigest
 from bookie_service.replication import drain_plans
@@ -91,6 +94,14 @@ class ClusterCommands:
         """Return the ids of the writable or of the read-only bookies, sorted. Raises MetadataError."""
         registry = (await self._context()).registry
         return sorted(await (registry.read_only() if read_only else registry.writable()))
+
+    async def host_names(self, *, read_only: bool) -> dict[str, str]:
+        """Return the host name of each of these bookies, by id. Waits for DNS. Raises MetadataError."""
+        registry = (await self._context()).registry
+        found = await (registry.read_only() if read_only else registry.writable())
+        hosts = {bookie: _host(bookie, address) for bookie, address in sorted(found.items())}
+        # One thread for all of them: others of the process wait for threads, too.
+        return await asyncio.to_thread(lambda: {bookie: host_name(host) for bookie, host in hosts.items()})
 
     async def states(self) -> dict[str, str]:
         """Return the state of every bookie, by id: available, readonly or down. Raises MetadataError."""
@@ -313,6 +324,16 @@ class ClusterCommands:
         cluster = await self._repaired()
         move = decommission if forgets else move_away
         return await move(cluster, bookie, self._options, progress)
+
+
+def _host(bookie: str, address: BookieAddress | None) -> str:
+    """Return the host that a bookie registered, or that its id names."""
+    if address is not None:
+        return address.host
+    try:
+        return parse_host_port(bookie)[0]
+    except ValueError:
+        return bookie
 
 
 def _ignore(progress: DrainProgress) -> None:

@@ -34,7 +34,7 @@ from bookie_service.metrics.histograms import Histograms
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.copying import PIECES_MAX, ByteRate
 from bookie_service.replication.drain_plans import check_serves
-from bookie_service.replication.listing import read_all
+from bookie_service.replication.listing import Listed, read_all
 from bookie_service.replication.options import AutoRecoveryOptions
 from bookie_service.replication.repair import Ended, Outcome, RepairCore
 from bookie_service.replication.repair_run import RepairRun
@@ -153,20 +153,7 @@ class Drain:
     async def preview(self) -> DrainPreview:
         """Return what a drain would do. Raises ConfigurationError if there is no such bookie; MetadataError."""
         await check_serves(self._cluster, self._bookie)
-        writable = await self._cluster.context.registry.writable_ids() - {self._bookie}
-        shares, without_spare = [], 0
-        async for _, metadata in self._naming():
-            shares.append(share_of(metadata, {self._bookie}))
-            ensembles = [each.bookies for each in metadata.fragments if self._bookie in each.bookies]
-            without_spare += any(not writable.difference(ensemble) for ensemble in ensembles)
-        return DrainPreview(
-            len(shares),
-            sum(each.fragments for each in shares),
-            sum(each.bytes for each in shares),
-            sum(each.is_growing for each in shares),
-            without_spare,
-            tuple(sorted(writable)),
-        )
+        return await preview_of(self._cluster, self._bookie)
 
     async def _until_read_only(self) -> None:
         registry = self._cluster.context.registry
@@ -369,13 +356,40 @@ class Drain:
         return dict(sorted(found.items()))
 
     async def _naming(self) -> AsyncIterator[tuple[int, LedgerMetadata]]:
-        """Yield the ledgers that name the bookie. The error of one that cannot be read goes to `_unreadable`."""
-        async for some in read_all(self._cluster.context.ledgers, LEDGERS_AT_ONCE, self._cluster.unexpected):
-            for ledger_id, metadata in some:
-                if isinstance(metadata, BookKeeperError):
-                    self._unreadable = metadata
-                elif names(metadata, self._bookie):
-                    yield ledger_id, metadata
+        """Yield the ledgers that name the bookie; `_unreadable` is the error of one that cannot be read."""
+        async for ledger_id, metadata in _naming(self._cluster, self._bookie):
+            if isinstance(metadata, BookKeeperError):
+                self._unreadable = metadata
+            else:
+                yield ledger_id, metadata
+
+
+async def preview_of(cluster: RepairedCluster, bookie: str) -> DrainPreview:
+    """Return what there is to copy if all of a bookie's ledgers leave it. Raises MetadataError."""
+    writable = await cluster.context.registry.writable_ids() - {bookie}
+    shares, without_spare = [], 0
+    async for _, metadata in _naming(cluster, bookie):
+        if isinstance(metadata, BookKeeperError):
+            continue
+        shares.append(share_of(metadata, {bookie}))
+        ensembles = [each.bookies for each in metadata.fragments if bookie in each.bookies]
+        without_spare += any(not writable.difference(ensemble) for ensemble in ensembles)
+    return DrainPreview(
+        len(shares),
+        sum(each.fragments for each in shares),
+        sum(each.bytes for each in shares),
+        sum(each.is_growing for each in shares),
+        without_spare,
+        tuple(sorted(writable)),
+    )
+
+
+async def _naming(cluster: RepairedCluster, bookie: str) -> AsyncIterator[Listed]:
+    """Yield the ledgers that name a bookie, and those whose metadata cannot be read, with the error."""
+    async for some in read_all(cluster.context.ledgers, LEDGERS_AT_ONCE, cluster.unexpected):
+        for ledger_id, metadata in some:
+            if isinstance(metadata, BookKeeperError) or names(metadata, bookie):
+                yield ledger_id, metadata
 
 
 def _now_s() -> float:

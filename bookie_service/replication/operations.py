@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from bkspark.core.copies import names
+from bkspark.core.copies import names, share_of
 from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError, NoSuchLedger, NoSuchNode
 from bkspark.ids import check_bookie_id
 from bookie_service.replication.autorecovery import RepairedCluster
@@ -21,6 +21,7 @@ Progress = Callable[[str], None]
 
 POLL_S = 0.5
 REPORT_S = 10.0
+_MIB = 1 << 20
 LEDGERS_AT_ONCE = 64
 """How many metadata nodes are read together."""
 
@@ -116,8 +117,25 @@ async def repair_ledger(cluster: RepairedCluster, ledger_id: int, options: AutoR
     return found
 
 
-async def move_away(cluster: RepairedCluster, bookie: str, options: AutoRecoveryOptions, progress: Progress) -> int:
-    """Copy all entries of a bookie to others, until no ledger names it; return how many ledgers named it.
+@dataclass(frozen=True, slots=True)
+class Skips:
+    """Ledgers that a move leaves where they are: open ones, and those whose repair fails again and again."""
+
+    open: bool = False
+    failing: bool = False
+
+
+NO_SKIPS = Skips()
+
+
+async def move_away(
+    cluster: RepairedCluster,
+    bookie: str,
+    options: AutoRecoveryOptions,
+    progress: Progress,
+    skips: Skips = NO_SKIPS,
+) -> int:
+    """Copy all entries of a bookie to others, until no ledger names it; return how many ledgers were moved.
 
     It works together with any autorecovery, and while that is disabled: other processes repair the ledgers that they
     have locked. Open ledgers wait for the grace period.
@@ -130,49 +148,124 @@ async def move_away(cluster: RepairedCluster, bookie: str, options: AutoRecovery
     """
     await check_is_down(cluster, bookie)
     worker = cluster.worker(this_process(), options)
-    moved = 0
+    moved, skipped = 0, frozenset[int]()
     while True:
-        # Repeated until no ledger names it, because a writer with old information may name the bookie once more.
-        left, unreadable = await _naming(cluster, bookie)
+        # Repeated until no ledger names it: a writer with old information may name the bookie once more.
+        shares, unreadable = await _naming(cluster, bookie, skips_open=skips.open)
+        left = {ledger_id: size for ledger_id, size in shares.items() if ledger_id not in skipped}
         if not left:
             break
-        await _move(cluster, bookie, left, worker, progress)
-        moved += len(left)
+        failing = await _move(cluster, bookie, left, worker, progress, skips)
+        skipped |= failing
+        moved += len(left) - len(failing)
     if unreadable is not None:
         raise unreadable
     return moved
 
 
+class _Moving:
+    """How far a move is, by the estimated sizes of the ledgers that are left."""
+
+    def __init__(self, worker: ReplicationWorker, sizes: Mapping[int, int]) -> None:
+        self._worker = worker
+        self._sizes = sizes
+        """Bytes to copy of each ledger, at the beginning."""
+        self._began_s = time.monotonic()
+        self.left = frozenset(sizes)
+        """Ledgers that still named the bookie when they were last looked at."""
+        self._repaired = worker.repaired
+        self._copied = _copied_bytes(worker)
+        """What the worker had done when `left` was determined."""
+
+    def look(self, left: frozenset[int]) -> None:
+        """Take the ledgers that still name the bookie."""
+        self.left, self._repaired, self._copied = left, self._worker.repaired, _copied_bytes(self._worker)
+
+    def line(self) -> str:
+        """Return how far it is now, with what was done since `left` was determined."""
+        ledgers = len(self._sizes)
+        done = min(ledgers, ledgers - len(self.left) + self._worker.repaired - self._repaired)
+        size, size_left = sum(self._sizes.values()), sum(self._sizes[ledger_id] for ledger_id in self.left)
+        copied = min(size, size - size_left + _copied_bytes(self._worker) - self._copied)
+        rate = copied / max(0.001, time.monotonic() - self._began_s)
+        left = f", {(size - copied) / rate:.0f} s left" if 0 < copied < size else ""
+        return (
+            f"{done} of {ledgers} ledgers are moved, {copied / _MIB:.1f} of {size / _MIB:.1f} MiB, "
+            f"{rate / _MIB:.1f} MiB/s{left}"
+        )
+
+
+def _copied_bytes(worker: ReplicationWorker) -> int:
+    """Return what a worker has copied, in the repairs that run, too."""
+    report = worker.report()
+    return report.copied_bytes + sum(each.copied_bytes for each in report.repairs)
+
+
 async def _move(
-    cluster: RepairedCluster, bookie: str, ledger_ids: frozenset[int], worker: ReplicationWorker, progress: Progress
-) -> None:
-    """Return when none of these ledgers names the bookie."""
-    left, reported_s = ledger_ids, time.monotonic()
-    progress(f"{len(left)} ledgers have data at {bookie}")
-    while left:
-        unlisted = set(left)
-        async for ledger_id in cluster.store.ids():
-            unlisted.discard(ledger_id)
-        for ledger_id in unlisted:
-            await cluster.store.mark(ledger_id, [bookie], time.time_ns() // 1_000_000)
-        done = await worker.repair_listed(left)
-        still = frozenset([ledger_id for ledger_id in left if await _names(cluster, ledger_id, bookie)])
-        if not done:
-            worker.raise_failure(still)
-            await asyncio.sleep(POLL_S)
-        if len(still) < len(left) or time.monotonic() - reported_s > REPORT_S:
-            reported_s = time.monotonic()
-            progress(f"{len(ledger_ids) - len(still)} of {len(ledger_ids)} ledgers are moved")
-        left = still
+    cluster: RepairedCluster,
+    bookie: str,
+    sizes: Mapping[int, int],
+    worker: ReplicationWorker,
+    progress: Progress,
+    skips: Skips,
+) -> frozenset[int]:
+    """Return when none of these ledgers names the bookie, or only those that are skipped because they fail."""
+    moving = _Moving(worker, sizes)
+    progress(f"{len(sizes)} ledgers have data at {bookie}, about {sum(sizes.values()) / _MIB:.1f} MiB")
+    reporting = asyncio.ensure_future(_report_often(moving, progress))
+    try:
+        while moving.left:
+            unlisted = set(moving.left)
+            async for ledger_id in cluster.store.ids():
+                unlisted.discard(ledger_id)
+            for ledger_id in unlisted:
+                await cluster.store.mark(ledger_id, [bookie], time.time_ns() // 1_000_000)
+            done = await worker.repair_listed(moving.left)
+            before = moving.left
+            moving.look(frozenset([id for id in before if await _names(cluster, id, bookie, skips_open=skips.open)]))
+            if not done and (failing := _failing(worker, moving.left, progress, skips)):
+                return failing
+            if not done:
+                await asyncio.sleep(POLL_S)
+            if len(moving.left) < len(before):
+                progress(moving.line())
+    finally:
+        reporting.cancel()
+    return frozenset()
 
 
-async def decommission(cluster: RepairedCluster, bookie: str, options: AutoRecoveryOptions, progress: Progress) -> int:
-    """Do `move_away`, then forget the bookie.
+async def _report_often(moving: _Moving, progress: Progress) -> None:
+    """Say how far it is every few seconds; for ever."""
+    while True:
+        await asyncio.sleep(REPORT_S)
+        progress(moving.line())
 
-    Its plan is deleted, and its cookie, so that its directories can never serve again unnoticed.
-    """
-    moved = await move_away(cluster, bookie, options, progress)
+
+def _failing(worker: ReplicationWorker, ledger_ids: frozenset[int], progress: Progress, skips: Skips) -> frozenset[int]:
+    """Return these ledgers if all of them fail again and again and are to be skipped, else none. Raises the error."""
+    try:
+        worker.raise_failure(ledger_ids)
+    except BookKeeperError as error:
+        if not skips.failing:
+            raise
+        progress(f"{len(ledger_ids)} ledgers cannot be moved, and are skipped; one of them because: {error}")
+        return ledger_ids
+    return frozenset()
+
+
+async def decommission(
+    cluster: RepairedCluster,
+    bookie: str,
+    options: AutoRecoveryOptions,
+    progress: Progress,
+    skips: Skips = NO_SKIPS,
+) -> int:
+    """`move_away`, then forget the bookie: its cookie is deleted, so that its directories never serve again
+    unnoticed, and its plan."""
+    moved = await move_away(cluster, bookie, options, progress, skips)
     await check_is_down(cluster, bookie)
+    if skips != NO_SKIPS and (still := (await _naming(cluster, bookie))[0]):
+        raise BookKeeperError(f"{len(still)} ledgers still name bookie {bookie}, so it is not forgotten")
     try:
         await cluster.context.registry.delete_cookie(bookie)
     except NoSuchNode:
@@ -195,22 +288,25 @@ async def check_is_down(cluster: RepairedCluster, bookie: str) -> None:
         raise MetadataError(f"there is no bookie {bookie}; known are {', '.join(sorted(known)) or 'none'}")
 
 
-async def _naming(cluster: RepairedCluster, bookie: str) -> tuple[frozenset[int], BookKeeperError | None]:
-    """Return the ledgers that name a bookie, and the error of one ledger whose metadata cannot be read."""
-    naming: set[int] = set()
+async def _naming(
+    cluster: RepairedCluster, bookie: str, *, skips_open: bool = False
+) -> tuple[dict[int, int], BookKeeperError | None]:
+    """Return the ledgers that name a bookie, each with about how many bytes it must hold of it, and the error of one
+    ledger whose metadata could not be read."""
+    naming: dict[int, int] = {}
     unreadable: BookKeeperError | None = None
     async for some in read_all(cluster.context.ledgers, LEDGERS_AT_ONCE, cluster.unexpected):
         for ledger_id, metadata in some:
             if isinstance(metadata, BookKeeperError):
                 unreadable = metadata
-            elif names(metadata, bookie):
-                naming.add(ledger_id)
-    return frozenset(naming), unreadable
+            elif names(metadata, bookie) and (metadata.is_closed or not skips_open):
+                naming[ledger_id] = share_of(metadata, {bookie}).bytes
+    return naming, unreadable
 
 
-async def _names(cluster: RepairedCluster, ledger_id: int, bookie: str) -> bool:
+async def _names(cluster: RepairedCluster, ledger_id: int, bookie: str, *, skips_open: bool) -> bool:
     try:
         metadata = (await cluster.context.ledgers.read(ledger_id)).metadata
     except NoSuchLedger:
         return False
-    return names(metadata, bookie)
+    return names(metadata, bookie) and (metadata.is_closed or not skips_open)

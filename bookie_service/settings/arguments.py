@@ -18,8 +18,25 @@ _VARIABLE = "BK_"
 class ServerParser(argparse.ArgumentParser):
     """Reports an error in one line, like every other error here."""
 
+    # Typeshed has four overloads of it, by the type of the namespace, which says nothing here.
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        """Parse, and refuse an unknown option without its value: that may be a password."""
+        words = sys.argv[1:] if args is None else list(args)
+        # The options after a command are for the command's own parser, and there are none after `--`.
+        end = 1 if self._subparsers is not None else words.index("--") if "--" in words else len(words)
+        for word in words[:end]:
+            name = word.partition("=")[0]
+            if _is_option(name) and name not in self._option_string_actions:
+                self.error(f"unknown argument {name if name.startswith('--') else name[:2]!r}")
+        return super().parse_known_args(words, namespace)
+
     def error(self, message: str) -> NoReturn:
         raise ConfigurationError(f"{message}; see --help")
+
+
+def _is_option(word: str) -> bool:
+    """Return whether argparse takes a word for an option."""
+    return word.startswith("-") and word != "-" and not word[1:2].isdigit() and " " not in word
 
 
 def add_configuration(parser: argparse.ArgumentParser) -> None:

@@ -13,11 +13,14 @@ from urllib.request import Request, urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from bkspark.blocking import Client
 from bkspark.metadata import registration
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
+from bkspark.net.host_names import host_name
 from bkspark.security.roles import Role
 from bookie_service.admin.http.api_v1 import BookieApi
+from bookie_service.admin.http.cluster_v1 import readable
 from bookie_service.admin.http.messages import HttpError, HttpRequest
 from bookie_service.admin.http.routing import Routes
 from bookie_service.operation.bookie_operator import BookieOperator
@@ -49,7 +52,7 @@ PATTERNS_OF_DASHBOARDS = {
     "bookkeeper_server_READ_ENTRY_IN_PROGRESS": set(),
     "bookkeeper_server_ADD_ENTRY_BLOCKED": set(),
     "bookkeeper_server_READ_ENTRY_BLOCKED": set(),
-    "bookkeeper_server_thread_executor_queue": {"thread"},
+    **{f"bookkeeper_server_thread_executor_{what}": {"thread"} for what in ("queue", "completed", "tasks_completed")},
     "bookie_WRITE_BYTES": set(),
     "bookie_READ_BYTES": set(),
     "bookie_journal_JOURNAL_ADD_ENTRY_count": {"success", "journalIndex"},
@@ -272,6 +275,77 @@ def test_changes_are_checked_and_secrets_are_not_shown(uri: str, tmp_path: Path)
         assert log.count("audit: http:127.0.0.1: suspend major compaction") == 1
 
 
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0"),
+        (999, "999"),
+        (1000, "1000(1KB)"),
+        (1_999_999, "1999999(1.999MB)"),
+        (81_460_432_896, "81460432896(81.46GB)"),
+        (270_553_174_016, "270553174016(270.553GB)"),
+        (5 * 10**15, "5000000000000000(5000TB)"),
+    ],
+)
+def test_sizes_are_written_as_by_apaches_bookies(count: int, text: str) -> None:
+    """Rounded down, and no unit above TB: Pulsar's manager takes such texts apart."""
+    assert readable(count) == text
+
+
+@pytest.mark.cluster
+def test_odd_requests_get_the_odd_answers_of_apaches_bookies(uri: str, tmp_path: Path) -> None:
+    child = BookieChild(tmp_path / "bookie", uri, **HTTP)
+    with child.running():
+        port, gc = child.facts["http_port"], "/api/v1/bookie/gc"
+        minor = answer(port, f"{gc}/suspend_compaction", "PUT", {"suspendMinor": True})
+        assert minor == f", Suspend minorGC on BookieServer: {child.id}", "the comma of the text for both"
+        assert answer(port, f"{gc}/resume_compaction", "PUT", {"resumeMinor": True, "resumeMajor": False}) == (
+            f", Resume minorGC on BookieServer: {child.id}"
+        )
+        assert call(port, f"{gc}/suspend_compaction", "PUT", {"suspendMajor": False, "suspendMinor": False})[0] == 400
+        read_only = "/api/v1/bookie/state/readonly"
+        for text in ("true", "false"):
+            assert answer(port, read_only, "PUT", {"readOnly": text}) == {"readOnly": text == "true"}
+        status = "/api/v1/autorecovery/status"
+        assert answer(port, f"{status}?enabled=False", "PUT") == {"enabled": False}
+        assert answer(port, f"{status}?enabled=TRUE", "PUT") == {"enabled": True}
+        assert call(port, f"{status}?enabled=perhaps", "PUT")[0] == 400
+        (sizes, _) = answer(port, "/api/v1/bookie/list_bookie_info").values()
+        assert re.fullmatch(r": \{Free: (\d+\([0-9.]+[KMGT]B\)), Total: (\d+\([0-9.]+[KMGT]B\))\},", sizes)
+        assert answer(port, "/api/v1/bookie/list_bookies?print_hostnames=true") == {child.id: host_name("127.0.0.1")}
+
+
+@pytest.mark.cluster
+def test_pages_of_ledgers_and_entries_are_those_of_apaches_bookies(uri: str, tmp_path: Path) -> None:
+    child = BookieChild(tmp_path / "bookie", uri, **HTTP)
+    with child.running():
+        port = child.facts["http_port"]
+        with (
+            Client(uri, password=b"s3cret") as client,
+            client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer,
+        ):
+            writer.append_many([b"entry %d" % number for number in range(1500)])
+        read = f"/api/v1/ledger/read?ledger_id={writer.ledger_id}"
+        for query, first, last in (
+            ("&page=1&start_entry_id=5&end_entry_id=7", 5, 7),
+            ("&page=1&start_entry_id=998", 998, 999),
+            ("&page=2&start_entry_id=5", 1000, 1499),
+            ("&page=2&start_entry_id=1200&end_entry_id=1201", 1200, 1201),
+            ("&page=0&start_entry_id=1498", 1498, 1499),
+            ("&page=-1&start_entry_id=1498", 1498, 1499),
+        ):
+            found = answer(port, read + query)
+            assert found.pop("Entries for page: ", None) == ({"&page=1": "1", "&page=2": "2"}.get(query[:7]))
+            assert sorted(map(int, found)) == list(range(first, last + 1)), query
+        for query in ("&page=2&end_entry_id=5", "&page=1&start_entry_id=1000", "&page=x", f"&page={1 << 31}"):
+            assert call(port, read + query)[0] == 500, query
+        listed = answer(port, "/api/v1/ledger/list?print_metadata=true&page=-3")
+        (text,) = listed.values()
+        assert text.startswith("BookieMetadataFormatVersion\t3\n"), "as it is stored"
+        assert child.id in text
+        assert "s3cret" not in text
+
+
 def test_probe_of_a_bookie_that_starts_gets_503(tmp_path: Path) -> None:
     """Apache: 503 `Bookie is not fully started yet`. A long replay must not look like a dead process."""
     settings = {"journalDirectories": str(tmp_path / "j"), "ledgerDirectories": str(tmp_path / "l")}
@@ -303,6 +377,8 @@ def test_forced_read_only_bookie_refuses_the_switch(uri: str, tmp_path: Path) ->
         port = child.facts["http_port"]
         status, text = call(port, "/api/v1/bookie/state/readonly", "PUT", {"readOnly": False})
         assert (status, "forceReadOnlyBookie" in text) == (400, True)
+        assert answer(port, "/api/v1/bookie/state/readonly", "PUT", {"readOnly": True}) == {"readOnly": True}
+        assert "audit:" not in child.log_text(), "nothing changed"
         assert call(port, "/api/v1/bookie/state/readonly", "PUT", {"readOnly": "yes"})[0] == 400
         assert call(port, "/api/v1/bookie/state/readonly", "PUT")[0] == 400
 

@@ -194,6 +194,8 @@ def test_commands_go_through_the_control_socket(uri: str, tmp_path: Path) -> Non
         )
         state = command("read-only", "before", "the", "move")
         assert (state["read_only"], state["reason"]) == (True, "before the move")
+        assert command("read-only")["reason"] == "before the move"
+        assert command("read-only", "the", "move")["reason"] == "the move"
         with child.connect() as peer:
             assert peer.add(1, 0, [b"entry"]) != [0]
         assert command("writable")["read_only"] is False
@@ -213,4 +215,4 @@ def test_commands_go_through_the_control_socket(uri: str, tmp_path: Path) -> Non
             command("limbo", *wrong, code=2)
             assert "limbo takes the id of the ledger to list after" in (tmp_path / "command.log").read_text()
         audits = [line for line in child.log_text().splitlines() if " audit: control:" in line]
-        assert len(audits) == 8, audits
+        assert len(audits) == 9, audits

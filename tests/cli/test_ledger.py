@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -64,7 +65,7 @@ def test_show_lists_what_the_metadata_store_knows(console: Console, lines, clust
     )["ledger"]
     shown = console.json("ledger", "show", ledger)
     (fragment,) = shown.pop("fragments")
-    assert fragment["first_entry"] == 0
+    assert (fragment["first_entry"], fragment["last_entry"]) == (0, 3)
     assert set(fragment["bookies"]) < {bookie.id for bookie in cluster.bookies}
     assert shown.pop("ctime") > 1_600_000_000_000
     assert shown.pop("version") >= 1
@@ -83,6 +84,7 @@ def test_show_lists_what_the_metadata_store_knows(console: Console, lines, clust
     text = console.text("ledger", "show", ledger)
     assert "CLOSED" in text
     assert fragment["bookies"][1] in text
+    assert re.search(r"^ctime +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$", text, re.MULTILINE)
 
 
 def test_created_ledger_is_open_until_it_is_recovered_then_deleted(console: Console):

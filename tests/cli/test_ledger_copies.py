@@ -26,6 +26,17 @@ def repair(uri: str, ledger_id: int, code: int = 0) -> tuple[dict[str, Any], str
     return json.loads(done.stdout) if done.stdout else {}, done.stderr
 
 
+def test_a_repair_connects_as_the_clients_configuration_says(tmp_path: Path, cluster: Cluster) -> None:
+    file = tmp_path / "no-such-file"
+    with Client(cluster.uri) as client, client.create() as writer:
+        writer.append(b"entry")
+    line = [sys.executable, "-m", "bkspark.cli", "ledger", "repair", str(writer.ledger_id), "--uri", cluster.uri]
+    done = subprocess.run(
+        [*line, "--client-config", str(file)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, str(file) in done.stderr) == (2, True), done.stderr
+
+
 def test_ledgers_are_listed_filtered_and_sorted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

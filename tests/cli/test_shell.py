@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import sys
 import uuid
 from pathlib import Path
@@ -13,6 +14,7 @@ from bkspark.blocking import Client
 from bkspark.cli.__main__ import main
 from bkspark.cli.shell_verbs import VERBS, table
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
+from bkspark.net.host_names import host_name
 from tests.bookie.child import BookieChild, new_cluster
 from tests.cluster import Cluster
 
@@ -64,6 +66,7 @@ def test_wrong_use_ends_with_255_and_one_line(
         ("-conf /no/such/file lastmark", "cannot be read"),
         ("-ledgeridformat octal lastmark", "octal"),
         ("convert-to-db-storage", "not offered"),
+        ("recover ,", "recover takes ID"),
     ):
         found = shell(words, 255)
         assert said in found, (words, found)
@@ -134,6 +137,36 @@ def test_verbs_that_apaches_shell_has_on_our_cluster_answer_alike(
 
 
 @pytest.mark.cluster
+def test_ids_of_ledgers_and_hosts_of_bookies_are_shown_as_asked_for(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shell, bookie = Shell(monkeypatch, capfd, "--uri", cluster.uri), cluster.bookies[0].id
+    with Client(cluster.uri) as client:
+        ledger = (0xABC << 40) + random.getrandbits(40)
+        client.create(ledger_id=ledger).close()
+    assert f"{bookie}  {host_name('127.0.0.1')}\n" in shell("listbookies -rw -hostnames")
+    for ids, shown in (("hex", f"{ledger:x}"), ("uuid", str(uuid.UUID(int=ledger)))):
+        assert f"{shown}\n" in shell(f"-ledgeridformat {ids} listledgers")
+        assert f"{shown}  CLOSED" in shell(f"-ledgeridformat {ids} listledgers -m")
+
+
+@pytest.mark.cluster
+def test_recovery_asks_before_it_does_anything_and_is_of_the_first_word_alone(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In old versions of Apache's shell a second word named the bookie to copy to. Nothing is done to that bookie."""
+    shell, bookie = Shell(monkeypatch, capfd, "--uri", cluster.uri), cluster.bookies[0].id
+    with Client(cluster.uri) as client, client.create() as writer:
+        writer.append(b"entry")
+    for words in (f"-q {bookie}", f"-dr {bookie}", f"-l {writer.ledger_id} {bookie}", bookie):
+        assert "Are you sure" in shell(f"recover {words}", 255, answer="n\n"), words
+    found = shell(f"recover -f {bookie} 127.0.0.1:1", 255)
+    assert "127.0.0.1:1 will be ignored" in found
+    assert f"bookie {bookie} is serving" in found
+    assert "there is no bookie" not in found
+
+
+@pytest.mark.cluster
 def test_verbs_about_a_bookies_files(
     zookeeper: ZooKeeperProcess,
     tmp_path: Path,
@@ -165,6 +198,7 @@ def test_verbs_about_a_bookies_files(
         (f"readlogmetadata {number}", f"LedgerId: {writer.ledger_id}  Entries: 7"),
         (f"readjournal {int(journal.stem, 16)}", ""),
         (f"activeledgers -l {number}", str(writer.ledger_id)),
+        (f"readjournal -dir {folder / 'journal'} {int(journal.stem, 16)}", ""),
         ("listfilesondisc -log", log.name),
         ("listfilesondisc", journal.name),
         ("localconsistencycheck", ""),
@@ -175,6 +209,11 @@ def test_verbs_about_a_bookies_files(
         (f"updateBookieInLedger -sb {child.id} -db 127.0.0.1:1", "changed  1"),
     ):
         assert said in shell(words), words
+    assert "is not a journal directory" in shell(f"readjournal -dir {folder / 'ledgers'} {journal.name}", 255)
+    assert "it takes force" in shell("updatecookie -delete everything", 255)
+    shell("updatecookie -d", answer="n\n")
+    assert "is deleted" in shell("updatecookie -d force")
+    shell(f"cookie_create -cf {log.parent / 'VERSION'} {child.id}")
     assert f"deleted {log.parent}" in shell("bookieformat -f -d")
     assert not log.exists()
     assert "formatted" in shell("metaformat -n -f")

@@ -109,9 +109,15 @@ def test_a_bookie_starts_with_the_variables_of_apaches_image(tmp_path: Path, zoo
         assert found["id"] == f"127.0.0.1:{variables['PORT0']}"
         # `docker exec` in the running container.
         assert json.loads(run("bookie", "state", "--json", **variables).stdout)["phase"] == "serving"
+        # Verbs about a bookie's files find its keys, as with Apache's image.
+        files = run("shell", "listfilesondisc", "-txn", **variables)
+        assert (files.returncode, ".txn" in files.stdout) == (0, True), files.stderr
+        assert run("shell", "-ledgeridformat", "hex", "listledgers", **variables).returncode == 0
+        assert run("shell", "nonsense", **variables).returncode == 255
         # Another start finds the cluster as it is.
         assert json.loads(run("init", **variables).stdout)["created"] is False
     assert run("healthy", **variables).returncode == 1
+    assert run("healthy", HEALTH_CHECK_CMD="exit 7", **variables).returncode == 7
     assert "without effect" not in (tmp_path / "data" / "log").read_text()
 
 

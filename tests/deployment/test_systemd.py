@@ -49,13 +49,13 @@ def test_a_unit_runs_a_command_of_bkspark_that_notifies(path: Path) -> None:
     assert service["Type"] == "notify"
     # A wrong configuration (exit code 2) does not become right by another start.
     assert service["RestartPreventExitStatus"] == "2"
+    assert service["ExecReload"] == "/bin/kill -HUP $MAINPID"
 
 
 def test_a_bookie_has_time_to_replay_and_to_flush() -> None:
     service = unit(FOLDER / "bkspark-bookie.service")["Service"]
     assert service["TimeoutStartSec"] == "infinity"
     assert service["TimeoutStopSec"] == "10min"
-    assert service["ExecReload"] == "/bin/kill -HUP $MAINPID"
 
 
 def test_directories_of_the_example_are_those_that_the_unit_may_write() -> None:

@@ -59,9 +59,12 @@ SAME = [
     ("GET", f"{B}/gc_details", None),
     ("GET", f"{B}/gc/suspend_compaction", None),
     ("PUT", f"{B}/gc/suspend_compaction", {"suspendMajor": True}),
+    ("PUT", f"{B}/gc/suspend_compaction", {"suspendMinor": True}),
+    ("PUT", f"{B}/gc/suspend_compaction", {"suspendMajor": False, "suspendMinor": False}),
     ("PUT", f"{B}/gc/suspend_compaction", {"suspendMajor": True, "suspendMinor": True}),
     ("GET", f"{B}/gc/suspend_compaction", None),
     ("PUT", f"{B}/gc/resume_compaction", {"resumeMajor": True, "resumeMinor": True}),
+    ("PUT", f"{B}/gc/resume_compaction", {"resumeMinor": True}),
     ("PUT", f"{B}/gc/resume_compaction", {"nothing": True}),
     ("PUT", f"{B}/gc/resume_compaction", None),
     ("GET", f"{B}/gc/resume_compaction", None),
@@ -78,11 +81,12 @@ SAME = [
     ("PUT", f"{B}/state/readonly", {"readOnly": True}),
     ("GET", f"{B}/state", None),
     ("GET", f"{B}/sanity", None),
-    ("PUT", f"{B}/state/readonly", {"readOnly": False}),
+    ("PUT", f"{B}/state/readonly", {"readOnly": "false"}),
     ("GET", f"{L}/list", None),
     ("GET", f"{L}/list?print_metadata=true&decode_meta=true", None),
     ("GET", f"{L}/list?print_metadata=true&page=1", None),
     ("GET", f"{L}/list?print_metadata=true&decode_meta=true&page=2", None),
+    ("GET", f"{L}/list?print_metadata=true&decode_meta=true&page=-1", None),
     ("GET", f"{L}/metadata?ledger_id=0", None),
     ("GET", f"{L}/metadata?ledger_id=1", None),
     ("GET", f"{L}/metadata?ledger_id=77", None),
@@ -91,6 +95,12 @@ SAME = [
     ("GET", f"{L}/read?ledger_id=0", None),
     ("GET", f"{L}/read?ledger_id=0&start_entry_id=5&end_entry_id=7", None),
     ("GET", f"{L}/read?ledger_id=0&page=1", None),
+    ("GET", f"{L}/read?ledger_id=0&page=1&start_entry_id=5&end_entry_id=7", None),
+    ("GET", f"{L}/read?ledger_id=0&page=2&start_entry_id=5", None),
+    ("GET", f"{L}/read?ledger_id=0&page=2&end_entry_id=5", None),
+    ("GET", f"{L}/read?ledger_id=0&page=0&end_entry_id=1", None),
+    ("GET", f"{L}/read?ledger_id=0&page=-1&end_entry_id=1", None),
+    ("GET", f"{L}/read?ledger_id=0&page=3000000000", None),
     ("GET", f"{L}/read?ledger_id=0&start_entry_id=7&end_entry_id=5", None),
     ("GET", f"{L}/read", None),
     ("DELETE", f"{L}/delete", None),
@@ -99,7 +109,7 @@ SAME = [
     ("GET", f"{A}/status", None),
     ("PUT", f"{A}/status?enabled=false", None),
     ("GET", f"{A}/status", None),
-    ("PUT", f"{A}/status?enabled=true", None),
+    ("PUT", f"{A}/status?enabled=TRUE", None),
     ("PUT", f"{A}/status", None),
     ("GET", f"{A}/list_under_replicated_ledger", None),
     ("GET", f"{A}/who_is_auditor", None),
@@ -152,7 +162,14 @@ def test_endpoints_answer_as_apaches(pair: Pair) -> None:
 
 @pytest.mark.interop
 def test_facts_of_the_cluster_are_the_same(pair: Pair) -> None:
-    for path in (f"{B}/cluster_info", f"{B}/list_bookies", f"{L}/list", f"{L}/read?ledger_id=0&page=1"):
+    for path in (
+        f"{B}/cluster_info",
+        f"{B}/list_bookies",
+        f"{B}/list_bookies?print_hostnames=true",
+        f"{L}/list",
+        f"{L}/read?ledger_id=0&page=1",
+        f"{L}/read?ledger_id=0&page=1&start_entry_id=5&end_entry_id=7",
+    ):
         assert json.loads(ask(pair.apache_port, "GET", path)[1]) == json.loads(ask(pair.our_port, "GET", path)[1]), path
     apache = json.loads(ask(pair.apache_port, "GET", f"{L}/metadata?ledger_id=0")[1])["0"]
     ours = json.loads(ask(pair.our_port, "GET", f"{L}/metadata?ledger_id=0")[1])["0"]
@@ -184,6 +201,10 @@ NAMES = [
     "bookkeeper_server_ADD_ENTRY_BLOCKED",
     "bookkeeper_server_READ_ENTRY_BLOCKED",
     "bookkeeper_server_thread_executor_queue",
+    "bookkeeper_server_thread_executor_completed",
+    "bookkeeper_server_thread_executor_tasks_completed",
+    "bookkeeper_server_thread_executor_tasks_rejected",
+    "bookkeeper_server_thread_executor_tasks_failed",
     "bookkeeper_server_GET_BOOKIE_INFO",
     "bookkeeper_server_READ_LAC",
     "bookie_journal_JOURNAL_ADD_ENTRY",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -180,6 +181,35 @@ def test_decommission_moves_everything_and_forgets_the_bookie(cluster: Cluster, 
     wait_until_whole(cluster)
 
 
+def test_recovery_shows_what_it_would_copy_and_leaves_what_is_to_be_skipped(cluster: Cluster, client: Client) -> None:
+    closed = write(client, (4, 3, 2), 40)
+    stuck = write(client, (5, 5, 3), 40)
+    left = client.create(ensemble=4, write_quorum=3, ack_quorum=2)
+    left.append_many(entries(10))
+    left.abandon()
+    ledgers = [closed, stuck, left.ledger_id]
+    victim = next(bookie for bookie in cluster.bookies if naming(client, ledgers, bookie.id) == ledgers)
+    victim.stop()
+    plan, _ = command(cluster.uri, "recover", victim.id, "--dry-run", code=10)
+    assert plan["without_spare"] == 1, "no bookie is left for the ledger that has all five"
+    assert plan["ledgers"] >= 3
+    assert plan["growing"] >= 1
+    assert plan["bytes"] > 0
+    assert naming(client, ledgers, victim.id) == ledgers
+    _, failure = command(cluster.uri, "recover", victim.id, "--skip-open", code=1)
+    assert "no spare writable bookie" in failure
+    _, progress = command(cluster.uri, "recover", victim.id, "--skip-open", "--skip-failing")
+    assert "1 ledgers cannot be moved, and are skipped" in progress
+    assert naming(client, ledgers, victim.id) == [stuck, left.ledger_id]
+    _, kept = command(cluster.uri, "decommission", victim.id, "--skip-open", "--skip-failing", code=1)
+    assert "still name bookie" in kept
+    client.delete(stuck)
+    client.delete(left.ledger_id)
+    victim.restart()
+    wait_until_whole(cluster)
+    assert_whole(client, closed, 40)
+
+
 def test_bookie_with_the_daemon_in_its_process_repairs_and_its_own_data_are_recovered_by_hand(
     cluster: Cluster, client: Client, tmp_path: Path
 ) -> None:
@@ -216,7 +246,7 @@ def test_bookie_with_the_daemon_in_its_process_repairs_and_its_own_data_are_reco
     lost.restart()
     found, progress = command(cluster.uri, "recover", repairing.id, "--set", "replicationRateByBytes=20000")
     assert found == {"bookie": repairing.id, "ledgers": named}
-    assert f"{named} of {named} ledgers are moved" in progress
+    assert re.search(rf"{named} of {named} ledgers are moved, [0-9.]+ of [0-9.]+ MiB, [0-9.]+ MiB/s", progress)
     assert naming(client, ledgers, repairing.id) == []
     assert command(cluster.uri, "autorecovery", "--enable")[0] == {
         "enabled": True, "auditor": None, "bytes_per_s": None, "workers": []

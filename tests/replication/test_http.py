@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import re
+import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -22,6 +26,7 @@ from bkspark.ledger.range_reader import RangeReader
 from bookie_service.replication.cluster_commands import READ_PIECE_BYTES, ClusterCommands
 from bookie_service.replication.options import AutoRecoveryOptions
 from tests.bookie.child import STOP_S, BookieChild, new_cluster
+from tests.bookie.test_http_process import answer, call
 from tests.planting import around
 from tests.polling import wait_until
 
@@ -64,17 +69,27 @@ def test_entries_for_http_are_read_a_little_at_a_time(
     assert len(sizes) <= 2 + count * size // READ_PIECE_BYTES
 
 
+@contextlib.contextmanager
+def autorecovery(uri: str, folder: Path, **settings: object) -> Iterator[tuple[ChildProcess, int, Path]]:
+    """Run autorecovery with a configuration file; yield its process, its HTTP port and the file."""
+    (port,) = free_ports(1)
+    file = folder / "bk_server.conf"
+    keys = {"metadataServiceUri": uri, "httpServerEnabled": "true", "httpServerPort": port, **settings}
+    file.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+    command = [sys.executable, "-m", "bookie_service.replication", "autorecovery", "--json", "--config", str(file)]
+    process = ChildProcess("autorecovery", command, folder / "log")
+    try:
+        assert next(process.lines(time.monotonic() + 60), None) is not None, process.last_log_line()
+        yield process, port, file
+    finally:
+        process.stop(STOP_S)
+    assert process.exit_code == 0
+
+
 @pytest.mark.cluster
 def test_autorecovery_serves_its_metrics_and_the_clusters_paths(zookeeper: ZooKeeperProcess, tmp_path: Path) -> None:
     uri = new_cluster(zookeeper.connect_string, f"recovery-{tmp_path.name}")
-    (port,) = free_ports(1)
-    settings = {"metadataServiceUri": uri, "httpServerEnabled": "true", "httpServerPort": str(port)}
-    command = [sys.executable, "-m", "bookie_service.replication", "autorecovery", "--json"]
-    for key, value in settings.items():
-        command += ["--set", f"{key}={value}"]
-    process = ChildProcess("autorecovery", command, tmp_path / "log")
-    try:
-        assert next(process.lines(time.monotonic() + 60), None) is not None, process.last_log_line()
+    with autorecovery(uri, tmp_path) as (process, port, _):
         assert ask(port, "/heartbeat") == (200, "OK\n")
         wait_until(lambda: ask(port, "/api/v1/autorecovery/who_is_auditor")[0] == 200, "an auditor to be elected")
         status, metrics = ask(port, "/metrics")
@@ -91,11 +106,46 @@ def test_autorecovery_serves_its_metrics_and_the_clusters_paths(zookeeper: ZooKe
             assert f"\n{name}" in metrics, name
         assert ask(port, "/api/v1/autorecovery/status")[0] == 200
         assert ask(port, "/api/v2/autorecovery")[0] == 200
-        # There is no bookie: its paths do not exist, and do not end with an error of the server.
-        assert ask(port, "/api/v1/bookie/state")[0] == ask(port, "/api/v2/bookie")[0] == 404
-    finally:
-        process.stop(STOP_S)
-    assert process.exit_code == 0
+        # There is no bookie: its paths say so, and do not end with an error of the server.
+        for path in ("state", "is_ready", "info", "gc_details", "state/readonly", "expand_storage"):
+            assert ask(port, f"/api/v1/bookie/{path}") == (404, "there is no bookie in this process\n"), path
+        assert ask(port, "/api/v2/bookie")[0] == 404
     first, *_, last = (tmp_path / "log").read_text().splitlines()
     assert re.search(rf"INFO autorecovery starts: bkspark \S+, pid {process.pid}; .*metadataServiceUri={uri}", first)
-    assert last.endswith("INFO autorecovery stops: a signal requested it")
+    assert last.endswith("INFO autorecovery stops: a signal asked for it")
+
+
+@pytest.mark.cluster
+def test_autorecovery_takes_live_keys_by_http_and_by_signal(zookeeper: ZooKeeperProcess, tmp_path: Path) -> None:
+    uri = new_cluster(zookeeper.connect_string, f"live-{tmp_path.name}")
+    config, log = "/api/v1/config/server_config", tmp_path / "log"
+    with autorecovery(uri, tmp_path, passwd="s3cret") as (process, port, file):
+        keys = answer(port, config)
+        assert (keys["httpServerPort"], keys["passwd"]) == (str(port), "***")
+        assert call(port, config, "PUT", {"replicationRateByBytes": "5000"}) == (200, "Success set server config.")
+        assert call(port, config, "PUT", {"httpServerPort": "1"})[0] == 400
+        wait_until(
+            lambda: [each["bytes_per_s"] for each in answer(port, "/api/v2/repairs")["workers"]] == [5000],
+            "the worker to report its new rate",
+        )
+        file.write_text(file.read_text() + "logLevel=debug\nreplicationRateByBytes=7000\n")
+        os.kill(process.pid, signal.SIGHUP)
+        wait_until(lambda: "SIGHUP: the configuration was read again, 2 keys changed" in log.read_text(), "the signal")
+        keys = answer(port, config)
+        assert (keys["logLevel"], keys["replicationRateByBytes"]) == ("debug", "7000")
+    text = log.read_text()
+    assert "audit: http:127.0.0.1: set replicationRateByBytes=5000 (before: its default)" in text
+    assert "audit: signal:SIGHUP: set replicationRateByBytes=7000 (before: 5000)" in text
+
+
+@pytest.mark.cluster
+def test_repeated_lines_of_autorecovery_are_summed_up(zookeeper: ZooKeeperProcess, tmp_path: Path) -> None:
+    uri = new_cluster(zookeeper.connect_string, f"floods-{tmp_path.name}")
+    with autorecovery(uri, tmp_path) as (_, port, _):
+        for _ in range(100):
+            with pytest.raises(HTTPError):
+                urlopen(Request(f"http://127.0.0.1:{port}/heartbeat", headers={"Host": "elsewhere"}), timeout=30)
+    lines = [line for line in (tmp_path / "log").read_text().splitlines() if "refused" in line]
+    summed = [int(found[1]) for line in lines if (found := re.search(r"WARNING (\d+) more lines like this one", line))]
+    assert len(lines) - len(summed) + sum(summed) == 100
+    assert summed

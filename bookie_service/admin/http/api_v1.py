@@ -20,6 +20,7 @@ from bookie_service.admin.http import jackson
 from bookie_service.admin.http.messages import HttpError, HttpRequest, HttpResponse, plain
 from bookie_service.admin.http.routing import Routes, heartbeat
 from bookie_service.operation.bookie_operator import BookieOperator, NotServing, Refused
+from bookie_service.operation.live_keys import LiveKeys
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,22 @@ Members = Mapping[int, object] | Mapping[str, object]
 BODY_BYTES_MAX = 1 << 20
 """A longer body is sent in pieces."""
 PROBES = ("bookie/is_ready", "bookie/state")
-"""Paths that need no token, like /heartbeat: probes of orchestrators have no token. The responses are a few flags."""
+"""What everyone may ask, beside /heartbeat: probes of orchestrators have no token. The answers are a few flags."""
+BOOKIE_PATHS = (
+    "bookie/info",
+    "bookie/state",
+    "bookie/is_ready",
+    "bookie/state/readonly",
+    "bookie/last_log_mark",
+    "bookie/list_disk_file",
+    "bookie/expand_storage",
+    "bookie/gc",
+    "bookie/gc_details",
+    "bookie/gc/suspend_compaction",
+    "bookie/gc/resume_compaction",
+    "bookie/entry_location_compact",
+)
+"""Paths about the bookie of the process."""
 ABSENT = {
     "bookie/expand_storage": "directories cannot be added: the bookie's cookie names them; start another bookie",
     "bookie/entry_location_compact": "there is nothing to trigger: the index compacts itself",
@@ -68,6 +84,28 @@ def flag(value: object) -> bool:
     return value is True or (isinstance(value, str) and value.lower() == "true")
 
 
+class ConfigurationApi:
+    """The path of a process's configuration."""
+
+    def __init__(self, keys: LiveKeys) -> None:
+        self._keys = keys
+
+    def add_to(self, routes: Routes) -> None:
+        """Add the path."""
+        for method, call, role in (("GET", self.show, Role.READ), ("PUT", self.change, Role.OPERATE)):
+            path = "/api/v1/config/server_config"
+            routes.add(method, path, contained(call), wrong_method=HTTPStatus.NOT_FOUND, role=role)
+
+    async def show(self, request: HttpRequest) -> HttpResponse:
+        return shown(self._keys.shown())
+
+    async def change(self, request: HttpRequest) -> HttpResponse:
+        changes = body_of(request, HTTPStatus.NOT_FOUND)
+        texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in changes.items()}
+        self._keys.set(texts, request.who)
+        return plain("Success set server config.")
+
+
 class BookieApi:
     """The paths about one bookie."""
 
@@ -80,9 +118,8 @@ class BookieApi:
         """Add all paths."""
         not_found, not_allowed = HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED
         routes.add("GET PUT POST DELETE", "/heartbeat", heartbeat, role=Role.NONE)
+        ConfigurationApi(self._operator.keys).add_to(routes)
         for methods, path, call in (
-            ("GET", "config/server_config", self.configuration),
-            ("PUT", "config/server_config", self.configure),
             ("GET", "bookie/info", self.info),
             ("GET", "bookie/state", self.state),
             ("GET", "bookie/is_ready", self.is_ready),
@@ -102,17 +139,6 @@ class BookieApi:
         gc = "/api/v1/bookie/gc"
         routes.add("GET", gc, contained(self.is_collecting), wrong_method=not_allowed)
         routes.add("PUT", gc, contained(self.collect), wrong_method=not_allowed, role=Role.OPERATE)
-
-    # ---- configuration ----
-
-    async def configuration(self, request: HttpRequest) -> HttpResponse:
-        return shown(self._operator.keys.shown())
-
-    async def configure(self, request: HttpRequest) -> HttpResponse:
-        changes = body_of(request, HTTPStatus.NOT_FOUND)
-        texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in changes.items()}
-        self._operator.keys.set(texts, request.who)
-        return plain("Success set server config.")
 
     # ---- state ----
 
@@ -141,9 +167,9 @@ class BookieApi:
 
     async def set_read_only(self, request: HttpRequest) -> HttpResponse:
         wanted = body_of(request).get("readOnly")
-        if not isinstance(wanted, bool):
+        if not isinstance(wanted, bool) and wanted not in ("true", "false"):
             raise HttpError(HTTPStatus.BAD_REQUEST, 'the body must be {"readOnly": true} or {"readOnly": false}')
-        return shown({"readOnly": await self._operator.set_read_only(wanted, request.who)})
+        return shown({"readOnly": await self._operator.set_read_only(flag(wanted), request.who)})
 
     async def last_log_mark(self, request: HttpRequest) -> HttpResponse:
         marks = await asyncio.to_thread(self._operator.last_marks)
@@ -217,19 +243,24 @@ class BookieApi:
     def _set_suspended(self, request: HttpRequest, verb: str) -> HttpResponse:
         wanted = body_of(request)
         names = [f"{verb}Major", f"{verb}Minor"]
-        if not any(name in wanted for name in names):
-            raise HttpError(HTTPStatus.BAD_REQUEST, f"No {verb} request: the body must have {' or '.join(names)}")
         if not all(isinstance(wanted.get(name, False), bool) for name in names):
             raise HttpError(HTTPStatus.BAD_REQUEST, f"{' and '.join(names)} must be true or false")
         major, minor = (bool(wanted.get(name)) for name in names)
+        if not (major or minor):
+            raise HttpError(HTTPStatus.BAD_REQUEST, f"No {names[0]} or {names[1]} params found")
         change = self._operator.suspend if verb == "suspend" else self._operator.resume
         change(request.who, minor=minor, major=major)
-        done = [
-            f"{verb.capitalize()} {kind}GC on BookieServer: {self._operator.bookie_id}"
-            for kind, is_meant in (("major", major), ("minor", minor))
-            if is_meant
-        ]
-        return shown(", ".join(done))
+        at = f"GC on BookieServer: {self._operator.bookie_id}"
+        # Apache's bookies begin with the comma, too, if the minor one is alone.
+        both = f"{verb.capitalize()} major{at}" if major else "", f", {verb.capitalize()} minor{at}" if minor else ""
+        return shown("".join(both))
+
+
+def add_without_bookie(routes: Routes) -> None:
+    """Answer the paths about one bookie in a process without a bookie: 404, with the reason."""
+    for path in BOOKIE_PATHS:
+        role = Role.NONE if path in PROBES else Role.READ
+        routes.add("GET PUT POST DELETE", f"/api/v1/{path}", _absent("there is no bookie in this process"), role=role)
 
 
 def _absent(why: str) -> Call:

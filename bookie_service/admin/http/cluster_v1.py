@@ -7,11 +7,13 @@ import contextlib
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from bkspark.errors import BookKeeperError, NoSuchLedger
-from bkspark.ids import LEDGER_ID_MAX, check_bookie_id, parse_host_port
+from bkspark.ids import LEDGER_ID_MAX, check_bookie_id
+from bkspark.metadata.encoding import encode
 from bkspark.metadata.ledgers import Versioned
 from bkspark.security.roles import Role
 from bookie_service.admin.http.api_v1 import Members, body_of, contained, flag, shown, shown_in_pieces
@@ -29,6 +31,7 @@ logger = logging.getLogger(__name__)
 SANITY_S_MAX = 10.0
 PAGE_LEDGERS = 100
 PAGE_ENTRIES = 1000
+PAGES_MAX = (1 << 31) - 1
 DELAY_S_MAX = 10**9 - 1
 _ROLES = {"bookie/sanity": Role.OPERATE, "ledger/delete": Role.DESTROY}
 """Roles of paths that change something. The sanity check writes a ledger, although it is a GET."""
@@ -72,9 +75,10 @@ class ClusterApi:
     # ---- bookies ----
 
     async def list_bookies(self, request: HttpRequest) -> HttpResponse:
-        ids = await self._cluster.bookies(read_only=request.query.get("type") == "ro")
-        names = request.query.get("print_hostnames") == "true"
-        return shown({bookie: _host(bookie) if names else None for bookie in ids})
+        is_read_only = request.query.get("type") == "ro"
+        if request.query.get("print_hostnames") == "true":
+            return shown(await self._cluster.host_names(read_only=is_read_only))
+        return shown(dict.fromkeys(await self._cluster.bookies(read_only=is_read_only)))
 
     async def list_bookie_info(self, request: HttpRequest) -> HttpResponse:
         spaces = {bookie: space for bookie, space in (await self._cluster.spaces()).items() if space is not None}
@@ -106,9 +110,12 @@ class ClusterApi:
             return shown({"passed": False, "readOnly": True})
         try:
             await self._cluster.check_writing(self._operator.bookie_id, SANITY_S_MAX)
-        except (BookKeeperError, TimeoutError) as error:
-            logger.warning("the bookie's sanity check failed: %s", str(error) or "it took too long")
+        except BookKeeperError as error:
+            logger.warning("the bookie's sanity check failed: %s", error)
             return shown({"passed": False, "readOnly": False})
+        except TimeoutError as error:
+            logger.warning("the bookie's sanity check took more than %g s", SANITY_S_MAX)
+            raise HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, "the sanity check timed out") from error
         return shown({"passed": True, "readOnly": False})
 
     # ---- ledgers ----
@@ -123,7 +130,7 @@ class ClusterApi:
     async def list_ledgers(self, request: HttpRequest) -> HttpResponse:
         if request.query.get("print_metadata") != "true":
             return await shown_in_pieces(dict.fromkeys(ids) async for ids in self._cluster.ledger_ids())
-        page = _number(request, "page", 0, least=0)
+        page = _page(request)
         # Apache's first page has one ledger less than the others.
         first, end = (max(0, (page - 1) * PAGE_LEDGERS - 1), page * PAGE_LEDGERS - 1) if page else (0, sys.maxsize)
         decodes = request.query.get("decode_meta") == "true"
@@ -153,12 +160,17 @@ class ClusterApi:
         ledger_id = _ledger_id(request)
         first = _number(request, "start_entry_id", 0, least=0)
         last = _number(request, "end_entry_id", -1, least=-1)
-        if 0 <= last < first:
-            raise HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal Server Error")
-        page = _number(request, "page", 0, least=0)
+        page = _page(request)
         if page:
-            first += (page - 1) * PAGE_ENTRIES
-            last = first + PAGE_ENTRIES - 1 if last < 0 else min(last, first + PAGE_ENTRIES - 1)
+            # Both are ids of entries, of which the page has some or none.
+            begin = (page - 1) * PAGE_ENTRIES
+            end = begin + PAGE_ENTRIES - 1
+            first, last = max(first, begin), end if last < 0 else min(last, end)
+        if 0 <= last < first:
+            raise HttpError(
+                HTTPStatus.INTERNAL_SERVER_ERROR,
+                f"parameter for start_entry_id: {first} and end_entry_id: {last} conflict with page={page or -1}",
+            )
 
         async def groups() -> AsyncIterator[Members]:
             if page:
@@ -174,7 +186,7 @@ class ClusterApi:
         return shown({"enabled": await self._cluster.is_auto_recovery_enabled()})
 
     async def set_status(self, request: HttpRequest) -> HttpResponse:
-        wanted = request.query.get("enabled", "")
+        wanted = request.query.get("enabled", "").lower()
         if wanted not in ("true", "false"):
             raise HttpError(HTTPStatus.BAD_REQUEST, "Param 'enabled' not found in PUT request, or not true or false")
         await self._cluster.set_auto_recovery_enabled(wanted == "true")
@@ -196,7 +208,7 @@ class ClusterApi:
         if not isinstance(source, str):
             raise HttpError(HTTPStatus.NOT_FOUND, 'Request body must have "bookie_src": "BOOKIE_ID"')
         usable_bookie(source, HTTPStatus.NOT_FOUND)
-        self._begin("decommission", source, request, deletes_cookie=flag(wanted.get("delete_cookie", "true")))
+        self._begin("decommission", source, request, deletes_cookie=flag(wanted.get("delete_cookie")))
         return plain(f"Success send decommission Bookie command {source}")
 
     def _begin(self, kind: str, bookie: str, request: HttpRequest, *, deletes_cookie: bool) -> None:
@@ -296,19 +308,10 @@ def metadata_bean(ledger_id: int, stored: Versioned) -> dict[str, Any]:
 
 
 def _metadata_text(ledger_id: int, stored: Versioned) -> str:
-    """Return metadata as text in the form of Apache's, without the password."""
-    metadata, bean = stored.metadata, metadata_bean(ledger_id, stored)
-    ensembles = ", ".join(f"{f.first_entry}=[{', '.join(f.bookies)}]" for f in metadata.fragments)
-    return (
-        f"LedgerMetadata{{formatVersion={bean['metadataFormatVersion']}, ensembleSize={metadata.ensemble_size}, "
-        f"writeQuorumSize={metadata.write_quorum}, ackQuorumSize={metadata.ack_quorum}, state={bean['state']}, "
-        f"length={metadata.length}, lastEntryId={metadata.last_entry}, digestType={bean['digestType']}, "
-        f"password=OMITTED, ensembles={{{ensembles}}}, customMetadata={_texts(bean['customMetadata'])}}}"
-    )
-
-
-def _texts(values: Mapping[str, str]) -> str:
-    return "{" + ", ".join(f"{name}=base64:{value}" for name, value in values.items()) + "}"
+    """Return metadata as they are stored, forced into text as by Apache's bookies; the password is left empty."""
+    metadata = stored.metadata
+    shown = metadata if metadata.password is None else replace(metadata, password=b"")
+    return encode(shown).decode("utf-8", "replace")
 
 
 def _ledger_id(request: HttpRequest) -> int:
@@ -321,13 +324,18 @@ def _ledger_id(request: HttpRequest) -> int:
     return ledger_id
 
 
-def _number(request: HttpRequest, name: str, default: int, *, least: int) -> int:
-    """Return a number of the query. Raises HttpError if it is not usable."""
+def _number(request: HttpRequest, name: str, default: int, *, least: int, most: int = LEDGER_ID_MAX) -> int:
+    """Return a number of the query. Raises HttpError for one that is not usable."""
     text = request.query.get(name, str(default))
     digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19 and least <= int(text) <= LEDGER_ID_MAX):
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19 and least <= int(text) <= most):
         raise _not_a_number(name, text, least)
     return int(text)
+
+
+def _page(request: HttpRequest) -> int:
+    """Return which page is wanted, from 1 on; 0: all. A number below 1 names no page, as with Apache's bookies."""
+    return max(0, _number(request, "page", 0, least=-PAGES_MAX, most=PAGES_MAX))
 
 
 def _not_a_number(name: str, text: str, least: int) -> HttpError:
@@ -335,23 +343,19 @@ def _not_a_number(name: str, text: str, least: int) -> HttpError:
     return HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, f"{name}={text[:40]} must be a number of at least {least}")
 
 
-def _host(bookie: str) -> str:
-    try:
-        return parse_host_port(bookie)[0]
-    except ValueError:
-        return bookie
-
-
 def _space(free: int, total: int) -> str:
-    return f"{{Free: {_bytes(free)}, Total: {_bytes(total)}}}"
+    return f"{{Free: {readable(free)}, Total: {readable(total)}}}"
 
 
-def _bytes(count: int) -> str:
-    """Return bytes as Apache's shell prints them, with a decimal unit, because tools parse these texts."""
-    amount, unit = float(count), ""
-    for larger in ("KB", "MB", "GB", "TB", "PB"):
-        if amount < 1000:
+def readable(count: int) -> str:
+    """Return bytes as Apache's bookies print them, with a decimal unit, rounded down: tools take these texts apart."""
+    unit, power = "", 1
+    for larger in ("KB", "MB", "GB", "TB"):
+        if count < power * 1000:
             break
-        amount, unit = amount / 1000, larger
-    text = f"{amount:.3f}".rstrip("0").rstrip(".")
-    return f"{count}({text}{unit})" if unit else f"{count}({text}B)"
+        unit, power = larger, power * 1000
+    if not unit:
+        return str(count)
+    whole, thousandths = divmod(count * 1000 // power, 1000)
+    text = f"{whole}.{thousandths:03d}".rstrip("0").rstrip(".")
+    return f"{count}({text}{unit})"
