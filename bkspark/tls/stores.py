@@ -189,7 +189,11 @@ def _check_validity(chain: bytes, path: str) -> None:
     """Raise ConfigurationError if the first certificate is expired or not valid yet."""
     match = _CERTIFICATES.search(chain)
     assert match is not None
-    begin, end = validity(ssl.PEM_cert_to_DER_cert(match[0].decode("ascii", "replace")), path)
+    try:
+        der = ssl.PEM_cert_to_DER_cert(match[0].decode("ascii", "replace"))
+    except ValueError:
+        _not_a_certificate(path)
+    begin, end = validity(der, path)
     now = datetime.now(UTC)
     if not begin <= now <= end:
         raise ConfigurationError(
@@ -239,4 +243,4 @@ def _time(text: bytes, tag: int) -> datetime:
 
 
 def _not_a_certificate(path: str) -> NoReturn:
-    raise ConfigurationError(f"{path}: its first certificate cannot be read")
+    raise ConfigurationError(f"{path}: its first certificate cannot be read") from None

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bkspark.changed_files import ChangedFiles, Says
 from bkspark.errors import ConfigurationError
 from bkspark.tls.contexts import TlsContext
 from bkspark.tls.options import StoreType, TlsOptions
@@ -112,6 +113,12 @@ def test_real_jks_is_refused_with_the_command_that_converts_it(leaf: Leaf, passw
 # ---- mistakes ----
 
 
+def damage(leaf: Leaf) -> bytes:
+    """Return a PEM certificate that lacks one character of its base64."""
+    lines = Path(leaf.pem()[1]).read_bytes().splitlines(keepends=True)
+    return b"".join([lines[0], lines[1][:-2] + b"\n", *lines[2:]])
+
+
 def mistakes(authority: Authority, leaf: Leaf) -> dict[str, tuple[TlsOptions, str]]:
     """Return options that no bookie starts with, and what the message must say."""
     folder = leaf.directory
@@ -123,6 +130,9 @@ def mistakes(authority: Authority, leaf: Leaf) -> dict[str, tuple[TlsOptions, st
     folder_path.mkdir()
     wrong = folder / "wrong"
     wrong.write_bytes(b"wr0ng")
+    damaged, strange = folder / "damaged", folder / "strange"
+    damaged.write_bytes(damage(leaf))
+    strange.write_bytes(b"-----BEGIN CERTIFICATE-----\n\xff\xfe\n-----END CERTIFICATE-----\n")
     encrypted = replace(leaf, name="encrypted")
     encrypted_key, encrypted_chain = encrypted.pem(SECRET)
     return {
@@ -136,6 +146,11 @@ def mistakes(authority: Authority, leaf: Leaf) -> dict[str, tuple[TlsOptions, st
         "empty file": (replace(good, key_store=str(empty)), "the file is not PEM, PKCS12 or JKS"),
         "large file": (replace(good, key_store=str(large)), "the file has more than 16777216 bytes"),
         "certificate without a certificate": (replace(good, certificate_path=str(wrong)), "has no PEM certificate"),
+        "damaged certificate": (replace(good, certificate_path=str(damaged)), "its first certificate cannot be read"),
+        "certificate of other characters": (
+            replace(good, certificate_path=str(strange)),
+            "its first certificate cannot be read",
+        ),
         "key of another": (
             replace(good, key_store=other_key),
             "cannot be used .key values mismatch",
@@ -238,7 +253,7 @@ def test_key_and_certificate_replaced_one_after_the_other_are_never_a_mismatched
     assert shown_by(context.current(), authority) == ssl.PEM_cert_to_DER_cert(Path(chain).read_text())
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", None])
+@pytest.mark.parametrize("content", [b"", b"garbage", b"damaged", None])
 def test_broken_or_absent_file_leaves_the_old_certificate_in_use(
     authority: Authority, leaf: Leaf, content: bytes | None
 ) -> None:
@@ -250,7 +265,7 @@ def test_broken_or_absent_file_leaves_the_old_certificate_in_use(
     if content is None:
         path.unlink()
     else:
-        path.write_bytes(content)
+        path.write_bytes(damage(leaf) if content == b"damaged" else content)
     for _ in range(3):
         clock.now += 1.0
         assert shown_by(context.current(), authority) == before
@@ -267,3 +282,28 @@ def test_refresh_time_of_zero_never_looks_again(authority: Authority, leaf: Leaf
     replace(authority.issue("renewed"), name="bookie").pem()
     clock.now = 1e9
     assert shown_by(context.current(), authority) == before
+
+
+def test_unexpected_error_while_changed_files_are_read_leaves_the_old_value_in_use(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A look takes place while a client connects: it must not end what serves the client."""
+    clock, path = Clock(), tmp_path / "file"
+    path.write_text("2")
+
+    def read() -> int:
+        return 100 // int(path.read_text())
+
+    files = ChangedFiles([str(path)], read, 1.0, Says("kept", "changed"), logging.getLogger("test"), clock)
+    assert files.current() == 50
+    path.write_text("00")
+    with caplog.at_level(logging.INFO):
+        for _ in range(3):
+            clock.now += 1.0
+            assert files.current() == 50
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("ERROR", "kept: this is a defect")
+    ]
+    path.write_text("4")
+    clock.now += 1.0
+    assert files.current() == 25
