@@ -103,7 +103,7 @@ class TlsSocket:
         """Return what `getpeercert` says of the certificate that the peer showed; None: it was asked for none.
 
         Raises:
-            TlsFailure: its names are no text: an authority signs whatever it is given.
+            TlsFailure: its names are not text: an authority signs whatever it is given.
         """
         try:
             return self._tls.getpeercert() or None

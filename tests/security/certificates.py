@@ -28,7 +28,7 @@ _DAY = datetime.timedelta(days=1)
 UNREADABLE_NAME = x509.UnrecognizedExtension(
     ExtensionOID.SUBJECT_ALTERNATIVE_NAME, bytes((0x30, 5, 0x82, 3)) + b"\xff\xfe\xfd"
 )
-"""An alternative name of bytes that are no text."""
+"""An alternative name that is not text."""
 
 
 def _name(common_name: str, unit: str = "") -> x509.Name:
