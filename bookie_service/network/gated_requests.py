@@ -1,9 +1,9 @@
 """Requests of a peer that has not proved yet what the bookie demands: TLS, authentication, or both.
 
-START_TLS and AUTH are served. Any other request is answered as Apache's bookies answer it before authentication: EUA,
-where its protocol has an answer for that, without the operation's message; otherwise the connection is closed. With
-`tlsRequired` and `authenticationRequired` the first such request closes the connection, after its answer. Only ids are
-decoded, for the answer, so no storage is touched.
+START_TLS and AUTH are served; START_TLS is answered EBADREQ where there is no TLS to begin. Any other request is
+answered as Apache's bookies answer it before authentication: EUA, where its protocol has an answer for that, without
+the operation's message; otherwise the connection is closed. With `tlsRequired` and `authenticationRequired` the first
+such request closes the connection, after its answer. Only ids are decoded, for the answer, so no storage is touched.
 
 Where the port has TLS, the first AUTH message in clear waits a moment for START_TLS (`gate`). If that comes, the
 message is answered inside TLS, as if it had come after START_TLS. Any other request ends the wait. Where nothing is
@@ -118,7 +118,7 @@ class GatedRequests:
             if wait_s:
                 client.wait_for_start_tls(wait_s)
                 return False
-        if self.answer_held(begin):
+        if self._answer_held(begin):
             return True
         if not client.is_open:
             return False
@@ -127,7 +127,14 @@ class GatedRequests:
             return True
         return self._serve_request(request, frame, end)
 
-    def answer_held(self, end: int) -> bool:
+    def answer_late(self) -> None:
+        """Answer the AUTH message that waits: START_TLS has not come in time. Raises ProtocolError."""
+        try:
+            self._answer_held(0)
+        except Exception as error:
+            end_undecodable(self._client, error)
+
+    def _answer_held(self, end: int) -> bool:
         """Answer the AUTH message that waits, if one does, in clear; byte `end` of the receive buffer follows it.
 
         Returns whether what follows is for others to serve.
@@ -143,11 +150,7 @@ class GatedRequests:
         return has_opened
 
     def _begins_tls(self, request: protocol.Request, end: int) -> bool:
-        return (
-            request.header.operation == protocol.START_TLS
-            and request.HasField("startTLSRequest")
-            and self._client.begin_tls(v3_responses.started_tls(request), end)
-        )
+        return _is_start_tls(request) and self._client.begin_tls(v3_responses.started_tls(request), end)
 
     def _serve_request(self, request: _Request, frame: np.ndarray, end: int) -> bool:
         if isinstance(request, protocol.Request):
@@ -157,6 +160,10 @@ class GatedRequests:
     def _serve_v3(self, request: protocol.Request, end: int) -> bool:
         """Serve or refuse a V3 request; return whether what follows is for others to serve."""
         client = self._client
+        if _is_start_tls(request):
+            # As after authentication: there is no TLS, or the connection has it already.
+            client.send((v3_responses.response(request, v3.StatusCode.EBADREQ),))
+            return False
         if request.header.operation != protocol.AUTH:
             self._refuse_v3(request)
             return False
@@ -252,7 +259,10 @@ def _is_auth(request: _Request) -> bool:
     return bool(request.opcodes.item(0) == v2.AUTH)
 
 
+def _is_start_tls(request: protocol.Request) -> bool:
+    return bool(request.header.operation == protocol.START_TLS) and request.HasField("startTLSRequest")
+
+
 def _refusal(request: protocol.Request) -> bytes:
-    # Without the operation's message, as Apache's bookies answer before authentication.
-    header = v3.header(request.header.operation, request.header.txnId)
-    return v3.encode_message(protocol.Response(header=header, status=v3.StatusCode.EUA))
+    # The request's header and no message of the operation, as Apache's bookies answer before authentication.
+    return v3.encode_message(protocol.Response(header=request.header, status=v3.StatusCode.EUA))
