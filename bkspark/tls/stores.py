@@ -172,8 +172,8 @@ def _secret_file(content: bytes) -> Iterator[str]:
 
 
 def _password(path: str | None, key: str) -> bytes:
-    """Return the content of a password file; no file is an empty password, as in Apache's bookies."""
-    return b"" if path is None else read_file(path, f"{key}={path}")
+    """Return the content of a password file. Without one the password is empty, as in Apache's bookies."""
+    return b"" if path is None or not os.path.exists(path) else read_file(path, f"{key}={path}")
 
 
 def _reason(error: Exception) -> str:

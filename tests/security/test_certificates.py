@@ -13,8 +13,10 @@ import pytest
 
 from bkspark.changed_files import ChangedFiles, Says
 from bkspark.errors import ConfigurationError
+from bkspark.tls import client_keys
 from bkspark.tls.contexts import TlsContext
-from bkspark.tls.options import StoreType, TlsOptions
+from bkspark.tls.options import FACTORY_CLASS, StoreType, TlsOptions
+from bookie_service.settings.configuration import configure
 from tests.security.certificates import Authority, Leaf, to_jks
 
 SECRET = b"s3cret"
@@ -193,6 +195,44 @@ def test_no_context_is_made_of_files_that_are_not_usable(authority: Authority, l
         assert "\n" not in said, name
         assert "s3cret" not in said, name
         assert "wr0ng" not in said, name
+
+
+def test_missing_password_file_is_an_empty_password_as_in_apaches_bookies(leaf: Leaf) -> None:
+    missing = str(leaf.directory / "missing")
+    TlsContext(of_bookie(leaf, key_store_password_path=missing), is_server=True)
+    encrypted_key, chain = replace(leaf, name="encrypted").pem(SECRET)
+    options = TlsOptions(key_store=encrypted_key, certificate_path=chain, key_store_password_path=missing)
+    with pytest.raises(ConfigurationError, match="readable with the password in tlsKeyStorePasswordPath"):
+        TlsContext(options, is_server=True)
+
+
+def test_suites_that_java_names_and_no_peer_should_use_are_left_out_beside_others() -> None:
+    given = (
+        "TLS_EMPTY_RENEGOTIATION_INFO_SCSV",
+        "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+        "SSL_RSA_WITH_3DES_EDE_CBC_SHA",
+        "TLS_DHE_DSS_WITH_AES_128_CBC_SHA",
+        "TLS_AES_256_GCM_SHA384",
+    )
+    text = ",".join(given)
+    served = ("TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "TLS_AES_256_GCM_SHA384")
+    assert client_keys.parse("tlsEnabledCipherSuites", text) == served
+    keys = {client_keys.FACTORY: FACTORY_CLASS, "tlsKeyStore": "/k", "tlsCertificatePath": "/c"}
+    configuration = configure({**keys, "tlsEnabledCipherSuites": text})
+    assert configuration.service.tls is not None
+    assert configuration.service.tls.tls.cipher_suites == served
+    (note,) = (note for note in configuration.notes if "tlsEnabledCipherSuites" in note)
+    assert note.endswith("SSL_RSA_WITH_3DES_EDE_CBC_SHA, TLS_DHE_DSS_WITH_AES_128_CBC_SHA is not safe, and not served")
+    for alone in ("TLS_EMPTY_RENEGOTIATION_INFO_SCSV", "TLS_RSA_WITH_NULL_SHA256,TLS_AES_256_GCM_SHA384"):
+        with pytest.raises(ValueError, match="is not a cipher suite that is served"):
+            client_keys.parse("tlsEnabledCipherSuites", alone)
+
+
+def test_any_provider_of_tls_is_the_one_that_there_is() -> None:
+    """Apache's bookies take each other name than OpenSSL for JDK."""
+    assert configure({"tlsProvider": "Conscrypt"}).notes == ("tlsProvider=Conscrypt: this bookie has OpenSSL alone",)
+    for known in ("OpenSSL", "jdk", ""):
+        assert configure({"tlsProvider": known}).notes == ()
 
 
 def test_cipher_suites_have_javas_names(leaf: Leaf) -> None:
