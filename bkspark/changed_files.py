@@ -85,6 +85,12 @@ class ChangedFiles(Generic[T]):
                 self._logger.warning("%s: %s", self._says.kept, error)
             self._tried = stamps
             return
+        except Exception:
+            # The caller serves a client with what it has.
+            if stamps != self._tried:
+                self._logger.exception("%s: this is a defect", self._says.kept)
+            self._tried = stamps
+            return
         # The files may have changed again meanwhile: then the next look finds other stamps.
         self._value, self._stamps, self._tried = value, stamps, stamps
         self._logger.info(self._says.changed)

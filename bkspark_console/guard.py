@@ -43,7 +43,7 @@ from bkspark_console.access import Forbidden, check_role, role_for
 from bkspark_console.bookie_http import BookieHttpError
 from bkspark_console.parameters import BadParameter
 from bkspark_console.render import render
-from bkspark_console.sessions import ID_CHARACTERS_MAX, Sessions
+from bkspark_console.sessions import Sessions, is_identity
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class Guard:
             if not is_known_host(request.headers.get("Host", ""), self._allowed_hosts):
                 return _problem(request, HTTPStatus.MISDIRECTED_REQUEST, "this host name is not one of the console's")
             session = request.cookies.get(self._cookie(request), "")
-            is_new = not session or len(session) > ID_CHARACTERS_MAX
+            is_new = not is_identity(session)
             if is_new:
                 session = secrets.token_urlsafe(24)
             request["session"] = session
@@ -167,7 +167,8 @@ class Guard:
         if is_foreign(headers.get("Sec-Fetch-Site"), headers.get("Origin"), headers.get("Host")):
             return "this request comes from a page of another site"
         given = (await _form(request)).get(CSRF_FIELD, "")
-        if not isinstance(given, str) or not hmac.compare_digest(given.encode(), request["csrf"].encode()):
+        sent = given.encode("utf-8", "surrogatepass") if isinstance(given, str) else b""
+        if not hmac.compare_digest(sent, request["csrf"].encode()):
             return "this form is not one of this console's pages, or is too old: open the page again"
         return ""
 

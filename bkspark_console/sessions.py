@@ -5,6 +5,7 @@ They are in memory, so a console that starts again has no session. The clock is 
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
@@ -13,8 +14,13 @@ from dataclasses import dataclass
 from bkspark.security.principal import Principal
 
 SESSIONS_MAX = 1000
-"""If there are more, the session that was opened first ends."""
-ID_CHARACTERS_MAX = 100
+"""Beyond that the session ends that was opened first."""
+_IDENTITY = re.compile("[A-Za-z0-9_-]{1,100}")
+
+
+def is_identity(text: str) -> bool:
+    """Whether a text can be the id of a session."""
+    return _IDENTITY.fullmatch(text) is not None
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from bkspark.metadata import acls
 from bkspark.metadata.acls import CREATOR_ALL, OPEN, AclList
 from bkspark.options import check
 from bkspark.tls.client_keys import read_keys
-from bkspark.tls.names import served_protocols
+from bkspark.tls.names import served_protocols, served_suites
 from bkspark.tls.options import StoreType, TlsOptions
 
 ENABLE_SECURITY, FURTHER_ACLS = "zkEnableSecurity", "zkFurtherAcls"
@@ -125,7 +125,9 @@ KEYS: Mapping[str, Key] = {
     "zookeeper.ssl.enabledProtocols": Key(
         lambda text: served_protocols(_names(text)), "TLSv1.2,TLSv1.3", "protocols of TLS to ZooKeeper"
     ),
-    "zookeeper.ssl.ciphersuites": Key(_names, "OpenSSL's", "cipher suites by Java's names"),
+    "zookeeper.ssl.ciphersuites": Key(
+        lambda text: served_suites(_names(text)), "OpenSSL's", "cipher suites by Java's names"
+    ),
 }
 """Every key of a client of ZooKeeper that has an effect, and the socket class, which files for Java have."""
 

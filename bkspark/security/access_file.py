@@ -77,7 +77,7 @@ class AccessFile:
 
         The time that this takes does not depend on how much of the token is right.
         """
-        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+        digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
         found = None
         for each in self._rules.current().tokens:
             if hmac.compare_digest(each.digest, digest):
@@ -149,10 +149,10 @@ def parsed(text: str) -> tuple[_Rules, bool]:
                 continue
             if kind != "token":
                 raise ValueError("it must begin with token or certificate")
-            name, _, secret = rest.partition(" ")
+            name, secret, *_ = *rest.split(maxsplit=1), ""
             if not _NAME.fullmatch(name):
                 raise ValueError("the name must be of letters, digits and ._@:/-")
-            digest, is_plain = _digest(secret.strip())
+            digest, is_plain = _digest(secret)
             if name in tokens or digest in digests:
                 raise ValueError("the name or the token has a line already")
             tokens[name] = _Token(name, Role.parse(role), digest)

@@ -47,9 +47,9 @@ class KerberosServerLogin:
             ConfigurationError: there are none, or the package is missing.
         """
         self._gssapi = gssapi = _library()
-        name = None if principal is None else gssapi.Name(principal, gssapi.NameType.kerberos_principal)
         store = None if keytab is None else {"keytab": keytab}
         try:
+            name = None if principal is None else gssapi.Name(principal, gssapi.NameType.kerberos_principal)
             self._credentials = gssapi.Credentials(name=name, usage="accept", store=store)
         except gssapi.exceptions.GSSError as error:
             raise ConfigurationError(
@@ -120,10 +120,13 @@ class KerberosClientLogin:
         """`keytab`: the file of the principal's key; without it tickets come from a cache of tickets.
 
         Raises:
-            ConfigurationError: the package is missing.
+            ConfigurationError: the package is missing, or the name cannot be that of a principal.
         """
         self._gssapi = gssapi = _library()
-        self._name = None if principal is None else gssapi.Name(principal, gssapi.NameType.kerberos_principal)
+        try:
+            self._name = None if principal is None else gssapi.Name(principal, gssapi.NameType.kerberos_principal)
+        except gssapi.exceptions.GSSError as error:
+            raise ConfigurationError(f"{principal!r:.100} cannot be a principal: {_why(error)}") from None
         self._store: dict[str, str] = {}
         """Where the key or the ticket is; {} means GSSAPI's default. Constant."""
         if keytab is not None:

@@ -28,6 +28,8 @@ _SHORT_NAMES = {
     "userId": "UID",
 }
 """OpenSSL's names of attributes, and those of RFC 4514."""
+_ALTERNATIVES = {"URI": "URI", "DNS": "DNS", "IP Address": "IP", "email": "email"}
+"""Python's kinds of alternative names, and how they are written here."""
 _SPECIAL = frozenset('"+,;<>\\=')
 
 
@@ -60,14 +62,30 @@ Subject = Iterable[Iterable[tuple[str, str]]]
 
 
 def principal_of_certificate(certificate: Mapping[str, Any] | None) -> Principal:
-    """Return the principal of what `getpeercert` returns; `ANONYMOUS` without a certificate or a subject."""
-    name = subject_name(certificate.get("subject", ())) if certificate else ""
+    """Return the principal of what `getpeercert` returns; `ANONYMOUS` without a certificate or a name in it.
+
+    A certificate without a subject has its first alternative name: `URI:spiffe://cluster/writer`, `DNS:HOST`,
+    `IP:ADDRESS` or `email:ADDRESS`. No subject looks like one: its first `=` comes before any `:`.
+    """
+    if not certificate:
+        return ANONYMOUS
+    name = subject_name(certificate.get("subject", ())) or _alternative_name(certificate.get("subjectAltName", ()))
     return Principal(name, "certificate") if name else ANONYMOUS
+
+
+def _alternative_name(names: Iterable[tuple[str, Any]]) -> str:
+    found = (f"{_ALTERNATIVES[kind]}:{value}" for kind, value in names if kind in _ALTERNATIVES and value)
+    return next(found, "")
+
+
+def short_name(attribute: str) -> str:
+    """Return the name that RFC 4514 has for an attribute; otherwise OpenSSL's."""
+    return _SHORT_NAMES.get(attribute, attribute)
 
 
 def subject_name(subject: Subject) -> str:
     """Return a subject as RFC 4514 writes it, and Java, too: the last relative name first, "" for an empty one."""
-    relative = ["+".join(f"{_SHORT_NAMES.get(key, key)}={_escaped(value)}" for key, value in part) for part in subject]
+    relative = ["+".join(f"{short_name(key)}={_escaped(value)}" for key, value in part) for part in subject]
     return ",".join(reversed(relative))
 
 

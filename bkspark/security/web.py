@@ -54,4 +54,7 @@ def is_foreign(site: str | None, origin: str | None, host: str | None) -> bool:
     """
     if (site or "none") not in _SAME:
         return True
-    return origin is not None and (not host or urlsplit(origin).netloc.lower() != host.lower())
+    try:
+        return origin is not None and (not host or urlsplit(origin).netloc.lower() != host.lower())
+    except ValueError:
+        return True

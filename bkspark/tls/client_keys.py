@@ -16,7 +16,7 @@ from typing import Any
 from bkspark import properties
 from bkspark.errors import ConfigurationError
 from bkspark.options import DAY_S, YEARS_S
-from bkspark.tls.names import check_cipher_suites, check_protocols, served_protocols
+from bkspark.tls.names import check_cipher_suites, check_protocols, served_protocols, served_suites
 from bkspark.tls.options import FACTORY_CLASS, StoreType, TlsOptions
 
 FACTORY = "tlsProviderFactoryClass"
@@ -53,7 +53,7 @@ def _protocols(text: str) -> tuple[str, ...]:
 
 
 def _cipher_suites(text: str) -> tuple[str, ...]:
-    suites = _names(text)
+    suites = served_suites(_names(text))
     check_cipher_suites(suites)
     return suites
 

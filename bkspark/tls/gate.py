@@ -103,6 +103,11 @@ class TlsGate:
             logger.info("closed the connection from %s: no TLS (%s)", arrival.address, reason)
             arrival.abort()
             return
+        except ValueError:
+            # Its names may be any bytes: an authority signs whatever it is given.
+            logger.info("closed the connection from %s: no TLS (its certificate cannot be read)", arrival.address)
+            arrival.abort()
+            return
         finally:
             self.forget(arrival)
         if transport is None or transport.is_closing():

@@ -34,6 +34,19 @@ def _openssl_name(exchange: str, cipher: str) -> str:
 _SUITES_1_2 = {f"TLS_{e}_WITH_{c}": _openssl_name(e, c) for e, c in itertools.product(_EXCHANGES, _CIPHERS)}
 _SUITES_1_3 = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
 
+_LEFT_OUT = frozenset(
+    {
+        "TLS_EMPTY_RENEGOTIATION_INFO_SCSV",
+        *(f"TLS_{e}_WITH_{c}" for e in ("DHE_DSS", "ECDH_ECDSA", "ECDH_RSA") for c in _CIPHERS),
+        *(
+            f"{prefix}_{e}_WITH_3DES_EDE_CBC_SHA"
+            for prefix in ("TLS", "SSL")
+            for e in (*_EXCHANGES, "DHE_DSS", "ECDH_ECDSA", "ECDH_RSA")
+        ),
+    }
+)
+"""Suites of Java's that lists for Apache's peers have beside others: weak ones, and a signal that is not a suite."""
+
 
 def check_protocols(protocols: Iterable[str]) -> None:
     """Raise ValueError for a protocol that is not served."""
@@ -47,6 +60,11 @@ def check_protocols(protocols: Iterable[str]) -> None:
 def served_protocols(protocols: tuple[str, ...]) -> tuple[str, ...]:
     """Return the protocols without old ones, which files may name in addition to newer ones; all if all are old."""
     return tuple(name for name in protocols if name not in _OLD) or protocols
+
+
+def served_suites(suites: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the suites without those that files may name beside served ones; all of them if no other is named."""
+    return tuple(name for name in suites if name not in _LEFT_OUT) or suites
 
 
 def check_cipher_suites(suites: Iterable[str]) -> None:

@@ -172,8 +172,8 @@ def _secret_file(content: bytes) -> Iterator[str]:
 
 
 def _password(path: str | None, key: str) -> bytes:
-    """Return the content of a password file; no file is an empty password, as in Apache's bookies."""
-    return b"" if path is None else read_file(path, f"{key}={path}")
+    """Return the content of a password file. Without one the password is empty, as in Apache's bookies."""
+    return b"" if path is None or not os.path.exists(path) else read_file(path, f"{key}={path}")
 
 
 def _reason(error: Exception) -> str:
@@ -189,7 +189,11 @@ def _check_validity(chain: bytes, path: str) -> None:
     """Raise ConfigurationError if the first certificate is expired or not valid yet."""
     match = _CERTIFICATES.search(chain)
     assert match is not None
-    begin, end = validity(ssl.PEM_cert_to_DER_cert(match[0].decode("ascii", "replace")), path)
+    try:
+        der = ssl.PEM_cert_to_DER_cert(match[0].decode("ascii", "replace"))
+    except ValueError:
+        _not_a_certificate(path)
+    begin, end = validity(der, path)
     now = datetime.now(UTC)
     if not begin <= now <= end:
         raise ConfigurationError(
@@ -239,4 +243,4 @@ def _time(text: bytes, tag: int) -> datetime:
 
 
 def _not_a_certificate(path: str) -> NoReturn:
-    raise ConfigurationError(f"{path}: its first certificate cannot be read")
+    raise ConfigurationError(f"{path}: its first certificate cannot be read") from None

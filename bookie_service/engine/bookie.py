@@ -368,7 +368,7 @@ class Bookie:
         """Return the master key that requests must carry; None: the first key that comes is accepted."""
         if ledger is not None and ledger.master_key != UNKNOWN_KEY:
             return ledger.master_key
-        return None if self._authorization is None else self._authorization.expected_key(client, ledger_id)
+        return None if self._authorization is None else self._authorization.expected_key(client.connection, ledger_id)
 
     def _fence(self, client: BookieClient, ledger_id: int, key: bytes) -> _Fence | None:
         """Fence a ledger, unless the fence is refused. Returns None if there is no room for an unknown ledger now."""

@@ -258,6 +258,11 @@ class Connection:
 
     # ---- called by the bookie and the service ----
 
+    @property
+    def connection(self) -> Connection:
+        """Itself."""
+        return self
+
     def send(self, parts: Parts) -> None:
         """Send the parts back to back; does nothing when the connection is closed."""
         if not self.is_open:
@@ -472,7 +477,7 @@ class Connection:
     def _stop_waiting(self) -> None:
         # Requests that wait for a turn came after the AUTH message: the next of them answers it.
         if self.is_open and self._gate is not None and not self._waiting:
-            GatedRequests(self, self._gate, NO_FRAMES).answer_held(0)
+            GatedRequests(self, self._gate, NO_FRAMES).answer_late()
 
     def admit(self, principal: Principal, end: int) -> None:
         """Serve the requests from byte `end` of the receive buffer on, because the peer has proved what it must."""

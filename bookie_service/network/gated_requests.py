@@ -1,9 +1,9 @@
 """Requests of a peer that has not yet proved what the bookie requires: TLS, authentication, or both.
 
-START_TLS and AUTH are served. Any other request is answered as by Apache's bookies before authentication: with EUA and
-without the operation's message, if the protocol has such an answer. Otherwise the connection is closed. With
-`tlsRequired` or `authenticationRequired` the first such request also closes the connection, after its answer. Only ids
-are decoded for the answer, and no storage is touched.
+START_TLS and AUTH are served; START_TLS is answered EBADREQ where there is no TLS to begin. Any other request is
+answered as Apache's bookies answer it before authentication: EUA, where its protocol has an answer for that, without
+the operation's message; otherwise the connection is closed. With `tlsRequired` and `authenticationRequired` the first
+such request closes the connection, after its answer. Only ids are decoded, for the answer, so no storage is touched.
 
 If the port offers TLS, the first AUTH message in clear waits a moment for START_TLS (`gate`). If START_TLS comes, the
 message is answered inside TLS, as if it had come after START_TLS. Any other request ends the wait. If the port requires
@@ -118,7 +118,7 @@ class GatedRequests:
             if wait_s:
                 client.wait_for_start_tls(wait_s)
                 return False
-        if self.answer_held(begin):
+        if self._answer_held(begin):
             return True
         if not client.is_open:
             return False
@@ -127,8 +127,15 @@ class GatedRequests:
             return True
         return self._serve_request(request, frame, end)
 
-    def answer_held(self, end: int) -> bool:
-        """Answer the waiting AUTH message, if there is one, in clear. Byte `end` of the receive buffer follows it.
+    def answer_late(self) -> None:
+        """Answer the AUTH message that waits: START_TLS has not come in time. Raises ProtocolError."""
+        try:
+            self._answer_held(0)
+        except Exception as error:
+            end_undecodable(self._client, error)
+
+    def _answer_held(self, end: int) -> bool:
+        """Answer the AUTH message that waits, if one does, in clear; byte `end` of the receive buffer follows it.
 
         Returns whether a `RequestStream` must serve what follows.
         """
@@ -143,11 +150,7 @@ class GatedRequests:
         return has_opened
 
     def _begins_tls(self, request: protocol.Request, end: int) -> bool:
-        return (
-            request.header.operation == protocol.START_TLS
-            and request.HasField("startTLSRequest")
-            and self._client.begin_tls(v3_responses.started_tls(request), end)
-        )
+        return _is_start_tls(request) and self._client.begin_tls(v3_responses.started_tls(request), end)
 
     def _serve_request(self, request: _Request, frame: np.ndarray, end: int) -> bool:
         if isinstance(request, protocol.Request):
@@ -157,6 +160,10 @@ class GatedRequests:
     def _serve_v3(self, request: protocol.Request, end: int) -> bool:
         """Serve or refuse a V3 request; return whether a `RequestStream` must serve what follows."""
         client = self._client
+        if _is_start_tls(request):
+            # As after authentication: there is no TLS, or the connection has it already.
+            client.send((v3_responses.response(request, v3.StatusCode.EBADREQ),))
+            return False
         if request.header.operation != protocol.AUTH:
             self._refuse_v3(request)
             return False
@@ -252,7 +259,10 @@ def _is_auth(request: _Request) -> bool:
     return bool(request.opcodes.item(0) == v2.AUTH)
 
 
+def _is_start_tls(request: protocol.Request) -> bool:
+    return bool(request.header.operation == protocol.START_TLS) and request.HasField("startTLSRequest")
+
+
 def _refusal(request: protocol.Request) -> bytes:
-    # Apache's bookies leave out the operation's message before authentication, too.
-    header = v3.header(request.header.operation, request.header.txnId)
-    return v3.encode_message(protocol.Response(header=header, status=v3.StatusCode.EUA))
+    # The request's header and no message of the operation, as Apache's bookies answer before authentication.
+    return v3.encode_message(protocol.Response(header=request.header, status=v3.StatusCode.EUA))

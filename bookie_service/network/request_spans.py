@@ -77,6 +77,10 @@ class AddSpans:
     # The other methods are the connection's.
 
     @property
+    def connection(self) -> Hashable:
+        return self._client.connection
+
+    @property
     def is_open(self) -> bool:
         return self._client.is_open
 

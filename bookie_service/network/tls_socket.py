@@ -102,8 +102,15 @@ class TlsSocket:
         return bool(self._clear or self._has_ended or self._incoming.pending or self._tls.pending())
 
     def certificate(self) -> dict[str, Any] | None:
-        """Return the peer's certificate as `getpeercert` does; None: none was requested."""
-        return self._tls.getpeercert() or None
+        """Return what `getpeercert` says of the certificate that the peer showed; None: it was asked for none.
+
+        Raises:
+            TlsFailure: its names are not text: an authority signs whatever it is given.
+        """
+        try:
+            return self._tls.getpeercert() or None
+        except (ValueError, ssl.SSLError):
+            raise TlsFailure("the TLS handshake failed: the peer's certificate cannot be read") from None
 
     # ---- receiving ----
 

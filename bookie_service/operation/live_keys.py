@@ -65,7 +65,12 @@ class LiveKeys:
         Raises:
             ConfigurationError: a key is not live, or a value is not usable.
         """
-        for key in changes:
+        for key, value in changes.items():
+            if "${" in value:
+                # A message about its value would show what the variable holds: a password, for example.
+                raise ConfigurationError(
+                    f"{key}: a value that is set while the bookie runs cannot name a variable (${{...}}): write it out"
+                )
             if key not in LIVE_KEYS:
                 raise ConfigurationError(
                     f"{key} cannot be changed while the bookie runs; these can: {', '.join(sorted(LIVE_KEYS))}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from bkspark.errors import ConfigurationError
 from bkspark.options import default_of
-from bkspark.tls.names import check_cipher_suites, check_protocols, served_protocols
+from bkspark.tls.names import check_cipher_suites, check_protocols, served_protocols, served_suites
 from bkspark.tls.options import FACTORY_CLASS, StoreType, TlsOptions
 from bookie_service.network.tls_handshakes import ListenerTlsOptions
 from bookie_service.settings.table import fill
@@ -25,7 +25,7 @@ def listener_tls(keys: Values) -> ListenerTlsOptions | None:
             found when it is used, because a program that is only a client needs none.
     """
     is_on = _is_on(keys)
-    keys.parsed("tlsProvider", _checked_provider, default="OpenSSL")
+    _note_provider(keys)
     own = _tls(keys, "tls")
     listener = fill(keys, ListenerTlsOptions)
     if not is_on:
@@ -38,7 +38,8 @@ def listener_tls(keys: Values) -> ListenerTlsOptions | None:
             )
         return None
     _check_lists(keys)
-    _note_old_protocols(keys)
+    _note_left_out(keys, "tlsEnabledProtocols", served_protocols)
+    _note_left_out(keys, "tlsEnabledCipherSuites", served_suites)
     return replace(listener, tls=TlsOptions(**own))
 
 
@@ -124,7 +125,7 @@ def _tls(keys: Values, prefix: str) -> dict[str, Any]:
         "certificate_path": _path(keys, "tls", "CertificatePath"),
         "client_authentication": keys.flag("tlsClientAuthentication", False, "clients must show a certificate"),
         "protocols": served_protocols(keys.names("tlsEnabledProtocols")),
-        "cipher_suites": keys.names("tlsEnabledCipherSuites"),
+        "cipher_suites": served_suites(keys.names("tlsEnabledCipherSuites")),
         "verify_host_name": keys.flag("tlsHostnameVerificationEnabled", True, "autorecovery checks host names"),
         "start_tls_timeout_s": keys.number(
             "startTLSTimeoutSecs", timeout_s, least=1, most=86_400, unit="s, autorecovery"
@@ -159,7 +160,7 @@ def _of(keys: Values, prefix: str, name: str, parse: Any, default: str = "unset"
 def _check_lists(keys: Values) -> None:
     """Raise ConfigurationError for a protocol or cipher suite that is not served."""
     _check_list(keys, "tlsEnabledProtocols", lambda names: check_protocols(served_protocols(names)))
-    _check_list(keys, "tlsEnabledCipherSuites", check_cipher_suites)
+    _check_list(keys, "tlsEnabledCipherSuites", lambda names: check_cipher_suites(served_suites(names)))
 
 
 def _check_list(keys: Values, key: str, check: Callable[[tuple[str, ...]], None]) -> None:
@@ -172,15 +173,16 @@ def _check_list(keys: Values, key: str, check: Callable[[tuple[str, ...]], None]
         raise refused(key, str(text), str(error)) from None
 
 
-def _note_old_protocols(keys: Values) -> None:
-    given = keys.names("tlsEnabledProtocols")
-    served = served_protocols(given)
+def _note_left_out(keys: Values, key: str, served_of: Callable[[tuple[str, ...]], tuple[str, ...]]) -> None:
+    given = keys.names(key)
+    served = served_of(given)
     if served != given:
         left_out = ", ".join(name for name in given if name not in served)
-        keys.note("tlsEnabledProtocols", ",".join(given), f"{left_out} is not safe, and not served")
+        keys.note(key, ",".join(given), f"{left_out} is not safe, and not served")
 
 
-def _checked_provider(name: str) -> str:
-    if name.lower() not in _PROVIDERS:
-        raise ValueError("it must be OpenSSL or JDK, which are the same here")
-    return name
+def _note_provider(keys: Values) -> None:
+    provider = keys.text("tlsProvider", default="OpenSSL")
+    if provider is not None and provider.lower() not in _PROVIDERS:
+        # Apache's bookies take any other name for JDK.
+        keys.note("tlsProvider", provider, "this bookie has OpenSSL alone")

@@ -54,7 +54,6 @@ WRONG_TEXTS = {
     "bookieAuthProviderFactoryClass": ("true", "BookieAuthZFactory", "org.example.Factory", "x" * 5000),
     "clientAuthProviderFactoryClass": ("true", "SASLClientProviderFactory", "org.example.Factory", "x" * 5000),
     "saslJaasClientAllowedIds": ("(", "*", "a{2,1}", "(" * 5000, "a{99999999999}"),
-    "tlsProvider": ("BoringSSL", "Open SSL", "JDK\n8"),
     "tlsProviderFactoryClass": ("true", "tlscontextfactory", "org.example.Factory", "x" * 5000),
     "tlsEnabledProtocols": ("TLSv1.4", "TLSv1.1", "tlsv1.2", "TLSv1.2,soon", "a\nb", ",", "x" * 5000),
     "tlsEnabledCipherSuites": ("TLS_NULL_WITH_NULL_NULL", "HIGH:!aNULL", "a b", "a\nb", " , ", "x" * 5000),
@@ -64,7 +63,7 @@ WRONG_TEXTS = {
 }
 """Keys with texts of a fixed form; the others take any text, or are checked when the bookie starts."""
 CHECKED_AT_START = {
-    *("listeningInterface", "journalDirectory", "passwd", "permittedStartupUsers", "statsProviderClass"),
+    *("listeningInterface", "journalDirectory", "passwd", "permittedStartupUsers", "statsProviderClass", "tlsProvider"),
     *("tlsCertificatePath", "tlsKeyStore", "tlsKeyStorePasswordPath", "tlsTrustStore", "tlsTrustStorePasswordPath"),
     *(
         "authorizationRulesFile",

@@ -120,6 +120,9 @@ def test_a_form_that_is_too_large_is_refused(console: ConsoleProcess, console_cl
 
 FORM = "application/x-www-form-urlencoded"
 UNREADABLE: tuple[tuple[dict[str, str], bytes, int], ...] = (
+    ({"Content-Type": f"{FORM}; charset=unicode_escape"}, b"csrf=\\ud800", 403),
+    ({"Content-Type": FORM, "Origin": "http://["}, b"csrf=1", 403),
+    ({"Content-Type": FORM, "Cookie": 'bkspark-console-PORT="\xff"'}, b"csrf=1", 403),
     ({"Content-Type": f"{FORM}; charset=none-of-these"}, b"csrf=1", 400),
     ({"Content-Type": f"{FORM}; charset=ascii"}, b"csrf=\xff", 400),
     ({"Content-Type": FORM, "Content-Encoding": "gzip"}, b"csrf=1", 400),
@@ -137,7 +140,7 @@ def _status(console: ConsoleProcess, headers: dict[str, str], body: bytes) -> in
     lines = [f"{name}: {text}" for name, text in headers.items()]
     head = ["POST /sign-in HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *lines, "", ""]
     with socket.create_connection((address.hostname, address.port), timeout=30) as peer:
-        peer.sendall("\r\n".join(head).encode() + body)
+        peer.sendall("\r\n".join(head).replace("PORT", str(address.port)).encode("latin-1") + body)
         with peer.makefile("rb") as answer:
             return int(answer.readline().split()[1])
 

@@ -60,6 +60,10 @@ class Frames:
     def key(self) -> bytes:
         return KEY if self.luck.random() < 0.9 else self.luck.randbytes(20)
 
+    def key_of_any_length(self) -> bytes:
+        """Return what V3 can have as a key."""
+        return self.key() if self.luck.random() < 0.9 else self.luck.randbytes(self.luck.choice((0, 1, 19, 21)))
+
     def entry(self, ledger_id: int, entry_id: int) -> bytes:
         """Return an entry: well made, or with odd ids, LAC, length or digest, or no entry at all."""
         kind = self.luck.randrange(12)
@@ -140,7 +144,7 @@ class Frames:
         values: dict[str, object] = {
             "ledgerId": ledger_id,
             "entryId": entry_id,
-            "masterKey": self.key(),
+            "masterKey": self.key_of_any_length(),
             "body": self.entry(ledger_id, entry_id),
             "lac": self.entry_id(),
             "previousLAC": self.entry_id(),

@@ -19,10 +19,16 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     pkcs12,
 )
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, NameOID
 
 LOCAL = ("localhost", "127.0.0.1")
 _DAY = datetime.timedelta(days=1)
+
+
+UNREADABLE_NAME = x509.UnrecognizedExtension(
+    ExtensionOID.SUBJECT_ALTERNATIVE_NAME, bytes((0x30, 5, 0x82, 3)) + b"\xff\xfe\xfd"
+)
+"""An alternative name that is not text."""
 
 
 def _name(common_name: str, unit: str = "") -> x509.Name:
@@ -108,6 +114,23 @@ class Authority:
         )
         if hosts:
             builder = builder.add_extension(x509.SubjectAlternativeName(map(_alternative, hosts)), critical=False)
+        return Leaf(self._directory, name, key, builder.sign(self._key, hashes.SHA256()), self.certificate)
+
+    def issue_to(self, name: str, subject: x509.Name, extensions: Sequence[x509.ExtensionType] = ()) -> Leaf:
+        """Return a leaf with any subject and extensions, valid for a day. `name`: of its files."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        now = datetime.datetime.now(datetime.UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self.certificate.subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - _DAY)
+            .not_valid_after(now + _DAY)
+        )
+        for extension in extensions:
+            builder = builder.add_extension(extension, critical=False)
         return Leaf(self._directory, name, key, builder.sign(self._key, hashes.SHA256()), self.certificate)
 
     def keytool_trust_store(self, kind: str, password: str) -> str:

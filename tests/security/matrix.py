@@ -185,10 +185,11 @@ def expected(case: Case) -> Outcome:
         return Outcome.TLS_BEGINS
     if case.operation.name.endswith("AUTH"):
         return _expected_of_auth(case, has_proved=has_proved, is_safe=is_safe)
+    if case.operation.name.endswith("START_TLS"):
+        # There is no TLS, or it has begun. Apache's bookies answer so before authentication, too.
+        return Outcome.BAD_REQUEST
     if not has_proved:
         return _refusal(case, is_safe=is_safe)
-    if case.operation.name.endswith("START_TLS"):
-        return Outcome.BAD_REQUEST
     return Outcome.SERVED if _is_allowed(case) else Outcome.EUA
 
 

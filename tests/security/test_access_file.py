@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bkspark.errors import ConfigurationError
-from bkspark.security.access_file import REFRESH_S, AccessFile, read_token
+from bkspark.security.access_file import REFRESH_S, AccessFile, parsed, read_token
 from bkspark.security.attempts import ADDRESSES_MAX, FAILURES_MAX, WINDOW_S, FailedAttempts
 from bkspark.security.principal import Principal
 from bkspark.security.roles import Role
@@ -32,6 +32,21 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def test_words_of_a_line_may_have_tabs_and_several_blanks_between_them() -> None:
+    digest = hashlib.sha256(SECRET.encode()).hexdigest()
+    rules, _ = parsed(f"token\tread\tdashboards\tsha256:{digest}\ncertificate \t operate\t CN=ops,O=A B")
+    assert [(token.name, token.digest.hex()) for token in rules.tokens] == [("dashboards", digest)]
+    assert rules.certificates == {"CN=ops,O=A B": Role.OPERATE}
+
+
+def test_a_token_of_any_text_is_only_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "access"
+    path.write_text(SECRET)
+    file = AccessFile(str(path), "--token-file")
+    for text in ("\ud800", "\udcff", "\0", "é"):
+        assert file.of_token(text) is None
 
 
 def test_tokens_and_certificates_have_the_roles_of_their_lines(tmp_path: Path) -> None:

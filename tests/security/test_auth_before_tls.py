@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bkspark.security.digest_md5 import DigestClient
+from bkspark.security.digest_md5 import DigestClient, DigestServer
 from bkspark.security.principal import ANONYMOUS, Principal
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
@@ -152,6 +152,23 @@ def test_auth_message_without_start_tls_is_refused_where_tls_is_required(
         assert SaslPeer(peer, is_v3).ask(b"") == (v3.StatusCode.EUA if is_v3 else None)
         assert is_closed(peer.socket)
         assert spy.calls() == []
+
+
+@PROTOCOLS
+@pytest.mark.usefixtures("hurried")
+def test_defect_in_the_answer_to_a_message_that_waited_closes_its_connection_only(
+    tmp_path: Path, authority: Authority, is_v3: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bytes:
+        raise RuntimeError("planted")
+
+    with bookie_of(tmp_path, authority, with_sasl=True, tls_required=False) as bookie:
+        with bookie.connect() as peer, monkeypatch.context() as planting:
+            planting.setattr(DigestServer, "step", fail)
+            peer.send(auth(is_v3))
+            assert is_closed(peer.socket)
+        with bookie.connect() as peer:
+            SaslPeer(peer, is_v3).authenticate()
 
 
 @PROTOCOLS

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography import x509
 
 from bkspark.errors import ConfigurationError
 from bkspark.security.digest_md5 import DigestClient
@@ -51,7 +52,6 @@ V3_REQUESTS = {
         protocol.GET_LIST_OF_ENTRIES_OF_LEDGER,
         getListOfEntriesOfLedgerRequest=protocol.GetListOfEntriesOfLedgerRequest(ledgerId=1),
     ),
-    "START_TLS, where there is none": encode_start_tls(9),
 }
 V2_REQUESTS = {
     "add": adds(1, 0, [b"one"]),
@@ -208,6 +208,31 @@ def test_request_before_authentication_is_refused_as_by_apaches_bookies(bookie: 
         else:
             SaslPeer(peer).authenticate()
         assert spy.calls() == []
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_start_tls_before_authentication_is_answered_that_there_is_none(tmp_path: Path, required: bool) -> None:
+    """TLS needs no authentication: a client that asks for it learns that there is no TLS, and may go on in clear."""
+    with serving(tmp_path, by_digest(tmp_path, required=required)) as bookie, bookie.connect() as peer:
+        for txn_id in (7, 8):
+            peer.send(encode_start_tls(txn_id))
+            body = peer.frame()
+            assert body is not None
+            response = v3.decode_response(body)
+            assert (response.header.operation, response.header.txnId) == (protocol.START_TLS, txn_id)
+            assert response.status == v3.StatusCode.EBADREQ
+        SaslPeer(peer).authenticate()
+        assert peer.add(1, 0, [b"x"]) == [v2.Status.EOK]
+
+
+def test_refusal_before_authentication_has_the_header_of_the_request(bookie: Serving) -> None:
+    header = protocol.BKPacketHeader(version=1, operation=protocol.READ_ENTRY, txnId=9, priority=5)
+    asked = protocol.Request(header=header, readRequest=protocol.ReadRequest(ledgerId=1, entryId=0))
+    with bookie.connect() as peer:
+        peer.send(v3.encode_message(asked))
+        body = peer.frame()
+        assert body is not None
+        assert v3.decode_response(body) == protocol.Response(header=header, status=v3.StatusCode.EUA)
 
 
 @pytest.mark.parametrize("name", EVERY_REQUEST)
@@ -426,6 +451,9 @@ def test_required_authentication_without_a_plugin_demands_a_certificate(tmp_path
         with TlsPeer(bookie.port, trusting(authority, authority.issue("writer"))) as peer:
             assert peer.add(1, 0, [b"x"]) == [v2.Status.EOK]
             assert principals(bookie) == [Principal("CN=writer", "certificate")]
+        unnamed = authority.issue_to("unnamed", x509.Name([]), [x509.SubjectAlternativeName([x509.DNSName("writer")])])
+        with TlsPeer(bookie.port, trusting(authority, unnamed)) as peer:
+            assert peer.add(1, 1, [b"x"]) == [v2.Status.EOK], "any certificate of the trust store is enough"
 
 
 def test_bookie_without_authentication_answers_auth_as_apaches_do(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import struct
 import numpy as np
 import pytest
 
+from bkspark import tracing
 from bkspark.security.principal import ANONYMOUS, Principal
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
@@ -15,7 +16,7 @@ from bkspark.wire.status import Status
 from bookie_service.engine.authorization import NO_RULE, AuthorizationLimits, Unfound
 from bookie_service.engine.reads import Reading
 from bookie_service.network.changes import JudgedChange, StateChange
-from tests.bookie.serving import KEY, adds
+from tests.bookie.serving import KEY, adds, stored
 from tests.bookie.v3_peer import PIGGYBACK, request
 from tests.security.authorized import ALL_RIGHTS, OTHER_KEY, ROOT, AuthorizedBookie, Metadata, facts, statuses
 
@@ -113,6 +114,34 @@ def test_first_key_must_be_that_of_the_metadata_whatever_request_brings_it() -> 
         assert set(statuses(bookie.ask(bookie.connect(USER), frame))) == {Status.EUA}
     assert bookie.served.twin.store.ledger(1) is None
     assert statuses(bookie.ask(attacker, adds(1, 0, [b"x"]))) == [Status.EOK]
+
+
+def test_first_key_must_be_that_of_the_metadata_in_an_add_that_has_a_span() -> None:
+    """Adds of a traced client are answered through an object around their connection."""
+    pytest.importorskip("opentelemetry.sdk")
+    from opentelemetry.sdk.trace import TracerProvider
+
+    pair = protocol.ContextPair(key=tracing.TRACEPARENT, value=f"00-{'a' * 32}-{'b' * 16}-01")
+    tracing.start(TracerProvider())
+    try:
+        bookie = bookie_with(1)
+        peer = bookie.connect(USER)
+        for count in (1, 5):
+            frames = b"".join(
+                v3.encode_message(
+                    protocol.Request(
+                        header=v3.header(protocol.ADD_ENTRY, 7 + entry_id),
+                        addRequest=protocol.AddRequest(
+                            ledgerId=1, entryId=entry_id, masterKey=OTHER_KEY, body=stored(1, entry_id, b"x")
+                        ),
+                        requestContext=[pair],
+                    )
+                )
+                for entry_id in range(count)
+            )
+            assert statuses(bookie.ask(peer, frames)) == [Status.EUA] * count
+    finally:
+        tracing.stop()
 
 
 def test_first_key_is_believed_where_the_metadata_have_no_password() -> None:

@@ -68,14 +68,31 @@ def test_a_jaas_file_of_the_largest_size_is_read() -> None:
     [
         ("1:test;0:writer", ("writer",)),
         ("0;0:writer", ("writer",)),
-        ("writer;0: a , ,b ", ("a", "b")),
+        ("writer;0: a , ,b ", ("a", "", "b")),
+        ("0:,writer", ("", "writer")),
+        ("0:writer,,", ("writer",)),
+        ("1:test; 0:writer", ()),
+        ("0 :writer", ()),
+        ("0:reader;0:writer", ("writer",)),
+        ("0:", ()),
+        ("0:,", ()),
         ("1:test", ()),
         ("0", ()),
         ("", ()),
     ],
 )
 def test_roles_of_a_certificate_are_those_after_the_code_0(unit: str, roles: tuple[str, ...]) -> None:
+    """As `CertUtils` of Apache's: a role that its bookies do not see must not open ours."""
     assert roles_of(((("organizationalUnitName", unit),),)) == roles
+
+
+@pytest.mark.parametrize(
+    ("first", "is_seen"), [("commonName", False), ("userId", True), ("emailAddress", False), ("1.2.3.4", False)]
+)
+def test_unit_beside_another_attribute_counts_if_java_sorts_it_first(first: str, is_seen: bool) -> None:
+    pair = ("organizationalUnitName", "0:writer")
+    for part in (((first, "x"), pair), (pair, (first, "x"))):
+        assert roles_of((part,)) == (("writer",) if is_seen else ())
 
 
 def test_role_of_a_token_is_not_that_of_another_principal_of_its_name(tmp_path: Path) -> None:

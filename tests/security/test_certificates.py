@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from bkspark.changed_files import ChangedFiles, Says
 from bkspark.errors import ConfigurationError
+from bkspark.tls import client_keys
 from bkspark.tls.contexts import TlsContext
-from bkspark.tls.options import StoreType, TlsOptions
+from bkspark.tls.options import FACTORY_CLASS, StoreType, TlsOptions
+from bookie_service.settings.configuration import configure
 from tests.security.certificates import Authority, Leaf, to_jks
 
 SECRET = b"s3cret"
@@ -112,6 +115,12 @@ def test_real_jks_is_refused_with_the_command_that_converts_it(leaf: Leaf, passw
 # ---- mistakes ----
 
 
+def damage(leaf: Leaf) -> bytes:
+    """Return a PEM certificate that lacks one character of its base64."""
+    lines = Path(leaf.pem()[1]).read_bytes().splitlines(keepends=True)
+    return b"".join([lines[0], lines[1][:-2] + b"\n", *lines[2:]])
+
+
 def mistakes(authority: Authority, leaf: Leaf) -> dict[str, tuple[TlsOptions, str]]:
     """Return options that no bookie starts with, and what the message must say."""
     folder = leaf.directory
@@ -123,6 +132,9 @@ def mistakes(authority: Authority, leaf: Leaf) -> dict[str, tuple[TlsOptions, st
     folder_path.mkdir()
     wrong = folder / "wrong"
     wrong.write_bytes(b"wr0ng")
+    damaged, strange = folder / "damaged", folder / "strange"
+    damaged.write_bytes(damage(leaf))
+    strange.write_bytes(b"-----BEGIN CERTIFICATE-----\n\xff\xfe\n-----END CERTIFICATE-----\n")
     encrypted = replace(leaf, name="encrypted")
     encrypted_key, encrypted_chain = encrypted.pem(SECRET)
     return {
@@ -136,6 +148,11 @@ def mistakes(authority: Authority, leaf: Leaf) -> dict[str, tuple[TlsOptions, st
         "empty file": (replace(good, key_store=str(empty)), "the file is not PEM, PKCS12 or JKS"),
         "large file": (replace(good, key_store=str(large)), "the file has more than 16777216 bytes"),
         "certificate without a certificate": (replace(good, certificate_path=str(wrong)), "has no PEM certificate"),
+        "damaged certificate": (replace(good, certificate_path=str(damaged)), "its first certificate cannot be read"),
+        "certificate of other characters": (
+            replace(good, certificate_path=str(strange)),
+            "its first certificate cannot be read",
+        ),
         "key of another": (
             replace(good, key_store=other_key),
             "cannot be used .key values mismatch",
@@ -178,6 +195,44 @@ def test_no_context_is_made_of_files_that_are_not_usable(authority: Authority, l
         assert "\n" not in said, name
         assert "s3cret" not in said, name
         assert "wr0ng" not in said, name
+
+
+def test_missing_password_file_is_an_empty_password_as_in_apaches_bookies(leaf: Leaf) -> None:
+    missing = str(leaf.directory / "missing")
+    TlsContext(of_bookie(leaf, key_store_password_path=missing), is_server=True)
+    encrypted_key, chain = replace(leaf, name="encrypted").pem(SECRET)
+    options = TlsOptions(key_store=encrypted_key, certificate_path=chain, key_store_password_path=missing)
+    with pytest.raises(ConfigurationError, match="readable with the password in tlsKeyStorePasswordPath"):
+        TlsContext(options, is_server=True)
+
+
+def test_suites_that_java_names_and_no_peer_should_use_are_left_out_beside_others() -> None:
+    given = (
+        "TLS_EMPTY_RENEGOTIATION_INFO_SCSV",
+        "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+        "SSL_RSA_WITH_3DES_EDE_CBC_SHA",
+        "TLS_DHE_DSS_WITH_AES_128_CBC_SHA",
+        "TLS_AES_256_GCM_SHA384",
+    )
+    text = ",".join(given)
+    served = ("TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "TLS_AES_256_GCM_SHA384")
+    assert client_keys.parse("tlsEnabledCipherSuites", text) == served
+    keys = {client_keys.FACTORY: FACTORY_CLASS, "tlsKeyStore": "/k", "tlsCertificatePath": "/c"}
+    configuration = configure({**keys, "tlsEnabledCipherSuites": text})
+    assert configuration.service.tls is not None
+    assert configuration.service.tls.tls.cipher_suites == served
+    (note,) = (note for note in configuration.notes if "tlsEnabledCipherSuites" in note)
+    assert note.endswith("SSL_RSA_WITH_3DES_EDE_CBC_SHA, TLS_DHE_DSS_WITH_AES_128_CBC_SHA is not safe, and not served")
+    for alone in ("TLS_EMPTY_RENEGOTIATION_INFO_SCSV", "TLS_RSA_WITH_NULL_SHA256,TLS_AES_256_GCM_SHA384"):
+        with pytest.raises(ValueError, match="is not a cipher suite that is served"):
+            client_keys.parse("tlsEnabledCipherSuites", alone)
+
+
+def test_any_provider_of_tls_is_the_one_that_there_is() -> None:
+    """Apache's bookies take each other name than OpenSSL for JDK."""
+    assert configure({"tlsProvider": "Conscrypt"}).notes == ("tlsProvider=Conscrypt: this bookie has OpenSSL alone",)
+    for known in ("OpenSSL", "jdk", ""):
+        assert configure({"tlsProvider": known}).notes == ()
 
 
 def test_cipher_suites_have_javas_names(leaf: Leaf) -> None:
@@ -238,7 +293,7 @@ def test_key_and_certificate_replaced_one_after_the_other_are_never_a_mismatched
     assert shown_by(context.current(), authority) == ssl.PEM_cert_to_DER_cert(Path(chain).read_text())
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", None])
+@pytest.mark.parametrize("content", [b"", b"garbage", b"damaged", None])
 def test_broken_or_absent_file_leaves_the_old_certificate_in_use(
     authority: Authority, leaf: Leaf, content: bytes | None
 ) -> None:
@@ -250,7 +305,7 @@ def test_broken_or_absent_file_leaves_the_old_certificate_in_use(
     if content is None:
         path.unlink()
     else:
-        path.write_bytes(content)
+        path.write_bytes(damage(leaf) if content == b"damaged" else content)
     for _ in range(3):
         clock.now += 1.0
         assert shown_by(context.current(), authority) == before
@@ -267,3 +322,28 @@ def test_refresh_time_of_zero_never_looks_again(authority: Authority, leaf: Leaf
     replace(authority.issue("renewed"), name="bookie").pem()
     clock.now = 1e9
     assert shown_by(context.current(), authority) == before
+
+
+def test_unexpected_error_while_changed_files_are_read_leaves_the_old_value_in_use(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A look takes place while a client connects: it must not end what serves the client."""
+    clock, path = Clock(), tmp_path / "file"
+    path.write_text("2")
+
+    def read() -> int:
+        return 100 // int(path.read_text())
+
+    files = ChangedFiles([str(path)], read, 1.0, Says("kept", "changed"), logging.getLogger("test"), clock)
+    assert files.current() == 50
+    path.write_text("00")
+    with caplog.at_level(logging.INFO):
+        for _ in range(3):
+            clock.now += 1.0
+            assert files.current() == 50
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("ERROR", "kept: this is a defect")
+    ]
+    path.write_text("4")
+    clock.now += 1.0
+    assert files.current() == 25

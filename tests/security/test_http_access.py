@@ -20,6 +20,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
+from cryptography import x509
 
 from bkspark.errors import ConfigurationError
 from bkspark.security.roles import Role
@@ -31,7 +32,7 @@ from bookie_service.metrics.families import Registry
 from bookie_service.settings.configuration import configure
 from bookie_service.settings.http_options import HttpLimits, HttpOptions
 from tests.polling import wait_until
-from tests.security.certificates import Authority, Leaf
+from tests.security.certificates import UNREADABLE_NAME, Authority, Leaf
 
 TOKENS = {role: f"token-of-the-role-{role}" for role in ("metrics", "read", "operate", "destroy")}
 ACCESS = "".join(f"token {role} {role}er {token}\n" for role, token in TOKENS.items())
@@ -302,6 +303,19 @@ def test_as_apaches_a_trust_store_alone_demands_a_certificate_that_may_do_everyt
         assert ask(port, "DELETE", "/destroy", client_context(authority, authority.issue("any")))[0] == 200
         with pytest.raises((ssl.SSLError, ConnectionError)):
             ask(port, "GET", "/open", client_context(authority))
+
+
+def test_a_certificate_that_cannot_be_read_closes_its_own_connection_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path)
+    strange = authority.issue_to("strange", x509.Name([]), [UNREADABLE_NAME])
+    with caplog.at_level(logging.INFO), served(HttpOptions(tls=tls(authority.issue("bookie"), authority))) as port:
+        with pytest.raises((ssl.SSLError, OSError)):
+            ask(port, "GET", "/read", client_context(authority, strange))
+        assert ask(port, "GET", "/read", client_context(authority, authority.issue("any")))[0] == 200
+    assert "no TLS (its certificate cannot be read)" in caplog.text
+    assert "never retrieved" not in caplog.text
 
 
 def test_changed_certificates_are_used_without_a_restart(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bkspark.security.authorization import READ, parse_rules
 from bkspark.security.principal import ANONYMOUS, KINDS, Principal, principal_of_certificate, subject_name
 from tests.bookie.serving import Serving
 from tests.security.certificates import Authority
@@ -46,9 +47,29 @@ def test_subject_is_written_as_rfc_4514_does_and_no_value_looks_like_another_par
     assert subject_name(subject) == name
 
 
+@pytest.mark.parametrize(
+    ("names", "name"),
+    [
+        ((("DNS", "writer.example"), ("DNS", "other.example")), "DNS:writer.example"),
+        ((("othername", "<unsupported>"), ("URI", "spiffe://cluster/writer")), "URI:spiffe://cluster/writer"),
+        ((("IP Address", "10.0.0.7"),), "IP:10.0.0.7"),
+        ((("email", "writer@example.com"),), "email:writer@example.com"),
+    ],
+)
+def test_certificate_without_a_subject_has_its_first_alternative_name(
+    names: tuple[tuple[str, str], ...], name: str
+) -> None:
+    """RFC 5280 allows it, and tools that name services make such certificates."""
+    assert principal_of_certificate({"subject": (), "subjectAltName": names}) == Principal(name, "certificate")
+    named = {"subject": ((("commonName", "x"),),), "subjectAltName": names}
+    assert principal_of_certificate(named) == Principal("CN=x", "certificate")
+    assert parse_rules(f"certificate:{name} read *".encode()).of(Principal(name, "certificate")).everywhere == READ
+
+
 def test_no_certificate_and_an_empty_subject_are_anonymous() -> None:
     assert principal_of_certificate(None) == principal_of_certificate({}) == ANONYMOUS
     assert principal_of_certificate({"subject": ()}) == ANONYMOUS
+    assert principal_of_certificate({"subject": (), "subjectAltName": (("DirName", ()), ("DNS", ""))}) == ANONYMOUS
 
 
 def principals(bookie: Serving) -> list[Principal]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cryptography import x509
 
 from bkspark.errors import BookieUnavailable, TlsFailed
 from bkspark.net.pool import BookiePool
@@ -21,7 +22,7 @@ from bkspark.wire.start_tls import encode_start_tls
 from bookie_service.network.tls_socket import CLEAR_MESSAGES_MAX, TlsSocket
 from tests.bookie.serving import DIGEST, KEY, Peer, Serving, adds, stored
 from tests.polling import wait_until
-from tests.security.certificates import Authority, Leaf
+from tests.security.certificates import UNREADABLE_NAME, Authority, Leaf
 from tests.security.peers import Middle, StandIn
 from tests.security.tls_serving import (
     ID,
@@ -138,6 +139,19 @@ def test_client_without_a_valid_certificate_is_refused(tmp_path: Path, authority
             peer.add(1, 0, PAYLOADS)
         with bookie.connect() as peer:
             assert peer.read(1, 0).status == v2.Status.ENOLEDGER
+
+
+def test_certificate_that_cannot_be_read_closes_its_own_connection_only(
+    tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The authority vouches for it, OpenSSL takes it, and its names are not text."""
+    strange = authority.issue_to("strange", x509.Name([]), [UNREADABLE_NAME])
+    with serving(tmp_path, listener(authority.issue("bookie"), authority)) as bookie:
+        with TlsPeer(bookie.port, trusting(authority, strange)) as peer:
+            assert is_closed(peer.socket)
+        with TlsPeer(bookie.port, trusting(authority, authority.issue("client"))) as peer:
+            assert peer.add(1, 0, PAYLOADS) == [v2.Status.EOK] * 3
+    assert "the peer's certificate cannot be read" in caplog.text
 
 
 def test_our_client_without_the_required_certificate_gets_a_clear_error(tmp_path: Path, authority: Authority) -> None:
