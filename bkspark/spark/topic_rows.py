@@ -100,7 +100,7 @@ class TopicDecoder:
             MalformedPayload: an entry is not one of Pulsar's, or a value does not have its schema (FAILFAST).
             ConfigurationError: messages are encrypted, or belong to transactions that the plan has not scanned.
         """
-        is_compacted = batch.ledger_id == self._facts.compacted_ledger
+        is_compacted = batch.ledger_id in self._facts.compacted_ledgers
         try:
             entries = decode_entries(batch, is_compacted=is_compacted)
         except MalformedEntry as error:
@@ -130,8 +130,8 @@ class TopicDecoder:
         self, batch: EntryBatch, entries: Entries, rows: np.ndarray, raw: np.ndarray, joined: Mapping[int, Joined]
     ) -> Iterator[pa.RecordBatch]:
         try:
-            if self._rows._is_outline and batch.ledger_id != self._facts.compacted_ledger and not raw.any():
-                messages = outlines_of(entries, rows)
+            if self._rows._is_outline and batch.ledger_id not in self._facts.compacted_ledgers and not raw.any():
+                messages = outlines_of(entries, rows, joined)
             else:
                 messages = messages_of(entries, rows, joined, is_raw=raw)
             messages = self._in_bounds(messages)
