@@ -163,6 +163,7 @@ PURE = (
     "bkspark.log.schemas",
     "bkspark.log.times",
     "bkspark.log.retention",
+    "bkspark.pulsar.avro",
     "bkspark.pulsar.base64_values",
     "bkspark.pulsar.chunks",
     "bkspark.pulsar.compression",

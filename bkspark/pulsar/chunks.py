@@ -25,6 +25,8 @@ LATEST_MAX = 10_000
 class _Pending:
     count: int
     """How many chunks the message has. Constant."""
+    size: int
+    """Their bytes together, as the metadata say; -1 if they do not. Constant."""
     first: tuple[int, int] = (0, 0)
     """(ledger id, entry id) of the first chunk of the message."""
     parts: dict[int, bytes] = field(default_factory=dict)
@@ -33,6 +35,10 @@ class _Pending:
     """The sum of the bytes of `parts`."""
     is_dropped: bool = False
     """Whether the bytes were dropped because there were too many; the message is incomplete. Set once."""
+
+    @property
+    def facts(self) -> tuple[int, int]:
+        return self.count, self.size
 
 
 class ChunkGatherer:
@@ -60,30 +66,38 @@ class ChunkGatherer:
         """Take the chunk of one entry; return the message's uuid if it is its last one, None if others follow.
 
         Raises:
-            ValueError: the metadata do not describe a chunk.
+            ValueError: the metadata do not describe a chunk, or contradict those of the message's other chunks.
         """
-        uuid, chunk, count = _chunk_of(entries, row)
+        uuid, chunk, facts = _chunk_of(entries, row)
         if uuid in self._complete:
             if chunk:
                 return None  # a repetition
             del self._complete[uuid]
         if chunk == 0:
             self._forget(uuid)
-        pending = self._pending.setdefault(uuid, _Pending(count))
+        pending = self._pending.setdefault(uuid, _Pending(*facts))
+        if facts != pending.facts:
+            raise ValueError(
+                f"its metadata name chunk {chunk} of {facts[0]} of message {uuid[:80]!r} of {facts[1]} bytes, those of "
+                f"another chunk {pending.count} chunks of {pending.size} bytes"
+            )
         if chunk not in pending.parts:
             self._put(pending, entries, row, chunk)
         while len(self._pending) > LATEST_MAX:
             self._forget(next(iter(self._pending)))
-        return uuid if chunk == count - 1 and uuid in self._pending else None
+        return uuid if chunk == pending.count - 1 and uuid in self._pending else None
 
     def take_earlier(self, entries: Entries, row: int, wanted: str) -> None:
-        """Take a chunk that was stored before all chunks taken so far. Only chunks of the message `wanted` are
-        taken."""
-        uuid, chunk, count = _chunk_of(entries, row)
-        pending = self._pending.get(wanted)
-        if uuid != wanted or pending is None:
+        """Take a chunk that was stored before all chunks taken so far. Only chunks of the message `wanted` are taken.
+        Malformed ones are ignored: the task that reads them reports them."""
+        try:
+            uuid, chunk, facts = _chunk_of(entries, row)
+        except ValueError:
             return
-        if chunk == count - 1:
+        pending = self._pending.get(wanted)
+        if uuid != wanted or pending is None or facts != pending.facts:
+            return
+        if chunk == pending.count - 1:
             # The message was complete before this point: its chunk taken last is a repetition.
             self._finish(uuid)
         elif chunk not in pending.parts:
@@ -129,6 +143,8 @@ class ChunkGatherer:
             have = len(pending.parts)
             raise ValueError(f"it is the last of {pending.count} chunks of a message, of which only {have} are stored")
         whole = b"".join(pending.parts[chunk] for chunk in range(pending.count))
+        if pending.size not in (-1, len(whole)):
+            raise ValueError(f"its chunks have {len(whole)} bytes, and its metadata say {pending.size}")
         return Joined(memoryview(whole), *pending.first)
 
     def _finish(self, uuid: str) -> None:
@@ -149,10 +165,12 @@ class ChunkGatherer:
             self._octets -= pending.octets
 
 
-def _chunk_of(entries: Entries, row: int) -> tuple[str, int, int]:
+def _chunk_of(entries: Entries, row: int) -> tuple[str, int, tuple[int, int]]:
+    """Return the message's uuid, the chunk's number, and (number of chunks, bytes of all) of the message."""
     count = int(entries.metadata.int32(fields.CHUNKS)[row])
     chunk = int(entries.metadata.int32(fields.CHUNK)[row])
     uuid = entries.text(fields.UUID, row)
     if not uuid or not 0 <= chunk < count <= CHUNKS_MAX:
         raise ValueError(f"its metadata name chunk {chunk} of {count} of message {uuid[:80]!r}, which cannot be")
-    return uuid, chunk, count
+    has_size = bool(entries.metadata.has(fields.CHUNKED_SIZE)[row])
+    return uuid, chunk, (count, int(entries.metadata.int32(fields.CHUNKED_SIZE)[row]) if has_size else -1)

@@ -106,19 +106,14 @@ def properties(messages: Messages) -> pa.Array:
         return pa.MapArray.from_arrays(pa.array(np.zeros(len(messages) + 1, np.int32)), nothing, nothing)
     plain = np.flatnonzero(messages.single < 0)
     batched = np.flatnonzero(messages.single >= 0)
-    of_entries = _maps(messages.entries.metadata, entry_fields.PROPERTIES, messages.entries.data)
-    data = np.frombuffer(messages.content, np.uint8)
-    of_singles = _maps(messages.singles, single_fields.PROPERTIES, data)
-    return _merged(
-        of_entries.take(pa.array(messages.entry[plain])),
-        of_singles.take(pa.array(messages.single[batched])),
-        plain,
-        batched,
-    )
+    of_entries = _maps(*sources[0], messages.entries.data, messages.entry[plain])
+    of_singles = _maps(*sources[1], np.frombuffer(messages.content, np.uint8), messages.single[batched])
+    return _merged(of_entries, of_singles, plain, batched)
 
 
-def _maps(fields: Fields, number: int, data: np.ndarray) -> pa.Array:
-    found = fields.occurrences(number)
+def _maps(fields: Fields, number: int, data: np.ndarray, wanted: np.ndarray) -> pa.Array:
+    """Return the properties of the wanted ones of all messages in `fields`. The others may be malformed."""
+    found = _of_rows(fields.occurrences(number), wanted, fields.count)
     names, texts = _pairs(found, data)
     rows = found.rows
     if len(rows):
@@ -130,7 +125,14 @@ def _maps(fields: Fields, number: int, data: np.ndarray) -> pa.Array:
             kept = np.sort(len(rows) - 1 - last)
             rows, names, texts = rows[kept], names.take(pa.array(kept)), texts.take(pa.array(kept))
     offsets = np.searchsorted(rows, np.arange(fields.count + 1)).astype(np.int32)
-    return pa.MapArray.from_arrays(pa.array(offsets), names, texts)
+    return pa.MapArray.from_arrays(pa.array(offsets), names, texts).take(pa.array(wanted))
+
+
+def _of_rows(found: Occurrences, wanted: np.ndarray, count: int) -> Occurrences:
+    is_wanted = np.zeros(count, bool)
+    is_wanted[wanted] = True
+    kept = is_wanted[found.rows]
+    return found if kept.all() else Occurrences(found.rows[kept], found.starts[kept], found.ends[kept])
 
 
 def _pairs(found: Occurrences, data: np.ndarray) -> tuple[pa.Array, pa.Array]:
@@ -153,7 +155,7 @@ def times(milliseconds: np.ndarray, is_valid: np.ndarray | None = None) -> pa.Ar
     Raises:
         ValueError: one is beyond what a timestamp holds.
     """
-    if len(milliseconds) and not (np.abs(milliseconds) <= _TIME_MS_MAX).all():
+    if not ((milliseconds >= -_TIME_MS_MAX) & (milliseconds <= _TIME_MS_MAX)).all():
         raise ValueError("one of its times is beyond the range of a timestamp")
     mask = None if is_valid is None else ~is_valid
     return pa.array(milliseconds * 1000, pa.int64(), mask=mask).cast(_TIME)
@@ -283,7 +285,7 @@ def encryptions(messages: Messages) -> pa.Array:
     with each of the named `keys`, in their order: who holds one of these can decrypt it."""
     entries, rows = messages.entries, messages.entry
     metadata = entries.metadata
-    found = metadata.occurrences(entry_fields.ENCRYPTION_KEYS)
+    found = _of_rows(metadata.occurrences(entry_fields.ENCRYPTION_KEYS), rows, len(entries))
     inner = fields_of(entries.data, found.starts, found.ends, spans=(_KEY_NAME, _KEY_VALUE))
     names, data_keys = (
         binary_array(entries.data.data, starts, ends, starts >= 0)

@@ -40,6 +40,8 @@ _PAYLOAD_SIZE_TAG = PAYLOAD_SIZE << 3
 _SIZE = struct.Struct(">I").unpack_from
 _SIZE_BYTES = 4
 _VARINT_BYTES_MAX = 9
+CHUNKED_BYTES_MAX = 1 << 30
+"""Limit of the payload of a message in chunks; of all others it is UNCOMPRESSED_BYTES_MAX."""
 RUN_MIN = 8
 """Messages of one size that are found together, on average, before others are looked at one by one."""
 
@@ -167,7 +169,7 @@ def messages_of(
     return messages.select(is_left)
 
 
-def outlines_of(entries: Entries, rows: np.ndarray) -> Messages:
+def outlines_of(entries: Entries, rows: np.ndarray, joined: Mapping[int, Joined]) -> Messages:
     """Return the messages of some entries without their payloads and what batches have of their own: nothing is
     decompressed. For entries that are not of a compacted ledger, from whose batches messages may be gone."""
     is_batch = entries.is_batch[rows]
@@ -190,7 +192,7 @@ def outlines_of(entries: Entries, rows: np.ndarray) -> Messages:
         nothing,
         single,
         singles,
-        {},
+        joined,
     )
 
 
@@ -208,8 +210,9 @@ def _contents(
     for row, start, end, codec, size, plain in zip(*(fact.tolist() for fact in facts)):
         part = joined[row].payload if row in joined else view[start:end]
         if not plain:
-            if size > UNCOMPRESSED_BYTES_MAX and row not in joined:
-                raise MalformedEntry(row, f"it says to have {size} bytes, more than {UNCOMPRESSED_BYTES_MAX}")
+            limit = CHUNKED_BYTES_MAX if row in joined else UNCOMPRESSED_BYTES_MAX
+            if size > limit:
+                raise MalformedEntry(row, f"it says to have {size} bytes, more than {limit}")
             try:
                 part = decompress(codec, part, size)
             except ValueError as error:

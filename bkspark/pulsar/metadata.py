@@ -84,15 +84,22 @@ class Cursor:
     words: tuple[tuple[int, tuple[int, ...]], ...] = ()
     properties: dict[str, int] = field(default_factory=dict)
 
-    @property
-    def acknowledged_after(self) -> int:
-        """Entries acknowledged after the mark-delete position, as far as ranges do not span ledgers."""
-        if self.words:
-            return sum((word & 0xFFFF_FFFF_FFFF_FFFF).bit_count() for _, words in self.words for word in words)
-        return sum(
-            max(0, upper.entry_id - (lower.entry_id if lower.ledger_id == upper.ledger_id else -1))
-            for lower, upper in self.ranges
-        )
+    def acknowledged_in(self, ledger_id: int, entries: int) -> int:
+        """Return how many of the first entries of a ledger are acknowledged, after the mark-delete position."""
+        start = max(0, self.mark_delete.entry_id + 1) if ledger_id == self.mark_delete.ledger_id else 0
+        found = 0
+        for key, words in self.words:
+            if key == ledger_id:
+                octets = b"".join((word & 0xFFFF_FFFF_FFFF_FFFF).to_bytes(8, "little") for word in words)
+                bits = int.from_bytes(octets, "little")
+                size = min(entries, 64 * len(words))
+                found += (bits & ((1 << size) - 1)).bit_count() - (bits & ((1 << min(start, size)) - 1)).bit_count()
+        for lower, upper in self.ranges:
+            first = max(start, lower.entry_id + 1 if lower.ledger_id == ledger_id else 0)
+            end = min(entries, upper.entry_id + 1 if upper.ledger_id == ledger_id else entries)
+            if lower.ledger_id <= ledger_id <= upper.ledger_id:
+                found += max(0, end - first)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

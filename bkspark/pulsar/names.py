@@ -25,9 +25,18 @@ POLICIES = "/admin/policies"
 
 _KEPT = {ord(each): each for each in f"{string.ascii_letters}{string.digits}.-*_"} | {ord(" "): "+"}
 _CODED = re.compile(rb"%([0-9A-Fa-f]{2})")
-_PARTITION = re.compile(r"-partition-(\d{1,9})\Z")
+_NO_PARTS = ("", ".", "..")
+"""Parts of a name that cannot be nodes of ZooKeeper."""
+_PARTITION = re.compile(r"(?<=[\s\S])-partition-(\d{1,9})\Z")
 _NAMESPACE_PART = re.compile(r"[-=:.\w]+\Z", re.ASCII)
-_SYSTEM_LOCALS = ("__change_events", "__transaction_buffer_snapshot")
+_SYSTEM_LOCALS = frozenset(
+    [
+        "__change_events",
+        "__transaction_buffer_snapshot",
+        "__transaction_buffer_snapshot_segments",
+        "__transaction_buffer_snapshot_indexes",
+    ]
+)
 _SYSTEM_NAMESPACE = ("pulsar", "system")
 TRANSACTION_SNAPSHOTS = ("__transaction_buffer_snapshot", "__transaction_buffer_snapshot_indexes")
 """A namespace has one of these topics if its topics may have transactions."""
@@ -79,7 +88,7 @@ class TopicName:
                 raise ConfigurationError(f"topic {text!r} is not persistent://tenant/namespace/NAME")
         local = parts.pop()
         # Its parts are paths of the metadata store: nothing may lead out of them.
-        if not local or not all(_NAMESPACE_PART.match(part) and part not in (".", "..") for part in parts):
+        if local in _NO_PARTS or not all(_NAMESPACE_PART.match(part) and part not in _NO_PARTS for part in parts):
             raise ConfigurationError(f"topic {text!r} has an empty or impossible part: give tenant/namespace/NAME")
         cluster = parts.pop(1) if len(parts) == 3 else None
         return cls(parts[0], parts[1], local, cluster)
@@ -119,7 +128,8 @@ class TopicName:
         """Whether it is one of Pulsar's own system topics."""
         if (self.tenant, self.namespace) == _SYSTEM_NAMESPACE:
             return True
-        return self.local.startswith(_SYSTEM_LOCALS) or self.whole.local.endswith("__transaction_pending_ack")
+        whole = self.whole.local
+        return whole in _SYSTEM_LOCALS or whole.endswith("__transaction_pending_ack")
 
     @property
     def managed_ledger(self) -> str:

@@ -18,6 +18,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from bkspark.errors import ConfigurationError
+from bkspark.pulsar.avro import DEPTH_MAX, TYPES_MAX, refused
 
 _F = FieldDescriptor
 _TYPES = {
@@ -53,44 +54,78 @@ def descriptor_of(definition: bytes) -> Descriptor:
         ) from None
 
 
-def arrow_of_descriptor(descriptor: Descriptor, above: tuple[str, ...] = ()) -> pa.DataType:
+def arrow_of_descriptor(descriptor: Descriptor) -> pa.DataType:
     """Return the type of a message.
 
     Raises:
-        ConfigurationError: a message contains itself, for which Spark has no type.
+        ConfigurationError: Spark has no type for it: a message contains itself, or it has too many types.
     """
-    if descriptor.full_name in above:
-        raise ConfigurationError(
-            f"the topic's schema has a message {descriptor.full_name!r} that holds itself, which Spark has no type "
-            "for: read the bytes with valueFormat=raw"
-        )
-    inside = (*above, descriptor.full_name)
-    return pa.struct([pa.field(each.name, _field_type(each, inside)) for each in descriptor.fields])
+    return _Types().of_message(descriptor, ())
 
 
-def _field_type(field: FieldDescriptor, above: tuple[str, ...]) -> pa.DataType:
-    if _is_map(field):
-        key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
-        return pa.map_(_single_type(key, above), _single_type(value, above))
-    single = _single_type(field, above)
-    return pa.list_(single) if field.is_repeated else single
+class _Types:
+    """The types of one message and of all in it."""
 
+    def __init__(self) -> None:
+        self._made: dict[str, tuple[pa.DataType, int]] = {}
+        """The type of each message by full name, and how many types it has."""
+        self._count = 0
+        """Types so far; only grows."""
 
-def _single_type(field: FieldDescriptor, above: tuple[str, ...]) -> pa.DataType:
-    if field.cpp_type == _F.CPPTYPE_MESSAGE:
-        return arrow_of_descriptor(field.message_type, above)
-    if field.cpp_type == _F.CPPTYPE_STRING:
-        return pa.binary() if field.type == _F.TYPE_BYTES else pa.string()
-    return _TYPES[field.cpp_type]
+    def of_message(self, descriptor: Descriptor, above: tuple[str, ...]) -> pa.DataType:
+        name = descriptor.full_name
+        if name in above:
+            raise refused(f"has a message {name!r} that holds itself, which Spark has no type for")
+        if len(above) > DEPTH_MAX:
+            raise refused(f"has more than {DEPTH_MAX} messages within each other")
+        if name not in self._made:
+            before = self._count
+            inside = (*above, name)
+            made = pa.struct([pa.field(each.name, self._of_field(each, inside)) for each in descriptor.fields])
+            self._made[name] = made, self._count - before + 1
+        else:
+            self._take(self._made[name][1])
+        return self._made[name][0]
+
+    def _take(self, count: int) -> None:
+        self._count += count
+        if self._count > TYPES_MAX:
+            raise refused(f"has more than {TYPES_MAX} types")
+
+    def _of_field(self, field: FieldDescriptor, above: tuple[str, ...]) -> pa.DataType:
+        self._take(1)
+        if _is_map(field):
+            key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+            return pa.map_(self._of_one(key, above), self._of_one(value, above))
+        one = self._of_one(field, above)
+        return pa.list_(one) if field.is_repeated else one
+
+    def _of_one(self, field: FieldDescriptor, above: tuple[str, ...]) -> pa.DataType:
+        if field.cpp_type == _F.CPPTYPE_MESSAGE:
+            return self.of_message(field.message_type, above)
+        if field.cpp_type == _F.CPPTYPE_STRING:
+            return pa.binary() if field.type == _F.TYPE_BYTES else pa.string()
+        return _TYPES[field.cpp_type]
 
 
 def _is_map(field: FieldDescriptor) -> bool:
     return bool(field.message_type is not None and field.message_type.GetOptions().map_entry)
 
 
-def protobuf_decoder(definition: bytes, wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
-    """Return the decoder of messages: takes binary, returns structs of the type wanted. Raises ValueError then."""
-    descriptor = descriptor_of(definition)
+def protobuf_decoder(written: bytes, newest: bytes) -> Callable[[pa.Array], pa.Array]:
+    """Return the decoder of messages: takes binary, returns structs of the newest schema's type.
+
+    Values of an older version of the same message are read by the newest version, as protobuf does it: fields are found
+    by their numbers, and a field that was not written has its default. Values of another message are read by their own
+    version, and their fields are found by their names.
+
+    Raises:
+        ConfigurationError, ValueError: nothing can be read by these schemas.
+    """
+    descriptor = descriptor_of(newest)
+    wanted = arrow_of_descriptor(descriptor)
+    if written != newest:
+        descriptor = _reader_of(written, descriptor)
     made = message_factory.GetMessageClass(descriptor)
 
     def row(value: bytes) -> dict[str, Any]:
@@ -100,6 +135,15 @@ def protobuf_decoder(definition: bytes, wanted: pa.DataType) -> Callable[[pa.Arr
             raise ValueError(f"it is not a {descriptor.full_name}: {error}") from None
 
     return lambda values: pa.array([None if value is None else row(value) for value in values.to_pylist()], wanted)
+
+
+def _reader_of(written: bytes, newest: Descriptor) -> Descriptor:
+    """Return the message type with which to read values of an older version."""
+    try:
+        own = descriptor_of(written)
+    except ConfigurationError as error:
+        raise ValueError(f"an older version cannot be used: {error}") from None
+    return newest if own.full_name == newest.full_name else own
 
 
 def _cells(message: Any) -> dict[str, Any]:

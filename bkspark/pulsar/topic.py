@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass, replace
 
-from bkspark.errors import MetadataFormat, NoSuchLedger, NoSuchLog, NoSuchNode
+from bkspark.errors import MetadataFormat, NoSuchEntry, NoSuchLedger, NoSuchLog, NoSuchNode
 from bkspark.ledger.cluster import Cluster
 from bkspark.metadata.tree import Tree
 from bkspark.pulsar import metadata
@@ -139,7 +139,7 @@ class PulsarStore:
     async def is_kept(self, topic: TopicName) -> bool:
         """Return whether a subscription or a retention of the namespace keeps a topic's ledgers. Brokers' defaults and
         policies of single topics are not known here."""
-        if await _children(self._tree, self._root + topic.managed_ledger_path):
+        if not all(map(_is_own, await self.subscription_names(topic))):
             return True
         path = f"{self._admin_root}{POLICIES}/{topic.namespace_path}"
         try:
@@ -151,11 +151,6 @@ class PulsarStore:
     async def subscription_names(self, topic: TopicName) -> list[str]:
         """Return the names of a topic's or partition's subscriptions, also Pulsar's own."""
         return [decoded(name) for name in await _children(self._tree, self._root + topic.managed_ledger_path)]
-
-    async def subscriptions(self, topic: TopicName, cluster: Cluster) -> list[Subscription]:
-        """Return the subscriptions of a topic or partition by name, also Pulsar's own."""
-        found = [await self.subscription(topic, name, cluster) for name in await self.subscription_names(topic)]
-        return [each for each in found if each is not None]
 
     async def subscription(self, topic: TopicName, name: str, cluster: Cluster) -> Subscription | None:
         """Return what a subscription has acknowledged; None if there is no subscription of that name.
@@ -195,17 +190,25 @@ class PulsarStore:
             data, _ = await self._tree.get(path)
         except NoSuchNode:
             return {}
-        todo = {each.version: each.place for each in metadata.decode_schema_locator(data, path)}
+        named = metadata.decode_schema_locator(data, path)
+        todo = {each.version: each.place for each in named}
+        looked_at = set(todo)
         found: dict[int, Schema] = {}
         while todo and len(found) < SCHEMA_VERSIONS_MAX:
             version, place = todo.popitem()
             source = f"schema version {version} of {topic}, ledger {place.ledger_id}"
-            entry = await _entry(cluster, place, source)
+            entry = await _entry(cluster, place)
             if entry is None:
                 continue
             info, before = metadata.decode_schema_entry(entry, source)
             found[version] = decode_schema(version, info, source)
-            todo |= {each.version: each.place for each in before if each.version not in found}
+            todo |= {each.version: each.place for each in before if each.version not in looked_at}
+            looked_at |= todo.keys()
+        if named and not found:
+            raise MetadataFormat(
+                f"schema version {named[-1].version} of {topic}: ledger {named[-1].place.ledger_id} does not have it: "
+                "read the bytes with valueFormat=raw"
+            )
         return found
 
     async def compacted_ledger(self, topic: TopicName, cluster: Cluster) -> int | None:
@@ -213,6 +216,11 @@ class PulsarStore:
         found = await self.subscription(topic, COMPACTION, cluster)
         ledger_id = -1 if found is None else found.cursor.properties.get(COMPACTED_LEDGER, -1)
         return ledger_id if ledger_id >= 0 else None
+
+
+def _is_own(subscription: str) -> bool:
+    """Return whether a subscription is one of Pulsar itself. Its position does not depend on what others have read."""
+    return subscription in (COMPACTION, "pulsar.dedup") or subscription.startswith("pulsar.repl.")
 
 
 async def _children(tree: Tree, path: str) -> list[str]:
@@ -231,13 +239,10 @@ async def _last_entry(cluster: Cluster, ledger_id: int) -> bytes | None:
     return (await reader.read(last, last, unconfirmed=not reader.is_closed))[0]
 
 
-async def _entry(cluster: Cluster, place: EntryPosition, source: str) -> bytes | None:
-    """Return an entry of a ledger that may still be open; None if the ledger is gone."""
+async def _entry(cluster: Cluster, place: EntryPosition) -> bytes | None:
+    """Return an entry of a ledger that may still be open; None if there is no such ledger or entry."""
     try:
         reader = await cluster.open(place.ledger_id)
-    except NoSuchLedger:
-        return None
-    try:
         return (await reader.read(place.entry_id, place.entry_id, unconfirmed=not reader.is_closed))[0]
-    except ValueError as error:
-        raise MetadataFormat(f"{source}: {error}") from None
+    except (NoSuchLedger, NoSuchEntry, ValueError):
+        return None

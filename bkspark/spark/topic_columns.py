@@ -125,9 +125,15 @@ def _spark_type(column: pa.Field) -> DataType:
 def check_describing(name: str, kind: pa.DataType) -> None:
     """Raise ConfigurationError if a describing column was requested with another type."""
     wanted = DESCRIBING[name.lower()][1]
-    if kind != wanted and not (pa.types.is_map(kind) and pa.types.is_map(wanted)):
+    is_same_map = pa.types.is_map(kind) and pa.types.is_map(wanted) and _of_map(kind) == _of_map(wanted)
+    if kind != wanted and not is_same_map:
         shown = from_arrow_type(wanted).simpleString()
         raise ConfigurationError(f"column '{name}' is {shown}, but the schema says {kind}: correct it")
+
+
+def _of_map(kind: pa.MapType) -> tuple[pa.DataType, pa.DataType]:
+    """Return the types of keys and values; maps are unequal if the names of their fields differ."""
+    return kind.key_type, kind.item_type
 
 
 def describing_column(name: str, messages: Messages, topic: str, partition: int) -> pa.Array:

@@ -18,7 +18,7 @@ ISOLATIONS = READ_COMMITTED, READ_UNCOMMITTED = ("read_committed", "read_uncommi
 ENCRYPTED = ("fail", "skip", "raw")
 SELECT_TOPICS = frozenset({"topic", "topics", "topicsPattern"})
 
-_NOT_OF_TOPICS = frozenset({"payloadformat", "recover", "unconfirmed", "encryptionkeyfile"})
+_NOT_OF_TOPICS = frozenset({"payloadformat", "recover", "encryptionkeyfile"})
 _PULSAR_FORMAT = "pulsar"
 _OFFSETS = ("startingOffsets", "endingOffsets")
 
@@ -40,16 +40,18 @@ def topics(value: str) -> tuple[str, ...]:
 
 
 def topics_pattern(value: str) -> str:
-    """Return a pattern as it was given, checked: persistent://tenant/namespace/PATTERN or tenant/namespace/PATTERN."""
+    """Return a pattern as tenant/namespace/PATTERN. It may be given as PATTERN, which is of public/default, and after
+    persistent://."""
     domain, separator, rest = value.partition("://")
     if separator and domain != "persistent":
         raise ValueError("does not begin with persistent://")
-    parts = (rest if separator else value).split("/", 2)
+    whole = rest if separator else value
+    parts = (whole if separator or "/" in whole else f"public/default/{whole}").split("/", 2)
     if len(parts) != 3 or not all(parts):
-        raise ValueError("is not tenant/namespace/PATTERN, such as public/default/clicks-.*")
+        raise ValueError("is neither PATTERN nor tenant/namespace/PATTERN, such as public/default/clicks-.*")
     topic(f"{parts[0]}/{parts[1]}/x")
     values.pattern(parts[2])
-    return value
+    return "/".join(parts)
 
 
 def pulsar_uri(value: str) -> str:
@@ -89,7 +91,7 @@ TOPIC_OPTIONS = (
         "topics_pattern",
         topics_pattern,
         READS,
-        "regular expression of names of Pulsar topics: tenant/namespace/PATTERN",
+        "regular expression of names of Pulsar topics: PATTERN, or tenant/namespace/PATTERN",
     ),
     Option(
         "pulsarUri",

@@ -23,9 +23,10 @@ from bkspark.pulsar.chunks import ChunkGatherer
 from bkspark.pulsar.entries import Entries, MalformedEntry, decode_entries
 from bkspark.pulsar.message_ids import MessageId
 from bkspark.pulsar.messages import Joined, Messages, messages_of, outlines_of
+from bkspark.pulsar.records import ValueDecoder
 from bkspark.pulsar.schemas import BYTES, RAW, Schema
 from bkspark.pulsar.transactions import transaction_ids
-from bkspark.pulsar.values import MALFORMED, ValueDecoder, decoder_of, key_value_of
+from bkspark.pulsar.values import MALFORMED, decoder_of, key_value_of
 from bkspark.spark.columns import arrow_schema, check_columns
 from bkspark.spark.formats.decoding import MalformedMode, check_nulls
 from bkspark.spark.options import SourceOptions
@@ -99,7 +100,7 @@ class TopicDecoder:
             MalformedPayload: an entry is not one of Pulsar's, or a value does not have its schema (FAILFAST).
             ConfigurationError: messages are encrypted, or belong to transactions that the plan has not scanned.
         """
-        is_compacted = batch.ledger_id == self._facts.compacted_ledger
+        is_compacted = batch.ledger_id in self._facts.compacted_ledgers
         try:
             entries = decode_entries(batch, is_compacted=is_compacted)
         except MalformedEntry as error:
@@ -129,8 +130,8 @@ class TopicDecoder:
         self, batch: EntryBatch, entries: Entries, rows: np.ndarray, raw: np.ndarray, joined: Mapping[int, Joined]
     ) -> Iterator[pa.RecordBatch]:
         try:
-            if self._rows._is_outline and batch.ledger_id != self._facts.compacted_ledger and not raw.any():
-                messages = outlines_of(entries, rows)
+            if self._rows._is_outline and batch.ledger_id not in self._facts.compacted_ledgers and not raw.any():
+                messages = outlines_of(entries, rows, joined)
             else:
                 messages = messages_of(entries, rows, joined, is_raw=raw)
             messages = self._in_bounds(messages)
@@ -303,7 +304,7 @@ class TopicDecoder:
         corrupt = np.zeros(len(messages), bool)
         if not self._is_decoded:
             return self._cells(pa.StructArray.from_arrays([values], [VALUE]), messages), corrupt
-        versions = columns.schema_versions(messages)
+        versions = self._versions_of(messages)
         parts: list[tuple[np.ndarray, pa.Array]] = []
         for version in np.unique(versions).tolist():
             rows = np.flatnonzero(versions == version)
@@ -318,6 +319,13 @@ class TopicDecoder:
         order[np.concatenate([rows for rows, _ in parts])] = np.arange(len(messages))
         whole = pa.concat_arrays([structs for _, structs in parts]).take(pa.array(order))
         return self._cells(whole, messages), corrupt
+
+    def _versions_of(self, messages: Messages) -> np.ndarray:
+        """Return the version of the schema with which to decode each message. A null value has no encoding, so the
+        newest version serves if its own cannot be used."""
+        versions = columns.schema_versions(messages)
+        usable = [version for version, schema in self._facts.schemas.items() if schema.kind == self._newest.kind]
+        return np.where(messages.is_null & ~np.isin(versions, usable), self._newest.version, versions)
 
     def _cells(self, structs: pa.StructArray, messages: Messages) -> dict[int, pa.Array]:
         names = [structs.type.field(i).name for i in range(structs.type.num_fields)]

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from bkspark.client import Client
 from bkspark.entries import EntryBatch
-from bkspark.errors import ConfigurationError, DataLoss, NoSuchLog
+from bkspark.errors import ConfigurationError, DataLoss, NoSuchLedger, NoSuchLog
 from bkspark.log.positions import EARLIEST, LATEST, Position
 from bkspark.pulsar.entries import MalformedEntry, decode_entries
 from bkspark.pulsar.message_ids import EARLIEST_MESSAGE, LATEST_MESSAGE, MessageId
@@ -115,7 +115,10 @@ class TopicView:
         if isinstance(wanted, int):
             return self._before(-wanted), None
         if isinstance(wanted, MessageId):
-            return self._located("startingOffsets", wanted), wanted if wanted.batch_index > 0 else None
+            located = self._located("startingOffsets", wanted)
+            if _position_of(wanted) > self.readable:
+                raise self._ends_before("startingOffsets", wanted)
+            return located, wanted if wanted.batch_index > 0 else None
         if wanted is None:
             return self.start, None
         return (self.end if wanted == LATEST else self.start), None
@@ -153,15 +156,11 @@ class TopicView:
             ) from None
 
     def _located(self, option: str, wanted: MessageId) -> Position:
-        position = Position(wanted.ledger_id, wanted.ledger_id, max(0, wanted.entry_id))
-        if (self.extents and wanted.ledger_id > self.extents[-1].ledger_id) or not self.extents:
-            others = ", or JSON with an id for each partition" if self.name.partition >= 0 else ""
-            raise ConfigurationError(
-                f"option '{option}' is message {wanted}, but topic {self.name} ends before: use latest{others}"
-            )
+        if not self.extents or wanted.ledger_id > self.extents[-1].ledger_id:
+            raise self._ends_before(option, wanted)
         for extent in self.extents:
             if extent.ledger_id == wanted.ledger_id:
-                return position
+                return _position_of(wanted)
         if wanted.ledger_id < self.extents[0].ledger_id:
             if self._options.fail_on_data_loss:
                 raise DataLoss(
@@ -170,6 +169,12 @@ class TopicView:
                 )
             return self.start
         return _beginning(next(extent for extent in self.extents if extent.ledger_id > wanted.ledger_id))
+
+    def _ends_before(self, option: str, wanted: MessageId) -> ConfigurationError:
+        others = ", or JSON with an id for each partition" if self.name.partition >= 0 else ""
+        return ConfigurationError(
+            f"option '{option}' is message {wanted}, but topic {self.name} ends before: use latest{others}"
+        )
 
     def _before(self, count: int) -> Position:
         """Return the position `count` entries before the end."""
@@ -257,11 +262,19 @@ class TopicView:
         return replace(read, end_entry=max(read.end_entry, read.metadata.last_entry + 1)) if is_end else read
 
     async def scan_transactions(self, found: Transactions, start: Position) -> None:
-        """Scan the entries from `start` to the end for transactions; afterwards `end` respects open ones."""
-        for entries in self._on_bookies(start, self.readable):
-            reader = await self._planner.client.open(entries.ledger_id)
+        """Scan the entries from `start` to the end for transactions; afterwards `end` respects open ones.
+
+        Ledgers that bookies do not have are left out: reading may begin after them. If not, the plan reports them.
+        """
+        for entries in between(self.extents, start, self.readable):
+            if not self.is_on_bookies(entries.ledger_id):
+                continue
+            try:
+                reader = await self._planner.client.open(entries.ledger_id)
+            except NoSuchLedger:
+                continue
             end = max(entries.end_entry, reader.last_entry + 1) if reader.is_closed else entries.end_entry
-            async for batch in reader.batches(entries.first_entry, end):
+            async for batch in reader.batches(entries.first_entry, end, unconfirmed=self._options.unconfirmed):
                 _take_transactions(found, batch)
         self.transactions = found
 
@@ -295,6 +308,10 @@ def _parsed_offset(wanted: object) -> str | int | MessageId:
         return wanted
     found = MessageId.parse(wanted)
     return {EARLIEST_MESSAGE: EARLIEST, LATEST_MESSAGE: LATEST}.get(found, found)
+
+
+def _position_of(message: MessageId) -> Position:
+    return Position(message.ledger_id, message.ledger_id, max(0, message.entry_id))
 
 
 def _beginning(extent: ReadableSegment) -> Position:

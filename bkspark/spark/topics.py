@@ -99,7 +99,7 @@ class TopicFacts:
     last: MessageId | None = None
     since_ms: int | None = None
     until_ms: int | None = None
-    compacted_ledger: int = -1
+    compacted_ledgers: frozenset[int] = frozenset()
 
 
 class TopicPartition(ReadPartition):
@@ -144,7 +144,7 @@ class TopicPlanner:
         """
         options = self.options
         if options.topics_pattern is not None:
-            parts = options.topics_pattern.removeprefix("persistent://").split("/", 2)
+            parts = options.topics_pattern.split("/", 2)
             store = await self.store()
             found = await store.topics(TopicName.parse(f"{parts[0]}/{parts[1]}/x"))
             return [topic for topic in found if re.fullmatch(parts[2], topic.local)]
@@ -225,13 +225,17 @@ class TopicPlanner:
                 if must_exist:
                     raise
                 continue
-            if not reader.is_closed and reader.last_unconfirmed > reader.last_entry:
-                self._tell_unconfirmed(topic, listed, reader.last_unconfirmed - reader.last_entry)
+            last_entry = reader.last_entry
+            if not reader.is_closed and reader.last_unconfirmed > last_entry:
+                if self.options.unconfirmed:
+                    last_entry = reader.last_unconfirmed
+                else:
+                    self._tell_unconfirmed(topic, listed, reader.last_unconfirmed - last_entry)
             extents.append(
                 ReadableSegment(
                     listed.ledger_id,
                     listed.ledger_id,
-                    reader.last_entry + 1,
+                    last_entry + 1,
                     reader.length,
                     reader.is_closed,
                     str(topic),

@@ -76,9 +76,9 @@ def _stored(data: bytes) -> object:
     if kind == 0:
         return metadata.decode_managed_ledger(rest, "/p")
     if kind == 1:
-        return metadata.decode_cursor(rest, "/p").acknowledged_after
+        return metadata.decode_cursor(rest, "/p").acknowledged_in(3, 5)
     if kind == 2:
-        return metadata.decode_cursor_entry(rest, 5, "/p").acknowledged_after
+        return metadata.decode_cursor_entry(rest, 5, "/p").acknowledged_in(3, 5)
     if kind == 3:
         return metadata.decode_partitions(rest, "/p")
     if kind == 4:

@@ -10,7 +10,12 @@ from dataclasses import dataclass, field
 import crc32c
 import pyarrow as pa
 
-from bkspark.pulsar.pulsar_formats_pb2 import BrokerEntryMetadata, MessageMetadata, SingleMessageMetadata
+from bkspark.pulsar.pulsar_formats_pb2 import (
+    BrokerEntryMetadata,
+    MessageIdData,
+    MessageMetadata,
+    SingleMessageMetadata,
+)
 
 CODECS = {0: "none", 1: "lz4", 2: "zlib", 3: "zstd", 4: "snappy"}
 PUBLISHED_MS = 1_700_000_000_000
@@ -129,3 +134,9 @@ def _describe(metadata: MessageMetadata | SingleMessageMetadata, message: Messag
         metadata.event_time = message.event_time
     if message.value is None:
         metadata.null_value = True
+
+
+def compacted(ledger: int, entry: int, stored: bytes) -> bytes:
+    """Return the entry of a compacted ledger that holds a topic's entry."""
+    identity = MessageIdData(ledgerId=ledger, entryId=entry, partition=-1).SerializeToString()
+    return struct.pack(">i", len(identity)) + identity + struct.pack(">i", len(stored)) + stored

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from bkspark.blocking import Client, LedgerWriter, run
 from bkspark.errors import NodeExists
@@ -76,23 +76,46 @@ class StoredTopic:
                 cursor.cursorsLedgerId = writer.ledger_id
         self._put(f"{self.name.managed_ledger_path}/{encoded(name)}", cursor.SerializeToString())
 
-    def schemas(self, *versions: tuple[str, bytes, Mapping[str, str]]) -> None:
-        """Store the versions 0, 1, … of its schema: type, definition and properties each."""
+    def schemas(
+        self,
+        *versions: tuple[str | int, bytes, Mapping[str, str]],
+        deleted: Collection[int] = (),
+        empty: Collection[int] = (),
+    ) -> list[int]:
+        """Store the versions 0, 1, … of its schema: type, definition and properties each; return their ledgers.
+
+        Args:
+            deleted: versions that say that the schemas before them were deleted.
+            empty: versions whose ledgers have no entry.
+        """
         locator = formats.SchemaLocator()
+        ledgers = []
         for version, (kind, definition, properties) in enumerate(versions):
+            number = kind if isinstance(kind, int) else STORED_TYPES.index(kind) + 1
             info = formats.SchemaInfo(
-                schema_id="s", user="", type=STORED_TYPES.index(kind) + 1, schema=definition, timestamp=1
+                schema_id="s", user="", type=number, schema=definition, timestamp=1, deleted=version in deleted
             )
             for key, value in properties.items():
                 info.props.add(key=key, value=value)
             entry = formats.SchemaEntry(schema_data=info.SerializeToString())
             with self.client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
-                writer.append(entry.SerializeToString())
+                if version not in empty:
+                    writer.append(entry.SerializeToString())
+            ledgers.append(writer.ledger_id)
             position = formats.SchemaPosition(ledgerId=writer.ledger_id, entryId=0)
             index = formats.IndexEntry(version=version, position=position, hash=b"")
             locator.index.append(index)
             locator.info.CopyFrom(index)
         self._put(self.name.schema_path, locator.SerializeToString())
+        return ledgers
+
+    def put(self, data: bytes) -> None:
+        """Store something as the list of its ledgers."""
+        self._put(self.name.managed_ledger_path, data)
+
+    def put_subscription(self, name: str, data: bytes) -> None:
+        """Store something as a subscription."""
+        self._put(f"{self.name.managed_ledger_path}/{encoded(name)}", data)
 
     def delete(self) -> None:
         async def delete() -> None:

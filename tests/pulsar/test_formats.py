@@ -64,16 +64,34 @@ def test_short_full_and_legacy_names_lead_to_their_nodes() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "a/b", "non-persistent://t/n/x", "http://t/n/x", "persistent://t/n", "t/../x", "t//x"]
+    "name", ["", "a/b", "non-persistent://t/n/x", "http://t/n/x", "persistent://t/n", "t/../x", "t//x", "t/n/..", "."]
 )
 def test_what_is_not_a_name_of_a_stored_topic_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError):
         TopicName.parse(name)
 
 
-@pytest.mark.parametrize("name", ["pulsar/system/x", "__change_events", "t__transaction_pending_ack-partition-1"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pulsar/system/x",
+        "__change_events",
+        "__change_events-partition-0",
+        "__transaction_buffer_snapshot_indexes",
+        "t__transaction_pending_ack-partition-1",
+    ],
+)
 def test_topics_of_pulsar_itself_are_known(name: str) -> None:
     assert TopicName.parse(name).is_system
+
+
+@pytest.mark.parametrize("name", ["pulsar/systems/x", "__change_events_of_mine", "__transaction_buffer_snapshots"])
+def test_topics_that_are_called_alike_are_those_of_users(name: str) -> None:
+    assert not TopicName.parse(name).is_system
+
+
+def test_name_that_is_nothing_but_a_number_of_a_partition_is_a_topic() -> None:
+    assert TopicName.parse("-partition-0").partition == -1
 
 
 def listed() -> formats.ManagedLedgerInfo:
@@ -107,10 +125,26 @@ def test_cursors_count_what_they_acknowledged_out_of_order() -> None:
     taken.lowerEndpoint.ledgerId, taken.lowerEndpoint.entryId = 39, 4
     taken.upperEndpoint.ledgerId, taken.upperEndpoint.entryId = 39, 5
     found = metadata.decode_cursor(info.SerializeToString(), "/p")
-    assert (found.mark_delete, found.acknowledged_after) == (EntryPosition(39, 2), 1)
+    assert (found.mark_delete, found.acknowledged_in(39, 100)) == (EntryPosition(39, 2), 1)
+    assert (found.acknowledged_in(39, 5), found.acknowledged_in(40, 100)) == (0, 0)
     entry = formats.PositionInfo(ledgerId=39, entryId=3)
-    entry.individualDeletedMessageRanges.add(key=39, values=[0b101, -1])
-    assert metadata.decode_cursor_entry(entry.SerializeToString(), 43, "/p").acknowledged_after == 66
+    entry.individualDeletedMessageRanges.add(key=39, values=[0b101 << 4, -1])
+    entry.individualDeletedMessageRanges.add(key=41, values=[1])
+    found = metadata.decode_cursor_entry(entry.SerializeToString(), 43, "/p")
+    assert [found.acknowledged_in(39, size) for size in (0, 5, 7, 65, 1 << 40)] == [0, 1, 2, 3, 66]
+    assert [found.acknowledged_in(ledger, 9) for ledger in (40, 41)] == [0, 1]
+
+
+def test_acknowledgements_up_to_the_mark_delete_position_are_not_counted_again() -> None:
+    entry = formats.PositionInfo(ledgerId=39, entryId=4)
+    entry.individualDeletedMessageRanges.add(key=39, values=[0b1010_0001])
+    assert metadata.decode_cursor_entry(entry.SerializeToString(), 43, "/p").acknowledged_in(39, 9) == 2
+    taken = entry.individualDeletedMessages.add()
+    taken.lowerEndpoint.ledgerId, taken.lowerEndpoint.entryId = 38, 1
+    taken.upperEndpoint.ledgerId, taken.upperEndpoint.entryId = 40, 2
+    del entry.individualDeletedMessageRanges[:]
+    found = metadata.decode_cursor_entry(entry.SerializeToString(), 43, "/p")
+    assert [found.acknowledged_in(ledger, 9) for ledger in (37, 38, 39, 40, 41)] == [0, 7, 4, 3, 0]
 
 
 def test_partitions_policies_and_schemas_are_read_and_anything_else_is_refused() -> None:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 
 from bkspark.errors import ConfigurationError
 from bkspark.pulsar import pulsar_formats_pb2 as formats
-from bkspark.pulsar.schemas import Schema, arrow_of_avro
+from bkspark.pulsar.avro import arrow_of_avro
+from bkspark.pulsar.schemas import Schema
 from bkspark.pulsar.values import decoder_of
 
 
@@ -50,6 +51,63 @@ def test_protobuf_message_that_holds_itself_is_refused() -> None:
         native("MessageIdData").arrow_type()
     with pytest.raises(ConfigurationError, match="valueFormat=raw"):
         Schema(0, "PROTOBUF_NATIVE", b"{}").arrow_type()
+
+
+def message_of(*fields: FieldDescriptorProto, name: str = "M") -> DescriptorProto:
+    return DescriptorProto(name=name, field=fields)
+
+
+def schema_of(*messages: DescriptorProto) -> Schema:
+    """Return the PROTOBUF_NATIVE schema of the last of some messages."""
+    file = FileDescriptorProto(name="m.proto", package="p", syntax="proto3", message_type=messages)
+    stored = base64.b64encode(FileDescriptorSet(file=[file]).SerializeToString()).decode()
+    return Schema(
+        0,
+        "PROTOBUF_NATIVE",
+        json.dumps({"fileDescriptorSet": stored, "rootMessageTypeName": f"p.{messages[-1].name}"}).encode(),
+    )
+
+
+def nested(number: int, of: int, *, deep: bool = False) -> DescriptorProto:
+    """Return a message that holds another one several times."""
+    inner = {"type": FieldDescriptorProto.TYPE_MESSAGE, "type_name": f".p.M{of}"} if of >= 0 else {"type": 5}
+    count = 1 if deep else 10
+    fields = [FieldDescriptorProto(name=f"f{place}", number=place + 1, label=1, **inner) for place in range(count)]
+    return message_of(*fields, name=f"M{number}")
+
+
+def test_protobuf_message_of_too_many_types_or_too_deep_is_refused_at_once() -> None:
+    """Each message names the one before it ten times: Spark would have 10**9 columns."""
+    with pytest.raises(ConfigurationError, match=r"more than 10000 types.*valueFormat=raw"):
+        schema_of(*(nested(number, number - 1) for number in range(9))).arrow_type()
+    with pytest.raises(ConfigurationError, match=r"within each other.*valueFormat=raw"):
+        schema_of(*(nested(number, number - 1, deep=True) for number in range(400))).arrow_type()
+
+
+def test_maps_of_protobuf_have_keys_of_every_type() -> None:
+    entry = message_of(
+        FieldDescriptorProto(name="key", number=1, label=1, type=FieldDescriptorProto.TYPE_UINT64),
+        FieldDescriptorProto(name="value", number=2, label=1, type=FieldDescriptorProto.TYPE_BOOL),
+        name="FEntry",
+    )
+    entry.options.map_entry = True
+    message = message_of(
+        FieldDescriptorProto(
+            name="f", number=1, label=3, type=FieldDescriptorProto.TYPE_MESSAGE, type_name=".p.M.FEntry"
+        )
+    )
+    message.nested_type.append(entry)
+    octets = b"\x0a\x0d" + b"\x08" + b"\xff" * 9 + b"\x01" + b"\x10\x01"
+    ((key, value),) = decoder_of(schema_of(message))(pa.array([octets])).to_pylist()[0]["f"]
+    assert (key, value) == ((1 << 64) - 1, True)
+
+
+@pytest.mark.parametrize("kind", ["INSTANT", "LOCAL_DATE_TIME"])
+@pytest.mark.parametrize("whole", [-(1 << 63), (1 << 63) - 1])
+def test_time_beyond_all_times_is_refused_and_not_another_time(kind: str, whole: int) -> None:
+    octets = struct.pack(">qi" if kind == "INSTANT" else ">qq", whole, 0)
+    with pytest.raises(ValueError, match="beyond the range"):
+        decoder_of(Schema(0, kind))(pa.array([octets]))
 
 
 @pytest.mark.parametrize(

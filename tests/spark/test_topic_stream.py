@@ -303,3 +303,28 @@ def test_partition_that_appears_is_read_whole_where_spark_does_not_say_from_wher
             first.partitioned(2)
             StoredTopic(client, f"{topic.name}-z-partition-1").ledger(numbered(1, 2))
     assert found == [[b"0"], [b"1", b"2"], []]
+
+
+def test_subscriptions_of_pulsar_itself_keep_nothing_for_a_stream(
+    cluster: Cluster, topic: StoredTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They move on with what Pulsar does, whether the stream has read or not."""
+    topic.ledger(numbered(0))
+    for name in ("__compaction", "pulsar.dedup", "pulsar.repl.other"):
+        topic.subscription(
+            name, formats.ManagedCursorInfo(cursorsLedgerId=-1, markDeleteLedgerId=0, markDeleteEntryId=-1)
+        )
+    Query(cluster, topic)
+    assert any("has no subscription" in record.message for record in caplog.records)
+
+
+def test_start_after_the_end_of_the_open_ledger_is_refused_and_skips_nothing(
+    cluster: Cluster, topic: StoredTopic
+) -> None:
+    ledger = topic.ledger(numbered(0), is_open=True)
+    topic.writer.append(numbered(1)[0])
+    query = Query(cluster, topic, startingOffsets=f"{ledger}:1")
+    with pytest.raises(ConfigurationError, match="ends before: use latest"):
+        Query(cluster, topic, startingOffsets=f"{ledger}:9")
+    topic.writer.append(numbered(2)[0])
+    assert query.batch() == "1"

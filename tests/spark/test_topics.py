@@ -15,7 +15,7 @@ from bkspark.errors import BookKeeperError, ConfigurationError, DataLoss, Malfor
 from bkspark.pulsar import pulsar_formats_pb2 as formats
 from bkspark.spark.source import BookKeeperDataSource
 from tests.cluster import Cluster
-from tests.pulsar.entries import PUBLISHED_MS, Message, batch, chunked, framed, marker, metadata_of, single
+from tests.pulsar.entries import PUBLISHED_MS, Message, batch, chunked, compacted, framed, marker, metadata_of, single
 from tests.pulsar.stored import StoredTopic
 from tests.spark.topic_reads import VALUE, numbered, table, values
 
@@ -423,11 +423,6 @@ def test_options_that_topics_cannot_have_are_refused(read: Callable, options: di
 
 
 # ---- compacted topics ----
-
-
-def compacted(ledger: int, entry: int, stored: bytes) -> bytes:
-    identity = formats.MessageIdData(ledgerId=ledger, entryId=entry, partition=-1).SerializeToString()
-    return struct.pack(">i", len(identity)) + identity + struct.pack(">i", len(stored)) + stored
 
 
 def test_compacted_topic_is_its_compacted_ledger_and_what_follows_the_horizon(

@@ -1,0 +1,366 @@
+"""Avro schemas: the Arrow types of their values, and what is done before values are read by them. PURE.
+
+int + date is date, bytes or fixed + decimal decimal, long + timestamp-millis or -micros timestamp, enum string,
+[null, T] a T that may be null, [int, long] long, [float, double] double, another union a struct of member0, member1, …
+A record that holds itself has no type in Spark, and is refused. As in Java, a decimal that cannot be is its bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from bkspark.errors import ConfigurationError
+
+DEPTH_MAX = 100
+"""Types within each other; a record that may be null is two."""
+TYPES_MAX = 10_000
+"""Types of one schema. One that is named counts at each place that names it: there Spark has it whole."""
+PRECISION_MAX = 38
+
+_UTC_US = pa.timestamp("us", "UTC")
+PRIMITIVES = {
+    "null": pa.null(), "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(),
+    "double": pa.float64(), "bytes": pa.binary(), "string": pa.string(),
+}  # fmt: skip
+_TIMES = {"timestamp-millis": pa.timestamp("ms", "UTC"), "timestamp-micros": _UTC_US}
+_NAMED = ("record", "enum", "fixed")
+_NUMBERS = ({"int", "long"}, {"float", "double"})
+
+
+def with_full_names(avro: Any) -> Any:
+    """Return the same schema, in which each named type is called, and named elsewhere, by its full name.
+
+    Raises:
+        ConfigurationError: it is not an Avro schema, or nested too deeply.
+    """
+    try:
+        return _complete(avro, "", set(), 0)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise refused(f"is not an Avro schema ({type(error).__name__}: {str(error)[:80]})") from None
+
+
+def _complete(avro: Any, namespace: str, known: set[str], depth: int) -> Any:
+    if depth > DEPTH_MAX:
+        raise refused(f"has more than {DEPTH_MAX} types within each other")
+    again = partial(_complete, known=known, depth=depth + 1)
+    if isinstance(avro, list):
+        return [again(each, namespace) for each in avro]
+    if isinstance(avro, str):
+        full = f"{namespace}.{avro}"
+        return full if full in known else avro
+    kind = avro["type"]
+    if kind == "array":
+        return {**avro, "items": again(avro["items"], namespace)}
+    if kind == "map":
+        return {**avro, "values": again(avro["values"], namespace)}
+    if not isinstance(kind, str) or kind not in (*_NAMED, *PRIMITIVES):
+        return again(kind, namespace)
+    if kind in PRIMITIVES:
+        return avro
+    name = avro["name"]
+    if "." not in name:
+        space = avro.get("namespace", namespace)
+        name = f"{space}.{name}" if space else name
+    known.add(name)
+    found = {key: value for key, value in avro.items() if key != "namespace"} | {"name": name}
+    if kind == "record":
+        inner = name.rpartition(".")[0]
+        found["fields"] = [{**each, "type": again(each["type"], inner)} for each in avro.get("fields", [])]
+    return found
+
+
+def refused(what: str) -> ConfigurationError:
+    """Return the error for a schema that cannot be the columns of a table."""
+    return ConfigurationError(f"the topic's schema {what}: read the bytes with valueFormat=raw")
+
+
+# ---- types ----
+
+
+def arrow_of_avro(avro: Any) -> pa.DataType:
+    """Return the type of values of a schema with full names, timestamps in microseconds. Raises as `stored_type`."""
+    return _in_microseconds(stored_type(avro))
+
+
+def _in_microseconds(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return _UTC_US
+    if pa.types.is_struct(kind):
+        return pa.struct(
+            [kind.field(i).with_type(_in_microseconds(kind.field(i).type)) for i in range(kind.num_fields)]
+        )
+    if pa.types.is_list(kind):
+        return pa.list_(_in_microseconds(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, _in_microseconds(kind.item_type))
+    return kind
+
+
+def stored_type(avro: Any) -> pa.DataType:
+    """Return the type of values of a schema with full names, timestamps as they are stored, in ms or µs.
+
+    Raises:
+        ConfigurationError: Spark has no type for it, or it is not an Avro schema.
+    """
+    try:
+        return _Types().of(avro)
+    except (KeyError, TypeError, AttributeError, ValueError, pa.ArrowException) as error:
+        raise refused(f"is not an Avro schema ({type(error).__name__}: {str(error)[:80]})") from None
+
+
+class _Types:
+    """The types of one schema."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, pa.DataType | None] = {}
+        """Named types; None while one is being made."""
+        self._sizes: dict[str, int] = {}
+        """How many types each named one has."""
+        self._count = 0
+        """Types so far; only grows."""
+
+    def of(self, avro: Any) -> pa.DataType:
+        self._take(1)
+        if isinstance(avro, list):
+            return self._union([each for each in avro if each != "null"])
+        if isinstance(avro, str):
+            return PRIMITIVES[avro] if avro in PRIMITIVES else self._of_name(avro)
+        kind = avro["type"]
+        if kind == "array":
+            return pa.list_(self.of(avro["items"]))
+        if kind == "map":
+            return pa.map_(pa.string(), self.of(avro["values"]))
+        if kind == "record":
+            return self._record(avro)
+        made = _of_one(avro)
+        if kind in _NAMED:
+            self._named[avro["name"]], self._sizes[avro["name"]] = made, 1
+        return made
+
+    def _take(self, count: int) -> None:
+        self._count += count
+        if self._count > TYPES_MAX:
+            raise refused(f"has more than {TYPES_MAX} types")
+
+    def _of_name(self, name: str) -> pa.DataType:
+        if name not in self._named:
+            raise refused(f"holds {name[:80]!r}, which is not an Avro type")
+        found = self._named[name]
+        if found is None:
+            raise refused(f"has a record {name!r} that holds itself, which Spark has no type for")
+        self._take(self._sizes[name])
+        return found
+
+    def _record(self, avro: Any) -> pa.DataType:
+        name, before = avro["name"], self._count
+        self._named[name] = None
+        made = pa.struct([pa.field(each["name"], self.of(each["type"])) for each in avro["fields"]])
+        self._named[name], self._sizes[name] = made, self._count - before
+        return made
+
+    def _union(self, others: list[Any]) -> pa.DataType:
+        types = [self.of(each) for each in others]
+        if len(types) <= 1:
+            return types[0] if types else pa.null()
+        if are_numbers(others):
+            return pa.int64() if pa.int64() in types else pa.float64()
+        return pa.struct({f"member{place}": kind for place, kind in enumerate(types)})
+
+
+def _of_one(avro: Any) -> pa.DataType:
+    """Return the type of a primitive, an enum or a fixed."""
+    kind, logical = avro["type"], avro.get("logicalType")
+    if kind == "enum":
+        return pa.string()
+    if is_decimal(avro):
+        return pa.decimal128(avro["precision"], avro.get("scale", 0))
+    if kind == "fixed":
+        return pa.binary()
+    if kind == "int" and logical == "date":
+        return pa.date32()
+    if kind == "long" and logical in _TIMES:
+        return _TIMES[logical]
+    return PRIMITIVES[kind]
+
+
+def is_decimal(avro: Any) -> bool:
+    """Whether values are decimals, and not the bytes that hold them."""
+    if not isinstance(avro, dict) or avro.get("logicalType") != "decimal" or avro["type"] not in ("bytes", "fixed"):
+        return False
+    precision, scale = avro.get("precision"), avro.get("scale", 0)
+    if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision <= PRECISION_MAX:
+        return False
+    digits = PRECISION_MAX
+    if avro["type"] == "fixed":
+        digits = math.floor(math.log10(2) * (8 * avro["size"] - 1)) if avro["size"] > 0 else 0
+    return 0 < precision <= digits
+
+
+def are_numbers(others: list[Any]) -> bool:
+    """Whether a union of these members, null left out, is a number: the larger of two kinds."""
+    kinds = {each if isinstance(each, str) else each["type"] for each in others}
+    return kinds in _NUMBERS and all(
+        isinstance(each, str) or _of_one(each) == PRIMITIVES[each["type"]] for each in others
+    )
+
+
+# ---- before values are read ----
+
+
+def plain(avro: Any) -> Any:
+    """Return a schema whose dates and times are plain numbers, which Arrow takes as they are, and whose defaults are
+    the values that they name: bytes, and decimals."""
+    return _plain(avro, {})
+
+
+def _plain(avro: Any, named: dict[str, Any]) -> Any:
+    if isinstance(avro, list):
+        return [_plain(each, named) for each in avro]
+    if isinstance(avro, str):
+        return avro
+    found = {key: value for key, value in avro.items() if key != "logicalType" or is_decimal(avro)}
+    if isinstance(avro.get("name"), str):
+        named[avro["name"]] = avro
+    for key in ("items", "values"):
+        if key in found:
+            found[key] = _plain(found[key], named)
+    if avro["type"] == "record":
+        found["fields"] = [_plain_field(each, named) for each in avro["fields"]]
+    return found
+
+
+def _plain_field(field: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]:
+    found = {**field, "type": _plain(field["type"], named)}
+    if "default" in field:
+        found["default"] = _default(field["type"], field["default"], named)
+    return found
+
+
+def _default(avro: Any, value: Any, named: dict[str, Any]) -> Any:
+    """Return the value that a default's JSON names. Bytes are text there, a character each."""
+    if isinstance(avro, list):
+        others = [each for each in avro if each != "null"]
+        return None if value is None or not others else _default(others[0], value, named)
+    if isinstance(avro, str):
+        avro = named.get(avro, {"type": avro})
+    kind = avro["type"]
+    if kind in ("bytes", "fixed") and isinstance(value, str):
+        octets = value.encode("latin-1", "replace")
+        return _decimal_of(octets, avro) if is_decimal(avro) else octets
+    if kind == "array" and isinstance(value, list):
+        return [_default(avro["items"], each, named) for each in value]
+    if kind == "map" and isinstance(value, dict):
+        return {key: _default(avro["values"], each, named) for key, each in value.items()}
+    if kind == "record" and isinstance(value, dict):
+        given = {each["name"]: value.get(each["name"], each.get("default")) for each in avro["fields"]}
+        return {each["name"]: _default(each["type"], given[each["name"]], named) for each in avro["fields"]}
+    return value
+
+
+def _decimal_of(octets: bytes, avro: dict[str, Any]) -> Decimal:
+    sign, digits, _ = Decimal(int.from_bytes(octets, "big", signed=True)).as_tuple()
+    return Decimal((sign, digits, -avro.get("scale", 0)))
+
+
+def with_names_of(reader: Any, writer: Any) -> Any:
+    """Return a reader's schema that also takes records that the writer calls otherwise, as Java does: the writer's
+    names that it lacks are aliases of those of its own that the writer lacks."""
+    written = [each["name"] for each in _records_of(writer)]
+    own = {_short(each["name"]) for each in _records_of(reader)}
+    foreign = [name for name in written if _short(name) not in own]
+    known = set(map(_short, written))
+
+    def renamed(avro: Any) -> Any:
+        if isinstance(avro, list):
+            return [renamed(each) for each in avro]
+        if isinstance(avro, str):
+            return avro
+        found = dict(avro)
+        for key in ("items", "values"):
+            if key in found:
+                found[key] = renamed(found[key])
+        if avro["type"] == "record":
+            found["fields"] = [{**each, "type": renamed(each["type"])} for each in avro["fields"]]
+            if _short(avro["name"]) not in known:
+                found["aliases"] = [*avro.get("aliases", []), *foreign]
+        return found
+
+    found = renamed(reader)
+    if isinstance(found, dict) and isinstance(writer, dict) and "record" == found["type"] == writer["type"]:
+        found["aliases"] = [*found.get("aliases", []), writer["name"]]
+    return found
+
+
+def _short(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _records_of(avro: Any) -> Iterator[dict[str, Any]]:
+    return (each for each in _within(avro) if isinstance(each, dict) and each["type"] == "record")
+
+
+def _within(avro: Any) -> Iterator[Any]:
+    """Yield a schema and all in it, what is named once."""
+    yield avro
+    if isinstance(avro, list):
+        inner = avro
+    elif isinstance(avro, str):
+        inner = []
+    else:
+        inner = [avro[key] for key in ("items", "values") if key in avro]
+        inner += [each["type"] for each in avro.get("fields", [])] if avro["type"] == "record" else []
+    for each in inner:
+        yield from _within(each)
+
+
+def has_choices(avro: Any) -> bool:
+    """Whether a union has several named types: what was read must tell then which one it is of."""
+    unions = (each for each in _within(avro) if isinstance(each, list))
+    return any(sum(map(_is_named, union)) > 1 for union in unions)
+
+
+def _is_named(avro: Any) -> bool:
+    return avro not in PRIMITIVES if isinstance(avro, str) else isinstance(avro, dict) and avro["type"] in _NAMED
+
+
+def check_written(avro: Any) -> None:
+    """Check that a value cannot make its reader work without end: a few bytes may say that an array has 2**60 items,
+    and items of no bytes, such as nulls, do not end with the value.
+
+    Raises:
+        ValueError: it can.
+    """
+    try:
+        stored_type(avro)
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None
+    _is_of_no_bytes(avro, {})
+
+
+def _is_of_no_bytes(avro: Any, known: dict[str, bool]) -> bool:
+    """Whether a value takes no bytes. Raises ValueError where it does and is an item of an array."""
+    if isinstance(avro, list):
+        for each in avro:
+            _is_of_no_bytes(each, known)
+        return False  # it says which member follows
+    if isinstance(avro, str):
+        return avro == "null" or known.get(avro, False)
+    kind = avro["type"]
+    if kind == "array" and _is_of_no_bytes(avro["items"], known):
+        raise ValueError("its schema has an array whose items take no bytes, so that nothing ends it")
+    if kind == "map":
+        _is_of_no_bytes(avro["values"], known)
+    if kind == "record":
+        fields = [_is_of_no_bytes(each["type"], known) for each in avro["fields"]]
+        known[avro["name"]] = all(fields)
+        return known[avro["name"]]
+    if kind == "fixed":
+        known[avro["name"]] = avro["size"] <= 0
+        return known[avro["name"]]
+    return bool(kind == "null")

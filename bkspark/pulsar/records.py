@@ -1,0 +1,274 @@
+"""Decodes values of AVRO and JSON schemas: each is parsed by itself, all together become an Arrow array.
+
+AVRO is Avro's binary form without a header; JSON is UTF-8 text of one object, which Java's Jackson wrote by the Avro
+schema.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import struct
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from bkspark.decimals import for_arrow
+from bkspark.errors import ConfigurationError
+from bkspark.pulsar.avro import (
+    are_numbers,
+    arrow_of_avro,
+    check_written,
+    has_choices,
+    is_decimal,
+    plain,
+    stored_type,
+    with_names_of,
+)
+from bkspark.pulsar.schemas import AVRO_READ_OFFSET, Schema
+
+ValueDecoder = Callable[[pa.Array], pa.Array]
+"""Takes binary, returns as many values; null for null. Raises ValueError if a value is malformed."""
+Converter = Callable[[Any], Any]
+"""Converts a parsed value for Arrow."""
+
+_INT_MAX = (1 << 31) - 1
+
+
+def json_decoder(target: Schema) -> ValueDecoder:
+    """Return the decoder of JSON values to the columns of a schema: what a value lacks is null."""
+    avro = target.avro()
+    stored, wanted = stored_type(avro), arrow_of_avro(avro)
+    convert = _Converters(is_json=True).of(avro)
+    # A float cannot have all digits of a decimal.
+    parse = partial(json.loads, parse_float=Decimal) if b'"decimal"' in target.definition else json.loads
+
+    def decode(values: pa.Array) -> pa.Array:
+        rows = [None if value is None else _object(parse(value)) for value in values.to_pylist()]
+        if convert is not None:
+            rows = [None if row is None else convert(row) for row in rows]
+        return _array(rows, stored, wanted)
+
+    return decode
+
+
+def _object(found: Any) -> Any:
+    if found is not None and not isinstance(found, dict):
+        raise ValueError(f"it holds a {type(found).__name__} where a JSON object is expected")
+    return found
+
+
+def avro_decoder(schema: Schema, target: Schema) -> ValueDecoder:
+    """Return the decoder of Avro values that were written with a schema, to the columns of another.
+
+    Raises:
+        ConfigurationError: the package for it is not installed.
+        ValueError: nothing can be read by these schemas.
+    """
+    read = _fastavro().schemaless_reader
+    writer, reader = schema.avro(), target.avro()
+    check_written(writer)
+    parsed = _parsed(plain(writer), schema)
+    # Resolving costs ten times as much, so it is done only if the schemas differ.
+    is_same = plain(writer) == plain(reader)
+    resolved = None if is_same else _parsed(plain(with_names_of(reader, writer)), target)
+    is_named = is_same and has_choices(writer)
+    stored, wanted = stored_type(reader), arrow_of_avro(reader)
+    convert = _Converters(is_json=False, is_named=is_named).of(reader)
+    skipped = _read_offset(schema)
+
+    def row(value: bytes) -> Any:
+        stream = io.BytesIO(value)
+        stream.seek(skipped)
+        try:
+            found = read(stream, parsed, resolved, return_named_type=is_named)
+        except Exception as error:  # bytes of another schema can cause errors of any type
+            raise ValueError(f"it is not a record of its schema: {type(error).__name__}: {str(error)[:200]}") from None
+        if stream.tell() != len(value):
+            raise ValueError(f"{len(value) - stream.tell()} bytes follow its record: another schema wrote it")
+        return found if convert is None else convert(found)
+
+    return lambda values: _array(
+        [None if value is None else row(value) for value in values.to_pylist()], stored, wanted
+    )
+
+
+def _parsed(avro: Any, schema: Schema) -> Any:
+    try:
+        return _fastavro().parse_schema(avro, _ignore_default_error=True)
+    except Exception as error:  # its errors have no class of their own
+        raise ValueError(
+            f"version {schema.version} of the topic's schema cannot be used ({type(error).__name__}: "
+            f"{str(error)[:200]}); use valueFormat=raw"
+        ) from None
+
+
+def _array(rows: Sequence[Any], stored: pa.DataType, wanted: pa.DataType) -> pa.Array:
+    found = pa.array(rows, stored)
+    return found if stored == wanted else found.cast(wanted)
+
+
+def _read_offset(schema: Schema) -> int:
+    found = schema.properties.get(AVRO_READ_OFFSET, "0")
+    return int(found) if found.isdecimal() else 0
+
+
+def _fastavro() -> Any:
+    try:
+        import fastavro
+    except ImportError:
+        raise ConfigurationError(
+            "the topic's schema is AVRO: install bkspark[avro], or read the bytes with valueFormat=raw"
+        ) from None
+    return fastavro
+
+
+# ---- parsed values to those that Arrow takes ----
+
+
+class _Converters:
+    """Converters of the types of one schema.
+
+    Args:
+        is_json: values were parsed from JSON, which has no bytes.
+        is_named: a value of a named type that is a member of a union comes as a pair, with its name.
+    """
+
+    def __init__(self, *, is_json: bool, is_named: bool = False) -> None:
+        self._is_json = is_json
+        self._is_named = is_named
+        self._named: dict[str, Converter | None] = {}
+        """Converters of named types."""
+        self._definitions: dict[str, Any] = {}
+        """Named types."""
+
+    def of(self, avro: Any) -> Converter | None:
+        """Return the converter of a type; None if Arrow accepts its values as they are."""
+        if isinstance(avro, list):
+            return self._of_union([each for each in avro if each != "null"])
+        if isinstance(avro, str):
+            return self._named[avro] if avro in self._named else self._of_primitive(avro)
+        kind = avro["type"]
+        if kind == "array":
+            item = self.of(avro["items"])
+            return None if item is None else partial(_converted_items, item)
+        if kind == "map":
+            return partial(_pairs, self.of(avro["values"]))
+        if kind == "record":
+            inner = {each["name"]: self.of(each["type"]) for each in avro["fields"]}
+            changing = {name: convert for name, convert in inner.items() if convert is not None}
+            made: Converter | None = partial(_converted_record, changing) if changing else None
+        else:
+            made = _decimal if is_decimal(avro) else self._of_primitive(kind)
+        if "name" in avro:
+            made = partial(_without_name, made) if self._is_named else made
+            self._named[avro["name"]], self._definitions[avro["name"]] = made, avro
+        return made
+
+    def _of_primitive(self, kind: str) -> Converter | None:
+        return _OF_JSON.get(kind) if self._is_json else None
+
+    def _of_union(self, others: list[Any]) -> Converter | None:
+        converters = [self.of(each) for each in others]
+        if len(others) <= 1 or are_numbers(others):
+            return converters[0] if converters else None
+        members = [self._definitions.get(each, {"type": each}) if isinstance(each, str) else each for each in others]
+        return partial(self._member, members, converters)
+
+    def _member(self, members: list[Any], converters: list[Converter | None], value: Any) -> dict[str, Any]:
+        if isinstance(value, tuple):
+            name, value = value
+            places = [place for place, member in enumerate(members) if member.get("name") == name]
+        else:
+            fits = partial(_fits_json if self._is_json else _fits, value=value)
+            places = [place for place, member in enumerate(members) if fits(member, is_exact=True)]
+            places = places or [place for place, member in enumerate(members) if fits(member, is_exact=False)]
+        if not places:
+            raise ValueError(f"it holds a {type(value).__name__}, which is not a member of its union")
+        convert = converters[places[0]]
+        return {f"member{places[0]}": value if convert is None else convert(value)}
+
+
+def _fits(member: Any, *, value: Any, is_exact: bool) -> bool:
+    """Whether a value read from Avro is one of a type: exactly, so that no other member has to be tried first."""
+    kind = member["type"]
+    if kind == "record":
+        return isinstance(value, dict) and (not is_exact or value.keys() == {each["name"] for each in member["fields"]})
+    if is_decimal(member):
+        return isinstance(value, Decimal)
+    if kind in ("bytes", "fixed"):
+        return isinstance(value, bytes)
+    if kind in ("float", "double"):
+        return isinstance(value, float) and (not is_exact or kind == "double" or _is_single(value))
+    if kind in ("int", "long"):
+        return type(value) is int and (not is_exact or kind == "long" or -_INT_MAX - 1 <= value <= _INT_MAX)
+    if kind == "enum":
+        return isinstance(value, str) and (not is_exact or value in member["symbols"])
+    return isinstance(value, _PYTHON.get(kind, ()))
+
+
+def _fits_json(member: Any, *, value: Any, is_exact: bool) -> bool:
+    """The same of a value read from JSON, which has no bytes, and leaves out fields that are null."""
+    kind = member["type"]
+    if kind == "record":
+        return isinstance(value, dict) and (not is_exact or value.keys() <= {each["name"] for each in member["fields"]})
+    if not is_decimal(member) and kind in ("bytes", "fixed"):
+        return isinstance(value, str)
+    if is_decimal(member) or kind in ("float", "double"):
+        is_number = isinstance(value, (float, Decimal)) or (type(value) is int and not is_exact)
+        return is_number and (not is_exact or kind != "float" or _is_single(float(value)))
+    return _fits(member, value=value, is_exact=is_exact)
+
+
+_PYTHON = {"boolean": bool, "string": str, "array": list, "map": dict}
+
+
+def _is_single(value: float) -> bool:
+    """Whether four bytes hold a number as it is."""
+    try:
+        return bool(value != value or struct.unpack("f", struct.pack("f", value))[0] == value)
+    except OverflowError:
+        return False
+
+
+def _without_name(convert: Converter | None, value: Any) -> Any:
+    if isinstance(value, tuple):
+        value = value[1]
+    return value if convert is None or value is None else convert(value)
+
+
+def _converted_record(changing: dict[str, Converter], record: dict[str, Any]) -> dict[str, Any]:
+    found = dict(record)
+    for name, convert in changing.items():
+        if found.get(name) is not None:
+            found[name] = convert(found[name])
+    return found
+
+
+def _converted_items(item: Converter, values: list[Any]) -> list[Any]:
+    return [None if value is None else item(value) for value in values]
+
+
+def _pairs(item: Converter | None, value: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [(name, each if item is None or each is None else item(each)) for name, each in value.items()]
+
+
+def _decimal(value: Any) -> Decimal:
+    return for_arrow(value if isinstance(value, Decimal) else Decimal(str(value)))
+
+
+def _float(value: Any) -> float:
+    """Return a float from JSON, which lacks some numbers: Jackson writes "NaN", "Infinity" and "-Infinity"."""
+    if isinstance(value, str) and value not in ("NaN", "Infinity", "-Infinity"):
+        raise ValueError(f"it holds the text {value[:40]!r} where a number is expected")
+    if isinstance(value, bool):
+        raise ValueError("it holds a boolean where a number is expected")
+    return float(value)
+
+
+_base64 = partial(base64.b64decode, validate=True)
+_OF_JSON: dict[str, Converter] = {"bytes": _base64, "fixed": _base64, "float": _float, "double": _float}

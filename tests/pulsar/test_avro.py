@@ -1,0 +1,209 @@
+"""Avro schemas as hands, Java and other languages write them, and values that do not fit them."""
+
+from __future__ import annotations
+
+import io
+import json
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from bkspark.errors import ConfigurationError
+from bkspark.pulsar.avro import arrow_of_avro, with_full_names
+from bkspark.pulsar.schemas import Schema
+from bkspark.pulsar.values import decoder_of
+
+fastavro = pytest.importorskip("fastavro")
+
+
+def record(name: str, *fields: tuple[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": each, "type": kind} for each, kind in fields], **more}
+
+
+def of(avro: Any, version: int = 0, kind: str = "AVRO") -> Schema:
+    return Schema(version, kind, json.dumps(avro).encode())
+
+
+def written(avro: Any, value: Any) -> bytes:
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(avro, _ignore_default_error=True), value)
+    return stream.getvalue()
+
+
+def read(avro: Any, octets: bytes, newest: Any = None) -> Any:
+    target = None if newest is None else of(newest, 1)
+    return decoder_of(of(avro), target)(pa.array([octets])).to_pylist()[0]
+
+
+# ---- names ----
+
+
+def test_names_are_those_of_the_namespace_that_encloses_them() -> None:
+    """Java writes a name without its namespace where the enclosing type has the same."""
+    other = record("C", ("n", "long"), namespace="x")
+    avro = record(
+        "R",
+        ("b", record("B", ("c", record("C", ("s", "string"))), ("again", "C"))),
+        ("other", other),
+        ("own", "C"),
+        ("full", "a.C"),
+        ("foreign", "x.C"),
+        namespace="a",
+    )
+    kind = arrow_of_avro(with_full_names(avro))
+    text, number = pa.struct({"s": pa.string()}), pa.struct({"n": pa.int64()})
+    assert kind == pa.struct(
+        {"b": pa.struct({"c": text, "again": text}), "other": number, "own": text, "full": text, "foreign": number}
+    )
+    value = {
+        "b": {"c": {"s": "1"}, "again": {"s": "2"}}, "other": {"n": 3}, "own": {"s": "4"}, "full": {"s": "5"},
+        "foreign": {"n": 6},
+    }  # fmt: skip
+    assert read(avro, written(avro, value)) == value
+
+
+def test_record_that_has_another_name_in_the_newest_version_is_the_same_record() -> None:
+    old = record("User", ("address", ["null", record("Address", ("street", "string"))]), namespace="a")
+    new = record("Person", ("address", ["null", record("Home", ("street", "string"))]), namespace="b")
+    value = {"address": {"street": "s"}}
+    assert read(old, written(old, value), new) == value
+
+
+# ---- evolution ----
+
+
+def test_defaults_are_values_of_their_types_whatever_json_writes_for_them() -> None:
+    old = record("R", ("i", "int"))
+    new = record("R", ("i", "int"))
+    new["fields"] += [
+        {"name": "raw", "type": "bytes", "default": "\u00ff\u0000"},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+         "default": "\u007d"},
+        {"name": "rate", "type": {"type": "double"}, "default": 1},
+        {"name": "in", "type": record("I", ("b", "bytes"), ("n", ["null", "int"])),
+         "default": {"b": "\u0080", "n": None}},
+        {"name": "many", "type": {"type": "array", "items": "bytes"}, "default": ["\u0001"]},
+        {"name": "maybe", "type": ["null", "string"], "default": None},
+        {"name": "wrong", "type": ["string", "null"], "default": None},
+    ]  # fmt: skip
+    assert read(old, written(old, {"i": 1}), new) == {
+        "i": 1, "raw": b"\xff\x00", "price": Decimal("1.25"), "rate": 1.0, "in": {"b": b"\x80", "n": None},
+        "many": [b"\x01"], "maybe": None, "wrong": None,
+    }  # fmt: skip
+
+
+def test_default_that_is_not_of_its_type_does_not_matter_where_it_is_not_used() -> None:
+    """Java lets such schemas pass, and so does Pulsar."""
+    avro = record("R", ("i", "int"))
+    avro["fields"].append({"name": "n", "type": "long", "default": None})
+    assert read(avro, written(avro, {"i": 1, "n": 2})) == {"i": 1, "n": 2}
+
+
+# ---- unions ----
+
+
+def test_member_of_a_union_is_the_one_that_was_written() -> None:
+    same = ("n", "int")
+    union = [record("A", same), record("B", same), {"type": "enum", "name": "E", "symbols": ["X"]}]
+    avro = record("R", ("u", union), ("again", ["null", "A", "B"]))
+    for name, place in (("A", 0), ("B", 1)):
+        found = read(avro, written(avro, {"u": (name, {"n": 1}), "again": (name, {"n": 2})}))
+        assert {key: each for key, each in found["u"].items() if each is not None} == {f"member{place}": {"n": 1}}
+        assert {key: each for key, each in found["again"].items() if each is not None} == {f"member{place}": {"n": 2}}
+    assert read(avro, written(avro, {"u": "X", "again": None})) == {
+        "u": {"member0": None, "member1": None, "member2": "X"},
+        "again": None,
+    }
+
+
+def test_numbers_of_a_union_keep_their_size() -> None:
+    avro = record("R", ("i", ["int", "long", "string"]), ("f", ["float", "double", "null", "string"]))
+    found = read(avro, written(avro, {"i": 1 << 40, "f": 0.1}))
+    assert (found["i"]["member1"], found["f"]["member1"]) == (1 << 40, 0.1)
+
+
+def test_union_of_a_day_and_a_number_is_not_a_number() -> None:
+    avro = record("R", ("u", [{"type": "int", "logicalType": "date"}, "string"]))
+    assert str(read(avro, written(record("R", ("u", ["int", "string"])), {"u": 365}))["u"]["member0"]) == "1971-01-01"
+
+
+def test_json_has_no_names_for_the_members_of_a_union() -> None:
+    union = [record("A", ("a", "int")), record("B", ("b", "bytes")), "bytes"]
+    schema = of(record("R", ("u", union)), kind="JSON")
+    (second, octets) = decoder_of(schema)(pa.array([b'{"u": {"b": "aGk="}}', b'{"u": "aGk="}'])).to_pylist()
+    assert second["u"] == {"member0": None, "member1": {"b": b"hi"}, "member2": None}
+    assert octets["u"]["member2"] == b"hi"
+
+
+# ---- decimals ----
+
+
+@pytest.mark.parametrize("more", [{"precision": 50}, {"precision": 4, "scale": 5}, {"precision": "9"}, {}])
+def test_decimal_that_cannot_be_is_its_bytes(more: dict[str, Any]) -> None:
+    avro = record("R", ("d", {"type": "bytes", "logicalType": "decimal", **more}))
+    assert read(avro, written(record("R", ("d", "bytes")), {"d": b"\x01\x02"})) == {"d": b"\x01\x02"}
+
+
+def test_decimal_that_does_not_fit_its_fixed_is_its_bytes() -> None:
+    fixed = {"type": "fixed", "name": "F", "size": 2}
+    avro = record("R", ("d", {**fixed, "logicalType": "decimal", "precision": 20}))
+    assert read(avro, written(record("R", ("d", fixed)), {"d": b"\x01\x02"})) == {"d": b"\x01\x02"}
+
+
+# ---- what is refused ----
+
+
+@pytest.mark.parametrize(
+    "avro",
+    [
+        {"type": "record", "name": "R", "fields": [{"name": "a"}]},
+        {"type": "record", "name": "R", "fields": ["a"]},
+        {"type": "record", "name": "R", "fields": [{"type": "int"}]},
+        {"type": "record", "fields": []},
+        {"type": "array"},
+        {"type": None},
+        {"properties": {}},
+        {"type": "record", "name": "R", "fields": [{"name": 5, "type": "int"}]},
+        5,
+        None,
+        [5],
+        "nothing",
+    ],
+)
+@pytest.mark.parametrize("kind", ["AVRO", "JSON"])
+def test_what_is_not_an_avro_schema_is_refused_with_a_remedy(avro: Any, kind: str) -> None:
+    with pytest.raises(ConfigurationError, match="valueFormat=raw"):
+        of(avro, kind=kind).arrow_type()
+
+
+def test_schema_of_too_many_types_or_too_deep_is_refused_at_once() -> None:
+    """Each record names the one before it ten times: Spark would have 10**9 columns."""
+    field: Any = "int"
+    for number in range(9):
+        inner = record(f"R{number}", ("f0", field), *((f"f{place}", f"R{number - 1}") for place in range(1, 10)))
+        field = inner if number else record("R0", *((f"f{place}", "int") for place in range(10)))
+    with pytest.raises(ConfigurationError, match=r"more than 10000 types.*valueFormat=raw"):
+        of(field).arrow_type()
+    deep: Any = "int"
+    for _ in range(400):
+        deep = {"type": "array", "items": deep}
+    with pytest.raises(ConfigurationError, match=r"within each other.*valueFormat=raw"):
+        of(deep).arrow_type()
+
+
+@pytest.mark.parametrize("items", ["null", record("E"), {"type": "fixed", "name": "F", "size": 0}])
+def test_array_of_items_of_no_bytes_is_refused_before_it_is_counted(items: Any) -> None:
+    """Ten bytes may say that there are 2**60 of them."""
+    avro = record("R", ("a", {"type": "array", "items": items}))
+    endless = bytes([0xFE, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F])
+    for newest in (None, record("R", ("n", ["null", "int"]))):
+        with pytest.raises(ValueError, match="no bytes"):
+            read(avro, endless, newest)
+
+
+def test_older_version_that_holds_itself_is_refused_before_its_values_nest() -> None:
+    old = record("R", ("next", ["null", "R"]))
+    with pytest.raises(ValueError, match="holds itself"):
+        read(old, b"\x02" * 1_000_000 + b"\0", record("R"))

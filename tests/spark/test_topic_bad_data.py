@@ -1,0 +1,113 @@
+"""Entries of topics in which one thing is wrong: that message does what `mode` says, and no other one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from bkspark.errors import MalformedPayload
+from bkspark.pulsar.pulsar_formats_pb2 import MessageMetadata
+from tests.pulsar.entries import Message, batch, chunked, framed, metadata_of, single
+from tests.pulsar.stored import StoredTopic
+from tests.spark.topic_reads import VALUE, numbered, values
+
+pytestmark = pytest.mark.cluster
+
+NOT_UTF8 = b"\x22\x06\x0a\x01k\x12\x01\xff"
+"""A property whose value is not UTF-8."""
+
+
+def test_property_that_is_not_text_is_the_fault_of_its_own_entry(topic: StoredTopic, read: Callable) -> None:
+    damaged = framed(MessageMetadata.FromString(metadata_of(1).SerializeToString() + NOT_UTF8), b"1")
+    good = single(Message(b"2", properties=[("a", "b")]), 2)
+    ledger = topic.ledger([*numbered(0), damaged, good, batch([Message(b"3")])])
+    assert values(read(mode="DROPMALFORMED")) == [b"0", b"2", b"3"]
+    with pytest.raises(MalformedPayload, match=f"message {ledger}:1: malformed: its property is not UTF-8"):
+        read()
+    assert values(read(mode="PERMISSIVE")) == [b"0", None, b"2", b"3"]
+    assert values(read(VALUE)) == [b"0", b"1", b"2", b"3"], "no property is wanted"
+
+
+def test_name_of_an_encryption_key_that_is_not_text_is_the_fault_of_its_own_entry(
+    topic: StoredTopic, read: Callable
+) -> None:
+    sealed = metadata_of(encryption_algo="AES/GCM")
+    sealed.encryption_keys.add(key="k1", value=b"secret")
+    damaged = MessageMetadata.FromString(metadata_of(1).SerializeToString() + b"\x6a\x06\x0a\x01\xff\x12\x01x")
+    topic.ledger([framed(sealed, b"0"), framed(damaged, b"1"), framed(sealed, b"2")])
+    found = read(encrypted="raw", includeMetadata=True, mode="DROPMALFORMED")
+    assert [(row["value"], row["__encryption"]["keys"]) for row in found] == [(b"0", ["k1"]), (b"2", ["k1"])]
+
+
+@pytest.mark.parametrize("field", ["publish_time", "event_time"])
+def test_time_beyond_all_times_is_malformed_and_not_another_time(
+    topic: StoredTopic, read: Callable, field: str
+) -> None:
+    late = metadata_of(1)
+    setattr(late, field, 1 << 63)
+    topic.ledger([*numbered(0), framed(late, b"1")])
+    with pytest.raises(MalformedPayload, match="beyond the range of a timestamp"):
+        read()
+    assert values(read(mode="DROPMALFORMED")) == [b"0"]
+
+
+def changed(entry: bytes, **fields: object) -> bytes:
+    """Return an entry with other metadata."""
+    size = int.from_bytes(entry[6:10])
+    metadata = MessageMetadata.FromString(entry[10 : 10 + size])
+    for name, value in fields.items():
+        setattr(metadata, name, value)
+    return framed(metadata, entry[10 + size :])
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"num_chunks_from_msg": 5}, "2 of 5"),
+        ({"num_chunks_from_msg": 2}, "which cannot be"),
+        ({"chunk_id": -1}, "which cannot be"),
+        ({"uuid": ""}, "which cannot be"),
+        ({"total_chunk_msg_size": 7}, "7 bytes"),
+    ],
+)
+def test_chunk_that_contradicts_the_others_is_malformed(
+    topic: StoredTopic, read: Callable, fields: dict, reason: str
+) -> None:
+    chunks = chunked(Message(b"abc"), 1, 1)
+    topic.ledger([*numbered(0), *chunks[:2], changed(chunks[2], **fields), *numbered(1)])
+    with pytest.raises(MalformedPayload, match=reason):
+        read(VALUE)
+    for tasks in (1, 5):
+        assert values(read(VALUE, mode="DROPMALFORMED", minPartitions=tasks)) == [b"0", b"1"]
+
+
+def test_chunk_of_another_message_of_the_same_name_is_not_taken(topic: StoredTopic, read: Callable) -> None:
+    """The chunks before are looked at by another task, too."""
+    chunks = chunked(Message(b"abc"), 1, 1)
+    topic.ledger([chunks[0], changed(chunks[1], num_chunks_from_msg=9, chunk_id=7), *numbered(0), *chunks[1:]])
+    for tasks in (1, 2, 5):
+        assert values(read(VALUE, mode="DROPMALFORMED", minPartitions=tasks)) == [b"0", b"abc"]
+
+
+def test_message_in_chunks_does_not_claim_more_memory_than_its_limit(topic: StoredTopic, read: Callable) -> None:
+    size = (1 << 30) + 1
+    topic.ledger([changed(each, uncompressed_size=size, compression=3) for each in chunked(Message(b"ab"), 1, 1)])
+    with pytest.raises(MalformedPayload, match=f"{size} bytes, more than {1 << 30}"):
+        read(VALUE)
+
+
+def test_id_of_a_message_in_chunks_is_the_same_whatever_columns_are_read(topic: StoredTopic, read: Callable) -> None:
+    topic.ledger([*chunked(Message(b"abc"), 1, 1), *numbered(1)])
+    wanted = [row["__messageId"] for row in read()]
+    assert len(wanted) == 2
+    assert [row["__messageId"] for row in read("__messageId binary")] == wanted
+
+
+def test_chunk_that_cannot_be_does_not_spoil_the_message_that_another_task_looks_for(
+    topic: StoredTopic, read: Callable
+) -> None:
+    first, last = chunked(Message(b"ab"), 1, 1)
+    topic.ledger([first, changed(first, chunk_id=9), *numbered(0), last])
+    for tasks in (1, 4):
+        assert values(read(VALUE, mode="DROPMALFORMED", minPartitions=tasks)) == [b"0", b"ab"]

@@ -1,0 +1,137 @@
+"""Where reads of topics begin and end when the place named is not in reach, and what lies before it is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from bkspark.blocking import Client
+from bkspark.errors import ConfigurationError, DataLoss
+from bkspark.pulsar import pulsar_formats_pb2 as formats
+from bkspark.spark.source import BookKeeperDataSource
+from tests.cluster import Cluster
+from tests.pulsar.entries import Message, batch, compacted, marker, single
+from tests.pulsar.stored import StoredTopic
+from tests.spark.topic_reads import VALUE, numbered, values
+
+pytestmark = pytest.mark.cluster
+
+
+def of_transaction(number: int, value: bytes) -> bytes:
+    return single(Message(value), txnid_most_bits=0, txnid_least_bits=number)
+
+
+# ---- the open ledger ----
+
+
+def opened(topic: StoredTopic, *entries: bytes) -> int:
+    """Add a ledger that stays open, in which each entry confirms the one before it."""
+    ledger = topic.ledger([], is_open=True)
+    assert topic.writer is not None
+    for entry in entries:
+        topic.writer.append(entry)
+    return ledger
+
+
+def test_start_after_what_is_confirmed_is_refused_and_skips_nothing(topic: StoredTopic, read: Callable) -> None:
+    ledger = opened(topic, *numbered(0, 1))
+    assert values(read(VALUE, startingOffsets=f"{ledger}:1")) == []
+    with pytest.raises(ConfigurationError, match=f"message {ledger}:5, but topic .* ends before: use latest"):
+        read(VALUE, startingOffsets=f"{ledger}:5")
+    assert values(read(VALUE, endingOffsets=f"{ledger}:5")) == [b"0"]
+    closed = topic.roll(numbered(2))
+    assert values(read(VALUE, startingOffsets=f"{ledger}:5", endingOffsets=f"{closed}:0")) == []
+    with pytest.raises(ConfigurationError, match="ends before"):
+        read(VALUE, startingOffsets=f"{closed}:1")
+
+
+def test_last_entries_of_an_idle_topic_are_read_where_that_is_asked_for(topic: StoredTopic, read: Callable) -> None:
+    topic.ledger(numbered(0))
+    opened(topic, *numbered(1, 2))
+    assert values(read(VALUE)) == [b"0", b"1"]
+    assert values(read(VALUE, unconfirmed=True)) == [b"0", b"1", b"2"]
+    assert values(read(VALUE, unconfirmed=True, startingOffsets=-1)) == [b"2"]
+    assert topic.writer is not None
+    topic.writer.append(numbered(3)[0])  # not fenced
+    assert values(read(VALUE)) == [b"0", b"1", b"2"]
+
+
+def test_unconfirmed_entries_of_a_topic_with_transactions_are_judged_by_them(
+    client: Client, topic: StoredTopic, read: Callable
+) -> None:
+    snapshots = StoredTopic(client, "public/default/__transaction_buffer_snapshot")
+    try:
+        snapshots.ledger([single(Message(b"", str(topic.name)))])
+        opened(topic, *numbered(0), of_transaction(1, b"t"), *numbered(1), marker(22, (0, 1)))
+        assert values(read(VALUE)) == [b"0"]
+        assert values(read(VALUE, unconfirmed=True)) == [b"0", b"1"]
+    finally:
+        snapshots.delete()
+
+
+# ---- transactions ----
+
+
+def test_ledgers_that_are_not_read_are_not_looked_through_for_transactions_where_they_are_gone(
+    client: Client, topic: StoredTopic, read: Callable
+) -> None:
+    gone = topic.ledger(numbered(0))
+    topic.ledger(numbered(1))
+    start = topic.ledger([of_transaction(1, b"t1"), of_transaction(2, b"t2"), marker(22, (0, 1)), marker(21, (0, 2))])
+    offload = topic.info.ledgerInfo[1].offloadContext
+    offload.complete = offload.bookkeeperDeleted = True
+    offload.driverMetadata.name = "aws-s3"
+    topic.save()
+    client.delete(gone)
+    snapshots = StoredTopic(client, "public/default/__transaction_buffer_snapshot")
+    try:
+        snapshots.ledger([single(Message(b"", str(topic.name)))])
+        assert values(read(VALUE, startingOffsets=f"{start}:0")) == [b"t2"]
+        assert values(read(VALUE, failOnDataLoss=False)) == [b"t2"]
+        with pytest.raises(DataLoss, match="aws-s3"):
+            read(VALUE)
+    finally:
+        snapshots.delete()
+
+
+# ---- patterns ----
+
+
+def test_pattern_without_a_namespace_is_of_the_default_one(topic: StoredTopic, read: Callable) -> None:
+    topic.ledger(numbered(0))
+    for pattern in (topic.name.local, f"{topic.name.local[:-1]}.", f"persistent://public/default/{topic.name.local}"):
+        assert values(read(VALUE, topicsPattern=pattern)) == [b"0"]
+    with pytest.raises(ConfigurationError, match="topicsPattern"):
+        read(VALUE, topicsPattern="default/x")
+
+
+# ---- compacted ledgers ----
+
+
+def test_compacted_ledger_that_is_named_by_itself_gives_the_messages_of_its_topic(
+    cluster: Cluster, topic: StoredTopic
+) -> None:
+    horizon = formats.MessageIdData(ledgerId=7, entryId=9, partition=-1).SerializeToString()
+    metadata = {
+        "component": b"compacted-ledger",
+        "pulsar/compactedTopic": str(topic.name).encode(),
+        "pulsar/compactedTo": horizon,
+    }
+    gone = Message(b"", more={"compacted_out": True})
+    with (
+        Client(cluster.uri, digest="crc32") as other,
+        other.create(ensemble=1, write_quorum=1, ack_quorum=1, metadata=metadata) as writer,
+    ):
+        writer.append_many([compacted(7, 3, batch([gone, Message(b"1")])), compacted(7, 9, numbered(2)[0])])
+    data = topic.ledger(numbered(3))
+    named = {"uri": cluster.uri, "ledgers": f"{writer.ledger_id},{data}", "payloadFormat": "pulsar"}
+    source = BookKeeperDataSource(named | {"includeMetadata": "true"})
+    reader = source.reader(source.schema())
+    found = [row for part in reader.partitions() for rows in reader.read(part) for row in rows.to_pylist()]
+    assert [(row["value"], row["__ledgerId"], row["__entryId"], row["__batchIndex"]) for row in found] == [
+        (b"1", 7, 3, 1),
+        (b"2", 7, 9, None),
+        (b"3", data, 0, None),
+    ]
+    assert {row["__topic"] for row in found} == {str(topic.name)}
