@@ -1,0 +1,173 @@
+"""What a sync of the index makes durable, what it makes of syncs that were late, and which positions are in doubt."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+import pytest
+
+from bookie_service.storage.index.per_ledger import PageOptions, PerLedgerIndex
+from bookie_service.storage.io.disk_threads import DiskStalled, InTurn, carried_out
+from tests.bookie.faulty_files import FaultyFiles
+from tests.bookie.test_bad_directories import at, files_of
+from tests.bookie.test_durable_steps import cut, new_disk
+from tests.bookie.test_file_index import held_by, update
+from tests.crash.images import Loss, crash_image
+from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
+
+T = TypeVar("T")
+DEFAULT = PageOptions()
+EVICTING = PageOptions(page_bytes=64, pages_max=1)
+
+
+@pytest.fixture
+def directories(tmp_path: Path) -> list[str]:
+    found = [str(tmp_path / name) for name in "abc"]
+    for each in found:
+        os.mkdir(each)
+    return found
+
+
+class LateInTurn(InTurn):
+    """Directories in `late` do their work when `finish` is called."""
+
+    def __init__(self) -> None:
+        self.late: set[int] = set()
+        self._waiting: list[tuple[Callable[[], Any], Future[Any]]] = []
+
+    def run(self, work: Mapping[int, Callable[[], T]]) -> dict[int, Future[T]]:
+        futures = {}
+        for place, task in work.items():
+            if place in self.late:
+                futures[place] = Future[T]()
+                self._waiting.append((task, futures[place]))
+            else:
+                futures[place] = carried_out(task)
+        return futures
+
+    def finish(self) -> None:
+        """Do what is late; nothing is late any more."""
+        self.late.clear()
+        for task, future in self._waiting:
+            future.set_result(task())
+        self._waiting.clear()
+
+
+class Indexed:
+    """An index of three directories, and the ledgers that it put in doubt."""
+
+    def __init__(
+        self, directories: list[str], options: PageOptions = DEFAULT, files: FaultyFiles | None = None
+    ) -> None:
+        self.files, self.disks = files or FaultyFiles(), LateInTurn()
+        self.doubted: list[int] = []
+        self.index = PerLedgerIndex(
+            self.files, directories, options, 4, self.doubted.extend, lambda _: None, disks=self.disks
+        )
+
+
+def test_late_sync_that_fails_in_the_end_moves_the_file_though_the_next_sync_succeeds(directories: list[str]) -> None:
+    it = Indexed(directories)
+    it.index.hold([update(3, 0, [7], generation=1)])  # ledger 3 belongs to directory a
+    it.disks.late = {0}
+    with pytest.raises(DiskStalled):
+        it.index.sync()
+    it.files.fault = at("a", "sync_data")
+    it.disks.finish()
+    it.files.fault = None
+    it.index.sync()
+    assert files_of(directories) == ["b/3.idx"]
+    assert held_by(it.index, 3, 8) == {0: 7}
+    assert it.doubted == []
+
+
+def test_positions_that_memory_let_go_of_are_not_in_doubt_after_a_sync(directories: list[str]) -> None:
+    it = Indexed(directories, EVICTING)
+    for ledger_id in (3, 6, 9):  # all of directory a
+        it.index.hold([update(ledger_id, 0, [7, 8], generation=1)])
+    it.index.sync()
+    it.files.fault = at("a", "write", "sync_data")
+    it.index.hold([update(3, 2, [9])])
+    it.index.sync()
+    assert "b/3.idx" in files_of(directories)
+    assert held_by(it.index, 3, 8) == {0: 7, 1: 8, 2: 9}
+    assert it.doubted == []
+
+
+@pytest.mark.parametrize("syncs", [True, False])
+def test_positions_that_memory_let_go_of_are_in_doubt_if_the_old_file_cannot_be_synced_when_it_moves(
+    directories: list[str], syncs: bool
+) -> None:
+    it = Indexed(directories, EVICTING)
+    for ledger_id in (3, 6, 9):
+        it.index.hold([update(ledger_id, 0, [7, 8], generation=1)])
+    assert "a/3.idx" in files_of(directories), "its positions are not in memory any more"
+    it.files.fault = at("a", "write", *([] if syncs else ["sync_data"]))
+    it.index.hold([update(3, 2, [9])])
+    it.index.sync()
+    assert (3 in it.doubted) == (not syncs)
+    assert held_by(it.index, 3, 8) == {0: 7, 1: 8, 2: 9}
+
+
+class WithoutFileSystems(FaultyFiles):
+    def open_file_system(self, path: str) -> None:
+        return None
+
+
+def test_file_that_is_not_kept_open_is_synced_before_it_is_closed(directories: list[str]) -> None:
+    """An error that the system meets later is reported only to processes that have the file open."""
+    it = Indexed(directories, PageOptions(files_synced_singly_max=0), WithoutFileSystems())
+    it.index.hold([update(3, 0, [7], generation=1)])
+    it.index.sync()
+    it.files.operations.clear()
+    it.index.hold([update(3, 1, [8])])
+    it.index.sync()
+    operations = [operation for operation, path in it.files.operations if path.endswith("3.idx")]
+    assert operations[operations.index("write") :] == ["write", "sync_data", "sync_data"]
+
+
+def not_durable(disk: SimulatedDisk, *without: str) -> SimulatedDisk:
+    """Return a disk with the same files, as a killed process left them: neither bytes nor names are durable."""
+    left = new_disk("/a")
+    files = SimulatedFiles(left)
+    for path, inode in sorted(disk.visible_files().items()):
+        if not any(each in path for each in without):
+            parts = path.split("/")
+            for count in range(3, len(parts)):
+                if not files.is_directory("/".join(parts[:count])):
+                    files.create_directory("/".join(parts[:count]))
+            file = files.create(path)
+            file.write([bytes(inode.cached)], 0)
+            file.close()
+    return left
+
+
+def test_files_that_the_list_does_not_have_are_durable_before_it_has_them() -> None:
+    disk = new_disk("/a")
+    index = PerLedgerIndex(SimulatedFiles(disk), ["/a"], DEFAULT, 4)
+    index.hold([update(3, 0, [7], generation=1), update(300, 0, [8], generation=1)])
+    index.sync()
+    index.close()
+    left = not_durable(disk, "indexFiles")
+    PerLedgerIndex(SimulatedFiles(left), ["/a"], DEFAULT, 4).close()
+    again = PerLedgerIndex(cut(left), ["/a"], DEFAULT, 4)
+    assert again.ledger_ids().tolist() == [3, 300]
+    assert (held_by(again, 3, 8), held_by(again, 300, 8)) == ({0: 7}, {0: 8})
+    assert again.all_lost() == []
+
+
+def test_ledger_without_entries_that_is_removed_does_not_come_back() -> None:
+    disk = new_disk("/a")
+    index = PerLedgerIndex(SimulatedFiles(disk), ["/a"], DEFAULT, 4)
+    index.hold([update(5, 0, [], generation=1), update(6, 0, [], generation=1)])
+    index.sync()
+    index.remove(5)
+    index.sync_removed([5])
+    for loss in Loss:
+        again = PerLedgerIndex(SimulatedFiles(crash_image(disk, loss, Random(1))), ["/a"], DEFAULT, 4)
+        assert again.ledger_ids().tolist() == [6]
