@@ -49,7 +49,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     for handler in logging.getLogger().handlers:
         handler.addFilter(LogLimiter(time.monotonic))
-    # kazoo says each attempt to connect, and aiohttp each request.
+    # kazoo logs each attempt to connect, and aiohttp each request.
     logging.getLogger("kazoo").setLevel(logging.ERROR)
     logging.getLogger("aiohttp.server").addFilter(PeersErrors())
     try:

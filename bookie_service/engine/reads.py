@@ -287,7 +287,7 @@ class Reads:
         self._turns = turns
         self._on_room = on_room
         self._waiting = 0
-        """Requests whose reading waits for a fetch."""
+        """Requests whose reading waits for a fetch or for its peer."""
         self.refused = 0
         """Requests that were refused because too many waited. Only grows."""
 

@@ -150,7 +150,7 @@ async def move_away(
     worker = cluster.worker(this_process(), options)
     moved, skipped = 0, frozenset[int]()
     while True:
-        # Repeated until no ledger names it: a writer with old information may name the bookie once more.
+        # Repeated until no ledger names it, because a writer with old information may name the bookie once more.
         shares, unreadable = await _naming(cluster, bookie, skips_open=skips.open)
         left = {ledger_id: size for ledger_id, size in shares.items() if ledger_id not in skipped}
         if not left:

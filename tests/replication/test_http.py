@@ -112,7 +112,7 @@ def test_autorecovery_serves_its_metrics_and_the_clusters_paths(zookeeper: ZooKe
         assert ask(port, "/api/v2/bookie")[0] == 404
     first, *_, last = (tmp_path / "log").read_text().splitlines()
     assert re.search(rf"INFO autorecovery starts: bkspark \S+, pid {process.pid}; .*metadataServiceUri={uri}", first)
-    assert last.endswith("INFO autorecovery stops: a signal asked for it")
+    assert last.endswith("INFO autorecovery stops: a signal requested it")
 
 
 @pytest.mark.cluster

@@ -30,7 +30,7 @@ Members = Mapping[int, object] | Mapping[str, object]
 BODY_BYTES_MAX = 1 << 20
 """A longer body is sent in pieces."""
 PROBES = ("bookie/is_ready", "bookie/state")
-"""What everyone may ask, beside /heartbeat: probes of orchestrators have no token. The answers are a few flags."""
+"""Paths that need no token, like /heartbeat: probes of orchestrators have no token. The responses are a few flags."""
 BOOKIE_PATHS = (
     "bookie/info",
     "bookie/state",
