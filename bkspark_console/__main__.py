@@ -26,7 +26,7 @@ from bkspark.tls.contexts import TlsContext
 from bkspark.tls.gate import TlsGate
 from bkspark.tls.options import TlsOptions
 from bkspark_console.guard import PeersErrors
-from bkspark_console.log_limit import LogLimiter
+from bkspark_console.log_limit import ConsoleLogLimiter
 from bkspark_console.server import ConsoleOptions, application
 
 HANDSHAKE_S, HANDSHAKES_MAX = 10.0, 32
@@ -48,7 +48,7 @@ def main() -> int:
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     for handler in logging.getLogger().handlers:
-        handler.addFilter(LogLimiter(time.monotonic))
+        handler.addFilter(ConsoleLogLimiter(time.monotonic))
     # kazoo logs each attempt to connect, and aiohttp each request.
     logging.getLogger("kazoo").setLevel(logging.ERROR)
     logging.getLogger("aiohttp.server").addFilter(PeersErrors())

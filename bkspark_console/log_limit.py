@@ -29,7 +29,7 @@ class _Kind:
     """Lines that were left out since the last one that passed."""
 
 
-class LogLimiter(logging.Filter):
+class ConsoleLogLimiter(logging.Filter):
     """A filter for a handler."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -153,8 +153,7 @@ class Log:
         raise self._contended()
 
     async def recover(self) -> list[int]:
-        """Fence and close every ledger that a writer left open; return their ids. A writer that is alive is fenced,
-        too."""
+        """Fence and close every ledger that a writer left open, also of a live writer; return their ids."""
         store, snapshot = await self.store(), await self.snapshot()
         closed = await fence(self._cluster, snapshot)
         if snapshot.head.writer is not None:

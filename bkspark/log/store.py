@@ -1,16 +1,16 @@
 """LogStore: named logs in the metadata store. Every change is one compare-and-set on the log's head.
 
 Three rules make a log's list safe to share:
-
 * A ledger enters the list only while it is pending (attempts.py), so no condemned ledger is ever published.
 * A version of a name (an epoch of a streaming query) is published once: the head records each name's last version and
   its publisher. That publisher may repeat it, which changes nothing; all others are refused.
-* The log has one writer at a time. A process that opens it for writing must first fence every ledger that is open
-  according to the head; the head then names the new writer, and the previous one cannot add a ledger any more.
+* The log has one writer. A process that opens it for writing first fences every ledger that is open according to the
+  head; the head then names the new writer, and the previous one cannot add a ledger any more.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -131,11 +131,9 @@ class LogStore:
             ConfigurationError: the name is unusable, or taken by a log of another ledgers root.
         """
         if exist_ok:
-            try:
+            with contextlib.suppress(NoSuchLog):  # new, or being deleted: the creation decides
                 await self._heads.read(name)
                 return
-            except NoSuchLog:
-                pass  # new, or being deleted: the creation decides
         try:
             await self._heads.create(name)
         except LogExists:
@@ -529,8 +527,7 @@ class LogStore:
         return await self._packed(name, grown, nodes)
 
     async def _packed(self, name: str, head: LogHead, nodes: list[NewNode]) -> tuple[LogHead, list[NewNode]]:
-        """Return the head, with marks of its time index moved to pages if there are too many, and the nodes to
-        write."""
+        """Return the head, with marks beyond its limit moved to pages of the time index, and the nodes to write."""
         read = {ref: await self._heads.time_page(name, ref) for ref in times.to_read(head.times)}
         index, pages = times.packed(head.times, read, new_token())
         more = [NewNode(f"{PAGES}/{page.ref.name}", times.encode_page(page.marks)) for page in pages]
@@ -577,8 +574,7 @@ class LogStore:
         nodes: Sequence[NewNode],
         also: Sequence[Operation] = (),
     ) -> Change[T]:
-        """Return the change with the removal of pages that the new head does not name, as many as fit a transaction; a
-        vacuum removes the rest."""
+        """Return the change with the removal of pages that the new head lacks, as many as fit; vacuum does the rest."""
         kept = set(changed.page_names)
         dropped = [page for page in head.page_names if page not in kept][:PAGES_DROPPED_MAX]
         pages = [Delete(f"{log_path(name)}/{PAGES}/{page}") for page in dropped]

@@ -174,8 +174,9 @@ class _Moving:
         self.left = frozenset(sizes)
         """Ledgers that still named the bookie when they were last looked at."""
         self._repaired = worker.repaired
+        """How many ledgers the worker had repaired when `left` was determined."""
         self._copied = _copied_bytes(worker)
-        """What the worker had done when `left` was determined."""
+        """The same for bytes."""
 
     def look(self, left: frozenset[int]) -> None:
         """Take the ledgers that still name the bookie."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from bkspark_console.log_limit import KINDS_MAX, LINES_MAX, WINDOW_S, LogLimiter
+from bkspark_console.log_limit import KINDS_MAX, LINES_MAX, WINDOW_S, ConsoleLogLimiter
 
 
 class Log:
@@ -12,7 +12,7 @@ class Log:
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self._limiter = LogLimiter(lambda: self.now_s)
+        self._limiter = ConsoleLogLimiter(lambda: self.now_s)
 
     def lines(self, count: int, text: str, *values: object) -> list[str]:
         records = [logging.LogRecord("log", logging.WARNING, "", 0, text, values, None) for _ in range(count)]
