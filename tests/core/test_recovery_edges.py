@@ -40,7 +40,11 @@ def test_pause_of_a_refusing_bookie_doubles_until_it_answers_and_is_short_again_
     assert [refused(), refused()] == [2 * first, 4 * first]
     read_answer(core, 0, ids[:1], Response.FOUND)
     ids = ids[1:]
-    assert refused() == first
+    assert [refused(), refused()] == [first, 2 * first]
+    answers = np.full(len(ids), Response.REFUSED, np.uint8)
+    answers[0] = Response.FOUND
+    done = core.on_read_answers(0, ids, answers, [b"x", *[None] * (len(ids) - 1)], 10 * (ids + 1))
+    assert [each.delay_ns for each in done if isinstance(each, effects.BackOff)] == [first]
 
 
 def test_entry_that_one_bookie_has_exists_whatever_the_others_say() -> None:
@@ -53,6 +57,13 @@ def test_entry_that_one_bookie_has_exists_whatever_the_others_say() -> None:
         window.take(slot, ids, none, [None, None], np.zeros(2, np.int64))
     rows, is_blocked = window.undecided(2)
     assert (rows.tolist(), is_blocked, window.found_ahead()) == ([], False, 2)
+    window = RecoveryWindow(4, 2, 3, 3)
+    window.choose(slice(0, 1), 3, 0, 0)
+    window.take(0, ids[:1], found[:1], [b"4"], np.array([1]))
+    for slot in (1, 2):
+        window.take(slot, ids[:1], none[:1], [None], np.zeros(1, np.int64))
+    rows, is_blocked = window.undecided(2)
+    assert (rows.tolist(), is_blocked) == ([1], False), "the next entry is still to be looked for"
 
 
 def test_windows_of_a_ledger_of_unknown_length_grow() -> None:

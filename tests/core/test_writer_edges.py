@@ -128,6 +128,16 @@ def test_writer_that_ends_or_closes_looks_after_no_bookie() -> None:
     writer.take(writer.core.give_up(ClientClosed("over")))
     assert writer.take(writer.core.on_tick(1 << 60)) == []
     writer = Writer()
+    writer.add()
+    writer.fail(2)
+    writer.change_to()
+    writer.add()
+    for slot in (0, 1):
+        writer.reply(slot, 0, 1)
+    writer.take(writer.core.on_tick(1))
+    writer.take(writer.core.close())
+    assert sent_to(writer.take(writer.core.on_tick(1 << 60))) == {}
+    writer = Writer()
     [closing] = writer.take(writer.core.close())
     assert isinstance(closing, effects.WriteMetadata)
     assert writer.fail(0) == []
