@@ -1,0 +1,243 @@
+"""A snapshot of a log reads its list of ledgers from pages and the head: every range, forwards and backwards."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from bkspark.errors import ConfigurationError, DataLoss, MetadataFormat
+from bkspark.log import formats
+from bkspark.log.attempts import is_superseded
+from bkspark.log.formats import LogHead, PageRef, PendingLedger, SegmentFacts, SegmentOwner, log_path
+from bkspark.log.heads import HeadStore, StoredHead
+from bkspark.log.positions import BEGINNING, Position, check_offset, parse_place
+from bkspark.log.snapshot import LogSnapshot
+from bkspark.log.times import (
+    Mark,
+    OpenMarks,
+    TimeIndex,
+    TimePageRef,
+    decode_open,
+    encode_page,
+    index_from_json,
+    index_to_json,
+    pages_of,
+)
+from bkspark.metadata.memory import MemoryStore
+
+TOKEN = "00000000000000aa"
+FIRST = 2
+"""The first ledger that is left: the pages begin at 0, 3 and 5, the tail at 9."""
+LEDGERS = [SegmentFacts(100 + ordinal, ordinal, 10 * ordinal) for ordinal in range(12)]
+PAGES = {0: 3, 3: 5, 5: 9}
+
+
+def head(**members: object) -> LogHead:
+    values = {
+        "log_id": TOKEN,
+        "root": "/ledgers",
+        "changes": (),
+        "first_ordinal": FIRST,
+        "start": Position(FIRST, 102, 1),
+        "pages": tuple(PageRef(f"{first}-{TOKEN}") for first in PAGES),
+        "tail_ordinal": 9,
+        "tail": tuple(LEDGERS[9:]),
+    }
+    return LogHead(**{**values, **members})
+
+
+def with_snapshot(test: Callable[[LogSnapshot], Awaitable[None]], *, extra: int = 0, **members: object) -> None:
+    """Run a test with the snapshot of such a log; each page holds `extra` ledgers that are not part of it any more."""
+
+    async def call() -> None:
+        tree = MemoryStore().session()
+        for first, end in PAGES.items():
+            page = formats.encode_page(first, [*LEDGERS[first:end], *LEDGERS[:extra]])
+            await tree.create(f"{log_path('x')}/pages/{first}-{TOKEN}", page, make_parents=True)
+        await test(LogSnapshot(HeadStore(tree, "/ledgers"), "x", StoredHead(head(**members), 4)))
+
+    asyncio.run(call())
+
+
+@pytest.mark.parametrize("extra", [0, 2])
+def test_every_range_is_read_once_and_in_order(extra: int) -> None:
+    async def test(snapshot: LogSnapshot) -> None:
+        for first in range(14):
+            for end in (*range(14), None):
+                there = range(max(first, FIRST), 12 if end is None else min(end, 12))
+                found = await snapshot.ledgers(first, end)
+                assert [it.ordinal for it in found] == list(there)
+                assert [it.ledger_id for it in found] == [100 + ordinal for ordinal in there]
+                if there:
+                    assert all([run async for run in snapshot.runs(first, end)]), "no run is empty"
+        assert (len(snapshot), snapshot.version) == (10, 4)
+
+    with_snapshot(test, extra=extra)
+
+
+def test_log_without_a_tail_is_read_to_its_last_page() -> None:
+    async def test(snapshot: LogSnapshot) -> None:
+        assert [[it.ordinal for it in run] async for run in snapshot.runs()] == [[2], [3, 4], [5, 6, 7, 8]]
+        assert [it.ordinal async for it in snapshot.last_before(99)] == list(range(8, 1, -1))
+
+    with_snapshot(test, tail=())
+
+
+def test_ledgers_before_an_ordinal_come_backwards() -> None:
+    async def test(snapshot: LogSnapshot) -> None:
+        for before in range(14):
+            found = [it.ordinal async for it in snapshot.last_before(before)]
+            assert found == list(range(min(before, 12) - 1, FIRST - 1, -1))
+
+    with_snapshot(test)
+
+
+def test_amounts_of_pages_are_those_of_the_range() -> None:
+    async def test(snapshot: LogSnapshot) -> None:
+        for first in range(10):
+            for end in range(14):
+                found = [run async for run in snapshot.closed_runs(first, end)]
+                parts = [(max(first, FIRST, begin), min(end, stop)) for begin, stop in PAGES.items()]
+                assert found == [
+                    (
+                        begin,
+                        stop,
+                        sum(it.last_entry + 1 for it in LEDGERS[begin:stop]),
+                        sum(it.length for it in LEDGERS[begin:stop]),
+                    )
+                    for begin, stop in parts
+                    if begin < stop
+                ]
+
+    with_snapshot(test)
+
+
+def test_one_ledger_is_found_by_its_ordinal() -> None:
+    async def test(snapshot: LogSnapshot) -> None:
+        for ordinal in range(FIRST, 12):
+            assert (await snapshot.ledger(ordinal)).ledger_id == 100 + ordinal
+        for ordinal in (-1, 1, 12):
+            with pytest.raises(IndexError, match=rf"\[2, 12\), not {ordinal}"):
+                await snapshot.ledger(ordinal)
+
+    with_snapshot(test)
+
+
+def test_position_is_located_if_its_ledger_is_at_its_ordinal() -> None:
+    async def test(snapshot: LogSnapshot) -> None:
+        assert await snapshot.locate(Position(4, 104, 3)) == (4, 3)
+        assert await snapshot.locate(Position.beginning(5)) == (5, 0)
+        assert await snapshot.locate(Position.beginning(12)) == (12, 0)
+        assert await snapshot.locate(Position(FIRST, 102, 1)) == (FIRST, 1)
+        with pytest.raises(ConfigurationError, match="has ledger 104 at ordinal 4"):
+            await snapshot.locate(Position(4, 105, 3))
+        with pytest.raises(DataLoss):
+            await snapshot.locate(Position(FIRST, 102, 0))
+
+    with_snapshot(test)
+
+
+def test_page_that_holds_too_few_ledgers_is_refused() -> None:
+    async def test(snapshot: LogSnapshot) -> None:
+        with pytest.raises(MetadataFormat, match="holds 4 ledgers, not 5"):
+            await snapshot.ledgers()
+
+    with_snapshot(test, tail_ordinal=10, tail=tuple(LEDGERS[10:]))
+
+
+# ---- positions ----
+
+
+def test_text_of_a_position_is_the_position() -> None:
+    for position in (BEGINNING, Position(0, 0, 0), Position(3, 12, 5), Position.beginning(7)):
+        assert Position.parse(str(position)) == position
+        assert Position.parse(position.to_json()) == position
+        assert parse_place(str(position)) == parse_place(position.to_json()) == position
+        assert check_offset("start", str(position)) == position
+        assert check_offset("start", position) is position
+    assert (parse_place(" Earliest "), parse_place("LATEST")) == ("earliest", "latest")
+    assert Position.beginning() == Position(0, -1, 0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"version": 2}, {"version": True}, {"ledger": -2}, {"ledger": -1}, {"entry": -1}, {"ordinal": -1}, {"more": 1}],
+    ids=str,
+)
+def test_other_objects_are_no_positions(change: dict[str, object]) -> None:
+    members = {**Position(3, 12, 5).to_json(), **change}
+    with pytest.raises(ConfigurationError, match="position"):
+        Position.parse(members)
+    with pytest.raises(ConfigurationError, match="position"):
+        parse_place(members)
+    with pytest.raises(ConfigurationError, match="start must be earliest, latest or a position"):
+        check_offset("start", members)
+    with pytest.raises(ConfigurationError, match="start: 'soon' is not earliest, latest or a position"):
+        check_offset("start", "soon")
+
+
+# ---- formats ----
+
+
+def test_nodes_have_no_spaces_and_sorted_members() -> None:
+    assert encode_page([Mark(1, 2, 3)]) == b'{"marks":[[1,2,3]],"version":1}'
+
+
+@pytest.mark.parametrize("item", [["5"], [5.0], [5, 1, 1, "2"], [5, 1, 1, -2], [5, 1, 1, 0], [], [1, 2, 3, 4, 5], 5])
+def test_item_that_is_not_whole_numbers_is_no_ledger(item: object) -> None:
+    data = b'{"first_ordinal":7,"ledgers":[[4,1,1],%s],"version":1}' % repr(item).replace("'", '"').encode()
+    with pytest.raises(MetadataFormat, match="/path"):
+        formats.decode_page(data, "/path")
+
+
+@pytest.mark.parametrize("item", [[1], [1, 2, 3], "12", [1, 2.0], [-1, 2], {"1": 2, "3": 4}], ids=str)
+def test_item_that_is_not_entry_and_time_is_no_noted_time(item: object) -> None:
+    good = {"marks": [[0, 5]], "until": 3, "version": 1}
+    assert decode_open(json.dumps(good).encode(), 4, 2) == OpenMarks((Mark(4, 0, 5),), 3, 2)
+    with pytest.raises(ValueError, match="item that is not"):
+        decode_open(json.dumps({**good, "marks": [item]}).encode(), 4, 2)
+
+
+def test_attempt_is_superseded_by_a_later_or_the_same_epoch_of_its_query_alone() -> None:
+    of_log = head(last_epochs=(("q", 5),))
+    for owner, expected in (
+        (SegmentOwner("query", "q", epoch=5), True),
+        (SegmentOwner("query", "q", epoch=4), True),
+        (SegmentOwner("query", "q", epoch=6), False),
+        (SegmentOwner("query", "other", epoch=1), False),
+        (SegmentOwner("query", "q"), False),
+        (SegmentOwner("job", "q", epoch=4), False),
+        (SegmentOwner("job", "q"), False),
+    ):
+        assert is_superseded(PendingLedger(7, owner, 0), of_log) == expected
+
+
+def test_ledger_of_a_query_without_an_epoch_is_shared() -> None:
+    assert SegmentOwner("query", "q").shares
+    assert not SegmentOwner("query", "q", epoch=0).shares
+    assert not SegmentOwner("job", "q").shares
+
+
+def test_time_index_that_does_not_ascend_is_refused() -> None:
+    def index(*pages: tuple[int, int], mark: tuple[int, int] = (9, 90)) -> TimeIndex:
+        refs = tuple(TimePageRef(ordinal, 0, ms, 5, TOKEN) for ordinal, ms in pages)
+        return TimeIndex(refs, (Mark(mark[0], 0, mark[1]),))
+
+    for good in (index((1, 10), (2, 10)), index((1, 90))):
+        assert index_from_json(index_to_json(good)) == good
+    for bad in (index((2, 10), (2, 20)), index((1, 20), (2, 10)), index((9, 10)), index((1, 91))):
+        with pytest.raises(ValueError, match="does not ascend"):
+            index_from_json(index_to_json(bad))
+
+
+def test_pages_of_a_range_of_entries_are_those_whose_marks_apply_there() -> None:
+    pages = tuple(TimePageRef(ordinal, 5, ordinal, 9, TOKEN) for ordinal in (1, 4, 7))
+    index, ends = TimeIndex(pages, (Mark(9, 0, 99),)), {1: (4, 5), 4: (7, 5), 7: (9, 0)}
+    for first in range(12):
+        for end in range(first + 1, 12):
+            applies = [at for at, after in ends.items() if (at, 5) < (end, 0) and after > (first, 0)]
+            assert [ref.ordinal for ref in pages_of(index, (first, 0), (end, 0))] == applies
+    assert pages_of(index, (4, 5), (7, 5)) == pages[1:2]
