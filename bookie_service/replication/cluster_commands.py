@@ -28,7 +28,6 @@ from bkspark.metadata.ledgers import NO_LEDGER, Versioned
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.repair_reports import RepairReport, RepairReports
 from bkspark.metadata.underreplication import Underreplicated, UnderreplicationStore
-from bkspark.net.host_names import host_name
 from bkspark.net.pool import NetOptions
 from bkspark.wire.digest import DigestType, EntryDigest
 from bookie_service.replication import drain_plans
@@ -95,13 +94,11 @@ class ClusterCommands:
         registry = (await self._context()).registry
         return sorted(await (registry.read_only() if read_only else registry.writable()))
 
-    async def host_names(self, *, read_only: bool) -> dict[str, str]:
-        """Return the host name of each of these bookies, by id. Waits for DNS. Raises MetadataError."""
+    async def hosts(self, *, read_only: bool) -> dict[str, str]:
+        """Return the host of each of these bookies, by id, as the bookie registered it. Raises MetadataError."""
         registry = (await self._context()).registry
         found = await (registry.read_only() if read_only else registry.writable())
-        hosts = {bookie: _host(bookie, address) for bookie, address in sorted(found.items())}
-        # One thread for all of them: others of the process wait for threads, too.
-        return await asyncio.to_thread(lambda: {bookie: host_name(host) for bookie, host in hosts.items()})
+        return {bookie: _host(bookie, address) for bookie, address in sorted(found.items())}
 
     async def states(self) -> dict[str, str]:
         """Return the state of every bookie, by id: available, readonly or down. Raises MetadataError."""

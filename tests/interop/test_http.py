@@ -179,6 +179,18 @@ def test_facts_of_the_cluster_are_the_same(pair: Pair) -> None:
 
 
 @pytest.mark.interop
+def test_texts_of_one_compaction_and_of_both_are_the_same(pair: Pair) -> None:
+    for verb in ("suspend", "resume"):
+        for levels in (["Minor"], ["Major"], ["Major", "Minor"]):
+            body = {f"{verb}{level}": True for level in levels}
+            path = f"{B}/gc/{verb}_compaction"
+            apache, ours = (ask(port, "PUT", path, body)[1] for port in (pair.apache_port, pair.our_port))
+            # Apache's bookie names its address as well.
+            apache = re.sub(r"Bookie Server listening on \S+ with id ", "", apache)
+            assert apache.replace(pair.apache, pair.ours) == ours
+
+
+@pytest.mark.interop
 def test_status_file_has_apaches_form(pair: Pair) -> None:
     for port, directory in ((pair.apache_port, pair.apache_dir), (pair.our_port, pair.our_dir)):
         for read_only, form in ((True, r"1,READ_ONLY,\d{13},true\n"), (False, r"1,READ_WRITE,\d{13},false\n")):

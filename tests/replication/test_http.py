@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import signal
@@ -149,3 +150,21 @@ def test_repeated_lines_of_autorecovery_are_summed_up(zookeeper: ZooKeeperProces
     summed = [int(found[1]) for line in lines if (found := re.search(r"WARNING (\d+) more lines like this one", line))]
     assert len(lines) - len(summed) + sum(summed) == 100
     assert summed
+
+
+@pytest.mark.cluster
+def test_the_log_of_autorecovery_has_the_form_and_the_level_of_its_command(
+    zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> None:
+    uri = new_cluster(zookeeper.connect_string, f"form-{tmp_path.name}")
+    words = ["cluster", "autorecovery", "--uri", uri, "--log-format", "json", "--log-level", "debug", "--json"]
+    process = ChildProcess("autorecovery", [sys.executable, "-m", "bkspark.cli", *words], tmp_path / "log")
+    try:
+        assert next(process.lines(time.monotonic() + 60), None) is not None, process.last_log_line()
+    finally:
+        process.stop(STOP_S)
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    events = {line["Attributes"].get("event.name"): line["Attributes"] for line in lines}
+    assert {"start", "stop"} <= events.keys()
+    assert events["start"]["keys"]["logLevel"] == "debug"
+    assert "DEBUG" in {line["SeverityText"] for line in lines}

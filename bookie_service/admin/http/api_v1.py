@@ -243,11 +243,11 @@ class BookieApi:
     def _set_suspended(self, request: HttpRequest, verb: str) -> HttpResponse:
         wanted = body_of(request)
         names = [f"{verb}Major", f"{verb}Minor"]
+        if not any(name in wanted for name in names):
+            raise HttpError(HTTPStatus.BAD_REQUEST, f"No {verb} request: the body must have {' or '.join(names)}")
         if not all(isinstance(wanted.get(name, False), bool) for name in names):
             raise HttpError(HTTPStatus.BAD_REQUEST, f"{' and '.join(names)} must be true or false")
         major, minor = (bool(wanted.get(name)) for name in names)
-        if not (major or minor):
-            raise HttpError(HTTPStatus.BAD_REQUEST, f"No {names[0]} or {names[1]} params found")
         change = self._operator.suspend if verb == "suspend" else self._operator.resume
         change(request.who, minor=minor, major=major)
         at = f"GC on BookieServer: {self._operator.bookie_id}"

@@ -77,7 +77,7 @@ class ClusterApi:
     async def list_bookies(self, request: HttpRequest) -> HttpResponse:
         is_read_only = request.query.get("type") == "ro"
         if request.query.get("print_hostnames") == "true":
-            return shown(await self._cluster.host_names(read_only=is_read_only))
+            return shown(await self._cluster.hosts(read_only=is_read_only))
         return shown(dict.fromkeys(await self._cluster.bookies(read_only=is_read_only)))
 
     async def list_bookie_info(self, request: HttpRequest) -> HttpResponse:
