@@ -25,6 +25,7 @@ from bkspark.errors import (
 )
 from bkspark.net.responses import EntryResponses, ReadGroup
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, scan_frames
+from bkspark.wire.start_tls import is_refusal
 
 _Response = TypeVar("_Response")
 
@@ -242,7 +243,11 @@ class BookieConnection(asyncio.BufferedProtocol):
             if len(table.starts):
                 self._take_frames(table)
         except ProtocolError as error:
-            self._lose(ProtocolError(f"bookie {self.bookie}: {error}", bookie=self.bookie))
+            size = int.from_bytes(self._buffer[:LENGTH_BYTES], "big")
+            if is_refusal(bytes(self._buffer[LENGTH_BYTES : min(LENGTH_BYTES + size, self._filled)])):
+                self._lose(self._refused())
+            else:
+                self._lose(ProtocolError(f"bookie {self.bookie}: {error}", bookie=self.bookie))
             return
         rest = self._filled - table.consumed
         if table.consumed:
@@ -250,6 +255,10 @@ class BookieConnection(asyncio.BufferedProtocol):
             self._filled = rest
         if rest >= LENGTH_BYTES:
             self._make_room(int.from_bytes(self._buffer[:LENGTH_BYTES], "big") + LENGTH_BYTES)
+
+    def _refused(self) -> AuthenticationFailed:
+        why = "refuses this client's certificate, or demands a login: it authenticates its clients"
+        return AuthenticationFailed(f"bookie {self.bookie} {why}", bookie=self.bookie)
 
     def _make_room(self, frame_bytes: int) -> None:
         """Grow to the size of the present frame at once, instead of by doubling."""

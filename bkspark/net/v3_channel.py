@@ -293,6 +293,8 @@ class BookieV3Channel(BookieConnection):
             self._take_add(response)
         elif operation == protocol.AUTH and response.status == v3.StatusCode.EUA:
             self._lose(AuthenticationFailed(f"bookie {self.bookie} refuses this user", bookie=self.bookie))
+        elif operation == protocol.START_TLS and response.status != v3.StatusCode.EOK:
+            self._lose(self._refused())
         # Any other answer belongs to a request for which no caller waits any more.
 
     def _take_read(self, response: protocol.Response, txn_id: int) -> None:

@@ -231,13 +231,18 @@ def sections_of(path: str) -> Mapping[str, tuple[jaas.LoginModule, ...]]:
                 raise ConfigurationError(
                     f"the JAAS file {path} is refused: every user of this host can change it: run chmod o-w {path}"
                 )
-            return jaas.parse(file.read(jaas.FILE_CHARS_MAX + 1))
+            return jaas.parse(file.read(jaas.FILE_CHARS_MAX + 1), _java_properties())
     except OSError as error:
         raise ConfigurationError(f"the JAAS file {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"the JAAS file {path} is not UTF-8") from None
     except jaas.JaasError as error:
         raise ConfigurationError(f"the JAAS file {path} is not understood: {error}") from None
+
+
+def _java_properties() -> dict[str, str]:
+    """Return the properties of Java's that every process has: values of a JAAS file may name them."""
+    return {"user.home": os.path.expanduser("~"), "file.separator": os.sep}
 
 
 def _path(named: str | None) -> str:

@@ -45,6 +45,20 @@ def take_answer(received: bytes | bytearray, txn_id: int) -> v3.StatusCode | Non
     return status
 
 
+def is_refusal(body: bytes) -> bool:
+    """Return whether the body of a frame says that START_TLS failed.
+
+    Apache's bookies say so inside TLS to a client that is not authenticated, in V3 whatever the client speaks.
+    """
+    if body[:1] != bytes((_V3,)):
+        return False
+    try:
+        response = v3.decode_response(body)
+    except ProtocolError:
+        return False
+    return bool(response.header.operation == protocol.START_TLS and response.status != v3.StatusCode.EOK)
+
+
 def is_auth_request(body: bytes) -> bool:
     """Return whether the body of a frame is an AUTH request, of V3 or V2."""
     if body[:2] in _V2_AUTH_WORDS:

@@ -323,6 +323,23 @@ def test_head_has_no_body_and_100_continue_is_answered() -> None:
     assert first.startswith(b"HTTP/1.1 100 ")
 
 
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (head(b"HEAD /echo", b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n") + b"0\r\n\r\n", 400),
+        (head(b"HEAD /echo", b"Content-Length: 5000\r\n") + b"x" * 5000, 413),
+    ],
+    ids=["two_framings", "long_body"],
+)
+def test_head_that_is_refused_has_no_body_either(data: bytes, status: int, caplog: pytest.LogCaptureFixture) -> None:
+    reply = served(lambda port: talk(port, head(b"HEAD /echo") + data))
+    assert isinstance(reply, bytes)
+    _, reply = reply.split(b"\r\n\r\n", 1)
+    assert reply.startswith(b"HTTP/1.1 %d " % status)
+    assert reply.endswith(b"\r\n\r\n")
+    assert "Traceback" not in caplog.text
+
+
 def test_port_in_use_is_an_error_that_names_the_key() -> None:
     def act(port: int) -> str:
         async def again() -> None:

@@ -59,7 +59,9 @@ class Middle:
 class StandIn:
     """Answers START_TLS with EOK and shakes hands with any certificate, also one that no bookie starts with."""
 
-    def __init__(self, leaf: Leaf) -> None:
+    def __init__(self, leaf: Leaf, *, refuses: bool = False) -> None:
+        """`refuses`: it says inside TLS that START_TLS failed, as Apache's bookies to a client they do not know."""
+        self._refuses = refuses
         key, chain = leaf.pem()
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(chain, key)
@@ -79,7 +81,12 @@ class StandIn:
             accepted.sendall(v3.encode_message(answer))
             try:
                 with self._context.wrap_socket(accepted, server_side=True) as secured:
-                    secured.recv(1)
+                    if self._refuses:
+                        secured.sendall(
+                            v3.encode_message(protocol.Response(header=request.header, status=v3.StatusCode.EIO))
+                        )
+                    while secured.recv(1 << 16):
+                        pass
             except OSError:
                 pass
 

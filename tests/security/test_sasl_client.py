@@ -12,7 +12,14 @@ from bkspark.blocking.scans import Scans
 from bkspark.errors import AuthenticationFailed, ConfigurationError
 from bkspark.net.pool import BookiePool, NetOptions
 from bkspark.security.digest_md5 import challenge
-from bkspark.security.sasl import FILE_VARIABLE, SaslClient, SaslClientOptions, SaslServer, SaslServerOptions
+from bkspark.security.sasl import (
+    FILE_VARIABLE,
+    SaslClient,
+    SaslClientOptions,
+    SaslServer,
+    SaslServerOptions,
+    sections_of,
+)
 from bkspark.tls.options import TlsOptions
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
@@ -56,6 +63,13 @@ def bookie(tmp_path: Path) -> Iterator[Serving]:
 
 async def connect(pool: BookiePool) -> None:
     await pool.channel(ID)
+
+
+def test_jaas_file_may_name_the_home_of_the_user_as_in_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/writer")
+    path = jaas_file(tmp_path / "client.jaas", f'A {{ {KERBEROS_MODULE} required keyTab="${{user.home}}${{/}}k"; }};')
+    (module,) = sections_of(path)["A"]
+    assert module.options == {"keyTab": "/home/writer/k"}
 
 
 # ---- both sides ours ----

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from cryptography import x509
 
-from bkspark.errors import BookieUnavailable, TlsFailed
+from bkspark.errors import AuthenticationFailed, BookieUnavailable, TlsFailed
 from bkspark.net.pool import BookiePool
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
@@ -192,6 +192,15 @@ def test_client_refuses_an_expired_certificate_even_without_host_names(tmp_path:
     expired = "its certificate is refused: certificate has expired"
     with StandIn(authority.issue("bookie", days=-1)) as port, pytest.raises(TlsFailed, match=expired):
         with_pool(port, client_options(authority, verify_host_name=False), read_all)
+
+
+@pytest.mark.parametrize("wire_protocol", list(WireProtocol))
+def test_bookie_of_apaches_that_refuses_the_clients_role_is_a_clear_error(
+    authority: Authority, leaf: Leaf, wire_protocol: WireProtocol
+) -> None:
+    """It says so in V3, to a V2 client, too, and leaves the connection open (section 2.1 of the reference)."""
+    with StandIn(leaf, refuses=True) as port, pytest.raises(AuthenticationFailed, match="refuses this client's certif"):
+        with_pool(port, client_options(authority), read_all, wire_protocol)
 
 
 def test_self_signed_certificate_in_the_trust_store_is_an_anchor_as_in_java(

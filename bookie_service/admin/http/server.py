@@ -177,13 +177,13 @@ class _Connection(asyncio.Protocol):
                         )
                     return
                 if isinstance(event, h11.Request):
+                    self._request, self._body = event, bytearray()
                     if _head_bytes(event) > self._limits.head_bytes:
                         self._end_with(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request's head is too large")
                         return
                     if _has_two_framings(event):
                         self._end_with(HTTPStatus.BAD_REQUEST, "it has both Content-Length and Transfer-Encoding")
                         return
-                    self._request, self._body = event, bytearray()
                 elif isinstance(event, h11.Data):
                     if len(self._body) + len(event.data) > self._limits.body_bytes:
                         self._end_with(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request's body is too large")
@@ -224,6 +224,7 @@ class _Connection(asyncio.Protocol):
             return
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
+            self._request = None
             self._begin_waiting()
             self._transport.resume_reading()
             self._read_on()
@@ -329,7 +330,8 @@ class _Connection(asyncio.Protocol):
             headers = [("Content-Type", response.content_type), ("Connection", "close")]
             headers.append(("Content-Length", str(len(response.body))))
             self._write(h11.Response(status_code=status, headers=headers, reason=_reason(status)))
-            self._write(h11.Data(data=response.body))
+            if self._request is None or self._request.method != b"HEAD":
+                self._write(h11.Data(data=response.body))
             self._write(h11.EndOfMessage())
         self._close()
 
