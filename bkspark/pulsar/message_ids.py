@@ -4,6 +4,7 @@
 12:3:-1       and partition, as Java prints an id
 12:3:-1:4     and the place in the batch
 12:-1         before the first entry of a ledger
+12:1:-1;12:3:-1   a message in chunks: those of its first and last chunk; the latter is its id
 [8, 12, …]    the bytes of MessageId.toByteArray, signed or not, as pulsar-spark has them in its offsets
 
 Java's MessageId.earliest and MessageId.latest are ids, too: -1:-1, and the greatest numbers there are.
@@ -21,7 +22,7 @@ from google.protobuf.message import DecodeError
 from bkspark.ids import ENTRY_ID_MAX, LEDGER_ID_MAX
 from bkspark.pulsar.pulsar_formats_pb2 import MessageIdData
 
-_TEXT = re.compile(r"(-1(?=:-1)|\d{1,19}):(-1|\d{1,19})(?::(-?\d{1,9}))?(?::(-?\d{1,9}))?")
+_TEXT = re.compile(r"(?:[-:\d]{1,60};)?(-1(?=:-1)|\d{1,19}):(-1|\d{1,19})(?::(-?\d{1,9}))?(?::(-?\d{1,9}))?")
 _UINT64_MAX = (1 << 64) - 1
 
 

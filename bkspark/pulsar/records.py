@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -36,30 +36,50 @@ ValueDecoder = Callable[[pa.Array], pa.Array]
 Converter = Callable[[Any], Any]
 """Converts a parsed value for Arrow."""
 
+T = TypeVar("T")
+
 _INT_MAX = (1 << 31) - 1
+_LONG_MAX = (1 << 63) - 1
 
 
-def json_decoder(target: Schema) -> ValueDecoder:
-    """Return the decoder of JSON values to the columns of a schema: what a value lacks is null."""
-    avro = target.avro()
-    stored, wanted = stored_type(avro), arrow_of_avro(avro)
-    convert = _Converters(is_json=True).of(avro)
-    # A float cannot have all digits of a decimal.
-    parse = partial(json.loads, parse_float=Decimal) if b'"decimal"' in target.definition else json.loads
+class JsonDecoder:
+    """Decodes JSON values to the columns of a schema; a field that a value lacks is null. It is a ValueDecoder."""
 
-    def decode(values: pa.Array) -> pa.Array:
-        rows = [None if value is None else _object(parse(value)) for value in values.to_pylist()]
+    def __init__(self, target: Schema) -> None:
+        avro = target.avro()
+        self._stored, self._wanted = stored_type(avro), arrow_of_avro(avro)
+        self._convert = _Converters(is_json=True).of(avro)
+        self._convert_reals = _Converters(is_json=True, has_reals=True).of(avro)
+        # A float cannot have all digits of a decimal.
+        self._number: Callable[[str], Any] = Decimal if b'"decimal"' in target.definition else float
+        self._parse = json.JSONDecoder(parse_float=self._real).decode
+        self._has_reals = False
+        """Whether one of the values being parsed has a number that is not an integer."""
+
+    def _real(self, text: str) -> Any:
+        self._has_reals = True
+        return self._number(text)
+
+    def __call__(self, values: pa.Array) -> pa.Array:
+        self._has_reals = False
+        rows = [None if value is None else self._object(value) for value in values.to_pylist()]
+        convert = self._convert_reals if self._has_reals else self._convert
         if convert is not None:
             rows = [None if row is None else convert(row) for row in rows]
-        return _array(rows, stored, wanted)
+        return _array(rows, self._stored, self._wanted)
 
-    return decode
+    def _object(self, value: bytes) -> dict[str, Any] | None:
+        found = self._parse(value.decode(json.detect_encoding(value), "surrogatepass"))
+        return None if found is None else _checked(dict, found)
 
 
-def _object(found: Any) -> Any:
-    if found is not None and not isinstance(found, dict):
-        raise ValueError(f"it holds a {type(found).__name__} where a JSON object is expected")
-    return found
+def _checked(kind: type[T], value: Any) -> T:
+    if not isinstance(value, kind):
+        raise ValueError(f"it holds a {type(value).__name__} where JSON's {_NAMES[kind]} is expected")
+    return value
+
+
+_NAMES: dict[type, str] = {dict: "object", list: "array"}
 
 
 def avro_decoder(schema: Schema, target: Schema) -> ValueDecoder:
@@ -134,12 +154,14 @@ class _Converters:
     """Converters of the types of one schema.
 
     Args:
-        is_json: values were parsed from JSON, which has no bytes.
+        is_json: values were parsed from JSON, which has no bytes, and are checked where Arrow accepts other ones.
+        has_reals: numbers of JSON may have a fraction, which Arrow would drop from an integer.
         is_named: a value of a named type that is a member of a union comes as a pair, with its name.
     """
 
-    def __init__(self, *, is_json: bool, is_named: bool = False) -> None:
+    def __init__(self, *, is_json: bool, has_reals: bool = False, is_named: bool = False) -> None:
         self._is_json = is_json
+        self._has_reals = has_reals
         self._is_named = is_named
         self._named: dict[str, Converter | None] = {}
         """Converters of named types."""
@@ -155,13 +177,15 @@ class _Converters:
         kind = avro["type"]
         if kind == "array":
             item = self.of(avro["items"])
+            if self._is_json:
+                return partial(_items_of_json, item)
             return None if item is None else partial(_converted_items, item)
         if kind == "map":
             return partial(_pairs, self.of(avro["values"]))
         if kind == "record":
             inner = {each["name"]: self.of(each["type"]) for each in avro["fields"]}
             changing = {name: convert for name, convert in inner.items() if convert is not None}
-            made: Converter | None = partial(_converted_record, changing) if changing else None
+            made: Converter | None = partial(_converted_record, changing) if changing or self._is_json else None
         else:
             made = _decimal if is_decimal(avro) else self._of_primitive(kind)
         if "name" in avro:
@@ -170,6 +194,8 @@ class _Converters:
         return made
 
     def _of_primitive(self, kind: str) -> Converter | None:
+        if self._has_reals and kind in ("int", "long"):
+            return _whole
         return _OF_JSON.get(kind) if self._is_json else None
 
     def _of_union(self, others: list[Any]) -> Converter | None:
@@ -242,7 +268,7 @@ def _without_name(convert: Converter | None, value: Any) -> Any:
 
 
 def _converted_record(changing: dict[str, Converter], record: dict[str, Any]) -> dict[str, Any]:
-    found = dict(record)
+    found = dict(_checked(dict, record))
     for name, convert in changing.items():
         if found.get(name) is not None:
             found[name] = convert(found[name])
@@ -253,8 +279,14 @@ def _converted_items(item: Converter, values: list[Any]) -> list[Any]:
     return [None if value is None else item(value) for value in values]
 
 
+def _items_of_json(item: Converter | None, values: Any) -> list[Any]:
+    found = _checked(list, values)
+    return found if item is None else _converted_items(item, found)
+
+
 def _pairs(item: Converter | None, value: dict[str, Any]) -> list[tuple[str, Any]]:
-    return [(name, each if item is None or each is None else item(each)) for name, each in value.items()]
+    pairs = _checked(dict, value).items()
+    return [(name, each if item is None or each is None else item(each)) for name, each in pairs]
 
 
 def _decimal(value: Any) -> Decimal:
@@ -268,6 +300,15 @@ def _float(value: Any) -> float:
     if isinstance(value, bool):
         raise ValueError("it holds a boolean where a number is expected")
     return float(value)
+
+
+def _whole(value: Any) -> Any:
+    """Return a number of JSON as an integer, which it may be though it is written as 1.0."""
+    if not isinstance(value, (float, Decimal)):
+        return value
+    if not -_LONG_MAX <= value <= _LONG_MAX or value != int(value):
+        raise ValueError(f"it holds the number {str(value)[:40]} where an integer is expected")
+    return int(value)
 
 
 _base64 = partial(base64.b64decode, validate=True)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from bkspark.errors import ConfigurationError
-from bkspark.pulsar.records import ValueDecoder, avro_decoder, json_decoder
+from bkspark.pulsar.records import JsonDecoder, ValueDecoder, avro_decoder
 from bkspark.pulsar.schemas import PRIMITIVES, Schema
 from bkspark.pulsar.slices import big_endian, binary_array, bounds_of, text_array
 
@@ -56,7 +56,7 @@ def decoder_of(schema: Schema, newest: Schema | None = None) -> ValueDecoder:
     if schema.kind in PRIMITIVES:
         return lambda values: values
     if schema.kind == "JSON":
-        return json_decoder(target)
+        return JsonDecoder(target)
     if schema.kind == "AVRO":
         return avro_decoder(schema, target)
     if schema.kind == "PROTOBUF_NATIVE":

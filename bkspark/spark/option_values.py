@@ -41,7 +41,8 @@ _DURATION = re.compile(rf"({_DIGITS})\s*(ms|s|m|h|d)?", re.IGNORECASE)
 _DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LEDGERS = re.compile(rf"({_DIGITS})(?:\s*-\s*({_DIGITS}))?")
 _ENTRIES = re.compile(rf"({_DIGITS})\s*:\s*({_DIGITS})\s*-\s*({_DIGITS})?")
-_MESSAGE_ID = re.compile(rf"(?:-1:-1|{_DIGITS}:-1|{_DIGITS}:{_DIGITS})(?::-?{_DIGITS}){{0,2}}")
+_ID = rf"(?:-1:-1|{_DIGITS}:-1|{_DIGITS}:{_DIGITS})(?::-?{_DIGITS}){{0,2}}"
+_MESSAGE_ID = re.compile(f"(?:{_ID};)?{_ID}")
 _INT64_MAX = (1 << 63) - 1
 
 

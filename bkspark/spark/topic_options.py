@@ -18,7 +18,7 @@ ISOLATIONS = READ_COMMITTED, READ_UNCOMMITTED = ("read_committed", "read_uncommi
 ENCRYPTED = ("fail", "skip", "raw")
 SELECT_TOPICS = frozenset({"topic", "topics", "topicsPattern"})
 
-_NOT_OF_TOPICS = frozenset({"payloadformat", "recover", "encryptionkeyfile"})
+_NOT_OF_TOPICS = frozenset({"payloadformat", "jsondialect", "recover", "encryptionkeyfile"})
 _PULSAR_FORMAT = "pulsar"
 _OFFSETS = ("startingOffsets", "endingOffsets")
 

@@ -98,6 +98,8 @@ class TopicReader(DataSourceReader):
             )
         planner.check_offsets([str(topic) for topic in topics])
         views = await planner.look(topics)
+        for name, entries in planner.unconfirmed.items():
+            entries.warn(name)
         await scan_all(planner, views)
         ranges: list[EntryRange] = []
         facts: dict[str, TopicFacts] = {}

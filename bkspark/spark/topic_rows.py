@@ -258,10 +258,9 @@ class TopicDecoder:
                 is_there = (entry_ids == bound.entry_id) & (
                     messages.entries.ledger_ids[messages.entry] == bound.ledger_id
                 )
-                beyond = (
-                    messages.batch_index < bound.batch_index if is_first else messages.batch_index > bound.batch_index
-                )
-                messages = messages.select(~(is_there & beyond))
+                places = messages.batch_index
+                beyond = (places < bound.batch_index) if is_first else (places > bound.batch_index)
+                messages = messages.select(~(is_there & beyond & (places >= 0)))
         if facts.since_ms is not None:
             messages = messages.select(columns.publish_times(messages) >= facts.since_ms)
         if facts.until_ms is not None:

@@ -41,12 +41,15 @@ from bkspark.spark.topic_options import READ_COMMITTED
 from bkspark.spark.topic_read import read_topics, with_schemas
 from bkspark.spark.topic_rows import TopicRows
 from bkspark.spark.topic_view import TopicView
-from bkspark.spark.topics import TopicFacts, TopicPlanner
+from bkspark.spark.topics import TopicFacts, TopicPlanner, Unconfirmed
 from bkspark.spark.versions import ReadLimit
 
 _log = logging.getLogger(__name__)
 
 VERSION = 1
+IDLE_MS = 60_000
+"""How long the same entries of a topic are unconfirmed before a stream warns. A broker confirms the entries of a busy
+topic with the next ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +188,8 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigg
         """How far each topic was scanned for transactions, and what was found."""
         self._warned: set[str] = set()
         """Keys of the warnings that were logged: each is logged once."""
+        self._unconfirmed: dict[str, tuple[Unconfirmed, int]] = {}
+        """By topic, the entries that were not confirmed at the last trigger, and since when, in ms since 1970."""
         self._snapshots: SnapshotKeys | None = None
         """Which topics have snapshots of transactions; None before the first look."""
 
@@ -233,9 +238,20 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigg
                 self._warned.add(f"missing {topic}")
                 _log.warning("topic %s does not exist: it is read from its beginning as soon as it is there", topic)
 
+    def _warn_of_idle(self, planner: TopicPlanner) -> None:
+        """Log a warning, once for each topic, that its last entries stay unconfirmed."""
+        for name, entries in planner.unconfirmed.items():
+            found, since_ms = self._unconfirmed.get(name, (None, planner.now_ms))
+            if found != entries:
+                self._unconfirmed[name] = entries, planner.now_ms
+            elif planner.now_ms - since_ms >= IDLE_MS and f"idle {name}" not in self._warned:
+                self._warned.add(f"idle {name}")
+                entries.warn(name)
+
     async def _warn(self, planner: TopicPlanner, views: Mapping[str, TopicView]) -> None:
         """Log a warning, once for each topic, that nothing keeps the topic's ledgers until this stream has read
         them."""
+        self._warn_of_idle(planner)
         store = await planner.store()
         for name, view in views.items():
             if name in self._warned:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -22,6 +23,8 @@ from bkspark.spark.partitions import LedgerRead
 from bkspark.spark.ranges import EntryRange, ReadableSegment, between
 
 _log = logging.getLogger(__name__)
+
+_COUNT = re.compile(r"-[0-9]{1,18}")
 
 
 class Looking(Protocol):
@@ -302,6 +305,8 @@ def _parsed_offset(wanted: object) -> str | int | MessageId:
     """Return earliest, latest, -N or a message id. Raises ValueError where it is not one of these."""
     if isinstance(wanted, str) and wanted.lower() in (EARLIEST, LATEST):
         return wanted.lower()
+    if isinstance(wanted, str) and _COUNT.fullmatch(wanted.strip()):
+        wanted = int(wanted)
     if type(wanted) is int:
         if wanted >= 0:
             raise ValueError("is neither earliest, latest, -N (entries before the end) nor a message id")

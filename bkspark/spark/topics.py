@@ -32,7 +32,7 @@ from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
 from bkspark.metadata.zookeeper_options import ZooKeeperOptions
 from bkspark.pulsar.message_ids import MessageId
-from bkspark.pulsar.metadata import ListedLedger, ManagedLedger
+from bkspark.pulsar.metadata import ManagedLedger
 from bkspark.pulsar.names import TopicName
 from bkspark.pulsar.schemas import Schema
 from bkspark.pulsar.snapshots import SnapshotKeys
@@ -102,6 +102,25 @@ class TopicFacts:
     compacted_ledgers: frozenset[int] = frozenset()
 
 
+@dataclass(frozen=True)
+class Unconfirmed:
+    """Entries of an open ledger after the last confirmed one, up to the last one that a bookie has."""
+
+    ledger_id: int
+    confirmed: int
+    last: int
+
+    def warn(self, topic: str) -> None:
+        """Log a warning with the remedy."""
+        _log.warning(
+            "topic %s: the last %d entries of ledger %d are not confirmed yet and are not read; if the topic is idle, "
+            "set bookkeeperExplicitLacIntervalInMills=100 on its brokers",
+            topic,
+            self.last - self.confirmed,
+            self.ledger_id,
+        )
+
+
 class TopicPartition(ReadPartition):
     """What one task reads of topics. `earlier`: by topic, reads of the entries before its first one, in log order."""
 
@@ -126,6 +145,8 @@ class TopicPlanner:
         self.now_ms = time.time_ns() // 1_000_000
         self._store: PulsarStore | None = None
         """None before the first look. Set once."""
+        self.unconfirmed: dict[str, Unconfirmed] = {}
+        """By topic, what bookies have of its open ledger after the last confirmed entry."""
 
     async def store(self) -> PulsarStore:
         if self._store is None:
@@ -230,7 +251,7 @@ class TopicPlanner:
                 if self.options.unconfirmed:
                     last_entry = reader.last_unconfirmed
                 else:
-                    self._tell_unconfirmed(topic, listed, reader.last_unconfirmed - last_entry)
+                    self.unconfirmed[str(topic)] = Unconfirmed(listed.ledger_id, last_entry, reader.last_unconfirmed)
             extents.append(
                 ReadableSegment(
                     listed.ledger_id,
@@ -242,16 +263,6 @@ class TopicPlanner:
                 )
             )
         return extents
-
-    def _tell_unconfirmed(self, topic: TopicName, listed: ListedLedger, count: int) -> None:
-        if not self.is_stream:
-            _log.warning(
-                "topic %s: the last %d entries of ledger %d are not confirmed yet and are not read; if the topic is "
-                "idle, set bookkeeperExplicitLacIntervalInMills=100 on its brokers",
-                topic,
-                count,
-                listed.ledger_id,
-            )
 
     def check_offsets(self, names: Collection[str]) -> None:
         """Raise ConfigurationError where an offset option names a topic that is not among those to read."""

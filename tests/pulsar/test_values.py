@@ -172,11 +172,33 @@ def test_unions_decimals_maps_and_times_of_avro_come_out_as_they_were_written() 
             decoder_of(schema)(pa.array([wrong]))
 
 
-@pytest.mark.parametrize("value", [b"[1]", b"{", b"\xff", b'{"i": "x"}', b'{"i": 99999999999}'])
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"[1]", b"{", b"\xff", b"",
+        b'{"i": "x"}', b'{"i": 99999999999}', b'{"i": 1.5}', b'{"i": 1e300}', b'{"i": true}',
+        b'{"i": NaN}', b'{"a": "xy"}', b'{"a": {}}', b'{"a": [1.5]}', b'{"r": []}', b'{"r": [["n", 1]]}', b'{"r": "n"}',
+        b'{"m": []}', b'{"b": "?"}', b'{"d": 1.5}', b'{"i": 1}{"i": 2}',
+    ],
+)  # fmt: skip
 def test_json_that_is_not_of_its_schema_is_refused(value: bytes) -> None:
-    definition = b'{"type": "record", "name": "R", "fields": [{"name": "i", "type": "int"}]}'
+    inner = {"type": "record", "name": "I", "fields": [{"name": "n", "type": "int"}]}
+    kinds = {
+        "i": "int", "a": {"type": "array", "items": "int"}, "r": inner, "m": {"type": "map", "values": "int"},
+        "b": "bytes", "d": {"type": "int", "logicalType": "date"},
+    }  # fmt: skip
+    fields = [{"name": name, "type": kind} for name, kind in kinds.items()]
+    definition = json.dumps({"type": "record", "name": "R", "fields": fields}).encode()
     with pytest.raises((ValueError, TypeError, pa.ArrowException)):
         decoder_of(Schema(0, "JSON", definition))(pa.array([value]))
+
+
+def test_integer_of_json_may_be_written_with_a_fraction_of_zero() -> None:
+    fields = [{"name": "i", "type": "int"}, {"name": "f", "type": ["int", "double"]}, {"name": "d", "type": "double"}]
+    schema = Schema(0, "JSON", json.dumps({"type": "record", "name": "R", "fields": fields}).encode())
+    first, second = decoder_of(schema)(pa.array([b'{"i": 1.0, "f": 2.0, "d": 1, "x": 1e999}', b'{"i": 5}'])).to_pylist()
+    assert first == {"i": 1, "f": {"member0": None, "member1": 2.0}, "d": 1.0}
+    assert second == {"i": 5, "f": None, "d": None}
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ WRONG_OF_CHECK = {
     },
     topic_options.topics: {"": "empty name", "a,": "empty name", "a,a/b": "such as persistent://"},
     topic_options.topics_pattern: {
-        "soon": "such as public/default/clicks-.*",
+        "soon/x": "such as public/default/clicks-.*",
         "": "tenant/namespace/PATTERN",
         "a/b/(": "is not a regular expression",
         "http://a/b/c": "persistent://",

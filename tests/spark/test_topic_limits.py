@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +12,7 @@ from bkspark.errors import ConfigurationError, DataLoss
 from bkspark.pulsar import pulsar_formats_pb2 as formats
 from bkspark.spark.source import BookKeeperDataSource
 from tests.cluster import Cluster
-from tests.pulsar.entries import Message, batch, compacted, marker, single
+from tests.pulsar.entries import Message, batch, chunked, compacted, marker, single
 from tests.pulsar.stored import StoredTopic
 from tests.spark.topic_reads import VALUE, numbered, values
 
@@ -68,6 +69,27 @@ def test_unconfirmed_entries_of_a_topic_with_transactions_are_judged_by_them(
         assert values(read(VALUE, unconfirmed=True)) == [b"0", b"1"]
     finally:
         snapshots.delete()
+
+
+# ---- message ids ----
+
+
+def test_place_in_a_batch_leaves_out_no_message_that_is_not_of_a_batch(topic: StoredTopic, read: Callable) -> None:
+    ledger = topic.ledger([*numbered(0), batch([Message(b"1"), Message(b"2")]), *numbered(3)])
+    assert values(read(VALUE, startingOffsets=f"{ledger}:0:-1:1")) == [b"0", b"1", b"2", b"3"]
+    assert values(read(VALUE, startingOffsets=f"{ledger}:1:-1:1")) == [b"2", b"3"]
+    assert values(read(VALUE, endingOffsets=f"{ledger}:0:-1:0")) == [b"0"]
+
+
+def test_id_of_a_message_in_chunks_is_read_as_java_prints_it(topic: StoredTopic, read: Callable) -> None:
+    ledger = topic.ledger([*numbered(0), *chunked(Message(b"ab"), 1, 1), *numbered(2)])
+    assert values(read(VALUE, startingOffsets=f"{ledger}:1:-1;{ledger}:2:-1")) == [b"ab", b"2"]
+
+
+def test_count_of_a_topic_in_json_may_be_text(topic: StoredTopic, read: Callable) -> None:
+    topic.ledger(numbered(0, 1, 2))
+    for count in (-1, "-1"):
+        assert values(read(VALUE, startingOffsets=json.dumps({str(topic.name): count}))) == [b"2"]
 
 
 # ---- transactions ----

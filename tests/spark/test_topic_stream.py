@@ -13,6 +13,7 @@ from bkspark.pulsar import pulsar_formats_pb2 as formats
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.progress import ENTRIES_BEHIND
 from bkspark.spark.topic_stream import TopicStreamReader
+from bkspark.spark.topics import TopicPlanner
 from bkspark.spark.versions import ReadAllAvailable, ReadMaxRows
 from tests.cluster import Cluster
 from tests.pulsar.entries import PUBLISHED_MS, Message, batch, chunked, marker, single
@@ -328,3 +329,35 @@ def test_start_after_the_end_of_the_open_ledger_is_refused_and_skips_nothing(
         Query(cluster, topic, startingOffsets=f"{ledger}:9")
     topic.writer.append(numbered(2)[0])
     assert query.batch() == "1"
+
+
+class ReaderOfSlowTriggers(TopicStreamReader):
+    """Its triggers are a minute apart, by its own clock."""
+
+    minutes = 0
+
+    def _new_planner(self) -> TopicPlanner:
+        planner = super()._new_planner()
+        self.minutes += 1
+        planner.now_ms += 60_000 * self.minutes
+        return planner
+
+
+def test_entries_that_stay_unconfirmed_are_reported_once_with_what_brokers_must_set(
+    cluster: Cluster, topic: StoredTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warnings() -> int:
+        return sum("bookkeeperExplicitLacIntervalInMills=100" in record.message for record in caplog.records)
+
+    topic.ledger(numbered(0), is_open=True)
+    options = SourceOptions.parse({"uri": cluster.uri, "topic": str(topic.name)})
+    reader = ReaderOfSlowTriggers(SCHEMA, options)
+    start = reader.initialOffset()
+    for number in (1, 2):
+        topic.writer.append(numbered(number)[0])
+        reader.latestOffset(start, ReadAllAvailable())
+    assert warnings() == 0, "a busy topic"
+    reader.latestOffset(start, ReadAllAvailable())
+    assert warnings() == 1
+    reader.latestOffset(start, ReadAllAvailable())
+    assert warnings() == 1
