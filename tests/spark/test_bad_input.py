@@ -314,7 +314,7 @@ def test_options_that_a_read_or_a_write_takes_do_not_matter_for_load():
     BookKeeperDataSource({"uri": URI, "inspect": "logs"})
 
 
-@pytest.mark.parametrize("text", ["null", "true", "7", "[]"])
+@pytest.mark.parametrize("text", ["null", "true", "7", "[]", '"12:5"'])
 @pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
 def test_invalid_offset_of_a_log_of_a_pattern_is_refused_with_the_option(option, text):
     options = parse(logsPattern="a|b", **{option: f'{{"a": {text}}}'})
