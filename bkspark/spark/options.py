@@ -32,6 +32,7 @@ from bkspark.spark.read_options import (
     PULSAR,
     READ_OPTIONS,
     check_consumer,
+    check_json_dialect,
     check_ledgers_read,
     check_ledgers_stream,
     check_log_read,
@@ -356,6 +357,7 @@ class SourceOptions:
                 "end, so nothing would be read: exchange them"
             )
         refuse_two_starts(self)
+        check_json_dialect(self)
         if self.reads_logs:
             self._check_positions()
         check_topic_options(self, _BY_KEY)
@@ -394,6 +396,7 @@ class SourceOptions:
         self._refuse_foreign(STREAM)
         self._require_log(STREAM)
         refuse_two_starts(self)
+        check_json_dialect(self)
         check_topic_options(self, _BY_KEY)
         if self.ledgers is not None:
             check_ledgers_stream(self)

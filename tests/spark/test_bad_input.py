@@ -262,6 +262,8 @@ CONFLICTS = [
     (READ, {"startingTimestamp": "2026-01-02", "endingTimestamp": "2026-01-01"}, "exchange them"),
     (READ, {"startingTimestamp": "-1h", "endingTimestamp": "-1h"}, "exchange them"),
     (READ, {"ledgers": "1", "recover": "true", "unconfirmed": "true"}, "exclude each other"),
+    (READ, {"jsonDialect": "spark", "payloadFormat": "arrow"}, "the entries are arrow: remove it"),
+    (STREAM, {"jsonDialect": "spark", "payloadFormat": "msgpack"}, "the entries are msgpack: remove it"),
     (STREAM, {"startingOffsets": "-5", "startingTimestamp": "5"}, "exclude each other"),
     (STREAM, {"minEntriesPerTrigger": "9", "maxEntriesPerTrigger": "8"}, "lower it"),
     (STREAM, {"maxTriggerDelay": "1m", "minEntriesPerTrigger": ""}, "minEntriesPerTrigger"),
