@@ -15,8 +15,9 @@ from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.log.formats import LogHead, log_path
 from bkspark.log.heads import Change, HeadStore, new_token
 from bkspark.log.positions import Position
+from bkspark.log.reading import OpenListed
 from bkspark.log.retention import CONSUMERS, Consumer, decode_consumer, encode_consumer, is_consumer_name
-from bkspark.log.snapshot import LogSnapshot
+from bkspark.log.snapshot import LogSegment, LogSnapshot
 from bkspark.metadata.tree import Create, Operation, Set
 
 CONSUMERS_MAX = 1_000
@@ -188,18 +189,29 @@ def first_needed(consumers: Sequence[Consumer], start: Position) -> list[Positio
     return [consumer.position for consumer in consumers if consumer.position >= start]
 
 
-async def behind(snapshot: LogSnapshot, position: Position, end: Position) -> tuple[int, int]:
+async def behind(open_ledger: OpenListed, snapshot: LogSnapshot, position: Position, end: Position) -> tuple[int, int]:
     """Return how many entries, and about how many bytes, lie between a position and the readable end of a log."""
     entries = octets = 0
     position = max(position, snapshot.start)
     async for run in snapshot.runs(position.ordinal, end.ordinal + 1):
         for listed in run:
-            last = end.entry_id if listed.ordinal == end.ordinal else (listed.last_entry or 0) + 1
+            last_entry, length = await _extent(open_ledger, listed)
+            stop = end.entry_id if listed.ordinal == end.ordinal else last_entry + 1
             if listed.last_entry is not None:
-                last = min(last, listed.last_entry + 1)
+                stop = min(stop, last_entry + 1)
             first = max(listed.first_entry, position.entry_id if listed.ordinal == position.ordinal else 0)
-            count = max(0, last - first)
+            count = max(0, stop - first)
             entries += count
-            if listed.last_entry is not None and listed.length is not None:
-                octets += round(listed.length * count / max(1, listed.last_entry + 1 - listed.first_entry))
+            octets += round(length * count / max(1, last_entry + 1 - listed.first_entry))
     return entries, octets
+
+
+async def _extent(open_ledger: OpenListed, listed: LogSegment) -> tuple[int, int]:
+    """Return the last entry and the bytes of a listed ledger, as a reader of it finds them if the list does not say."""
+    if listed.last_entry is not None and listed.length is not None:
+        return listed.last_entry, listed.length
+    try:
+        reader = await open_ledger(listed)
+    except DataLoss:  # it was deleted by itself
+        reader = None
+    return (listed.first_entry - 1, 0) if reader is None else (reader.last_entry, reader.length)

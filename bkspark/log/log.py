@@ -215,6 +215,8 @@ class Log:
         """
         if age_s is not None:
             age_s = arguments.seconds("age_s", age_s, 0.001, AGE_S_MAX)
+        if bytes is not None:
+            bytes = arguments.whole_number("bytes", bytes, 1)
         retention = Retention(None if age_s is None else int(age_s * 1000), bytes)
         await (await self.store()).set_retention(self._name, retention)
 
@@ -256,7 +258,7 @@ class Log:
         found = await store.consumers.all(self._name)
         end = await reading.latest(self._open_listed, snapshot) if found else snapshot.start
         now_ms = store.clock_ms()
-        return [state_of(each, await behind(snapshot, each.position, end), now_ms) for each in found]
+        return [state_of(each, await behind(self._open_listed, snapshot, each.position, end), now_ms) for each in found]
 
     async def remove_consumer(self, consumer: str) -> bool:
         """End a reader's registration; return whether there was one."""

@@ -115,6 +115,15 @@ def _check_bounds(options: type, member: str, value: Any) -> None:
         raise ValueError(f"is not from {bounds.least:g} to {bounds.most:g}{unit}")
 
 
+def setting_meant(key: str) -> str | None:
+    """Return the option of a setting that an unknown name means, without PREFIX or misspelt; None if there is none."""
+    prefix, _, name = key.lower().rpartition(".")
+    if prefix and not difflib.get_close_matches(prefix, [PREFIX.rstrip(".")], cutoff=0.8):
+        return None
+    near = difflib.get_close_matches(name, _BY_KEY, n=1, cutoff=0.8)
+    return f"{PREFIX}{_BY_KEY[near[0]]}" if near else None
+
+
 def _unknown(key: str) -> str:
     near = difflib.get_close_matches(key.lower(), _BY_KEY, n=1)
     if near:

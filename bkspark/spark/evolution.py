@@ -269,6 +269,38 @@ def merged(schemas: Sequence[StructType], names: Sequence[str]) -> StructType:
     return StructType(list(columns.values()))
 
 
+def completed(rows: StructType, found: StructType) -> StructType:
+    """Return the columns of rows, and after them those that `found` has and the rows lack; members of structs likewise.
+
+    What both have has the type of the rows, and a column the name that it has in `found`.
+    """
+    names = _names_among(rows.names, found.names)
+    theirs = {column.name: column.dataType for column in found}
+    columns = [
+        StructField(name, _completed(column.dataType, theirs.pop(name, None)), column.nullable, column.metadata)
+        for column in rows
+        for name in [names[column.name]]
+    ]
+    return StructType([*columns, *(StructField(name, kind) for name, kind in theirs.items())])
+
+
+def _completed(kind: DataType, found: DataType | None) -> DataType:
+    if isinstance(kind, NullType):
+        return found or kind
+    if isinstance(kind, ArrayType) and isinstance(found, ArrayType):
+        return ArrayType(_completed(kind.elementType, found.elementType), kind.containsNull)
+    if not isinstance(kind, StructType) or not isinstance(found, StructType):
+        return kind
+    theirs = {member.name: member.dataType for member in found}
+    members = [
+        StructField(member.name, _completed(member.dataType, theirs.get(member.name)), member.nullable, member.metadata)
+        for member in kind
+    ]
+    taken = {member.name.lower() for member in kind}
+    more = [StructField(name, each) for name, each in theirs.items() if name.lower() not in taken]
+    return StructType([*members, *more])
+
+
 def _names_among(names: Sequence[str], present: Collection[str]) -> dict[str, str]:
     """Return the name in `present` for each of `names`: the same name, otherwise the only one that differs in case
     alone.

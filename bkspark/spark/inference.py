@@ -14,15 +14,23 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from bkspark.blocking import run
 from bkspark.client import Client
-from bkspark.errors import ConfigurationError, DataLoss, NoSuchLog, SchemaMismatch
+from bkspark.entries import EntryBatch
+from bkspark.errors import ConfigurationError, DataLoss, MalformedPayload, NoSuchLog, SchemaMismatch
 from bkspark.log.positions import LATEST
 from bkspark.log.snapshot import LogSnapshot
-from bkspark.spark.columns import RAW_NAMES, all_nullable, inferred_columns, raw_schema, schema_of_columns
+from bkspark.spark.columns import (
+    RAW_NAMES,
+    all_nullable,
+    arrow_schema,
+    inferred_columns,
+    raw_schema,
+    schema_of_columns,
+)
 from bkspark.spark.connection import connect
-from bkspark.spark.evolution import Finder, merged
+from bkspark.spark.evolution import Finder, completed, merged, shown_columns
 from bkspark.spark.formats.decoding import MalformedMode
 from bkspark.spark.formats.raw import VALUE
-from bkspark.spark.formats.registry import columns_of
+from bkspark.spark.formats.registry import columns_of, decoder_of
 from bkspark.spark.log_schemas import ARROW, PAYLOAD_FORMAT_KEY, RAW, Remembered, default_format, remembered_by_all
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.plan import ReadPlanner
@@ -90,6 +98,11 @@ def with_found_format(columns: StructType, options: SourceOptions) -> SourceOpti
 
 async def _remembered(planner: ReadPlanner, options: SourceOptions) -> Remembered | None:
     snapshots = await planner.snapshots()
+    if not snapshots:
+        raise NoSuchLog(
+            f"no log matches option 'logsPattern' {options.logs_pattern!r}, so the format of entries is not known: "
+            "correct it, create a log, or set payloadFormat"
+        )
     ends: dict[str, int] = {}
     if options.ending_offsets != LATEST or options.ending_timestamp is not None:
         for snapshot in snapshots:
@@ -105,11 +118,12 @@ async def shown_by_entries(
 ) -> Remembered | None:
     """Return the payload format and, if possible, the columns of a log that has recorded no schema; for a write.
 
-    A log that was written before schemas were recorded has the format in the metadata of its ledgers. Returns None if
-    the log has no entries, or if another program wrote it and the write names its format.
+    Logs that were written before schemas were remembered have the format in the metadata of their ledgers. None if the
+    log has no ledger, or no entry where entries of Arrow are expected.
 
     Raises:
-        SchemaMismatch: others wrote the log, and the write would add Arrow entries to entries that are not.
+        SchemaMismatch: others wrote the log, and the write would add Arrow entries to entries that are not, or rows
+            whose types contradict its entries.
     """
     if not len(snapshot):
         return None
@@ -117,15 +131,14 @@ async def shown_by_entries(
     payload_format = named or options.payload_format or default_format(rows)
     if payload_format == RAW:
         return Remembered(RAW, StructType([StructField(VALUE, BinaryType())]))
+    look = replace(options, given=frozenset(), payload_format=payload_format, ledger_metadata={})
+    payloads = [payload for sample in await _samples(client, look) for payload in sample]
     if payload_format != ARROW:
-        return Remembered(named, StructType()) if named else None
-    look = replace(options, given=frozenset(), starting_offsets=-1).for_batch_read()
-    planner = ReadPlanner(client, look)
-    payloads = await _payloads(planner, await ranges_to_read(planner, look), fail_on_data_loss=True)
+        return Remembered(payload_format, _columns_with_those_of_others(snapshot.name, look, rows, payloads))
     if not payloads:
         return None
     try:
-        return Remembered(ARROW, inferred_columns(columns_of(ARROW, payloads)))
+        newest = inferred_columns(columns_of(ARROW, payloads[-1:]))
     except (ValueError, ConfigurationError) as error:
         if named or options.payload_format:
             return Remembered(ARROW, StructType())
@@ -133,6 +146,50 @@ async def shown_by_entries(
             f"log {snapshot.name} has entries that other programs wrote, and the last one has no rows of Arrow's "
             f"({error}): set payloadFormat to the format of its entries, or write to another log"
         ) from None
+    with suppress(ValueError, ConfigurationError):  # earlier entries of another kind end reads, not this write
+        oldest = inferred_columns(columns_of(ARROW, payloads[:1]))
+        return Remembered(ARROW, all_nullable(merged([newest, oldest], [f"entries of log {snapshot.name}"] * 2)))
+    return Remembered(ARROW, newest)
+
+
+def _columns_with_those_of_others(
+    log: str, options: SourceOptions, rows: StructType, payloads: Sequence[bytes]
+) -> StructType:
+    """Return the columns of a log of objects: those of rows, and others that its entries have, null in these rows. No
+    column if the entries show none.
+
+    Raises:
+        SchemaMismatch: an entry has a value that is not of the type of the rows.
+    """
+    payload_format = options.payload_format or RAW
+    objects = [payload for payload in payloads if _shown_by([payload], payload_format) is not None]
+    found = _shown_by(objects, payload_format)
+    if found is None or found.names[:1] == ["_1"]:
+        return StructType()  # cells of arrays have no names
+    columns = all_nullable(completed(rows, found))
+    if not _fit(objects, payload_format, columns):
+        wrong = [column for column in columns if not _fit(objects, payload_format, StructType([column]))]
+        raise SchemaMismatch(
+            f"{shown_columns(wrong or list(columns))} not what entries of log {log} have, which other programs wrote: "
+            "cast the data, or write to another log"
+        )
+    return columns
+
+
+def _shown_by(payloads: Sequence[bytes], payload_format: str) -> StructType | None:
+    try:
+        return inferred_columns(columns_of(payload_format, payloads, is_sparks=True))
+    except (ValueError, ConfigurationError):
+        return None
+
+
+def _fit(payloads: Sequence[bytes], payload_format: str, columns: StructType) -> bool:
+    """Whether all of the objects can be read with these columns, in the dialect that takes more."""
+    decoder = decoder_of(payload_format, arrow_schema(columns), is_sparks=True)
+    try:
+        return all(rows.count for rows in decoder.decode(EntryBatch.of(payloads)))
+    except MalformedPayload:
+        return False
 
 
 async def _format_of_newest(client: Client, snapshot: LogSnapshot) -> str | None:
@@ -168,9 +225,9 @@ def _columns_of_entries(first: Sequence[bytes], last: Sequence[bytes], options: 
         return inferred_columns(
             columns_of(payload_format, [*first, *last], mode, is_sparks=options.json_dialect == SPARK)
         )
-    found = [inferred_columns(columns_of(payload_format, first, mode))]
-    if last:
-        found.append(inferred_columns(columns_of(payload_format, list(reversed(last)), mode)))
+    # A few entries are all in the first sample.
+    ends = (first, list(reversed(last or first)))
+    found = [inferred_columns(columns_of(payload_format, sample, mode)) for sample in ends]
     try:
         return all_nullable(merged(found, ["the last entry", "the last entry"]))
     except SchemaMismatch as error:

@@ -100,7 +100,7 @@ class LedgerStreamReader(FollowingReader[LedgerOffset, ReadPlanner, LedgerAtTrig
         """Return the ledgers that are not finished, as they are now."""
         form = self._form
         found, form.finished = await planner.followed(
-            self._options.ledgers or (), form.finished, form.noted, must_exist=self._is_new
+            self._options.ledgers or (), form.finished, form.noted, is_begin=self._is_new
         )
         return {
             str(each.extent.ledger_id): LedgerAtTrigger(each.extent, self._options, is_complete=each.is_complete)

@@ -70,7 +70,9 @@ async def remembered_by_all(
     is_known = True
     for snapshot in snapshots:
         refs = snapshot.schemas
-        ref = in_effect(refs, ends[snapshot.name]) if snapshot.name in ends else refs[-1] if refs else None
+        # The start of a truncated log is the end of a ledger that is gone.
+        end = max(ends.get(snapshot.name, snapshot.end_ordinal), snapshot.first_ordinal)
+        ref = in_effect(refs, end)
         if ref is not None:
             found[snapshot.name] = await remembered(snapshot, ref)
         elif len(snapshot):

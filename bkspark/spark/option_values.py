@@ -170,6 +170,13 @@ def offset(value: str) -> Offset:
     return parsed
 
 
+def offset_in_log(value: str) -> Offset:
+    found = offset(value)
+    if isinstance(found, str) and found not in (EARLIEST, LATEST):
+        raise ValueError("is a message id of Pulsar, and not earliest, latest, -N or the JSON of a position")
+    return found
+
+
 def pattern(value: str) -> str:
     try:
         re.compile(text(value))

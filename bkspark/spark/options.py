@@ -32,6 +32,7 @@ from bkspark.spark.read_options import (
     PULSAR,
     READ_OPTIONS,
     check_consumer,
+    check_json_dialect,
     check_ledgers_read,
     check_ledgers_stream,
     check_log_read,
@@ -331,7 +332,7 @@ class SourceOptions:
             return None
         named = offset[log]
         try:
-            return named if isinstance(named, dict) else values.offset(str(named))
+            return named if isinstance(named, dict) else values.offset_in_log(str(named))
         except ValueError as error:
             raise ConfigurationError(
                 f"option '{option}': the offset of log {log} is {values.shown(named)}, which {error}"
@@ -356,6 +357,7 @@ class SourceOptions:
                 "end, so nothing would be read: exchange them"
             )
         refuse_two_starts(self)
+        check_json_dialect(self)
         if self.reads_logs:
             self._check_positions()
         check_topic_options(self, _BY_KEY)
@@ -394,6 +396,7 @@ class SourceOptions:
         self._refuse_foreign(STREAM)
         self._require_log(STREAM)
         refuse_two_starts(self)
+        check_json_dialect(self)
         check_topic_options(self, _BY_KEY)
         if self.ledgers is not None:
             check_ledgers_stream(self)
@@ -528,6 +531,10 @@ def _unknown(key: str) -> str:
         return f"unknown option '{key}': {remedy}"
     if difflib.get_close_matches(key.lower().partition(".")[0], [_LEDGER_METADATA.name.lower()], cutoff=0.8):
         return f"unknown option '{key}': did you mean '{LEDGER_METADATA}KEY', with a key of custom metadata?"
+    from bkspark.spark.client_settings import setting_meant  # imports the client, which few need here
+
+    if (setting := setting_meant(key)) is not None:
+        return f"unknown option '{key}': did you mean '{setting}'?"
     nearest = difflib.get_close_matches(key.lower(), _BY_KEY, n=1)
     if nearest:
         return f"unknown option '{key}': did you mean '{_BY_KEY[nearest[0]].name}'?"

@@ -174,7 +174,7 @@ class ReadPlanner:
         picks: list[Pick] = []
         async with aclosing(selected_ledgers(self._client, selection, LedgerIds(), must_exist=must_exist)) as selected:
             async for some in selected:
-                picks += await self._wanted(some)
+                picks += await self._wanted(some, by_time=True)
         await self._open([ledger_id for ledger_id, part in picks if part.is_one])
         # The existing ledgers of a range are read: one may be deleted after they were listed.
         await self._open([ledger_id for ledger_id, _ in picks], must_exist=False)
@@ -193,14 +193,15 @@ class ReadPlanner:
         finished: LedgerIds,
         noted: Collection[int],
         *,
-        must_exist: bool,
+        is_begin: bool,
     ) -> tuple[list[FollowedLedger], LedgerIds]:
         """Return the ledgers of a selection as a stream finds them; and `finished` with others that it never reads.
 
         A range may be empty: its ledgers may appear later.
 
         Args:
-            must_exist: a ledger that is named individually must exist (failOnDataLoss).
+            is_begin: a new query begins. A ledger that is named individually must exist (failOnDataLoss), and
+                `startingTimestamp` leaves out those that were closed before it. What appears later is later, too.
             finished: ids that are left out.
             noted: ids that were found before: they are of the selection, and may be deleted by now.
         """
@@ -208,11 +209,11 @@ class ReadPlanner:
         async with aclosing(selected_ledgers(self._client, selection, finished, must_exist=False)) as selected:
             async for some in selected:
                 new = [pick for pick in some if pick[0] not in noted]
-                wanted = await self._wanted(new)
+                wanted = await self._wanted(new, by_time=is_begin)
                 ours = {ledger_id for ledger_id, _ in wanted} | {pick[0] for pick in some if pick[0] in noted}
                 finished = finished.with_ids([ledger_id for ledger_id, _ in new if ledger_id not in ours])
                 picks += [pick for pick in some if pick[0] in ours]
-                await self._open([ledger_id for ledger_id, part in wanted if part.is_one], must_exist=must_exist)
+                await self._open([ledger_id for ledger_id, part in wanted if part.is_one], must_exist=is_begin)
         await self._open([ledger_id for ledger_id, _ in picks], must_exist=False)
         found = []
         for ledger_id, part in picks:
@@ -225,19 +226,20 @@ class ReadPlanner:
                 found.append(FollowedLedger(extent, reader.is_closed or end == part.end_entry))
         return found, finished
 
-    async def _wanted(self, picks: list[Pick]) -> list[Pick]:
-        """Return the ledgers with the custom metadata and in the time that the options name.
+    async def _wanted(self, picks: list[Pick], *, by_time: bool) -> list[Pick]:
+        """Return the ledgers with the custom metadata and, with `by_time`, in the time that the options name.
 
         The metadata decide, before a ledger is opened: others may have another password.
         """
         options = self._options
-        if not options.ledger_metadata and options.starting_timestamp is None and options.ending_timestamp is None:
+        by_time = by_time and (options.starting_timestamp is not None or options.ending_timestamp is not None)
+        if not options.ledger_metadata and not by_time:
             return picks
         unwanted = set()
         async for ledger_id, stored in stored_ledgers(self._client, [ledger_id for ledger_id, _ in picks]):
             has = {key.lower(): value for key, value in stored.metadata.custom_metadata.items()}
             has_all = all(has_metadata(has, key, value) for key, value in options.ledger_metadata.items())
-            if not (has_all and self._is_in_time(LedgerTimes.of(stored))):
+            if not has_all or (by_time and not self._is_in_time(LedgerTimes.of(stored))):
                 unwanted.add(ledger_id)
         return [(ledger_id, part) for ledger_id, part in picks if ledger_id not in unwanted]
 

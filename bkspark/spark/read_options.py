@@ -163,6 +163,15 @@ def check_times(options: ChosenForRead) -> None:
         raise ConfigurationError("options 'endingOffsets' and 'endingTimestamp' exclude each other: give one of them")
 
 
+def check_json_dialect(options: ChosenForRead) -> None:
+    """Raise ConfigurationError if a dialect of JSON is set for entries that are not JSON."""
+    if "jsondialect" in options.given and options.payload_format not in (None, "json"):
+        raise ConfigurationError(
+            f"option 'jsonDialect' has an effect on payloadFormat json only, and the entries are "
+            f"{options.payload_format}: remove it"
+        )
+
+
 def refuse_two_starts(options: ChosenForRead) -> None:
     """Raise ConfigurationError if both startingOffsets and startingTimestamp are set."""
     if options.starting_offsets is not None and options.starting_timestamp is not None:

@@ -8,6 +8,7 @@ import sys
 from pyspark.sql import SparkSession
 
 from bkspark.errors import ConfigurationError
+from bkspark.interpreter import VARIABLE, WORKERS_DEFAULT, is_own
 from bkspark.spark.source import register
 
 SETTINGS = {"spark.python.unix.domain.socket.enabled": "true"}
@@ -31,8 +32,10 @@ def session(app_name: str = "bkspark", *, master: str | None = None, **settings:
                 f"'{name}' is not a setting of Spark, which would ignore it: settings begin with spark and "
                 "have __ in place of dots, as spark__sql__shuffle__partitions"
             )
-    # Python workers need the packages of this interpreter; a python3 from the PATH may lack them.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # A python3 of another environment may lack the packages of this one. Where it is of this one, it is not named by
+    # its place: executors of a cluster look for it in their own PATH, and have no such folder.
+    if not is_own(WORKERS_DEFAULT):
+        os.environ.setdefault(VARIABLE, sys.executable)
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)

@@ -219,6 +219,25 @@ async def test_a_registered_reader_keeps_what_it_has_not_read(cluster, clock, lo
 
 
 @with_log
+async def test_a_limit_out_of_bounds_is_refused_by_its_argument(cluster, clock, log, ledgers) -> None:
+    for limit in ({"bytes": 0}, {"bytes": -1}, {"bytes": "10g"}, {"bytes": 1.5}, {"age_s": 0}, {"age_s": "7d"}):
+        (name,) = limit
+        with pytest.raises(ConfigurationError, match=f"^{name} must be"):
+            await log.set_retention(**limit)
+
+
+@with_log
+async def test_what_is_unread_of_a_ledger_that_is_written_counts(cluster, clock, log, ledgers) -> None:
+    await log.register_consumer("etl", await log.latest())
+    async with await log.open_for_writing(**ONE) as writer:
+        await writer.append_many([b"x" * 10] * 20)
+        await writer.append_many([b"x" * 10])
+        (state,) = await log.consumers()
+        assert state.entries_behind in (20, 21)
+        assert state.bytes_behind == 10 * state.entries_behind
+
+
+@with_log
 async def test_one_reader_at_a_time_has_a_name(cluster, clock, log, ledgers) -> None:
     first = await log.register_consumer("etl")
     second = await log.register_consumer("etl")

@@ -262,6 +262,8 @@ CONFLICTS = [
     (READ, {"startingTimestamp": "2026-01-02", "endingTimestamp": "2026-01-01"}, "exchange them"),
     (READ, {"startingTimestamp": "-1h", "endingTimestamp": "-1h"}, "exchange them"),
     (READ, {"ledgers": "1", "recover": "true", "unconfirmed": "true"}, "exclude each other"),
+    (READ, {"jsonDialect": "spark", "payloadFormat": "arrow"}, "the entries are arrow: remove it"),
+    (STREAM, {"jsonDialect": "spark", "payloadFormat": "msgpack"}, "the entries are msgpack: remove it"),
     (STREAM, {"startingOffsets": "-5", "startingTimestamp": "5"}, "exclude each other"),
     (STREAM, {"minEntriesPerTrigger": "9", "maxEntriesPerTrigger": "8"}, "lower it"),
     (STREAM, {"maxTriggerDelay": "1m", "minEntriesPerTrigger": ""}, "minEntriesPerTrigger"),
@@ -314,7 +316,7 @@ def test_options_that_a_read_or_a_write_takes_do_not_matter_for_load():
     BookKeeperDataSource({"uri": URI, "inspect": "logs"})
 
 
-@pytest.mark.parametrize("text", ["null", "true", "7", "[]"])
+@pytest.mark.parametrize("text", ["null", "true", "7", "[]", '"12:5"'])
 @pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
 def test_invalid_offset_of_a_log_of_a_pattern_is_refused_with_the_option(option, text):
     options = parse(logsPattern="a|b", **{option: f'{{"a": {text}}}'})

@@ -54,6 +54,12 @@ def test_wrong_settings_are_refused_by_name(name: str, value: str, words: str) -
         SourceOptions.parse({"uri": URI, "log": "a", f"bookkeeper.{name}".lower(): value})
 
 
+@pytest.mark.parametrize("name", ["readTimeout", "readTimeuot", "bookeeper.readTimeout", "bookkeper.readtimeout"])
+def test_a_setting_without_its_prefix_or_with_a_misspelt_one_is_found(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"unknown option '{name}': did you mean 'bookkeeper.readTimeout'"):
+        SourceOptions.parse({"uri": URI, "log": "a", name: "5"})
+
+
 def test_typed_options_take_a_mapping_of_settings() -> None:
     options = Options(uri=URI, log="a", bookkeeper={"readTimeout": "3s", "localReads": "false"})
     assert options["bookkeeper.readTimeout"] == "3s"

@@ -97,6 +97,16 @@ def test_a_named_column_of_another_type_is_refused_with_the_type_to_name(cluster
         source.reader(StructType().add("id", "string")).partitions()
 
 
+def test_a_dialect_of_json_is_refused_of_a_log_of_another_format(cluster: Cluster, client: Client) -> None:
+    log = WrittenLog(cluster, client)
+    log.write(ID, entry(id=1))
+    source = BookKeeperDataSource({**log.options, "jsonDialect": "spark"})
+    schema = source.schema()
+    for make in (source.reader, source.streamReader):
+        with pytest.raises(ConfigurationError, match=r"payloadFormat json only, .* are arrow: remove it"):
+            make(schema)
+
+
 def test_a_column_that_is_named_twice_is_refused_when_the_read_is_planned(cluster: Cluster, client: Client) -> None:
     log = WrittenLog(cluster, client)
     log.write(ID, entry(id=1))

@@ -86,6 +86,20 @@ def test_importing_bkspark_after_the_session_warns_of_what_will_happen(environme
     assert "Import bkspark before the session is made" in line
 
 
+@pytest.mark.spark
+@pytest.mark.slow
+def test_executors_look_for_python_in_their_own_path_where_the_drivers_has_it(environment: dict[str, str]) -> None:
+    """The folder of the driver's environment is not on the hosts of a cluster."""
+    environment["PATH"] = f"{os.path.dirname(sys.executable)}:/usr/bin:/bin"
+    program = (
+        "import bkspark, os\n"
+        "spark = bkspark.session(master='local[1]', spark__ui__enabled='false')\n"
+        "print('python', spark.sparkContext.pythonExec, os.environ.get('PYSPARK_PYTHON'))\n"
+    )
+    done = run(environment, program)
+    assert "python python3 None" in done.stdout, done.stderr[-2000:]
+
+
 def test_the_interpreter_is_named_only_where_spark_would_start_another(environment: dict[str, str]) -> None:
     assert interpreter.name_interpreter(environment)
     assert environment["PYSPARK_PYTHON"] == sys.executable

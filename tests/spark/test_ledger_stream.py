@@ -35,7 +35,8 @@ class Followed:
     def __init__(self, cluster: Cluster, client: Client, team: str, **given: str) -> None:
         self._client = client
         self._team = team
-        chosen = {"ledgers": "*", "ledgerMetadata.team": team, "startingOffsets": "earliest"} | given
+        begin = {} if "startingTimestamp" in given else {"startingOffsets": "earliest"}
+        chosen = {"ledgers": "*", "ledgerMetadata.team": team, **begin, **given}
         self.options = SourceOptions.parse({"uri": cluster.uri, **chosen})
         self.restart()
         self.offset = self._text(self._reader.initialOffset())
@@ -134,6 +135,19 @@ def test_a_stream_that_begins_at_the_end_reads_new_entries_and_new_ledgers(
     ledger(client, team, 2)
     assert stream.rest() == [2]
     assert Followed(cluster, client, team, startingOffsets="-1").rest() == [1, 2]
+
+
+@pytest.mark.admission_control
+def test_a_starting_time_leaves_out_no_ledger_that_appears_later(cluster: Cluster, client: Client, team: str) -> None:
+    stream = Followed(cluster, client, team, startingTimestamp="-1ms")
+    for value in range(5):
+        ledger(client, team, value)
+    # The first ones were closed more than a millisecond ago.
+    assert stream.rest() == list(range(5))
+    ledger(client, team, 5)
+    ledger(client, team, 6)
+    stream.restart()
+    assert stream.rest() == [5, 6]
 
 
 @pytest.mark.admission_control

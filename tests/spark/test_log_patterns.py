@@ -10,6 +10,7 @@ from bkspark.errors import ConfigurationError, DataLoss, NoSuchLog
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.progress import Lag, lag
 from bkspark.spark.read import BookKeeperReader
+from bkspark.spark.source import BookKeeperDataSource
 from bkspark.spark.stream import BookKeeperStreamReader
 from tests.spark.test_read import VALUE, append, found, options, rows
 
@@ -104,3 +105,14 @@ def test_checkpoints_of_one_log_and_of_a_pattern_are_not_mixed_up(cluster, clien
         single.latestOffset(many.initialOffset())
     with pytest.raises(ConfigurationError, match="is not an offset of 'logsPattern'"):
         many.latestOffset(single.initialOffset())
+
+
+def test_columns_of_logs_that_do_not_exist_need_a_payload_format(cluster):
+    columns = StructType().add("user", "string")
+    chosen = {"uri": cluster.uri, "logsPattern": f"nothing-{uuid.uuid4().hex}"}
+    source = BookKeeperDataSource(chosen)
+    for make in (source.reader, source.streamReader):
+        with pytest.raises(NoSuchLog, match=r"no log matches option 'logsPattern' .* or set payloadFormat"):
+            make(columns)
+    BookKeeperDataSource({**chosen, "payloadFormat": "json"}).streamReader(columns)
+    source.streamReader(source.schema())

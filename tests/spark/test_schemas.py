@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgpack
+import pyarrow as pa
 import pytest
 
 from tests.polling import wait_until
@@ -352,6 +354,68 @@ def test_entries_of_others_may_lack_what_an_append_has_in_each_row(
         writer.append_many([b'{"a":1}' if payload_format == "json" else b"\x81\xa1a\x01"])
     table.write(spark.sql("SELECT 2 a, 's' s"), payloadFormat=payload_format)
     assert sorted(table.read().collect()) == [(1, None), (2, "s")]
+
+
+@pytest.mark.parametrize("payload_format", ["json", "msgpack"])
+def test_columns_that_only_entries_of_others_have_are_remembered_with_the_first_append(
+    spark: SparkSession, table: Table, client: Client, payload_format: str
+) -> None:
+    others = [{"a": 1, "more": "x", "inner": {"p": 1, "q": "y"}}, {"a": 2}]
+    pack = json.dumps if payload_format == "json" else msgpack.packb
+    with client.log(table.log).open_for_writing() as writer:
+        writer.append_many([entry if isinstance(entry := pack(row), bytes) else entry.encode() for row in others])
+    table.write(spark.sql("SELECT 3 A, named_struct('p', 3) inner, DATE'2024-02-29' day"), payloadFormat=payload_format)
+    found = table.read()
+    assert found.schema.simpleString() == "struct<a:int,inner:struct<p:int,q:string>,day:date,more:string>"
+    assert [(row.a, row.inner, row.more) for row in sorted(found.collect())] == [
+        (1, (1, "y"), "x"),
+        (2, None, None),
+        (3, (3, None), None),
+    ]
+
+
+def test_rows_of_a_type_that_entries_of_others_contradict_are_refused(
+    spark: SparkSession, table: Table, client: Client
+) -> None:
+    with client.log(table.log).open_for_writing() as writer:
+        writer.append_many([b'{"a":"text"}', b"no json"])
+    with pytest.raises(Exception, match=r"column 'a int' is not what entries of log .* have"):
+        table.write(spark.sql("SELECT 3 a"), payloadFormat="json")
+    table.write(spark.sql("SELECT 'more' a"), payloadFormat="json")
+    assert sorted(row.a for row in table.read(mode="DROPMALFORMED").collect()) == ["more", "text"]
+
+
+def test_a_log_of_others_takes_rows_with_custom_metadata(spark: SparkSession, table: Table, client: Client) -> None:
+    with client.log(table.log).open_for_writing() as writer:
+        writer.append_many([arrow_entry(id=1), arrow_entry(id=2, s="late")])
+    table.write(spark.sql("SELECT 3L id"), **{"ledgerMetadata.team": "x"})
+    assert sorted(table.read().collect()) == [(1, None), (2, "late"), (3, None)]
+
+
+def test_columns_of_a_few_entries_of_arrow_are_those_of_the_first_and_the_last(table: Table, client: Client) -> None:
+    with client.log(table.log).open_for_writing() as writer:
+        writer.append_many([arrow_entry(id=1, early=True), arrow_entry(id=2, s="late")])
+    found = table.read(payloadFormat="arrow")
+    assert found.schema.simpleString() == "struct<id:bigint,early:boolean,s:string>"
+    assert sorted(found.collect()) == [(1, True, None), (2, None, "late")]
+
+
+def arrow_entry(**columns: object) -> bytes:
+    batch = pa.record_batch({name: pa.array([value]) for name, value in columns.items()})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def test_a_read_of_nothing_of_a_truncated_log_has_its_columns(
+    spark: SparkSession, table: Table, client: Client
+) -> None:
+    table.write(spark.sql("SELECT 1 id"))
+    table.write(spark.sql("SELECT 2 id, 'late' s"), mergeSchema="true")
+    (position,) = [row.position for row in table.read(includeMetadata="true").collect() if row.id == 2]
+    client.log(table.log).truncate(position)
+    assert table.read(endingTimestamp="1").columns == ["id", "s"]
 
 
 # ---- what is shown ----
