@@ -236,6 +236,20 @@ def test_lac_is_refused_for_its_own_reasons(peer: V3Peer) -> None:
     assert peer.call(protocol.READ_LAC, ledgerId=LEDGER).lacBody == b""
 
 
+@pytest.mark.parametrize("key", [b"", b"k" * 3, b"k" * 1000])
+def test_lac_of_an_unknown_ledger_needs_a_whole_master_key_and_the_bookie_starts_again(
+    tmp_path: Path, key: bytes
+) -> None:
+    with Serving(service_options(tmp_path)) as serving:
+        with V3Peer(serving.port) as peer:
+            write = {"ledgerId": LEDGER, "lac": 3, "body": lac_packet(LEDGER, 3)}
+            assert peer.call(protocol.WRITE_LAC, **write, masterKey=key).status == StatusCode.EUA
+            assert peer.call(protocol.WRITE_LAC, **write, masterKey=KEY).status == StatusCode.EOK
+        serving.abandon()
+    with Serving(service_options(tmp_path)) as serving, V3Peer(serving.port) as peer:
+        assert peer.call(protocol.READ_LAC, ledgerId=LEDGER).lacBody == lac_packet(LEDGER, 3)
+
+
 # ---- the bookie itself ----
 
 
