@@ -109,6 +109,10 @@ def _from_message(message: LedgerMetadataFormat, version: int) -> LedgerMetadata
     if any(unknown.field_number == _DIGEST_TYPE for unknown in UnknownFieldSet(message)):
         # protobuf treats a value outside its enum as an unknown field; CRC32 would be a wrong guess.
         raise ValueError("its digest type is not known here")
+    if not message.IsInitialized():
+        # A state outside its enum counts as missing, and protobuf would read OPEN, which may be claimed for recovery.
+        missing = ", ".join(message.FindInitializationErrors())
+        raise ValueError(f"it lacks {missing}, or has a value there that is not known")
     state = LedgerState(message.state)
     is_closed = state is LedgerState.CLOSED
     has_password = message.HasField("password")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, replace
@@ -31,6 +32,8 @@ CREATE_TRIES_MAX = 16
 WRITE_TRIES_MAX = 5
 LONG_GENERATORS_KEPT = 3
 _CTOKEN_BITS = 62
+_HEAD = re.compile("HOB-[0-9]{10}")
+"""The name of a generator of long ids."""
 NO_LEDGER = -1
 """Below every id."""
 
@@ -141,7 +144,7 @@ class LedgerStore:
             await self._ensure(long_root)
             self._has_long_ids = True
         while True:
-            heads = [name for name in await self._tree.children(long_root) if name.startswith("HOB-")]
+            heads = list(filter(_HEAD.fullmatch, await self._tree.children(long_root)))
             if not heads:
                 await self._ensure(f"{long_root}/HOB-{1:010d}")
                 continue

@@ -248,8 +248,9 @@ class BookieCheck:
             return
         expected = replace(first, journal_directories=self._configured[0], ledger_directories=self._configured[1])
         for path, cookie in found.items():
-            if cookie != expected:
-                reason = f"not the cookie of this bookie: {'; '.join(expected.differences(cookie))}"
+            differences = expected.differences(cookie)
+            if differences:
+                reason = f"not the cookie of this bookie: {'; '.join(differences)}"
                 self._report.add(Damage(path, 0, None, reason))
 
     def _directories(self) -> list[str]:

@@ -65,7 +65,7 @@ def check_cookie(expected: Cookie, stored: Cookie | None, found: Mapping[str, Di
         ConfigurationError: the bookie must not start. The message says in one line what differs and what to do.
     """
     for path, state in found.items():
-        if state.cookie is not None and state.cookie != expected:
+        if state.cookie is not None and expected.differences(state.cookie):
             raise ConfigurationError(
                 f"directory {path} belongs to another bookie or cluster: "
                 f"{'; '.join(expected.differences(state.cookie))}. Name the right directories and address, {_NEW_ID}"
@@ -85,7 +85,7 @@ def check_cookie(expected: Cookie, stored: Cookie | None, found: Mapping[str, Di
             raise ConfigurationError(
                 f"directory {path} holds what belongs at {state.place}: mount or move each where it was, {_NEW_ID}"
             )
-    if stored is not None and stored != expected:
+    if stored is not None and expected.differences(stored):
         raise ConfigurationError(
             f"the cluster knows bookie {expected.bookie_id} with other facts: "
             f"{'; '.join(expected.differences(stored))}. Configure it as it was, {_NEW_ID}"

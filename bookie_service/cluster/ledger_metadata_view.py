@@ -38,11 +38,14 @@ class LedgerMetadataView:
         """Whether the nodes that `report` needs exist. Set once."""
         self._bookie_id = bookie_id
         self._instance_id: str | None = None
-        """The cluster's instance id when this bookie started. Set once, by `open`."""
+        """The cluster's instance id when this bookie started; None: it had none. Set by `open`."""
+        self._is_open = False
+        """Whether the instance id was read. Set once, by `open`."""
 
     async def open(self) -> None:
         """Remember which cluster this is. Raises MetadataError."""
         self._instance_id = await self._registry.instance_id()
+        self._is_open = True
 
     async def catch_up(self) -> None:
         """Return when the session sees everything that any client wrote before the call. Raises MetadataError."""
@@ -197,7 +200,7 @@ class LedgerMetadataView:
 
     async def _check_instance(self) -> None:
         found = await self._registry.instance_id()
-        if found is None or found != self._instance_id:
+        if not self._is_open or found != self._instance_id:
             raise MetadataError(
                 f"the cluster's instance id is {found}, it was {self._instance_id} when this bookie started"
             )

@@ -104,20 +104,19 @@ class LimboCheck:
         """
         for some in _pieces(self._store.limbo.ledger_ids):
             began = time.monotonic()
-            ended: list[int] = []
-            whole: list[int] = []
+            leaving: list[int] = []
             reported = 0
             for done, ledger_id in enumerate(some):
                 await asyncio.sleep(pause_s(done, self._reads_per_s, time.monotonic() - began))
                 share = await self._metadata_view.share(ledger_id)
                 if share.is_deleted:
-                    ended.append(ledger_id)
+                    leaving.append(ledger_id)
                 elif not await asyncio.to_thread(self._holds, ledger_id, share.parts):
                     await self._metadata_view.report(ledger_id, time.time_ns() // 1_000_000)
                     reported += 1
                 elif share.is_closed:
-                    whole.append(ledger_id)
-            ended += await self._fenced(whole)
+                    leaving.append(ledger_id)
+            ended = await self._fenced(leaving)
             if ended:
                 await asyncio.to_thread(self._store.end_limbo, ended)
             if ended or reported:

@@ -11,6 +11,7 @@ import hmac
 import numpy as np
 
 from bkspark.wire.flags import HIGH_PRIORITY, RECOVERY_ADD
+from bkspark.wire.layout import MASTER_KEY_BYTES
 from bkspark.wire.status import EOK, Status
 from bookie_service.formats.index import STORED_ENTRY_ID_MAX, UNKNOWN_KEY, decode_lac
 
@@ -107,4 +108,7 @@ def explicit_lac_status(
         return Status.EREADONLY
     if is_deleted:
         return Status.ENOLEDGER
+    if len(given_key) != MASTER_KEY_BYTES:
+        # It would become the key of an unknown ledger, and the journal has no room for another length.
+        return Status.EUA
     return Status.EOK if stored_key is None or opens(stored_key, given_key) else Status.EUA

@@ -119,6 +119,9 @@ def test_fenced_ledger_takes_a_lac_and_a_dropped_one_does_not(twin: BookieTwin) 
         ({"stored_key": None}, Status.EOK),
         ({"stored_key": UNKNOWN_KEY}, Status.EOK),
         ({"stored_key": OTHER}, Status.EUA),
+        ({"given_key": b""}, Status.EUA),
+        ({"stored_key": None, "given_key": b"k" * 19}, Status.EUA),
+        ({"stored_key": UNKNOWN_KEY, "given_key": b"k" * 21}, Status.EUA),
         ({"read_only": True}, Status.EREADONLY),
         ({"is_deleted": True}, Status.ENOLEDGER),
         ({"packet": b""}, Status.EBADREQ),
@@ -131,10 +134,10 @@ def test_fenced_ledger_takes_a_lac_and_a_dropped_one_does_not(twin: BookieTwin) 
     ],
 )
 def test_what_may_be_kept(facts: dict[str, object], expected: Status) -> None:
-    usual = {"ledger_id": LEDGER, "stored_key": KEY, "packet": lac_packet(LEDGER, 1)}
+    usual = {"ledger_id": LEDGER, "stored_key": KEY, "given_key": KEY, "packet": lac_packet(LEDGER, 1)}
     named = {"read_only": False, "is_deleted": False}
     chosen = {**usual, **named, **facts}
-    assert rules.explicit_lac_status(given_key=KEY, **chosen) == expected
+    assert rules.explicit_lac_status(**chosen) == expected
 
 
 def test_header_keeps_packets_up_to_the_largest() -> None:

@@ -38,6 +38,15 @@ def test_known_bookie_with_all_its_directories_starts() -> None:
     assert check_cookie(OURS, OURS, all_as(FRESH_STAMP)) is StartDecision.OURS
 
 
+def test_cookie_that_names_the_ledger_directories_as_index_directories_is_the_same() -> None:
+    """#3308: Apache's tools write them, and a cookie without them means the same."""
+    explicit = replace(OURS, index_directories=OURS.ledger_directories)
+    assert check_cookie(OURS, explicit, all_as(STAMPED)) is StartDecision.OURS
+    assert check_cookie(OURS, OURS, all_as(DirectoryState(explicit, True))) is StartDecision.OURS
+    with pytest.raises(ConfigurationError, match="index directories /i instead of /l1,/l2"):
+        check_cookie(OURS, replace(OURS, index_directories=("/i",)), all_as(STAMPED))
+
+
 def test_new_bookie_and_interrupted_first_boot_are_stamped() -> None:
     assert check_cookie(OURS, None, all_as(EMPTY)) is StartDecision.STAMP
     assert check_cookie(OURS, None, all_as(EMPTY, j=FRESH_STAMP)) is StartDecision.STAMP

@@ -82,6 +82,33 @@ def test_another_clusters_metadata_are_not_proof() -> None:
     with_cluster(test)
 
 
+def test_ledgers_of_a_cluster_without_an_instance_id_can_be_proven_deleted_until_it_gets_one() -> None:
+    """Bookies serve such a cluster, too, and their disks must not fill with deleted ledgers."""
+
+    async def test(tree: MemoryTree, ledgers: LedgerStore, metadata_view: LedgerMetadataView) -> None:
+        await tree.delete("/ledgers/INSTANCEID")
+        await metadata_view.open()
+        await ledgers.create(metadata(US), ledger_id=5)
+        assert (await all_listed(metadata_view)).tolist() == [5]
+        assert [await metadata_view.is_deleted(ledger_id) for ledger_id in (5, 6)] == [False, True]
+        await tree.create("/ledgers/INSTANCEID", b"another")
+        with pytest.raises(MetadataError, match="instance id is another"):
+            await metadata_view.is_deleted(6)
+
+    with_cluster(test)
+
+
+def test_nothing_is_proven_before_the_instance_id_was_read() -> None:
+    async def test(tree: MemoryTree, ledgers: LedgerStore, metadata_view: LedgerMetadataView) -> None:
+        for _ in range(2):
+            with pytest.raises(MetadataError, match="instance id"):
+                await LedgerMetadataView(tree, URI, US).is_deleted(6)
+            if await tree.exists("/ledgers/INSTANCEID") is not None:
+                await tree.delete("/ledgers/INSTANCEID")
+
+    with_cluster(test)
+
+
 def test_s35_only_closed_ledgers_that_are_not_under_repair_are_elsewhere() -> None:
     """Scenario S35."""
 

@@ -404,6 +404,25 @@ def test_x2_ledger_that_leaves_limbo_is_fenced_for_its_fence_may_be_lost(tmp_pat
         assert peer.read(5, 1).status == Status.ENOENTRY
 
 
+def test_p21_deleted_ledger_that_leaves_limbo_is_fenced_for_its_writer_may_not_know(tmp_path: Path) -> None:
+    """#4462: its fence may be lost, and a late add would be acknowledged and then dropped."""
+    options = service_options(tmp_path)
+    with Serving(options) as serving, serving.connect() as peer:
+        assert [peer.add(ledger_id, 0, [b"x"]) for ledger_id in (5, 6)] == [[Status.EOK]] * 2
+    damaged = tmp_path / "ledgers" / "current" / "0" / "6" / "6.idx"
+    damaged.write_bytes(bytes(20_000))
+    store = open_ledger_storage(LocalFiles(), [str(tmp_path / "ledgers" / "current")], StoreOptions())
+    assert isinstance(store, BaseLedgerStorage)
+    store.limbo.begin([5, 6, 9])
+    looked_at(store, Shares(dict.fromkeys((5, 6, 9), DELETED)))
+    assert len(store.limbo) == 0
+    store.close()
+    with Serving(options) as serving, serving.connect() as peer:
+        assert peer.add(5, 1, [b"late"]) == [Status.EFENCED]
+        assert peer.add(6, 1, [b"late"]) == [Status.EFENCED], "its index is unreadable"
+        assert peer.add(9, 0, [b"late"]) == [Status.EFENCED], "nothing of it is here"
+
+
 def test_lost_index_files_are_in_limbo_from_the_start_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     options = service_options(tmp_path)
     with Serving(options) as serving, serving.connect() as peer:

@@ -336,6 +336,21 @@ def test_digest_of_a_later_peer_is_not_taken_for_another():
         encoding.decode(data, 5)
 
 
+@pytest.mark.parametrize("state", [b"", b"\x28\x04", b"\x28\x00"], ids=["none", "a later peer's", "zero"])
+def test_ledger_without_a_known_state_is_not_taken_for_an_open_one(state):
+    message = dataformats_pb2.LedgerMetadataFormat(quorumSize=1, ensembleSize=1, length=0)
+    message.segment.add(firstEntryId=0, ensembleMember=["b:1"])
+    body = message.SerializePartialToString() + state
+    with pytest.raises(MetadataFormat, match="ledger 5 cannot be read: it lacks state"):
+        encoding.decode(b"BookieMetadataFormatVersion\t3\n" + bytes([len(body)]) + body, 5)
+
+
+def test_fragment_without_its_first_entry_is_refused():
+    text = b'quorumSize: 1 ensembleSize: 1 length: 0 state: OPEN segment { ensembleMember: "b:1" }'
+    with pytest.raises(MetadataFormat, match="firstEntryId"):
+        encoding.decode(b"BookieMetadataFormatVersion\t2\n" + text, 5)
+
+
 def test_custom_metadata_key_that_is_not_text_is_refused_rather_than_renamed():
     metadata = LedgerMetadata(1, 1, 1, (Fragment(0, ("b:1",)),), custom_metadata={"keys": b"v"})
     with pytest.raises(MetadataFormat, match="key"):

@@ -98,6 +98,16 @@ def test_generated_ids_are_distinct_and_go_long_where_the_cluster_has(trees):
     trees.run(test)
 
 
+def test_long_ids_come_from_the_last_generator_whatever_else_is_there(trees):
+    async def test(tree):
+        ledgers = await store_of(tree, trees.uri)
+        for name in ("", "/HOB-0000000002", "/HOB-0000000010", "/HOB-x", "/HOB-", "/other"):
+            await tree.create(f"{trees.uri.root}/idgen-long{name}")
+        assert [(await ledgers.create(METADATA))[0] >> 32 for _ in range(2)] == [10, 10]
+
+    trees.run(test)
+
+
 def flat(uri):
     return MetadataUri(uri.hosts, uri.root, MetadataUri.parse("zk+flat://h/l").manager)
 
