@@ -167,7 +167,7 @@ def test_text_of_a_position_is_the_position() -> None:
     [{"version": 2}, {"version": True}, {"ledger": -2}, {"ledger": -1}, {"entry": -1}, {"ordinal": -1}, {"more": 1}],
     ids=str,
 )
-def test_other_objects_are_no_positions(change: dict[str, object]) -> None:
+def test_other_objects_are_not_positions(change: dict[str, object]) -> None:
     members = {**Position(3, 12, 5).to_json(), **change}
     with pytest.raises(ConfigurationError, match="position"):
         Position.parse(members)
@@ -194,7 +194,7 @@ def test_item_that_is_not_whole_numbers_is_no_ledger(item: object) -> None:
 
 
 @pytest.mark.parametrize("item", [[1], [1, 2, 3], "12", [1, 2.0], [-1, 2], {"1": 2, "3": 4}], ids=str)
-def test_item_that_is_not_entry_and_time_is_no_noted_time(item: object) -> None:
+def test_item_that_is_not_entry_and_time_is_not_a_noted_time(item: object) -> None:
     good = {"marks": [[0, 5]], "until": 3, "version": 1}
     assert decode_open(json.dumps(good).encode(), 4, 2) == OpenMarks((Mark(4, 0, 5),), 3, 2)
     with pytest.raises(ValueError, match="item that is not"):
