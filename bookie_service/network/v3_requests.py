@@ -226,9 +226,6 @@ class V3RequestStream(RequestStream):
 
     def _write_lac(self, request: protocol.Request) -> Step:
         given = request.writeLacRequest
-        if len(given.masterKey) != MASTER_KEY_BYTES:
-            # It would be believed of a new ledger, whose adds could never carry it.
-            return self._refusal(request, v3.StatusCode.EUA)
 
         def write(encode: Callable[[Status], Parts]) -> int | None:
             return self._bookie.write_lac(self._client, given.ledgerId, given.masterKey, given.body, encode)
