@@ -413,8 +413,8 @@ def test_value_that_is_not_of_its_schema_does_what_mode_says_message_by_message(
 
 
 @pytest.mark.parametrize("options", [
-    {"payloadFormat": "json"}, {"recover": "true"}, {"log": "l"}, {"service.url": "pulsar://x"}, {"jsonDialect": "spark"},
-    {"startingSubscription": "s", "startingOffsets": "-1"},
+    {"payloadFormat": "json"}, {"recover": "true"}, {"log": "l"}, {"service.url": "pulsar://x"},
+    {"jsonDialect": "spark"}, {"startingSubscription": "s", "startingOffsets": "-1"},
     {"pulsarUri": "oxia://h:1"}, {"topic": "a/b"}, {"startingOffsets": "latest"},
 ])  # fmt: skip
 def test_options_that_topics_cannot_have_are_refused(read: Callable, options: dict) -> None:
