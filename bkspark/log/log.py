@@ -213,12 +213,9 @@ class Log:
             ConfigurationError: a limit is out of bounds.
             NoSuchLog: there is no such log.
         """
-        if age_s is not None:
-            age_s = arguments.seconds("age_s", age_s, 0.001, AGE_S_MAX)
-        if bytes is not None:
-            bytes = arguments.whole_number("bytes", bytes, 1)
-        retention = Retention(None if age_s is None else int(age_s * 1000), bytes)
-        await (await self.store()).set_retention(self._name, retention)
+        age_ms = None if age_s is None else int(arguments.seconds("age_s", age_s, 0.001, AGE_S_MAX) * 1000)
+        octets = None if bytes is None else arguments.whole_number("bytes", bytes, 1)
+        await (await self.store()).set_retention(self._name, Retention(age_ms, octets))
 
     async def expire(self) -> int:
         """Remove the ledgers that the log's retention does not keep and no registered reader needs; return their
