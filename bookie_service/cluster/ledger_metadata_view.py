@@ -87,7 +87,7 @@ class LedgerMetadataView:
         return any(self._bookie_id in fragment.bookies for fragment in metadata.fragments)
 
     async def share(self, ledger_id: int) -> LedgerShare:
-        """Return what this bookie must hold of a ledger: nothing if the ledger is deleted, or its metadata cannot be read.
+        """Return what this bookie must hold of a ledger; nothing if it is deleted or its metadata cannot be read.
 
         Raises:
             BookKeeperError: the store failed; nothing is known.
