@@ -227,7 +227,8 @@ def decode_replies(buffer: bytes | bytearray | memoryview, table: FrameTable) ->
 class Requests:
     """Requests of one receive buffer, as arrays of equal length, in order of arrival.
 
-    `ledger_ids`, `entry_ids`: of ADD, READ and BATCH_READ; -1 for AUTH. `starts`, `ends`: the frame bodies.
+    `flags`: 0 for a request of another version. `ledger_ids`, `entry_ids`: of ADD, READ and BATCH_READ; -1 for AUTH.
+    `starts`, `ends`: the frame bodies.
     """
 
     words: np.ndarray
@@ -253,11 +254,12 @@ class Requests:
 def decode_requests(buffer: bytes | bytearray | memoryview, table: FrameTable) -> Requests:
     """Return the requests whose frames `table` found in `buffer`.
 
-    Versions 0 and 1 are refused with the rest: no living client speaks them, and a fencing read there has no key.
+    Requests of other versions are decoded, without their flags, so that they can be refused (`refused_version`). No
+    living client sends them.
 
     Raises:
-        ProtocolError: a frame is shorter than its request, or version or opcode is not known. The peer is answered by
-            closing its connection.
+        ProtocolError: a frame is shorter than its request, or its opcode is not known. The peer is answered by closing
+            its connection.
     """
     starts, ends = table.starts, table.ends
     if len(starts) <= 1:
@@ -277,11 +279,12 @@ def decode_requests(buffer: bytes | bytearray | memoryview, table: FrameTable) -
             ids_at = starts + (ADD_HEAD_BYTES if opcode == ADD else WORD_BYTES)
             ledger_ids, entry_ids = gather_i64(octets, ids_at), gather_i64(octets, ids_at + 8)
         return Requests(words, opcodes, flag_words, ledger_ids, entry_ids, starts, ends)
-    opcodes, flag_words = words >> 16 & 0xFF, words & 0xFFFF
+    opcodes, flag_words = np.empty_like(words), np.empty_like(words)
     ledger_ids, entry_ids = np.full(len(words), -1, np.int64), np.full(len(words), -1, np.int64)
     for word in np.unique(words).tolist():
         rows = np.flatnonzero(words == word)
         opcode, flags = _checked(word, int(sizes[rows].min()))
+        opcodes[rows], flag_words[rows] = opcode, flags
         if opcode != AUTH:
             ids_at = starts[rows] + (ADD_HEAD_BYTES if opcode == ADD else WORD_BYTES)
             ledger_ids[rows], entry_ids[rows] = gather_i64(octets, ids_at), gather_i64(octets, ids_at + 8)
@@ -311,14 +314,17 @@ def _no_word(size: int) -> ProtocolError:
 
 
 def _checked(word: int, size: int) -> tuple[int, int]:
-    """Return (opcode, flags) of a request from its header word and the size of its body.
+    """Return (opcode, flags) of a request from its header word and the size of its body; see `decode_requests`.
 
     Raises:
-        ProtocolError: it is not served, or too short for its kind.
+        ProtocolError: it has no answer, or is too short for its kind.
     """
     opcode, flags = word >> 16 & 0xFF, word & 0xFFFF
     if word >> 24 != VERSION:
-        raise ProtocolError(f"header word {word & 0xFFFFFFFF:#010x} is not V2")
+        # In version 0 the word is the opcode.
+        opcode, flags = word if word >> 24 == 0 else opcode, 0
+        if opcode == AUTH:
+            raise ProtocolError(f"header word {word & 0xFFFFFFFF:#010x} is not V2")
     if opcode not in (ADD, READ, BATCH_READ, AUTH):
         raise ProtocolError(f"opcode {opcode} is not served in V2")
     needed = _REQUEST_BYTES_MIN[opcode]
@@ -401,6 +407,18 @@ def encode_batch_reply_head(ledger_id: int, first_entry: int, request_id: int, s
     return _BATCH_REPLY_HEAD.pack(
         BATCH_REPLY_BYTES + items_bytes, _BATCH_READ_WORD, status, ledger_id, first_entry, request_id
     )
+
+
+def refused_version(buffer: bytes | bytearray | memoryview, requests: Requests, row: int) -> bytes:
+    """Return the EBADVERSION reply to a request of another version, which the reply repeats; `buffer` has it."""
+    word, opcode = requests.words.item(row), requests.opcodes.item(row)
+    ids = requests.ledger_ids[row : row + 1], requests.entry_ids[row : row + 1]
+    reply = encode_replies(opcode, Status.EBADVERSION, *ids)
+    if opcode == BATCH_READ:
+        request_id, _, _ = decode_batch_read_limits(buffer, requests.starts.item(row))
+        reply = encode_batch_reply_head(ids[0].item(), ids[1].item(), request_id, Status.EBADVERSION, 0)
+    answered = word if word >> 24 == 0 else word & ~0xFFFF
+    return reply[:LENGTH_BYTES] + _WORD.pack(answered) + reply[LENGTH_BYTES + WORD_BYTES :]
 
 
 def encode_auth_reply(message: bytes) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 import numpy as np
 
-from bkspark.errors import MetadataError, NodeExists, NoSuchLedger
+from bkspark.errors import MetadataError, MetadataFormat, NodeExists, NoSuchLedger
 from bkspark.metadata import paths
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
@@ -63,10 +63,10 @@ class LedgerMetadataView:
         await self._check_instance()
 
     async def ledgers_on_bookie(self) -> list[int]:
-        """Return all ledgers that have this bookie in any ensemble.
+        """Return all ledgers that have this bookie in any ensemble, and those whose metadata cannot be read.
 
         Raises:
-            BookKeeperError: the store failed, or stored metadata cannot be read; nothing is known.
+            BookKeeperError: the store failed; nothing is known.
         """
         found = []
         async for page in self.listed():
@@ -82,10 +82,12 @@ class LedgerMetadataView:
             metadata = (await self._ledgers.read(ledger_id)).metadata
         except NoSuchLedger:
             return False
+        except MetadataFormat:
+            return True
         return any(self._bookie_id in fragment.bookies for fragment in metadata.fragments)
 
     async def share(self, ledger_id: int) -> LedgerShare:
-        """Return what this bookie must hold of a ledger; nothing if the ledger is deleted.
+        """Return what this bookie must hold of a ledger; nothing if it is deleted or its metadata cannot be read.
 
         Raises:
             BookKeeperError: the store failed; nothing is known.
@@ -96,6 +98,8 @@ class LedgerMetadataView:
             # The server that answered may lag behind.
             if await self._is_deleted_for_certain(ledger_id):
                 return LedgerShare((), is_deleted=True)
+            return LedgerShare((), is_closed=False)
+        except MetadataFormat:
             return LedgerShare((), is_closed=False)
         # Fragments that receive no more entries, and the end of each.
         ends = [fragment.first_entry for fragment in metadata.fragments[1:]]
@@ -195,6 +199,8 @@ class LedgerMetadataView:
             metadata = (await self._ledgers.read(ledger_id)).metadata
         except NoSuchLedger:
             return False  # it is deleted, which needs the other proof
+        except MetadataFormat:
+            return False
         ensembles = (fragment.bookies for fragment in metadata.fragments)
         return is_elsewhere(metadata.is_closed, ensembles, self._bookie_id)
 

@@ -1,7 +1,7 @@
 """V2 requests: a run of requests with one opcode is one step.
 
-Without an authentication plugin, each AUTH message is answered at once with the name that Apache's clients take to mean
-that no authentication is required.
+A request of another version than 2 is answered EBADVERSION. Without an authentication plugin, each AUTH message is
+answered at once with the name that Apache's clients take to mean that no authentication is required.
 """
 
 from __future__ import annotations
@@ -50,13 +50,16 @@ class V2RequestStream(RequestStream):
         super().__init__(bookie, client, count, rights)
         self._ends = [count]
         if count > 1:
-            breaks = np.flatnonzero(requests.opcodes[1:] != requests.opcodes[:-1]) + 1
+            kinds = requests.words >> 16
+            breaks = np.flatnonzero(kinds[1:] != kinds[:-1]) + 1
             self._ends = [*breaks.tolist(), count]
 
     def _next(self, octets: np.ndarray) -> tuple[Step, int]:
         requests, row = self._requests, self._row
         end = self._ends[bisect.bisect_right(self._ends, row)]
         opcode = requests.opcodes.item(row)
+        if requests.words.item(row) >> 24 != v2.VERSION:
+            return KnownResponse(self._client, v2.refused_version(octets.data, requests, row)), 1
         if opcode == v2.ADD:
             step = self._next_single(octets) if end - row <= FEW else None
             if step is not None:

@@ -15,8 +15,7 @@ from bkspark.core.last_confirmed import LastEntries
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.writer import WriterCore
 from bkspark.core.writer_options import WriterOptions
-from bkspark.errors import BookKeeperError, ConfigurationError
-from bkspark.ids import parse_host_port
+from bkspark.errors import BookKeeperError, ConfigurationError, MetadataFormat
 from bkspark.ledger import Cluster
 from bkspark.ledger.context import ClientContext
 from bkspark.ledger.encryption import EncryptionOptions
@@ -239,7 +238,7 @@ class ClusterCommands:
         return RepairReports(await self._cluster.tree(), self._cluster.uri)
 
     async def underreplicated(self, missing: str = "", without: str = "") -> list[Underreplicated]:
-        """Return the ledgers that lack copies, ascending.
+        """Return the ledgers that lack copies, ascending; a listing that cannot be read names no bookies.
 
         `missing`: only ledgers that lack copies at this bookie. `without`: only ledgers that lack none at this bookie.
 
@@ -247,7 +246,7 @@ class ClusterCommands:
             MetadataError: the store failed.
         """
         store = await self._store()
-        found = [await store.find(ledger_id) async for ledger_id in store.ids()]
+        found = [await _listing(store, ledger_id) async for ledger_id in store.ids()]
         chosen = [each for each in found if each is not None]
         chosen = [each for each in chosen if not missing or missing in each.missing]
         return sorted((each for each in chosen if not without or without not in each.missing), key=_by_id)
@@ -335,6 +334,13 @@ def _host(bookie: str, address: BookieAddress | None) -> str:
 
 def _ignore(progress: DrainProgress) -> None:
     """Ignore progress."""
+
+
+async def _listing(store: UnderreplicationStore, ledger_id: int) -> Underreplicated | None:
+    try:
+        return await store.find(ledger_id)
+    except MetadataFormat:
+        return Underreplicated(ledger_id, (), 0, None)
 
 
 def _by_id(ledger: Underreplicated) -> int:

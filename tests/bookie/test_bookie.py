@@ -488,6 +488,44 @@ def test_s39_frame_that_is_not_the_protocol_closes_the_connection(serving: Servi
         assert other.add(5, 0, [b"x"]) == [Status.EOK]
 
 
+@pytest.mark.parametrize(
+    ("word", "answered"),
+    [
+        (0x00000001, 0x00000001),
+        (0x00000002, 0x00000002),
+        (0x00000007, 0x00000007),
+        (0x01010006, 0x01010000),
+        (0x01020001, 0x01020000),
+        (0x03020001, 0x03020000),
+        (0x7F070000, 0x7F070000),
+        (-0x7FFE0000, -0x7FFE0000),
+    ],
+)
+def test_request_of_another_version_of_v2_is_answered_with_its_ids_and_the_connection_goes_on(
+    peer: Peer, word: int, answered: int
+) -> None:
+    opcode = word if word >> 24 == 0 else word >> 16 & 0xFF
+    ids = struct.pack(">qq", 5, 7)
+    bodies = {v2.ADD: KEY + ids, v2.READ: ids, v2.BATCH_READ: ids + struct.pack(">qiq", 99, 10, 1000)}
+    assert peer.add(5, 0, [b"x"]) == [Status.EOK]
+    body = struct.pack(">i", word) + bodies[opcode]
+    peer.send(len(body).to_bytes(4, "big") + body)
+    expected = struct.pack(">iiqq", answered, Status.EBADVERSION, 5, 7)
+    assert peer.frame() == expected + (struct.pack(">q", 99) if opcode == v2.BATCH_READ else b"")
+    assert peer.add(5, 1, [b"x"]) == [Status.EOK], "not fenced, and the connection goes on"
+    assert peer.read(5, 7).status == Status.ENOENTRY
+
+
+def test_requests_of_several_versions_in_one_buffer_are_all_answered(peer: Peer) -> None:
+    reads = [
+        struct.pack(">iiqq", 20, word, 5, entry_id) for entry_id, word in enumerate((0x02020000, 0x01020000, 2) * 3)
+    ]
+    peer.send(b"".join(reads))
+    answers = sorted((peer.frame() or b"" for _ in reads), key=lambda answer: answer[16:24])
+    statuses = [struct.unpack_from(">i", answer, 4)[0] for answer in answers]
+    assert statuses == [Status.ENOLEDGER, Status.EBADVERSION, Status.EBADVERSION] * 3
+
+
 def test_s39_random_bytes_never_hurt_other_connections(serving: Serving, peer: Peer) -> None:
     random = np.random.default_rng(7)
     valid = adds(5, 0, [b"payload"]) + v2.encode_batch_read(5, 0, 1, 5, 1000)

@@ -138,6 +138,22 @@ def test_s34_ledger_is_locked_against_repair_while_it_is_dropped() -> None:
     with_cluster(test)
 
 
+def test_one_ledger_whose_metadata_cannot_be_read_does_not_stop_the_work_on_the_others() -> None:
+    """It is kept, stays in limbo, and may be this bookie's."""
+
+    async def test(tree: MemoryTree, ledgers: LedgerStore, metadata_view: LedgerMetadataView) -> None:
+        for ledger_id, bookie in ((5, OTHER), (7, US)):
+            await ledgers.create(metadata(bookie), ledger_id=ledger_id)
+        await tree.create("/ledgers/00/0000/L0006", b"BookieMetadataFormatVersion\t4\n")
+        async with metadata_view.elsewhere(6) as answer:
+            assert not answer
+        share = await metadata_view.share(6)
+        assert (share.parts, share.is_closed, share.is_deleted) == ((), False, False)
+        assert await metadata_view.ledgers_on_bookie() == [6, 7]
+
+    with_cluster(test)
+
+
 # ---- ledgers in limbo ----
 
 

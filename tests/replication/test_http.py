@@ -22,8 +22,11 @@ from bkspark.blocking import Client
 from bkspark.cli.child_process import ChildProcess
 from bkspark.cli.ports import free_ports
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
+from bkspark.client import Client as AsyncClient
 from bkspark.entries import EntryBatch
 from bkspark.ledger.range_reader import RangeReader
+from bkspark.metadata.paths import underreplication_path
+from bkspark.metadata.underreplication import UnderreplicationStore
 from bookie_service.replication.cluster_commands import READ_PIECE_BYTES, ClusterCommands
 from bookie_service.replication.options import AutoRecoveryOptions
 from tests.bookie.child import STOP_S, BookieChild, new_cluster
@@ -85,6 +88,33 @@ def autorecovery(uri: str, folder: Path, **settings: object) -> Iterator[tuple[C
     finally:
         process.stop(STOP_S)
     assert process.exit_code == 0
+
+
+@pytest.mark.cluster
+def test_listing_that_cannot_be_read_is_listed_without_bookies_beside_the_others(
+    zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> None:
+    uri = new_cluster(zookeeper.connect_string, f"unreadable-{tmp_path.name}")
+
+    async def test() -> None:
+        async with AsyncClient(uri) as client:
+            tree = await client.tree()
+            store = UnderreplicationStore(tree, client.uri)
+            for ledger_id in (5, 6):
+                await store.mark(ledger_id, ["b:1"], 0)
+            leaf = f"{client.uri.root}/underreplication/ledgers/{underreplication_path(5)}"
+            await tree.set(leaf, b"nonsense {", -1)
+        commands = ClusterCommands(uri, "a test", AutoRecoveryOptions())
+        try:
+            listed = [
+                [(each.ledger_id, each.missing) for each in await commands.underreplicated(*of)]
+                for of in ((), ("b:1",), ("", "b:1"))
+            ]
+        finally:
+            await commands.close()
+        assert listed == [[(5, ()), (6, ("b:1",))], [(6, ("b:1",))], [(5, ())]]
+
+    asyncio.run(test())
 
 
 @pytest.mark.cluster
