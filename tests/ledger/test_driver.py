@@ -42,6 +42,47 @@ def test_work_that_ends_with_an_unexpected_error_is_reported() -> None:
     assert isinstance(asyncio.run(test()), ZeroDivisionError)
 
 
+def test_work_that_did_not_call_the_core_results_in_nothing() -> None:
+    async def test() -> None:
+        async def work() -> None:
+            return None
+
+        def refuse(_: object) -> None:
+            raise AssertionError
+
+        await Driver[str](refuse).spawn(work())
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+def test_work_that_is_cancelled_or_fails_untold_upsets_no_callback(is_told: bool) -> None:
+    async def test() -> list[object]:
+        upset: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: upset.append(context))
+
+        async def fails() -> list[str]:
+            raise ZeroDivisionError
+
+        async def waits() -> list[str]:
+            await asyncio.sleep(3600)
+            return []
+
+        driver = Driver[str](print, broke=upset.append if is_told else None)
+        waiting = driver.spawn(waits())
+        await asyncio.sleep(0)
+        assert driver.stop() == [waiting]
+        if not is_told:
+            with pytest.raises(ZeroDivisionError):
+                await driver.spawn(fails())
+        await asyncio.wait([waiting])
+        await asyncio.sleep(0)
+        assert driver.stop() == [], "work that has ended is forgotten"
+        return upset
+
+    assert asyncio.run(test()) == []
+
+
 @pytest.mark.filterwarnings("error")
 def test_stop_cancels_all_work_but_that_which_calls_it_and_work_that_has_not_begun() -> None:
     ended: list[str] = []

@@ -254,6 +254,20 @@ def test_bookie_that_could_not_be_reached_is_not_asked_to_compare() -> None:
     play([holds(9), holds(9), holds(9)], test)
 
 
+def test_comparison_passes_over_a_bookie_that_could_not_be_reached_and_moves_no_preference() -> None:
+    async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
+        reader = reader_of(pool, bookies)
+        await bookies[0].__aexit__()
+        assert await read(reader, 0, 9) == entries(0, 9)
+        assert [len(bookie.asked) for bookie in bookies] == [0, 1, 0]
+        know(pool, bookies[1], 1000.0)
+        assert await read(reader, 0, 9) == entries(0, 9)
+        assert [len(bookie.asked) for bookie in bookies] == [0, 1, 1]
+        assert reader._preferred == bookies[1].id
+
+    play([holds(9), holds(9), holds(9)], test)
+
+
 def test_slow_bookie_is_asked_last_though_it_is_preferred() -> None:
     async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
         for bookie, seconds in zip(bookies, (9000.0, 1000.0, 2000.0)):

@@ -272,5 +272,37 @@ def test_noted_times_of_an_open_ledger_are_halved_when_they_are_too_many() -> No
     assert noted.is_recorded
 
 
+def test_marks_of_one_place_are_one_with_the_later_time() -> None:
+    marks = [Mark(1, 0, 5), Mark(2, 0, 6), Mark(2, 0, 9), Mark(3, 0, 9), Mark(4, 0, 10)]
+    assert times.ascending(reversed(marks)) == (marks[0], marks[2], marks[4])
+
+
+def test_no_more_marks_are_joined_than_needed() -> None:
+    marks = [Mark(number, 0, number) for number in range(3)]
+    assert times.joined(marks, 3) == tuple(marks)
+    assert times.joined(marks, 2) == (Mark(0, 0, 1), marks[2])
+    assert times.joined(marks, 1) == (Mark(0, 0, 2),)
+
+
+def test_first_mark_of_an_index_is_that_of_its_first_page_or_of_the_head() -> None:
+    marks = (Mark(6, 0, 30), Mark(8, 0, 40))
+    assert TimeIndex((), marks).first == marks[0]
+    assert TimeIndex((page_ref(2, 10), page_ref(4, 20)), marks).first == Mark(2, 0, 10)
+    assert (times.EMPTY.first, times.EMPTY.last, TimeIndex((), marks).last) == (None, None, marks[1])
+
+
+def test_slice_that_continues_the_last_one_has_its_time_from_its_first_entry_on() -> None:
+    head = replace(head_of(2), tail=(SegmentFacts(5, 9, 10),))
+    added = [SegmentFacts(5, 19, 7, 10), SegmentFacts(6, 3, 4)]
+    assert changes.timed(head, added, 77).marks == (Mark(0, 10, 77),)
+    assert changes.timed(head, added[1:], 77).marks == (Mark(1, 0, 77),)
+    assert changes.timed(head, [], 77) is head.times
+
+
+def test_json_that_is_nested_too_deeply_is_refused() -> None:
+    with pytest.raises(ValueError, match="not JSON"):
+        times.decode_page(b"[" * 200_000)
+
+
 def test_beginning_of_a_log_is_its_first_ordinal() -> None:
     assert Position.beginning() == Position(0, -1, 0)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from bkspark.errors import ConfigurationError, DataLoss, MetadataFormat
+from bkspark.errors import ConfigurationError, DataLoss, LogExists, MetadataError, MetadataFormat
 from bkspark.log import formats
 from bkspark.log.attempts import is_superseded
-from bkspark.log.formats import LogHead, PageRef, PendingLedger, SegmentFacts, SegmentOwner, log_path
+from bkspark.log.formats import LogHead, PageRef, PendingLedger, SchemaRef, SegmentFacts, SegmentOwner, log_path
 from bkspark.log.heads import HeadStore, StoredHead
 from bkspark.log.positions import BEGINNING, Position, check_offset, parse_place
+from bkspark.log.retention import Retention
 from bkspark.log.snapshot import LogSnapshot
+from bkspark.log.store import LogStore
 from bkspark.log.times import (
     Mark,
     OpenMarks,
@@ -39,7 +42,7 @@ def head(**members: object) -> LogHead:
     values = {
         "log_id": TOKEN,
         "root": "/ledgers",
-        "changes": (),
+        "changes": (TOKEN,),
         "first_ordinal": FIRST,
         "start": Position(FIRST, 102, 1),
         "pages": tuple(PageRef(f"{first}-{TOKEN}") for first in PAGES),
@@ -49,12 +52,19 @@ def head(**members: object) -> LogHead:
     return LogHead(**{**values, **members})
 
 
-def with_snapshot(test: Callable[[LogSnapshot], Awaitable[None]], *, extra: int = 0, **members: object) -> None:
-    """Run a test with the snapshot of such a log; each page holds `extra` ledgers that are not part of it any more."""
+def with_snapshot(
+    test: Callable[[LogSnapshot], Awaitable[None]], *, extra: int = 0, gone: int | None = None, **members: object
+) -> None:
+    """Run a test with the snapshot of such a log.
+
+    Each page holds `extra` ledgers that are not part of it any more; the page that begins at `gone` is not there.
+    """
 
     async def call() -> None:
         tree = MemoryStore().session()
         for first, end in PAGES.items():
+            if first == gone:
+                continue
             page = formats.encode_page(first, [*LEDGERS[first:end], *LEDGERS[:extra]])
             await tree.create(f"{log_path('x')}/pages/{first}-{TOKEN}", page, make_parents=True)
         await test(LogSnapshot(HeadStore(tree, "/ledgers"), "x", StoredHead(head(**members), 4)))
@@ -84,6 +94,15 @@ def test_log_without_a_tail_is_read_to_its_last_page() -> None:
         assert [it.ordinal async for it in snapshot.last_before(99)] == list(range(8, 1, -1))
 
     with_snapshot(test, tail=())
+
+
+def test_page_that_has_nothing_of_a_range_is_not_read() -> None:
+    async def test(snapshot: LogSnapshot) -> None:
+        assert [it.ordinal for it in await snapshot.ledgers(5, 10)] == [5, 6, 7, 8, 9]
+        assert [it.ordinal for it in await snapshot.ledgers(0, 3)] == [2]
+        assert [run[:2] async for run in snapshot.closed_runs(5, 9)] == [(5, 9)]
+
+    with_snapshot(test, gone=3)
 
 
 def test_ledgers_before_an_ordinal_come_backwards() -> None:
@@ -197,7 +216,7 @@ def test_item_that_is_not_whole_numbers_is_no_ledger(item: object) -> None:
 def test_item_that_is_not_entry_and_time_is_not_a_noted_time(item: object) -> None:
     good = {"marks": [[0, 5]], "until": 3, "version": 1}
     assert decode_open(json.dumps(good).encode(), 4, 2) == OpenMarks((Mark(4, 0, 5),), 3, 2)
-    with pytest.raises(ValueError, match="item that is not"):
+    with pytest.raises(ValueError, match=r"not (\[entry, time\]|a whole number)"):
         decode_open(json.dumps({**good, "marks": [item]}).encode(), 4, 2)
 
 
@@ -241,3 +260,65 @@ def test_pages_of_a_range_of_entries_are_those_whose_marks_apply_there() -> None
             applies = [at for at, after in ends.items() if (at, 5) < (end, 0) and after > (first, 0)]
             assert [ref.ordinal for ref in pages_of(index, (first, 0), (end, 0))] == applies
     assert pages_of(index, (4, 5), (7, 5)) == pages[1:2]
+
+
+def test_schemas_that_do_not_ascend_are_refused() -> None:
+    first = SchemaRef(1, 1, "a" * 32)
+    for second, is_good in (((2, 2), True), ((1, 2), False), ((2, 1), False), ((0, 2), False)):
+        refs = (first, SchemaRef(*second, "b" * 32))
+        data = formats.encode_head(head(schemas=refs, has_slices=True))
+        if is_good:
+            assert formats.decode_head(data, "/path").schemas == refs
+        else:
+            with pytest.raises(MetadataFormat, match="schemas does not ascend"):
+                formats.decode_head(data, "/path")
+    third = (SchemaRef(5, 2, "b" * 32), SchemaRef(3, 3, "c" * 32))
+    with pytest.raises(MetadataFormat, match="schemas does not ascend"):
+        formats.decode_head(formats.encode_head(head(schemas=(first, *third), has_slices=True)), "/path")
+
+
+def test_version_of_a_head_is_the_lowest_that_can_say_it() -> None:
+    versions = [
+        head(),
+        head(has_slices=True),
+        head(last_epochs=(("q", 1, "run"),)),
+        head(schemas=(SchemaRef(0, 1, "a" * 32),)),
+        head(retention=Retention(bytes=5)),
+        head(is_routed=True),
+    ]
+    assert [each.version for each in versions] == [1, 2, 3, 4, 5, 6]
+    assert head(times=TimeIndex((), (Mark(1, 0, 5),))).version == 5
+
+
+def test_node_that_is_too_large_is_not_written() -> None:
+    with pytest.raises(MetadataError, match="the limit is 1000000"):
+        formats.encode_condemned(range(10**18, 10**18 + 50_001))
+    assert len(formats.encode_condemned(range(10**18, 10**18 + 49_000))) <= 1_000_000
+
+
+# ---- the store ----
+
+
+def test_store_at_one_time_has_a_clock_that_stands_still() -> None:
+    async def call() -> None:
+        now = itertools.count(5)
+        store = LogStore(MemoryStore().session(), "/ledgers", lambda: next(now))
+        still = store.at_one_time()
+        assert [still.clock_ms(), still.clock_ms(), store.clock_ms()] == [5, 5, 6]
+
+    asyncio.run(call())
+
+
+def test_log_is_found_if_it_is_there() -> None:
+    async def call() -> None:
+        store = LogStore(MemoryStore().session(), "/ledgers")
+        await store.create("x")
+        await store.create("x", exist_ok=True)
+        with pytest.raises(LogExists):
+            await store.create("x")
+        found = await store.find("x")
+        assert found is not None
+        assert found.name == "x"
+        assert await store.find("y") is None
+
+    asyncio.run(call())
