@@ -16,6 +16,7 @@ from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.writer import WriterCore
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError, ConfigurationError, MetadataFormat
+from bkspark.ids import parse_host_port
 from bkspark.ledger import Cluster
 from bkspark.ledger.context import ClientContext
 from bkspark.ledger.encryption import EncryptionOptions

@@ -299,7 +299,7 @@ def test_node_that_is_too_large_is_not_written() -> None:
 # ---- the store ----
 
 
-def test_store_at_one_time_has_a_clock_that_stands_still() -> None:
+def test_store_at_one_time_has_a_clock_that_does_not_move() -> None:
     async def call() -> None:
         now = itertools.count(5)
         store = LogStore(MemoryStore().session(), "/ledgers", lambda: next(now))
