@@ -272,9 +272,10 @@ def test_schemas_that_do_not_ascend_are_refused() -> None:
         else:
             with pytest.raises(MetadataFormat, match="schemas does not ascend"):
                 formats.decode_head(data, "/path")
-    third = (SchemaRef(5, 2, "b" * 32), SchemaRef(3, 3, "c" * 32))
-    with pytest.raises(MetadataFormat, match="schemas does not ascend"):
-        formats.decode_head(formats.encode_head(head(schemas=(first, *third), has_slices=True)), "/path")
+    for second, third in (((5, 2), (3, 3)), ((5, 3), (6, 2))):
+        refs = (first, SchemaRef(*second, "b" * 32), SchemaRef(*third, "c" * 32))
+        with pytest.raises(MetadataFormat, match="schemas does not ascend"):
+            formats.decode_head(formats.encode_head(head(schemas=refs, has_slices=True)), "/path")
 
 
 def test_version_of_a_head_is_the_lowest_that_can_say_it() -> None:
