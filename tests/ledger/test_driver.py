@@ -55,8 +55,8 @@ def test_work_that_did_not_call_the_core_results_in_nothing() -> None:
     asyncio.run(test())
 
 
-@pytest.mark.parametrize("is_told", [False, True])
-def test_work_that_is_cancelled_or_fails_untold_upsets_no_callback(is_told: bool) -> None:
+@pytest.mark.parametrize("is_reported", [False, True])
+def test_work_that_is_cancelled_or_fails_unreported_upsets_no_callback(is_reported: bool) -> None:
     async def test() -> list[object]:
         upset: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: upset.append(context))
@@ -68,11 +68,11 @@ def test_work_that_is_cancelled_or_fails_untold_upsets_no_callback(is_told: bool
             await asyncio.sleep(3600)
             return []
 
-        driver = Driver[str](print, broke=upset.append if is_told else None)
+        driver = Driver[str](print, broke=upset.append if is_reported else None)
         waiting = driver.spawn(waits())
         await asyncio.sleep(0)
         assert driver.stop() == [waiting]
-        if not is_told:
+        if not is_reported:
             with pytest.raises(ZeroDivisionError):
                 await driver.spawn(fails())
         await asyncio.wait([waiting])

@@ -186,7 +186,7 @@ def test_text_of_a_position_is_the_position() -> None:
     [{"version": 2}, {"version": True}, {"ledger": -2}, {"ledger": -1}, {"entry": -1}, {"ordinal": -1}, {"more": 1}],
     ids=str,
 )
-def test_other_objects_are_no_positions(change: dict[str, object]) -> None:
+def test_other_objects_are_not_positions(change: dict[str, object]) -> None:
     members = {**Position(3, 12, 5).to_json(), **change}
     with pytest.raises(ConfigurationError, match="position"):
         Position.parse(members)
@@ -213,7 +213,7 @@ def test_item_that_is_not_whole_numbers_is_no_ledger(item: object) -> None:
 
 
 @pytest.mark.parametrize("item", [[1], [1, 2, 3], "12", [1, 2.0], [-1, 2], {"1": 2, "3": 4}], ids=str)
-def test_item_that_is_not_entry_and_time_is_no_noted_time(item: object) -> None:
+def test_noted_time_is_an_entry_and_a_time(item: object) -> None:
     good = {"marks": [[0, 5]], "until": 3, "version": 1}
     assert decode_open(json.dumps(good).encode(), 4, 2) == OpenMarks((Mark(4, 0, 5),), 3, 2)
     with pytest.raises(ValueError, match=r"not (\[entry, time\]|a whole number)"):
@@ -300,7 +300,7 @@ def test_node_that_is_too_large_is_not_written() -> None:
 # ---- the store ----
 
 
-def test_store_at_one_time_has_a_clock_that_stands_still() -> None:
+def test_clock_of_a_store_at_one_time_is_stopped() -> None:
     async def call() -> None:
         now = itertools.count(5)
         store = LogStore(MemoryStore().session(), "/ledgers", lambda: next(now))
