@@ -76,7 +76,7 @@ def test_writer_that_ends_keeps_no_bytes() -> None:
     assert writer.core.pending.added_ns(0, 77) == 77
 
 
-def test_bookies_that_were_not_requested_do_not_replace_any() -> None:
+def test_bookies_that_the_core_did_not_look_for_replace_none() -> None:
     writer = Writer()
     writer.add()
     writer.fail(2)

@@ -56,7 +56,7 @@ def test_work_that_did_not_call_the_core_results_in_nothing() -> None:
 
 
 @pytest.mark.parametrize("is_reported", [False, True])
-def test_work_that_is_cancelled_or_fails_untold_upsets_no_callback(is_reported: bool) -> None:
+def test_work_that_is_cancelled_or_fails_unreported_upsets_no_callback(is_reported: bool) -> None:
     async def test() -> list[object]:
         upset: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: upset.append(context))

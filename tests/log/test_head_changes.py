@@ -190,7 +190,7 @@ def test_items_of_a_list_at_the_limits_are_ledgers() -> None:
 
 
 @pytest.mark.parametrize("base", [-1, "1", None, 1.0, True])
-def test_delta_of_something_else_than_a_version_is_refused(base: object) -> None:
+def test_delta_without_a_version_as_its_base_is_refused(base: object) -> None:
     data = json.dumps({"base": base, "changed": {}, "version": 1}).encode()
     with pytest.raises(MetadataFormat, match="base is not a version"):
         delta.decode_base(data, "/path")
