@@ -40,7 +40,7 @@ from bookie_service.gc.deletion_proofs import DeletedLedgersView, DeletionProofs
 from bookie_service.gc.gc_policy import CompactionLevel, LogUsage
 from bookie_service.storage import ledger_id_sets
 from bookie_service.storage.disks import DiskRoom
-from bookie_service.storage.io.files import is_out_of_space, may_be_repeated
+from bookie_service.storage.io.files import is_disk_failure, is_out_of_space, may_be_repeated
 from bookie_service.storage.ledgers.interface import LedgerStorage
 from bookie_service.storage.logs.compaction import Compactor, LogInDoubt
 
@@ -321,8 +321,7 @@ class GarbageCollector:
     # ---- ledgers ----
 
     async def _drop_deleted(self, report: PassReport, is_forced: bool) -> None:
-        deleted = await self._proofs.deleted(self._metadata_pace(), is_forced=is_forced)
-        await self._drop(deleted.tolist(), report)
+        await self._drop((await self._proofs.deleted(self._metadata_pace(), is_forced=is_forced)).tolist(), report)
 
     async def _drop_overreplicated(self, report: PassReport) -> None:
         self._overreplicated_at = self._clock_s()
@@ -399,7 +398,7 @@ class GarbageCollector:
         held = await self._apart(self._held)
         usages = [usage for log_id in settled if (usage := await self._usage(log_id, held, report)) is not None]
         for log_id in gc_policy.dead_logs(usages):
-            await self._remove(log_id)
+            await self._remove(log_id, report)
             report.removed_logs += 1
         deleted_bytes = sum(each.log_bytes for each in usages if not each.live_bytes)
         report.freed_bytes += deleted_bytes
@@ -484,11 +483,10 @@ class GarbageCollector:
     async def _copy(self, log_id: int, pace: CompactionPace, report: PassReport) -> _Copy | None:
         """Copy the entries of a log that count; None: the log stays as it is."""
         loop, thread = asyncio.get_running_loop(), self._copiers or self._thread
-        outstanding_max = self._options.outstanding_max
+        most = self._options.outstanding_max
         try:
-            return _Copy(
-                log_id, await loop.run_in_executor(thread, self._compactor.rewrite, log_id, pace, outstanding_max)
-            )
+            new_id = await loop.run_in_executor(thread, self._compactor.rewrite, log_id, pace, most)
+            return _Copy(log_id, new_id)
         except LogInDoubt as doubt:
             self._keep(report, f"entry log {log_id:x} is not rewritten: {doubt}")
         except (StorageDamaged, OSError) as error:
@@ -498,7 +496,7 @@ class GarbageCollector:
     async def _replace(self, copy: _Copy, report: PassReport) -> bool:
         """Replace a log by its copy; False: the log stays, at least for now."""
         if copy.new_id is None:
-            await self._remove(copy.old_id)
+            await self._remove(copy.old_id, report)
             return True
         if self._compactor.unfinished is not None:
             await self._apart(self._compactor.abandon, copy.new_id)
@@ -520,14 +518,19 @@ class GarbageCollector:
             self._keep(report, f"entry log {intent.old_id:x} stays beside its copy for now: {error}")
             self._on_no_space()
             return False
-        await self._remove(intent.old_id)
+        await self._remove(intent.old_id, report)
         await self._apart(self._compactor.forget_intent)
         return True
 
-    async def _remove(self, log_id: int) -> None:
+    async def _remove(self, log_id: int, report: PassReport) -> None:
         # On the event loop, between two requests, so no read holds a position in the log.
         self._store.forget_log(log_id)
-        await self._apart(self._compactor.remove, log_id)
+        try:
+            await self._apart(self._compactor.remove, log_id)
+        except OSError as error:
+            if not is_disk_failure(error):
+                raise
+            self._keep(report, f"entry log {log_id:x} may stay until the next start, because its disk fails: {error}")
 
     def _isolate(self, log_id: int, error: Exception, report: PassReport) -> None:
         report.damaged_logs += 1

@@ -25,7 +25,7 @@ from bookie_service.storage.index.index_file import IndexFile
 from bookie_service.storage.index.index_pages import IndexPages, overlaid
 from bookie_service.storage.index.ledger_headers import LedgerHeaders
 from bookie_service.storage.io.byte_source import WAITING, ByteSource
-from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles, refuses_writes
+from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles, is_disk_failure, refuses_writes
 from bookie_service.storage.io.open_files import OpenFiles
 
 ENTRIES_END = STORED_ENTRY_ID_MAX + 1
@@ -153,19 +153,26 @@ class IndexPaths:
         """Return the directories that contain the names in the path of a ledger's file, outermost first."""
         return names_on_the_way(self.path(ledger_id))
 
-    def places_of_all(self, files: ReadOnlyFiles) -> Iterator[tuple[int, int]]:
-        """Yield (number of the directory, ledger id) for every existing index file, valid or not."""
-        for place, directory in enumerate(self._directories):
-            for inner in _innermost(files, directory):
-                for name in files.names(inner):
-                    ledger_id = index_format.parse_file_name(name)
-                    if ledger_id is not None:
-                        yield place, ledger_id
+    def places_of_all(self, files: ReadOnlyFiles, *, skips_failing: bool = False) -> Iterator[tuple[int, int]]:
+        """Yield (number of the directory, ledger id) for every existing index file, valid or not.
 
-    def ledgers(self, files: ReadOnlyFiles) -> np.ndarray:
-        """Return the ids of all ledgers that have an index file, int64, ascending."""
+        `skips_failing`: leave out files whose disk does not list them; False: raise its OSError.
+        """
+        for place, directory in enumerate(self._directories):
+            try:
+                for inner in _innermost(files, directory):
+                    for name in files.names(inner):
+                        ledger_id = index_format.parse_file_name(name)
+                        if ledger_id is not None:
+                            yield place, ledger_id
+            except OSError as error:
+                if not skips_failing or not is_disk_failure(error):
+                    raise
+
+    def ledgers(self, files: ReadOnlyFiles, *, skips_failing: bool = False) -> np.ndarray:
+        """Return the ids of all ledgers that have an index file, int64, ascending. See `places_of_all`."""
         # Sorting a list would hold the interpreter's lock for a third of a second per million ids.
-        return np.sort(np.array(array.array("q", self._each_ledger(files)), np.int64))
+        return np.sort(np.array(array.array("q", self._each_ledger(files, skips_failing)), np.int64))
 
     def has_any(self, files: ReadOnlyFiles) -> bool:
         """Return whether any ledger has an index file."""
@@ -181,10 +188,10 @@ class IndexPaths:
             if name.endswith(suffix) and index_format.parse_file_name(name.removesuffix(suffix)) is not None
         ]
 
-    def _each_ledger(self, files: ReadOnlyFiles) -> Iterator[int]:
+    def _each_ledger(self, files: ReadOnlyFiles, skips_failing: bool) -> Iterator[int]:
         # A moved file may have been left at its old place, and an unfinished copy at its new place.
         count, moved, removed = len(self._directories), self.moved, self.removed
-        for place, ledger_id in self.places_of_all(files):
+        for place, ledger_id in self.places_of_all(files, skips_failing=skips_failing):
             if moved.get(ledger_id, ledger_id % count) == place and ledger_id not in removed:
                 yield ledger_id
 

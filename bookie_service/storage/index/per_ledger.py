@@ -127,7 +127,9 @@ class PerLedgerIndex:
     def ledger_ids(self) -> np.ndarray:
         # In this order, because a ledger that gets its first entry has a file before its header is dropped here.
         fileless = self._fileless.ledger_ids()
-        filed = ledger_id_sets.union(self._paths.ledgers(self._files), self._known.all()[0])
+        # Files of a disk that does not list them are recorded, unless the journals still have their contents.
+        found = self._paths.ledgers(self._files, skips_failing=self._known.is_complete)
+        filed = ledger_id_sets.union(found, self._known.all()[0])
         return ledger_id_sets.union(fileless, filed)
 
     def holding_entries(self, ledger_ids: np.ndarray) -> np.ndarray:

@@ -38,7 +38,7 @@ from bookie_service.storage.index.index_file import rebuild_remedy
 from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.io.byte_source import WAITING, ByteSource, CachedSource, NotCached
 from bookie_service.storage.io.disk_threads import DiskStalled
-from bookie_service.storage.io.files import LocalFiles, is_out_of_space, may_be_repeated
+from bookie_service.storage.io.files import LocalFiles, is_disk_failure, is_out_of_space, may_be_repeated
 from bookie_service.storage.io.framed_entries import FramedEntries
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.ledgers.interface import Flush, Ledger, LedgerIndex, Located, LookResult
@@ -457,7 +457,9 @@ class BaseLedgerStorage(ABC):
             if self._is_settled(ledger_id):
                 try:
                     ledger = self.ledger(ledger_id)
-                except StorageDamaged:
+                except (StorageDamaged, OSError) as error:
+                    if isinstance(error, OSError) and not is_disk_failure(error):
+                        raise
                     found.append((ledger_id, True))
                     continue
                 # Looking up the ledger put it into limbo if it has lost something.

@@ -168,10 +168,18 @@ class EntryLogs(StoredLogs):
         return self._create_somewhere(suffix)
 
     def file_path(self, log_id: int, suffix: str) -> str:
-        """Return the path of a file that is not a log yet, or no longer one."""
+        """Return the path of a file that is not a log yet, or no longer one. Failing disks count as having no file."""
         name = log_format.file_name(log_id) + suffix
         paths = [os.path.join(directory, name) for directory in self._directories]
-        return next(filter(self.files.exists, paths), paths[0])
+        return next(filter(self._is_found, paths), paths[0])
+
+    def _is_found(self, path: str) -> bool:
+        try:
+            return self.files.exists(path)
+        except OSError as error:
+            if not is_disk_failure(error):
+                raise
+            return False
 
     def adopt(self, log_id: int, suffix: str) -> None:
         """Give a temporary log its final name, durably. The file must be durable. The log is unsettled."""
@@ -232,10 +240,11 @@ class EntryLogs(StoredLogs):
 
     def _create_somewhere(self, suffix: str) -> EntryLogWriter:
         """Create the next log in the best directory, or in the next best if that has no space."""
-        log_id = self._next_id()
         left = [directory for directory in self._directories if directory not in self._avoided] or self._directories
         spaces = self._spaces(left)
         while True:
+            # Each attempt has an id of its own, because an attempt that fails may leave its file.
+            log_id = self._next_id()
             directory = directory_for_log(self._limits, spaces, log_id, self._full)
             try:
                 return self._create_in(directory, log_id, suffix, spaces[directory])
