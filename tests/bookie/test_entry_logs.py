@@ -179,7 +179,7 @@ def test_log_goes_to_the_next_best_disk_where_the_best_has_no_space_after_all(di
     logs = disks.logs()
     disks.fail(operation, "/b")
     log = logs.create()
-    assert logs.path(log.log_id) == "/c/1.log"
+    assert logs.path(log.log_id) == "/c/2.log", "the failed attempt used the first id"
     assert disks.names("/b") == []
     log.close()
 
