@@ -78,7 +78,7 @@ def test_ledgers_that_a_stream_has_finished_cost_its_triggers_no_memory() -> Non
         await planner(client, ledgers="0-9").chosen(parse_ledgers("0-9"))
         tracemalloc.start()
         try:
-            found, after = await planner(client, ledgers="*").followed([EVERY_LEDGER], finished, (), must_exist=False)
+            found, after = await planner(client, ledgers="*").followed([EVERY_LEDGER], finished, (), is_begin=False)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -93,7 +93,7 @@ def test_ledgers_that_a_stream_has_finished_cost_its_triggers_no_memory() -> Non
 def test_ledgers_of_another_selection_are_finished_at_once() -> None:
     async def look(client: Client, tree: CountedTree) -> tuple[int, LedgerIds]:
         chosen = planner(client, ledgers="*", **{"ledgerMetadata.team": "x"})
-        found, finished = await chosen.followed([EVERY_LEDGER], LedgerIds(), (), must_exist=False)
+        found, finished = await chosen.followed([EVERY_LEDGER], LedgerIds(), (), is_begin=False)
         return len(found), finished
 
     found, finished = on_cluster(12_000, look)
