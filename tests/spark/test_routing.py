@@ -208,7 +208,7 @@ def test_a_stream_routes_each_epoch_once(logs: Logs, tmp_path) -> None:
         ("value integer", {}, "option 'log' is missing, and no column 'log' names .*: give option 'log'"),
         ("log integer, value integer", {}, "column 'log' is int, and the name of a row's log is a string"),
         ("log string, LOG string, value integer", {}, "columns 'log', 'LOG' could all name a row's log"),
-        ("log string", {}, "no column beside 'log'"),
+        ("log string", {}, "only column 'log'"),
         ("log string, value integer", {"ifExists": "error"}, "option 'ifExists' is error, and goes with option 'log'"),
         ("log string, value integer", {"payloadFormat": "raw"}, "value"),
     ],
