@@ -17,7 +17,6 @@ import logging
 import math
 import socket
 import struct
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -38,9 +37,6 @@ logger = logging.getLogger(__name__)
 REQUEST_BYTES = 2 << 20
 """Payload bytes of a request; they fit a frame unless entries are tiny."""
 REQUESTS_IN_FLIGHT = 3
-WAKE_BYTES_MAX = 2 << 20
-"""Bytes that the kernel gathers before it wakes the thread; it may limit them further."""
-_IS_LINUX = sys.platform == "linux"
 _TIME = struct.Struct("@ll")
 
 
@@ -220,11 +216,9 @@ class _Connection:
         while filled < len(room):
             if time.monotonic() > latest_s:
                 raise TimeoutError(f"bookie {self._bookie} did not finish a reply in time")
-            if _IS_LINUX:
-                # The kernel wakes us once, not for every piece that arrives.
-                lowest = min(len(room) - filled, WAKE_BYTES_MAX)
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, lowest)
-            received = self._socket.recv_into(room[filled:])
+            # The kernel fills the room, in one system call unless the time-out ends it. Not with SO_RCVLOWAT: what was
+            # copied before the thread sleeps does not count for it, so the last bytes of a reply would not wake it.
+            received = self._socket.recv_into(room[filled:], 0, socket.MSG_WAITALL)
             if not received:
                 raise ConnectionResetError(f"bookie {self._bookie} closed the connection")
             filled += received

@@ -338,7 +338,7 @@ class RowAssembler:
             # A copy: a view would keep the whole batch in memory.
             self._sample = (entries.ledger_id, entries.first_entry, bytes(entries[0]))
 
-    def tell_columns(self) -> None:
+    def warn_of_columns(self) -> None:
         """Log a warning for columns that entries have and the read lacks, and for named columns that no entry has.
 
         Called at the end of a task. A named column that no entry has is null, like in any Spark source, also if the
@@ -354,9 +354,9 @@ class RowAssembler:
             )
 
         if self._unseen and self._sample is not None:
-            self._tell_missing_columns(self._sample)
+            self._warn_of_missing_columns(self._sample)
 
-    def _tell_missing_columns(self, sample: tuple[int, int, bytes]) -> None:
+    def _warn_of_missing_columns(self, sample: tuple[int, int, bytes]) -> None:
         """Log a warning for columns that the user named, that the first entry lacks, and that were null in all rows."""
         ledger_id, entry_id, payload = sample
         try:

@@ -328,7 +328,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
                     begins[name] = log.start
                     ranges += await log.ranges(log.start, last[name].position)
             elif log.is_another_than(last[name]):
-                tell_loss(self._options, last[name], "deleted and created again")
+                on_loss(self._options, last[name], "deleted and created again")
             else:
                 begins[name] = await log.begin(first[name])
                 ranges += await log.ranges(begins[name], last[name].position)
@@ -343,7 +343,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
 
     def _tell_gone(self, noted: Mapping[str, NotedT], logs: Mapping[str, FollowedT]) -> None:
         for name in sorted(noted.keys() - logs.keys()):
-            tell_loss(self._options, noted[name], "deleted")
+            on_loss(self._options, noted[name], "deleted")
 
 
 def check_without_admission_control(options: SourceOptions) -> None:
@@ -370,7 +370,7 @@ def _shares(wanted: list[int], total: int | None, turn: int) -> list[int] | list
     return [None] * len(wanted) if total is None else fair_share(wanted, total, turn)
 
 
-def tell_loss(options: SourceOptions, noted: Noted, what: str) -> None:
+def on_loss(options: SourceOptions, noted: Noted, what: str) -> None:
     if options.fail_on_data_loss:
         raise DataLoss(
             f"{noted.subject} was {what} since {noted.position} was noted: what was unread is lost; use a new "

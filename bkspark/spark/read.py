@@ -141,7 +141,7 @@ def read_partition(partition: InputPartition, schema: StructType, options: Sourc
     def batches() -> Iterator[pa.RecordBatch]:
         for read, entries in scanned(partition, fail_on_data_loss=options.fail_on_data_loss):
             yield from assembler.batches(entries, read)
-        assembler.tell_columns()
+        assembler.warn_of_columns()
 
     return joined(batches())
 

@@ -23,7 +23,7 @@ from bkspark.log.snapshot import LogSnapshot
 from bkspark.spark.columns import row_assembler
 from bkspark.spark.connection import connect
 from bkspark.spark.consumers import StreamConsumer
-from bkspark.spark.following import CHECKPOINT, FollowingReader, OffsetForm, tell_loss
+from bkspark.spark.following import CHECKPOINT, FollowingReader, OffsetForm, on_loss
 from bkspark.spark.log_schemas import ColumnCheck
 from bkspark.spark.offsets import LogOffset, ManyLogs, OneLog
 from bkspark.spark.options import SourceOptions
@@ -61,7 +61,7 @@ class LogAtTrigger:
         """Return where reading from a recorded offset begins; with failOnDataLoss=false, at the first remaining
         entry."""
         if self.is_another_than(noted):
-            tell_loss(self._options, noted, "deleted and created again")
+            on_loss(self._options, noted, "deleted and created again")
             return self._snapshot.start
         instead = "start the query with a new checkpoint"
         return await self._planner.first_position(self._snapshot, noted.position, CHECKPOINT, instead)

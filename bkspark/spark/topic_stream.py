@@ -32,7 +32,7 @@ from bkspark.pulsar.metadata import EntryPosition
 from bkspark.pulsar.names import TopicName
 from bkspark.pulsar.snapshots import SnapshotKeys
 from bkspark.pulsar.transactions import Transactions
-from bkspark.spark.following import CHECKPOINT, FollowingReader, tell_loss
+from bkspark.spark.following import CHECKPOINT, FollowingReader, on_loss
 from bkspark.spark.option_values import shown
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import ReadPartition
@@ -151,7 +151,7 @@ class _TopicAtTrigger:
         position = self.view.first_after(noted.position)
         if position is None:
             what = "trimmed, or deleted and created again,"
-            tell_loss(self._options, noted, what)
+            on_loss(self._options, noted, what)
             return self.view.start
         if noted.batch and position == noted.position:
             self._batches[position] = noted.batch

@@ -103,7 +103,7 @@ def _walk_adds(octets: np.ndarray, table: FrameTable, first: int, template: _Add
     walk.bytes(_HEAD + b"\x18")
     txn_ids = walk.number()
     walk.bytes(template.urgency)
-    walk.stands_at(head_ends)
+    walk.keep_at(head_ends)
     walk.bytes(_TAG)
     add_ends = walk.length()
     walk.bytes(b"\x08")
@@ -118,7 +118,7 @@ def _walk_adds(octets: np.ndarray, table: FrameTable, first: int, template: _Add
     body_starts = walk.at
     walk.go_to(body_ends)
     walk.bytes(template.tail)
-    walk.stands_at(add_ends)
+    walk.keep_at(add_ends)
     walk.bytes(template.context)
     count = walk.count()
     return tuple(each[:count] for each in (txn_ids, ledger_ids, entry_ids, key_starts, body_starts, body_ends))

@@ -255,13 +255,13 @@ class Walk:
         """Skip all bytes before the given offsets."""
         self.at = places.copy()
 
-    def stands_at(self, places: np.ndarray) -> None:
+    def keep_at(self, places: np.ndarray) -> None:
         """Drop frames whose next byte is not at these offsets."""
         self._fits &= self.at == places
 
     def count(self) -> int:
         """Return how many frames from the first on are of the form, and end here."""
-        self.stands_at(self._ends)
+        self.keep_at(self._ends)
         return len(self._fits) if self._fits.all() else int(np.argmin(self._fits))
 
     def _next(self) -> np.ndarray:

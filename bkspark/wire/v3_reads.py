@@ -240,7 +240,7 @@ def _walked_answers(octets: np.ndarray, table: FrameTable, first: int) -> ReadRe
     head_ends = walk.length()
     walk.bytes(_HEAD + b"\x18")
     txn_ids = walk.number()
-    walk.stands_at(head_ends)
+    walk.keep_at(head_ends)
     walk.bytes(b"\x10")
     walk.number()  # the same as the one within
     walk.bytes(_TAG)
@@ -255,7 +255,7 @@ def _walked_answers(octets: np.ndarray, table: FrameTable, first: int) -> ReadRe
     body_starts = walk.at
     walk.go_to(body_ends)
     walk.number(walk.field(0x28))
-    walk.stands_at(read_ends)
+    walk.keep_at(read_ends)
     count = walk.count()
     if not count:
         return None

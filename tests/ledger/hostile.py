@@ -115,7 +115,7 @@ class HostileBookie:
                     for response in self._answer_v3(v3.decode_request(body)):
                         writer.write(v3.encode_message(response))
                     continue
-                asked = _decoded(body)
+                asked = decoded(body)
                 self.asked.append(asked)
                 sent = self._answer(asked)
                 if sent is not None:
@@ -124,7 +124,8 @@ class HostileBookie:
             writer.close()
 
 
-def _decoded(body: bytes) -> Asked:
+def decoded(body: bytes) -> Asked:
+    """Return the V2 request in the body of a frame."""
     opcode = body[1]
     if opcode == v2.BATCH_READ:
         ledger_id, entry_id, request_id, entries_max, bytes_max = _BATCH.unpack_from(body, 4)

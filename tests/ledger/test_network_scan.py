@@ -6,7 +6,10 @@ It never reports an error: the caller reads what is missing with all replicas.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +18,8 @@ from bkspark.blocking.network_scan import NetworkScan
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.net.pool import NetOptions
 from bkspark.wire import v2
-from tests.ledger.hostile import DIGEST, PAYLOAD, Asked, HostileBookie, items, reply
+from tests.ledger.hostile import DIGEST, PAYLOAD, Asked, HostileBookie, decoded, items, reply
+from tests.polling import wait_until
 
 LEDGER = 7
 COUNT = 95
@@ -161,6 +165,41 @@ def test_scan_that_is_left_begins_again_where_the_caller_wants() -> None:
             scan.close()
 
     asyncio.run(asyncio.wait_for(call(), 30))
+
+
+def test_last_bytes_of_a_reply_wake_the_scan_though_nothing_follows_them() -> None:
+    def answer_in_two_parts(listener: socket.socket) -> None:
+        peer, _ = listener.accept()
+        with peer:
+            frame = peer.recv(1 << 16)
+            body = frame[4 : 4 + int.from_bytes(frame[:4], "big")]
+            answer = good(decoded(body))
+            peer.sendall(answer[:-1])
+            wait_until(lambda: not unread_bytes(peer.getpeername()[1]), "the scan to copy what it got")
+            peer.sendall(answer[-1:])
+            # The scan closes the connection, or the test ends it.
+            peer.recv(1)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(2) as threads:
+        peer = threads.submit(answer_in_two_parts, listener)
+        # A scan that is not woken gives up only after the test's patience.
+        scan = NetworkScan({"b1": listener.getsockname()}, NetOptions(speculative_read_s=20.0, read_timeout_s=20.0))
+        batches = scan.read(LEDGER, LedgerMetadata(1, 1, 1, (Fragment(0, ("b1",)),)), 0, 1, len(PAYLOAD), DIGEST)
+        found = threads.submit(next, iter(batches))
+        try:
+            assert list(found.result(timeout=10)) == [PAYLOAD]
+        finally:
+            scan.close()
+            peer.result()
+
+
+def unread_bytes(port: int) -> int:
+    """Return how many bytes a local socket of this port has received that its program has not taken."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, _, _, queues, *_ = line.split()
+        if int(local.partition(":")[2], 16) == port:
+            return int(queues.partition(":")[2], 16)
+    return 0
 
 
 def test_reply_that_comes_byte_by_byte_is_given_up() -> None:
