@@ -38,6 +38,15 @@ def test_one_log_may_hold_entries_of_several_codecs():
     assert rows.columns[0].to_pylist() == [*range(5000)] * 3
 
 
+def test_rows_in_memory_at_once_are_bounded_by_their_own_size_and_not_the_compressed_one():
+    batch = pa.record_batch({"value": pa.array([b"x" * 1024] * 20_000, pa.binary())})
+    entries = arrow_entries(batch, "lz4", entry_bytes=256 << 10)
+    assert entries.payload_bytes < 1 << 20
+    found = list(decoder_of("arrow", batch.schema).decode(entries))
+    assert sum(rows.count for rows in found) == 20_000
+    assert max(sum(column.nbytes for column in rows.columns) for rows in found) < 1 << 20
+
+
 def test_entries_that_compression_does_not_make_smaller_are_written_as_they_are():
     noise = pa.record_batch({"value": pa.array([random.Random(i).randbytes(1000) for i in range(1000)], pa.binary())})
     encoded, plain = (arrow_entries(noise, codec, entry_bytes=32 << 10) for codec in ("zstd", "none"))

@@ -49,7 +49,8 @@ class ArrowDecoder(Decoder):
             table = self._rows_of(entries, i)
             tables.append(table)
             counts.append(table.num_rows)
-            gathered += int(entries.offsets[i + 1] - entries.offsets[i])
+            # A compressed entry may hold far more than its bytes, and all gathered rows are in memory at once.
+            gathered += max(int(entries.offsets[i + 1] - entries.offsets[i]), table.nbytes)
             # Large entries go through as they are; small ones are joined, as a batch costs more than a copy.
             if gathered >= _JOIN_BYTES or i + 1 == len(entries):
                 entry_of_row = partial(np.repeat, np.arange(first, i + 1), counts)
