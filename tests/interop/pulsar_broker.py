@@ -9,6 +9,8 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pytest
+
 from bkspark.cli.child_process import ChildProcess
 from bkspark.cli.cluster_process import HOST
 from bkspark.cli.ports import free_ports
@@ -16,6 +18,7 @@ from bkspark.metadata.uri import MetadataUri
 from tests.interop.peer import JVM_OPTIONS
 from tests.polling import wait_until
 
+NEEDS_BROKER = pytest.mark.long(reason="the broker is not fetched by make test: make test-pulsar runs these")
 CLUSTER = "bkspark"
 START_S = 300.0
 ANSWER_S = 300.0

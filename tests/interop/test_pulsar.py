@@ -13,9 +13,9 @@ import pytest
 from bkspark.blocking import Client
 from tests.cluster import Cluster
 from tests.interop import build
-from tests.interop.pulsar_broker import ANSWER_S, PulsarBroker
+from tests.interop.pulsar_broker import ANSWER_S, NEEDS_BROKER, PulsarBroker
 
-pytestmark = [pytest.mark.interop, pytest.mark.cluster]
+pytestmark = [pytest.mark.interop, pytest.mark.cluster, NEEDS_BROKER]
 
 NAMESPACE = "persistent://public/default"
 

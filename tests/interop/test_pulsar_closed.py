@@ -32,14 +32,14 @@ from bookie_service.settings.authentication import KEY, SASL_CLASS
 from tests.bookie.serving import Peer
 from tests.cluster import Cluster
 from tests.interop import build
-from tests.interop.pulsar_broker import ANSWER_S, PulsarBroker
+from tests.interop.pulsar_broker import ANSWER_S, NEEDS_BROKER, PulsarBroker
 from tests.interop.test_pulsar import ledgers_of
 from tests.polling import wait_until
 from tests.security.certificates import Authority, Leaf
 from tests.security.closed_zookeeper import MODULE
 from tests.security.sasl_serving import jaas_file
 
-pytestmark = [pytest.mark.interop, pytest.mark.cluster, pytest.mark.spark]
+pytestmark = [pytest.mark.interop, pytest.mark.cluster, pytest.mark.spark, NEEDS_BROKER]
 
 NAMESPACE = "persistent://public/default"
 LEDGER_PASSWORD = "password of the ledgers"

@@ -15,10 +15,10 @@ from bkspark.spark.options import SourceOptions
 from bkspark.spark.topic_read import TopicReader, topics_schema
 from tests.cluster import Cluster
 from tests.interop import build
-from tests.interop.pulsar_broker import PulsarBroker
+from tests.interop.pulsar_broker import NEEDS_BROKER, PulsarBroker
 from tests.polling import wait_until
 
-pytestmark = [pytest.mark.interop, pytest.mark.cluster]
+pytestmark = [pytest.mark.interop, pytest.mark.cluster, NEEDS_BROKER]
 
 TOPIC = "persistent://public/default/segments"
 SETTINGS: dict[str, object] = {

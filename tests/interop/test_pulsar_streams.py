@@ -21,11 +21,11 @@ from tests.cluster import Cluster
 from tests.interop import build
 from tests.interop.apache import ApacheCluster
 from tests.interop.conftest import Bookies
-from tests.interop.pulsar_broker import PulsarBroker
+from tests.interop.pulsar_broker import NEEDS_BROKER, PulsarBroker
 from tests.interop.topic_copy import CHECKPOINT, PIDS
 from tests.polling import wait_until
 
-pytestmark = [pytest.mark.interop, pytest.mark.cluster, pytest.mark.spark, pytest.mark.admission_control]
+pytestmark = [pytest.mark.interop, pytest.mark.cluster, pytest.mark.spark, pytest.mark.admission_control, NEEDS_BROKER]
 
 LOG = "copied"
 MESSAGES = 8_000

@@ -24,11 +24,11 @@ from tests.cluster import Cluster
 from tests.interop import build
 from tests.interop.apache import ApacheCluster
 from tests.interop.conftest import Bookies
-from tests.interop.pulsar_broker import PulsarBroker
+from tests.interop.pulsar_broker import NEEDS_BROKER, PulsarBroker
 from tests.interop.sealed import key_pairs, opened
 from tests.polling import wait_until
 
-pytestmark = [pytest.mark.interop, pytest.mark.cluster]
+pytestmark = [pytest.mark.interop, pytest.mark.cluster, NEEDS_BROKER]
 
 NAMESPACE = "persistent://public/default"
 SETTINGS: dict[str, object] = {
