@@ -3,13 +3,16 @@
 #
 #   make help        this text
 #   make demo        bkspark demo: a throw-away cluster, a real DataFrame written, read, streamed and checked
-#   make test        all tests; PYTEST_ARGS="-k recovery" runs some, TEST_PROCESSES=0 runs them in one process (by default
-#                    one more than there are cores, because many tests wait, if each has 1.5 GB of memory)
+#   make test        the tests that each change must pass; PYTEST_ARGS="-k recovery" runs some, TEST_PROCESSES=0 runs them
+#                    in one process (by default one more than there are cores, because many tests wait, if each has
+#                    1.5 GB of memory)
+#   make test-long   the tests that `make test` leaves out: more parameters of the same tests, and longer searches
+#   make test-all    both
 #   make test-oldest-spark
 #                    tests/spark on the oldest Spark that is supported, in .venv-oldest; PYTEST_ARGS="-m every_spark"
 #                    runs what each run of .ci/run does
 #   make test-interop
-#                    those of the tests that run against Apache's client and bookies, which Maven fetches
+#                    those of all tests that run against Apache's client and bookies, which Maven fetches
 #   make test-pulsar the tests with an Apache Pulsar broker, which Maven fetches (235 MB)
 #   make test-real-cluster
 #                    Spark on hosts of their own: kills, cuts, a slow link, speculation, dynamic allocation; needs root
@@ -49,8 +52,8 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 # Many images set this variable. Each of the thousands of processes that tests start would compile the product again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo check test test-oldest-spark test-interop test-pulsar test-real-cluster test-histories fuzz mutants lint \
-  typecheck bench lock audit licences clean install requirements
+.PHONY: help demo check test test-long test-all test-oldest-spark test-interop test-pulsar \
+  test-real-cluster test-histories fuzz mutants lint typecheck bench lock audit licences clean install requirements
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -69,9 +72,14 @@ check: lint typecheck
 	  -m "not cluster and not spark and not interop and not slow" \
 	  --deselect tests/test_plain_english.py::test_what_people_read_is_plain $(PYTEST_ARGS) $(FAST_TESTS)
 
-test: install
+# An -m in PYTEST_ARGS replaces the one of these targets.
+test test-long test-all: install
 	@$(BIN)/python -m tests.interop.build
-	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadgroup $(TIER) $(PYTEST_ARGS)
+
+test: TIER := -m "not long"
+test-long: TIER := -m long
+test-all: TIER :=
 
 test-interop: install
 	@$(BIN)/python -m tests.interop.build

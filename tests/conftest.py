@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests import tiers
+
 if TYPE_CHECKING:
     from bkspark.cli.zookeeper_process import ZooKeeperProcess
     from tests.cluster import Cluster
@@ -60,6 +62,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group(_group(kind, item.path)))
         if item.path.parent.name in _CAMPAIGNS:
             item.add_marker("slow")
+    config.stash[tiers.COLLECTED] = tiers.sort(items)
     if hasattr(config, "workerinput"):
         # One of several processes: a long test that comes last keeps one of them busy while the others have ended.
         items.sort(key=lambda item: not any(map(item.get_closest_marker, (*_GROUPS, "slow"))))
