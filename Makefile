@@ -53,7 +53,8 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo check test test-long test-all test-oldest-spark test-interop test-pulsar \
-  test-real-cluster test-histories fuzz mutants lint typecheck bench lock audit licences clean install requirements
+  test-real-cluster test-histories fuzz mutants lint typecheck bench lock audit licences clean install \
+  install-oldest-spark requirements
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -96,10 +97,12 @@ test-histories: install
 	$(BIN)/python -m tests.histories
 
 # pip chooses the oldest Spark beside whatever else setup.cfg asks for; the sources are used where they lie.
-test-oldest-spark: requirements
+install-oldest-spark: requirements
 	@[ $(VENV_OLDEST)/.installed -nt setup.cfg ] || { $(FIND_PYTHON); $$python -m venv --clear $(VENV_OLDEST) && \
 	  $(VENV_OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' \
 	    'pyspark==$(OLDEST_SPARK)' && touch $(VENV_OLDEST)/.installed; }
+
+test-oldest-spark: install-oldest-spark
 	PYSPARK_PYTHON=$(abspath $(VENV_OLDEST))/bin/python PYSPARK_DRIVER_PYTHON=$(abspath $(VENV_OLDEST))/bin/python \
 	  $(VENV_OLDEST)/bin/python -m pytest $(PYTEST_ARGS) tests/spark
 

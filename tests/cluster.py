@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
 from bkspark.cli.cluster_process import DISK_USAGE_THRESHOLD, BookieProcess, ClusterProcess
+from bkspark.cli.ports import free_ports
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
+from tests.bookie.child import new_cluster
 from tests.polling import wait_until
 
 SESSION_TIMEOUT_MS = "5000"
@@ -47,6 +50,12 @@ class ClusterBookie:
         """SIGKILL: nothing is flushed, nothing deregistered."""
         if self.is_running:
             self._process.kill()
+
+    def terminate(self) -> None:
+        """SIGTERM, also for one that is paused; `stop` waits for the end."""
+        self.resume()
+        if self.is_running:
+            self._process.terminate()
 
     def stop(self) -> None:
         """SIGTERM, and wait for the end."""
@@ -89,12 +98,10 @@ class Cluster:
     ) -> None:
         """`zookeeper_jaas`: who may log in to ZooKeeper; `zookeeper_settings`: further ones of its server."""
         self.dir = directory
-        # Other programs share the disk: how full it is must not end compactions.
-        fixed = {"zkTimeout": SESSION_TIMEOUT_MS, "diskUsageWarnThreshold": DISK_USAGE_THRESHOLD}
         self._processes = ClusterProcess(
             bookies,
             directory,
-            settings={**fixed, **(settings or {})},
+            settings=_settings(settings),
             zookeeper_settings=zookeeper_settings,
             zookeeper_jaas=zookeeper_jaas,
         )
@@ -141,3 +148,59 @@ class Cluster:
             return {bookie.id for bookie in self.bookies} <= await BookieRegistry(tree, uri).writable_ids()
         finally:
             await tree.close()
+
+
+class GuestCluster(Cluster):
+    """Our bookies as processes at a ZooKeeper of others, which the test must leave alone: cheaper than a `Cluster`."""
+
+    def __init__(
+        self, zookeeper: ZooKeeperProcess, directory: Path, bookies: int = 3, settings: Mapping[str, str] | None = None
+    ) -> None:
+        self.dir = directory
+        self._host = zookeeper
+        self._uri = ""
+        self._count = bookies
+        self._settings = _settings(settings)
+        self.bookies: list[ClusterBookie] = []
+
+    @property
+    def uri(self) -> str:
+        return self._uri
+
+    @property
+    def zookeeper(self) -> ZooKeeperProcess:
+        raise AssertionError("other tests use this ZooKeeper")
+
+    def __enter__(self) -> GuestCluster:
+        # Its name is new: that of a passed test's folder is used again.
+        self._uri = new_cluster(self._host.connect_string, uuid.uuid4().hex)
+        self.dir.mkdir(parents=True, exist_ok=True)
+        started = [
+            BookieProcess(number, port, self.dir / f"bookie{number}", self._uri, self._settings)
+            for number, port in enumerate(free_ports(self._count), start=1)
+        ]
+        self.bookies = [ClusterBookie(process) for process in started]
+        try:
+            for bookie in self.bookies:
+                bookie.launch()
+            for bookie in self.bookies:
+                bookie.wait_until_serving()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        for bookie in self.bookies:
+            bookie.terminate()
+        for bookie in self.bookies:
+            bookie.stop()
+
+
+def _settings(settings: Mapping[str, str] | None) -> dict[str, str]:
+    # Other programs share the disk: how full it is must not end compactions.
+    fixed = {"zkTimeout": SESSION_TIMEOUT_MS, "diskUsageWarnThreshold": DISK_USAGE_THRESHOLD}
+    return {**fixed, **(settings or {})}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests import tiers
+from tests import tiers, warm_starts
 
 if TYPE_CHECKING:
     from bkspark.cli.zookeeper_process import ZooKeeperProcess
@@ -109,6 +109,7 @@ def _check_program(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 sys.addaudithook(_check_program)
+warm_starts.install()
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +118,13 @@ def logging_as_it_was() -> Iterator[None]:
     before = logging.root.manager.disable
     yield
     logging.disable(before)
+
+
+@pytest.fixture
+def cold_starts() -> Iterator[None]:
+    """Processes that the test starts have arguments and variables of their own in /proc."""
+    with warm_starts.cold():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bkspark.blocking import Client
+from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.wire import v2
 from bkspark.wire.status import EOK, Status
 from bookie_service.engine import new_ledgers, rules
@@ -20,7 +21,7 @@ from bookie_service.storage.io.files import ReadOnlyFiles
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.bookie.serving import Serving, service_options
-from tests.cluster import Cluster
+from tests.cluster import GuestCluster
 from tests.floods.requests import HELD, REQUESTS, UNKNOWN
 
 BURST = 50
@@ -158,9 +159,9 @@ def test_floods_of_fences_and_lacs_end_at_the_limit(tmp_path: Path, name: str) -
 
 
 @pytest.mark.cluster
-def test_a_client_that_is_refused_continues_by_itself(tmp_path: Path) -> None:
+def test_a_client_that_is_refused_continues_by_itself(zookeeper: ZooKeeperProcess, tmp_path: Path) -> None:
     settings = {"maxNewLedgersPerSecondPerAddress": "20", "newLedgersBurstPerAddress": "2"}
-    with Cluster(tmp_path, bookies=1, settings=settings) as cluster, Client(cluster.uri) as client:
+    with GuestCluster(zookeeper, tmp_path, bookies=1, settings=settings) as cluster, Client(cluster.uri) as client:
         for number in range(12):
             with client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
                 assert writer.append_many([b"%d" % number] * 3) == 2

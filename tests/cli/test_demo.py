@@ -15,7 +15,7 @@ from bkspark.blocking import Client
 from bkspark.cli.demo import print_result
 from tests.polling import wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.spark]
+pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.usefixtures("cold_starts")]
 
 END_S = 300
 

@@ -14,18 +14,19 @@ import pytest
 
 from bkspark.blocking import Client
 from bkspark.cli.__main__ import main
+from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.client import Client as AsyncClient
 from bkspark.metadata.paths import ledger_path
 from bkspark.metadata.uri import LedgerManager, MetadataUri
-from tests.cluster import Cluster
+from tests.cluster import Cluster, GuestCluster
 
 pytestmark = pytest.mark.cluster
 
 
 def test_health_names_what_is_wrong_and_says_whether_a_bookie_may_be_stopped(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    zookeeper: ZooKeeperProcess, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with Cluster(tmp_path, bookies=3) as cluster:
+    with GuestCluster(zookeeper, tmp_path, bookies=3) as cluster:
 
         def health(*options: str, code: int) -> dict[str, Any]:
             assert main(["cluster", "health", "--uri", cluster.uri, "--json", *options]) == code

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from bkspark.blocking import Client
+from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from tests.cli.console import Console
-from tests.cluster import Cluster
+from tests.cluster import Cluster, GuestCluster
 
 pytestmark = pytest.mark.cluster
 
@@ -38,9 +39,9 @@ def test_a_repair_connects_as_the_clients_configuration_says(tmp_path: Path, clu
 
 
 def test_ledgers_are_listed_filtered_and_sorted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    zookeeper: ZooKeeperProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with Cluster(tmp_path, bookies=3) as cluster, Client(cluster.uri) as client:
+    with GuestCluster(zookeeper, tmp_path, bookies=3) as cluster, Client(cluster.uri) as client:
         console = Console(cluster.uri, monkeypatch, capfd)
         sizes = {}
         for count in (5, 50, 20):
@@ -83,9 +84,9 @@ def test_ledgers_are_listed_filtered_and_sorted(
 
 
 def test_copies_are_located_read_one_by_one_and_repaired(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    zookeeper: ZooKeeperProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with Cluster(tmp_path, bookies=4) as cluster:
+    with GuestCluster(zookeeper, tmp_path, bookies=4) as cluster:
         console = Console(cluster.uri, monkeypatch, capfd)
         with Client(cluster.uri) as client:
             with client.create(ensemble=3, write_quorum=2, ack_quorum=2) as writer:

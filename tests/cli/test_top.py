@@ -12,9 +12,10 @@ import pytest
 from bkspark.blocking import Client
 from bkspark.cli.top import parse
 from bkspark.cli.top_screen import SORTS, BookieRow, LedgerRow, RepairRow, TopView, columns, ordered, render
+from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from tests.cli.console import Console
 from tests.cli.terminal import Terminal, needs_tmux
-from tests.cluster import Cluster
+from tests.cluster import Cluster, GuestCluster
 from tests.polling import wait_until
 
 HTTP = {
@@ -110,9 +111,9 @@ def test_metrics_of_both_kinds_of_bookies_are_read() -> None:
 
 
 @pytest.fixture
-def busy(tmp_path: Path) -> Iterator[Cluster]:
+def busy(zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[Cluster]:
     """A cluster on which a log is written all the time."""
-    with Cluster(tmp_path, bookies=3, settings=HTTP) as cluster, Client(cluster.uri) as client:
+    with GuestCluster(zookeeper, tmp_path, bookies=3, settings=HTTP) as cluster, Client(cluster.uri) as client:
         stopping = threading.Event()
         log = client.log("events")
         log.create()

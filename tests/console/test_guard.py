@@ -226,6 +226,7 @@ def test_a_port_in_use_ends_the_command_with_one_line(console: ConsoleProcess, c
     assert f"--port {port} cannot be used" in done.stderr
 
 
+@pytest.mark.usefixtures("cold_starts")
 def test_the_password_is_not_among_the_arguments_of_the_process(console_cluster: Cluster) -> None:
     with ConsoleProcess("--uri", console_cluster.uri, "--password", "s3cret") as process:
         assert process.visitor().get("/healthz").status == 200

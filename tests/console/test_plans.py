@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 from bkspark.blocking import Client
-from tests.cluster import Cluster
+from bkspark.cli.zookeeper_process import ZooKeeperProcess
+from tests.cluster import GuestCluster
 from tests.console.process import HTTP, ConsoleProcess, Page
 from tests.polling import wait_until
 
 pytestmark = pytest.mark.cluster
 
 
-def test_a_bookie_is_maintained_restarted_and_drained_by_the_steps(tmp_path: Path) -> None:
+def test_a_bookie_is_maintained_restarted_and_drained_by_the_steps(zookeeper: ZooKeeperProcess, tmp_path: Path) -> None:
     with (
-        Cluster(tmp_path, bookies=4, settings=HTTP) as cluster,
+        GuestCluster(zookeeper, tmp_path, bookies=4, settings=HTTP) as cluster,
         ConsoleProcess("--uri", cluster.uri) as console,
         Client(cluster.uri) as client,
     ):

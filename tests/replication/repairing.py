@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import os
 import subprocess
@@ -12,9 +13,10 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from bkspark.blocking import Client
+from bkspark.cli.__main__ import main
 from bkspark.cli.child_process import ChildProcess
 from bkspark.cli.cluster import repair_command
 from bkspark.client import Client as AsyncClient
@@ -23,6 +25,7 @@ from bkspark.metadata.zookeeper import open_tree
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.operations import check_cluster, decommission
 from bookie_service.replication.options import AutoRecoveryOptions
+from tests.planting import replaced
 from tests.polling import wait_until
 
 WAIT_S = 120.0
@@ -46,12 +49,31 @@ def command(uri: str, *words: str, code: int | None = 0) -> tuple[dict[str, Any]
 
     Asserts the exit code, unless it is None.
     """
-    line = [sys.executable, "-m", "bkspark.cli", "cluster", *words, "--json"]
-    done = subprocess.run(
-        line, capture_output=True, text=True, timeout=WAIT_S, env={**os.environ, "BKSPARK_URI": uri}, check=False
-    )
-    assert code is None or done.returncode == code, done.stderr
-    return json.loads(done.stdout.splitlines()[-1]) if done.stdout else {}, done.stderr
+    lines, errors = command_lines(uri, *words, code=code)
+    return lines[-1] if lines else {}, errors
+
+
+def command_lines(uri: str, *words: str, code: int | None = 0) -> tuple[list[dict[str, Any]], str]:
+    """Return (the lines that `bkspark cluster ... --json` prints, its stderr).
+
+    It runs in this process, up to where it would replace itself by a program of the server's: that is a child.
+    """
+    printed, errors = io.StringIO(), io.StringIO()
+    with (
+        replaced(os, "execv", _run_and_exit),
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(errors),
+    ):
+        ended = main(["cluster", *words, "--uri", uri, "--json"])
+    assert code is None or ended == code, errors.getvalue()
+    return [json.loads(line) for line in printed.getvalue().splitlines()], errors.getvalue()
+
+
+def _run_and_exit(program: str, line: list[str]) -> NoReturn:
+    done = subprocess.run(line, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    sys.stdout.write(done.stdout)
+    sys.stderr.write(done.stderr)
+    raise SystemExit(done.returncode)
 
 
 def check(uri: str) -> dict[str, Any]:

@@ -13,9 +13,10 @@ import pytest
 from bkspark.blocking import Client, EncryptionOptions
 from bkspark.cli.cluster_process import BookieProcess
 from bkspark.cli.ports import free_ports
+from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.metadata.paths import ledger_path
-from bkspark.metadata.uri import LedgerManager
-from tests.cluster import SESSION_TIMEOUT_MS, Cluster, ClusterBookie
+from bkspark.metadata.uri import LedgerManager, MetadataUri
+from tests.cluster import SESSION_TIMEOUT_MS, Cluster, ClusterBookie, GuestCluster
 from tests.key_files import new_key_file
 from tests.polling import wait_until
 from tests.replication.repairing import (
@@ -29,15 +30,15 @@ from tests.replication.repairing import (
     wait_until_moved,
 )
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("repair")]
+pytestmark = pytest.mark.cluster
 
 QUORUMS = ((3, 3, 2), (3, 2, 2), (2, 2, 1), (1, 1, 1))
 
 
 @pytest.fixture(scope="module")
-def repaired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def repaired(zookeeper: ZooKeeperProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Five bookies of our own, for the tests of this file."""
-    with Cluster(tmp_path_factory.mktemp("repaired"), bookies=5) as cluster:
+    with GuestCluster(zookeeper, tmp_path_factory.mktemp("repaired"), bookies=5) as cluster:
         yield cluster
 
 
@@ -274,7 +275,7 @@ def test_a_ledger_with_damaged_metadata_is_named_and_blocks_no_other(
     good = [write(client, (3, 2, 2), 30) for _ in range(4)]
     bad = write(client, (3, 2, 2), 30)
     lost = most_named(client, cluster, good)
-    path = f"/ledgers{ledger_path(bad, LedgerManager.HIERARCHICAL)}"
+    path = MetadataUri.parse(cluster.uri).root + ledger_path(bad, LedgerManager.HIERARCHICAL)
     overwrite(cluster.uri, path, b"BookieMetadataFormatVersion\t9\nnonsense")
     try:
         with autorecovery(cluster.uri, tmp_path / "log"):

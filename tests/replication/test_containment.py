@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bkspark.blocking import Client as BlockingClient
+from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.client import Client
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.entries import EntryBatch
@@ -23,7 +24,7 @@ from bookie_service.replication.autorecovery import AutoRecovery, RepairedCluste
 from bookie_service.replication.ledger_check import LedgerCheck
 from bookie_service.replication.options import AuditOptions, AutoRecoveryOptions, RepairOptions
 from tests.bookie.serving import DIGEST, KEY, Peer
-from tests.cluster import Cluster
+from tests.cluster import Cluster, GuestCluster
 from tests.ledger.in_process import URI, InProcessCluster, run
 from tests.polling import wait_until
 from tests.replication.repairing import WAIT_S, naming
@@ -151,10 +152,10 @@ def test_autorecovery_outlives_errors_outside_of_any_ledger(tmp_path: Path, capl
 
 
 @pytest.fixture
-def repairing(tmp_path: Path) -> Iterator[Cluster]:
+def repairing(zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[Cluster]:
     """Four bookies, each with autorecovery in its own process."""
     settings = {"autoRecoveryDaemonEnabled": "true", "openLedgerRereplicationGracePeriod": "100"}
-    with Cluster(tmp_path / "cluster", bookies=4, settings=settings) as cluster:
+    with GuestCluster(zookeeper, tmp_path / "cluster", bookies=4, settings=settings) as cluster:
         yield cluster
 
 
@@ -167,7 +168,6 @@ def poison(bookie_id: str, ledger_id: int, entry_id: int, lac: int) -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.xdist_group("repair")
 def test_poisoned_open_ledger_and_a_lost_bookie_leave_all_other_bookies_alive(repairing: Cluster) -> None:
     """An entry whose LAC is 2^63 - 1 ended every bookie that tried to repair its ledger, one after the other."""
     with BlockingClient(repairing.uri) as client:

@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bkspark.blocking import Client
+from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.metadata.bookie_plans import BookiePlan
 from bookie_service.admin.drain_command import status_line
-from tests.cluster import Cluster
+from tests.cluster import Cluster, GuestCluster
 from tests.polling import wait_until
-from tests.replication.repairing import WAIT_S, check, command, naming
+from tests.replication.repairing import WAIT_S, check, command, command_lines, naming
 
 pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-def four(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path, bookies=4) as cluster:
+def four(zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[Cluster]:
+    with GuestCluster(zookeeper, tmp_path, bookies=4) as cluster:
         yield cluster
-
-
-def console_lines(uri: str, *words: str) -> list[dict[str, Any]]:
-    """Return the JSON lines that `bkspark cluster ...` prints."""
-    line = [sys.executable, "-m", "bkspark.cli", "cluster", *words, "--uri", uri]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=WAIT_S, check=True)
-    return [json.loads(each) for each in done.stdout.splitlines()]
 
 
 def written(client: Client, count: int, entries: int = 20, size: int = 1000) -> list[int]:
@@ -67,7 +59,7 @@ def test_drain_moves_everything_with_the_bookie_as_a_source(four: Cluster) -> No
         assert f"{len(named)} of {len(named)} ledgers" in progress
         assert naming(client, ids, bookie.id) == []
         assert check(uri)["ok"]
-        again = console_lines(uri, "drain", bookie.id, "--resume", "--json")
+        again, _ = command_lines(uri, "drain", bookie.id, "--resume")
         assert [line["done"] for line in again if "done" in line] == [True]
         assert {"ledgers_done", "ledgers", "bytes_done", "bytes", "bytes_per_s", "seconds_left"} <= again[0].keys()
         assert (again[0]["ledgers_done"], again[0]["ledgers"]) == (len(named), len(named))

@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 
 from bkspark.blocking import Client
-from tests.cluster import Cluster
+from bkspark.cli.zookeeper_process import ZooKeeperProcess
+from tests.cluster import GuestCluster
 from tests.polling import wait_until
 from tests.replication.repairing import WAIT_S, autorecovery, command
 
 pytestmark = pytest.mark.cluster
 
 
-def test_each_ledger_has_its_reason_worker_bytes_left_and_next_try(tmp_path: Path) -> None:
+def test_each_ledger_has_its_reason_worker_bytes_left_and_next_try(zookeeper: ZooKeeperProcess, tmp_path: Path) -> None:
     """Operators' complaint: why is this ledger under-replicated? (apache/bookkeeper 1197, 3338, 4010)"""
-    with Cluster(tmp_path, bookies=4) as cluster:
+    with GuestCluster(zookeeper, tmp_path, bookies=4) as cluster:
         uri = cluster.uri
         with Client(uri) as client:
             with client.create(ensemble=4, write_quorum=2, ack_quorum=2) as blocked:

@@ -8,22 +8,23 @@ from pathlib import Path
 import pytest
 
 from bkspark.blocking import Client
+from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.wire.status import Status
 from bookie_service.formats import index as index_format
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers.limbo import Limbo
 from tests.bookie.serving import Peer
-from tests.cluster import Cluster, ClusterBookie
+from tests.cluster import Cluster, ClusterBookie, GuestCluster
 from tests.polling import wait_until
 from tests.replication.repairing import WAIT_S, autorecovery, check, command
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("repair")]
+pytestmark = pytest.mark.cluster
 
 ENTRIES = 40
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cluster(zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[Cluster]:
     """Three bookies: there is no other one to which copies could go. They look at limbo every half a second."""
     settings = {
         "gcWaitTime": "500",
@@ -32,7 +33,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         # The list of under-replicated ledgers must come from the bookies, not from the auditor's own checks.
         "auditorPeriodicCheckInterval": "0",
     }
-    with Cluster(tmp_path / "cluster", settings=settings) as cluster:
+    with GuestCluster(zookeeper, tmp_path / "cluster", settings=settings) as cluster:
         yield cluster
 
 

@@ -13,9 +13,10 @@ import pytest
 
 from bkspark.blocking import Client
 from bkspark.cli.__main__ import main
+from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.version import VERSION
 from tests.cli.console import Console
-from tests.cluster import Cluster
+from tests.cluster import GuestCluster
 from tests.polling import wait_until
 from tests.replication.repairing import autorecovery
 
@@ -31,9 +32,11 @@ def states(console: Console, uri: str) -> dict[str, str]:
     return {each["id"]: each["state"] for each in console.json("cluster", "bookies", "--uri", uri)["bookies"]}
 
 
-def test_copies_of_a_bookie_in_maintenance_are_not_replaced_until_it_ends(tmp_path: Path, console: Console) -> None:
+def test_copies_of_a_bookie_in_maintenance_are_not_replaced_until_it_ends(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, console: Console
+) -> None:
     """Operators' complaint: a planned restart starts the re-replication of everything (apache/bookkeeper 58, 574)."""
-    with Cluster(tmp_path, bookies=4) as cluster, autorecovery(cluster.uri, tmp_path / "repair.log"):
+    with GuestCluster(zookeeper, tmp_path, bookies=4) as cluster, autorecovery(cluster.uri, tmp_path / "repair.log"):
         uri, bookie = cluster.uri, cluster.bookies[0]
         at = ("--uri", uri)
         with Client(uri) as client:
@@ -79,8 +82,10 @@ def _listed(console: Console, uri: str) -> list[dict[str, object]]:
     return console.json("cluster", "underreplicated", "--uri", uri)["ledgers"]
 
 
-def test_maintenance_ends_by_itself_and_is_refused_for_the_last_copy(tmp_path: Path, console: Console) -> None:
-    with Cluster(tmp_path, bookies=2) as cluster:
+def test_maintenance_ends_by_itself_and_is_refused_for_the_last_copy(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, console: Console
+) -> None:
+    with GuestCluster(zookeeper, tmp_path, bookies=2) as cluster:
         at = ("--uri", cluster.uri)
         with Client(cluster.uri) as client, client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
             writer.append(b"the only copy")
@@ -91,8 +96,10 @@ def test_maintenance_ends_by_itself_and_is_refused_for_the_last_copy(tmp_path: P
         wait_until(lambda: states(console, cluster.uri)[holder] == "available", "maintenance to end by itself")
 
 
-def test_bookie_in_quarantine_gets_no_new_ledger_and_keeps_its_writers(tmp_path: Path, console: Console) -> None:
-    with Cluster(tmp_path, bookies=2) as cluster, Client(cluster.uri) as client:
+def test_bookie_in_quarantine_gets_no_new_ledger_and_keeps_its_writers(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, console: Console
+) -> None:
+    with GuestCluster(zookeeper, tmp_path, bookies=2) as cluster, Client(cluster.uri) as client:
         at = ("--uri", cluster.uri)
         writer = client.create(ensemble=1, write_quorum=1, ack_quorum=1)
         writer.append(b"before")
@@ -109,8 +116,8 @@ def test_bookie_in_quarantine_gets_no_new_ledger_and_keeps_its_writers(tmp_path:
         assert states(console, cluster.uri)[bookie] == "available"
 
 
-def test_bookie_restarts_in_place_by_command(tmp_path: Path, console: Console) -> None:
-    with Cluster(tmp_path, bookies=1) as cluster:
+def test_bookie_restarts_in_place_by_command(zookeeper: ZooKeeperProcess, tmp_path: Path, console: Console) -> None:
+    with GuestCluster(zookeeper, tmp_path, bookies=1) as cluster:
         bookie = cluster.bookies[0]
         with Client(cluster.uri) as client, client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
             writer.append(b"kept")
@@ -127,9 +134,11 @@ def test_bookie_restarts_in_place_by_command(tmp_path: Path, console: Console) -
         assert main(["cluster", "health", "--uri", cluster.uri]) == 0
 
 
-def test_rolling_restart_restarts_all_and_writers_go_on(tmp_path: Path, console: Console) -> None:
+def test_rolling_restart_restarts_all_and_writers_go_on(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, console: Console
+) -> None:
     """No ledger loses its quorum: each bookie restarts when all others serve, and no copy is replaced."""
-    with Cluster(tmp_path, bookies=4) as cluster, autorecovery(cluster.uri, tmp_path / "repair.log"):
+    with GuestCluster(zookeeper, tmp_path, bookies=4) as cluster, autorecovery(cluster.uri, tmp_path / "repair.log"):
         at = ("--uri", cluster.uri)
         with Client(cluster.uri) as client:
             with client.create(ensemble=3, write_quorum=2, ack_quorum=2) as closed:
@@ -164,8 +173,10 @@ def test_rolling_restart_restarts_all_and_writers_go_on(tmp_path: Path, console:
         assert _listed(console, cluster.uri) == []
 
 
-def test_restart_refuses_where_the_last_copy_would_be_away(tmp_path: Path, console: Console) -> None:
-    with Cluster(tmp_path, bookies=2) as cluster:
+def test_restart_refuses_where_the_last_copy_would_be_away(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, console: Console
+) -> None:
+    with GuestCluster(zookeeper, tmp_path, bookies=2) as cluster:
         at = ("--uri", cluster.uri)
         with Client(cluster.uri) as client, client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
             writer.append(b"the only copy")
@@ -190,9 +201,11 @@ def test_restart_refuses_where_the_last_copy_would_be_away(tmp_path: Path, conso
         assert "bookie_" in console.fails(10, "cluster", "restart", holder, "--timeout", 0.1, *at).err
 
 
-def test_bookies_are_listed_with_version_rack_reason_and_directories(tmp_path: Path, console: Console) -> None:
+def test_bookies_are_listed_with_version_rack_reason_and_directories(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, console: Console
+) -> None:
     http = {"httpServerEnabled": "true", "httpServerPort": "0", "httpServerHost": "127.0.0.1"}
-    with Cluster(tmp_path, bookies=2, settings=http) as cluster:
+    with GuestCluster(zookeeper, tmp_path, bookies=2, settings=http) as cluster:
         at = ("--uri", cluster.uri)
         first, second = (each.id for each in cluster.bookies)
         console.json("cluster", "quarantine", first, "--reason", "slow disk", *at)

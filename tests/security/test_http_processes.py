@@ -84,6 +84,7 @@ class Https:
         return reply.status, text
 
 
+@pytest.mark.usefixtures("cold_starts")
 def test_roles_bound_what_a_token_may_do_from_anywhere(uri: str, tmp_path: Path, authority: Authority) -> None:
     """A change beyond loopback is possible with a role, and leaves a line with the token's name."""
     child = BookieChild(tmp_path / "bookie", uri, **guarded(tmp_path, authority))

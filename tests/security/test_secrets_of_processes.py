@@ -129,6 +129,7 @@ def _shown(room: Room, uri: str) -> str:
         return "\n".join([*pages, *kept, repr(server._credentials.current())])
 
 
+@pytest.mark.usefixtures("cold_starts")
 def test_no_password_or_token_is_in_logs_outputs_files_or_arguments(
     tmp_path: Path, zookeeper: ZooKeeperProcess
 ) -> None:
