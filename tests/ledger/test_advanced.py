@@ -149,12 +149,30 @@ def test_cancelled_append_leaves_no_gap(tmp_path):
         client = cluster.client(writer=WriterOptions(pending_entries_max=1))
         writer = AdvancedLedgerWriter(await client.create())
         tasks = [asyncio.ensure_future(writer.append(entry_id, payload(entry_id))) for entry_id in range(20)]
+        reported = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
         await asyncio.sleep(0)
         for task in tasks[::2]:
             task.cancel()
         done = await asyncio.gather(*tasks, return_exceptions=True)
         assert done[1::2] == list(range(1, 20, 2))
         assert (await writer.close()).last_entry == 19
+        assert reported == []
+
+    run(tmp_path, test)
+
+
+def test_sync_waits_for_all_that_has_no_gap_below_it_though_the_window_is_full(tmp_path):
+    """§5.5: what was submitted before the call is durable when it returns, also what the writer has not taken yet."""
+
+    async def test(cluster):
+        client = cluster.client(writer=WriterOptions(pending_entries_max=1))
+        writer = AdvancedLedgerWriter(await client.create())
+        submitting = [asyncio.ensure_future(writer.submit(entry_id, [payload(entry_id)])) for entry_id in range(20)]
+        await asyncio.sleep(0)
+        assert await writer.sync() == writer.last_entry == 19
+        await asyncio.gather(*submitting)
+        await writer.close()
 
     run(tmp_path, test)
 

@@ -28,13 +28,17 @@ OPTIONS = WriterOptions(explicit_lac_interval_s=0.01, add_timeout_s=FOR_EVER_S)
 
 
 class Received:
-    """The explicit LACs that a bookie got; it answers them with `status`."""
+    """The explicit LACs that a bookie got; it answers them with `status`, after it has closed `breaks` connections."""
 
     def __init__(self) -> None:
         self.lacs: list[int] = []
         self.status = protocol.EOK
+        self.breaks = 0
 
     def __call__(self, request: protocol.Request) -> Iterable[protocol.Response]:
+        if self.breaks:
+            self.breaks -= 1
+            raise ConnectionError
         asked = request.writeLacRequest
         assert request.header.operation == protocol.WRITE_LAC
         assert (asked.masterKey, asked.body) == (master_key(b""), bytes(DIGEST.seal_lac(asked.ledgerId, asked.lac)))
@@ -100,6 +104,16 @@ def test_lac_that_too_few_bookies_stored_is_sent_again() -> None:
         assert refusing.lacs.count(1) == count == 1
 
     idle(test, 2, 2)
+
+
+def test_lac_is_sent_again_to_a_bookie_whose_connection_was_lost() -> None:
+    async def test(writer: LedgerWriter, received: list[Received], bookies: list[HostileBookie]) -> None:
+        received[0].breaks = 2
+        await writer.append(b"x")
+        await until(lambda: received[0].lacs == [0])
+        assert received[0].breaks == 0
+
+    idle(test, 1, 1)
 
 
 def test_lac_that_an_add_carries_is_not_sent() -> None:
