@@ -124,6 +124,21 @@ def test_closing_ends_the_ledger_before_the_gap_and_fails_the_entries_above(tmp_
     run(tmp_path, test)
 
 
+def test_call_that_was_cancelled_above_a_gap_hinders_no_close(tmp_path):
+    async def test(cluster):
+        writer = AdvancedLedgerWriter(await cluster.client().create())
+        await writer.append(0, payload(0))
+        waiting = asyncio.ensure_future(writer.append(2, payload(2)))
+        above = await writer.submit(3, [payload(3)])
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert (await writer.close()).last_entry == 0
+        with pytest.raises(LedgerClosed, match="entry 1"):
+            await above
+
+    run(tmp_path, test)
+
+
 def test_writer_that_ends_fails_what_waits_above_a_gap_too(tmp_path):
     async def test(cluster):
         client = cluster.client()
