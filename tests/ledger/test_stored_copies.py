@@ -149,6 +149,21 @@ def test_refusal_of_a_copy_fails_all_that_follows(status: int, kind: type[BookKe
     with_bookies(Holder(refuse=refuse))(test)
 
 
+def test_first_of_several_refusals_is_the_error() -> None:
+    async def test(world: World, bookie: HostileBookie) -> None:
+        writer = await writer_to(world, bookie)
+        assert writer._channel is not None
+        listener = writer._channel._adds[LEDGER]
+        listener.on_replies(np.array([3, 4, 5]), np.array([Status.EOK, Status.EIO, Status.EUA]), None)
+        listener.on_replies(np.array([6]), np.array([Status.EUA]), None)
+        with pytest.raises(BookieUnavailable, match="entry 4") as raised:
+            await writer.drained(0)
+        assert raised.value.entry_id == 4
+        writer.close()
+
+    with_bookies(Holder())(test)
+
+
 def test_lost_connection_fails_a_copy_at_once() -> None:
     def breaks(asked: Asked) -> int | None:
         raise ConnectionError

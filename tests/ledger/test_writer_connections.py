@@ -51,6 +51,7 @@ def test_every_add_carries_the_bytes_up_to_it_and_a_lac_that_was_acknowledged() 
             assert await writer.append(b"x" * (number + 1)) == number
         assert await writer.append_many([b"yy"] * 2500) == 2502
         assert await writer.append(b"zzz") == 2503
+        assert writer.length == 5009
         closed = await writer.close()
         lengths = [1, 3, 6, *(6 + 2 * (number + 1) for number in range(2500)), 5009]
         assert (closed.last_entry, closed.length) == (2503, 5009)
