@@ -340,12 +340,18 @@ class BookieRegistry:
 
     async def watch_racks(self, callback: Callback) -> Callback:
         """Call `callback()` when the rack map may have changed, appeared or vanished; return what ends that."""
-        ends = [await self._tree.watch(path, callback) for path in self._rack_maps]
+        ends: list[Callback] = []
 
         def end() -> None:
             for one in ends:
                 one()
 
+        try:
+            for path in self._rack_maps:
+                ends.append(await self._tree.watch(path, callback))
+        except BaseException:
+            end()
+            raise
         return end
 
     async def watch_read_only(self, callback: Callback) -> Callback:

@@ -124,6 +124,21 @@ def test_closing_ends_the_ledger_before_the_gap_and_fails_the_entries_above(tmp_
     run(tmp_path, test)
 
 
+def test_call_that_was_cancelled_above_a_gap_hinders_no_close(tmp_path):
+    async def test(cluster):
+        writer = AdvancedLedgerWriter(await cluster.client().create())
+        await writer.append(0, payload(0))
+        waiting = asyncio.ensure_future(writer.append(2, payload(2)))
+        above = await writer.submit(3, [payload(3)])
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert (await writer.close()).last_entry == 0
+        with pytest.raises(LedgerClosed, match="entry 1"):
+            await above
+
+    run(tmp_path, test)
+
+
 def test_writer_that_ends_fails_what_waits_above_a_gap_too(tmp_path):
     async def test(cluster):
         client = cluster.client()
@@ -149,12 +164,30 @@ def test_cancelled_append_leaves_no_gap(tmp_path):
         client = cluster.client(writer=WriterOptions(pending_entries_max=1))
         writer = AdvancedLedgerWriter(await client.create())
         tasks = [asyncio.ensure_future(writer.append(entry_id, payload(entry_id))) for entry_id in range(20)]
+        reported = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
         await asyncio.sleep(0)
         for task in tasks[::2]:
             task.cancel()
         done = await asyncio.gather(*tasks, return_exceptions=True)
         assert done[1::2] == list(range(1, 20, 2))
         assert (await writer.close()).last_entry == 19
+        assert reported == []
+
+    run(tmp_path, test)
+
+
+def test_sync_waits_for_all_that_has_no_gap_below_it_though_the_window_is_full(tmp_path):
+    """§5.5: what was submitted before the call is durable when it returns, also what the writer has not taken yet."""
+
+    async def test(cluster):
+        client = cluster.client(writer=WriterOptions(pending_entries_max=1))
+        writer = AdvancedLedgerWriter(await client.create())
+        submitting = [asyncio.ensure_future(writer.submit(entry_id, [payload(entry_id)])) for entry_id in range(20)]
+        await asyncio.sleep(0)
+        assert await writer.sync() == writer.last_entry == 19
+        await asyncio.gather(*submitting)
+        await writer.close()
 
     run(tmp_path, test)
 

@@ -147,9 +147,10 @@ def test_watches_that_could_not_be_set_are_set_by_the_next_call():
                 raise MetadataError("the connection was lost")
             return await watch(path, callback)
 
-        tree.watch = failing
+        tree.watch, watches = failing, len(cluster.store._watches)
         with pytest.raises(MetadataError):
             await watcher.candidates(2)
+        assert len(cluster.store._watches) == watches
         assert (await watcher.candidates(2)).writable == {"b:1", "b:2"}
         await cluster.leave("b:2")
         await asyncio.sleep(0)
@@ -201,3 +202,14 @@ def test_options_out_of_bounds_are_named():
             PlacementOptions(**{name: 0})
     with pytest.raises(ConfigurationError, match="quarantine_s"):
         PlacementOptions(quarantine_s=-1)
+
+
+def test_ledger_has_three_copies_of_which_two_are_waited_for_unless_asked_otherwise():
+    async def test(cluster):
+        async with Client(URI, tree=cluster.store.session()) as client:
+            writer = await client.create()
+            metadata = writer.metadata
+            assert (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum) == (3, 3, 2)
+            writer.abandon()
+
+    with_cluster(test, "a:1", "b:1", "c:1", "d:1")

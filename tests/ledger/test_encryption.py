@@ -142,6 +142,21 @@ def test_rotation_encrypts_new_ledgers_with_the_newest_key_and_opens_old_ones(tm
     run(tmp_path, test)
 
 
+def test_open_reader_needs_its_key_file_no_more(tmp_path, keys):
+    """The file is read for the first entries of a ledger alone: it may be replaced while readers are open."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client(encryption=keys.options)
+        async with await client.create() as writer:
+            await writer.append_many(PAYLOADS)
+        reader = await client.open(writer.ledger_id)
+        assert list(await reader.read(0, 0)) == PAYLOADS[:1]
+        keys.path.unlink()
+        assert await read_all(reader) == PAYLOADS
+
+    run(tmp_path, test)
+
+
 def test_a_missing_and_a_wrong_key_are_one_error_that_names_option_and_key(tmp_path, keys):
     async def test(cluster: InProcessCluster) -> None:
         async with await cluster.client(encryption=keys.options).create() as writer:

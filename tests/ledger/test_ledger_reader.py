@@ -11,7 +11,7 @@ import pytest
 
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import ConfigurationError, NoSuchEntry, ReadFailed
-from bkspark.ledger.reader import LedgerReader, LedgerTimes
+from bkspark.ledger.reader import LedgerReader, LedgerTimes, SnapshotReader
 from bkspark.ledger.tail import TailWatch
 from bkspark.metadata.ledgers import Versioned
 from bkspark.net.pool import NetOptions
@@ -369,3 +369,41 @@ def test_entry_that_came_with_a_poll_is_not_given_before_it_is_proven() -> None:
             waiting.cancel()
 
     opened((Held(0), promising))(test)
+
+
+def test_ledger_whose_metadata_have_no_password_is_left_to_its_bookies() -> None:
+    """Metadata of format 1: a client with any password may ask; the digest of such a ledger is CRC32."""
+
+    async def test(world: World) -> None:
+        async with HostileBookie(Held(-1), no_entry_v3) as bookie:
+            metadata = LedgerMetadata(1, 1, 1, (Fragment(0, (bookie.id,)),), format_version=1)
+            ledger_id = await world.ledger(bookie, metadata=metadata)
+            assert (await world.client().metadata(ledger_id)).password is None
+            assert (await world.client(password=b"any").open(ledger_id)).last_entry == -1
+
+    play(test, 20)
+
+
+def test_one_byte_is_the_least_that_a_batch_may_be_asked_to_have() -> None:
+    """A batch has an entry nevertheless."""
+
+    async def test(reader: LedgerReader, world: World, bookie: HostileBookie) -> None:
+        host, port = bookie.id.split(":")
+        planned = SnapshotReader(
+            ledger_id=reader.ledger_id, metadata=reader.metadata, addresses={bookie.id: (host, int(port))}
+        )
+        await close(world, reader, 4)
+        for batches in (
+            reader.batches(0, 3, batch_bytes=1),
+            reader.acknowledged_batches(0, 3, batch_bytes=1),
+            planned.batches(0, 3, batch_bytes=1),
+        ):
+            assert await entries(batches) == [0, 1, 2]
+        assert await entries(reader.follow(batch_bytes=1)) == [0, 1, 2, 3, 4]
+        for call in (reader.batches, reader.acknowledged_batches, planned.batches, reader.follow):
+            ends = () if call == reader.follow else (3,)
+            with pytest.raises(ConfigurationError, match="batch_bytes"):
+                await anext(aiter(call(0, *ends, batch_bytes=0)))
+        await planned.close()
+
+    opened((Held(4), no_entry_v3))(test)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 import pytest
@@ -103,9 +104,13 @@ def test_error_of_our_own_in_a_step_ends_a_recovery(monkeypatch):
     monkeypatch.setattr(recovery._RecoveryRun, "_fence", fail)
 
     async def test(world: World) -> None:
-        async with HostileBookie(holds_up_to(4)) as bookie:
-            ledger_id = await world.ledger(bookie)
+        reported: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
+        async with HostileBookie(holds_up_to(4)) as one, HostileBookie(holds_up_to(4)) as other:
+            ledger_id = await world.ledger(one, other)
             with pytest.raises(ZeroDivisionError):
                 await world.client().recover(ledger_id)
+        # The step at the other bookie fails, too: the first error counts, and the loop reports none.
+        assert reported == []
 
     play(test)

@@ -9,6 +9,7 @@ import pytest
 from bkspark.core.metadata import Fragment, LedgerState
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError, LedgerFenced, NotEnoughBookies
+from bkspark.ledger import writer_run
 from bkspark.ledger.writer import LedgerWriter
 from bkspark.wire import v2
 from bkspark.wire.status import Status
@@ -50,6 +51,7 @@ def test_every_add_carries_the_bytes_up_to_it_and_a_lac_that_was_acknowledged() 
             assert await writer.append(b"x" * (number + 1)) == number
         assert await writer.append_many([b"yy"] * 2500) == 2502
         assert await writer.append(b"zzz") == 2503
+        assert writer.length == 5009
         closed = await writer.close()
         lengths = [1, 3, 6, *(6 + 2 * (number + 1) for number in range(2500)), 5009]
         assert (closed.last_entry, closed.length) == (2503, 5009)
@@ -153,8 +155,30 @@ def test_writer_that_can_connect_to_no_bookie_ends_and_names_them() -> None:
         with pytest.raises(NotEnoughBookies) as raised:
             await writer.append(b"0")
         assert any(name in str(raised.value) for name in names)
+        assert "None" not in str(raised.value)  # no bookie said why
 
     with_bookies(Holder(), Holder())(test)
+
+
+def test_add_that_a_bookie_refuses_because_of_its_load_is_sent_again_after_a_short_pause(monkeypatch) -> None:
+    """Not at the next regular tick, which never comes here; and the bookie is not replaced."""
+    monkeypatch.setattr(writer_run, "TICK_S", FOR_EVER_S)
+    refused: list[int] = []
+
+    def refuse(asked: Asked) -> int | None:
+        if asked.opcode != v2.ADD or refused.count(asked.entry_id) == 2:
+            return None
+        refused.append(asked.entry_id)
+        return Status.ETOOMANYREQUESTS
+
+    async def test(world: World, bookie: HostileBookie, spare: HostileBookie) -> None:
+        _, writer = await created(world, bookie, quorums=(1, 1, 1))
+        await register(world, spare)
+        assert await writer.append_many([b"0", b"1"]) == 1
+        assert (await writer.close()).last_fragment.bookies == (bookie.id,)
+        assert entries_at(spare) == []
+
+    with_bookies(Holder(refuse=refuse), Holder())(test)
 
 
 def test_writer_goes_on_without_a_bookie_that_fails_while_none_is_spare() -> None:
@@ -201,6 +225,7 @@ def test_writer_that_one_bookie_calls_fenced_acknowledges_nothing_more_and_says_
         with pytest.raises(LedgerFenced):
             await writer.close()
         assert [type(failure) for failure in failures] == [LedgerFenced]
+        assert "None" not in str(failures[0])
         assert writer.last_entry == 0
         assert max(entries_at(one) + entries_at(two) + entries_at(other)) == 1
         assert (await client.metadata(writer.ledger_id)).state is LedgerState.OPEN

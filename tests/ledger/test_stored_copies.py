@@ -1,0 +1,234 @@
+"""Copies of stored entries to one bookie, and which entries a bookie lacks, on real sockets: docs/protocol.md §7.4."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.entries import EntryBatch
+from bkspark.errors import BookieUnavailable, BookKeeperError, RequestTimeout, TooManyRequests, UnauthorizedAccess
+from bkspark.ledger import stored
+from bkspark.ledger.stored import PIECES_IN_FLIGHT_MAX, ReplicaReader, ReplicaWriter
+from bkspark.wire import v2
+from bkspark.wire.digest import master_key
+from bkspark.wire.status import Status
+from tests.ledger.holders import PATIENT, Holder, adds_of, flags_of, with_bookies
+from tests.ledger.hostile import Asked, HostileBookie, World, reply, sealed
+
+LEDGER = 7
+KEY = master_key(b"")
+
+
+async def writer_to(world: World, bookie: HostileBookie) -> ReplicaWriter:
+    await world.ledger(bookie)
+    context = await world.client(net=PATIENT).context()
+    connection_index = context.pool.reserve_connection(LEDGER)
+    found = ReplicaWriter(context, LEDGER, bookie.id, connection_index)
+    await found.connect()
+    return found
+
+
+async def send(writer: ReplicaWriter, ids: range, wanted: list[int] | None = None) -> None:
+    """Send entries, or the wanted ones of them."""
+    batch = EntryBatch.of([sealed(LEDGER, entry_id) for entry_id in ids], LEDGER, ids[0])
+    frames, bounds = v2.encode_stored_adds(batch, KEY, v2.RECOVERY_ADD)
+    chosen = np.isin(np.array(ids), ids if wanted is None else wanted)
+    await writer.send(np.array(ids), chosen, frames, bounds)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(15):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+def entries_at(bookie: HostileBookie) -> list[int]:
+    return [asked.entry_id for asked in adds_of(bookie)]
+
+
+def test_wanted_entries_are_written_byte_for_byte_as_recovery_adds() -> None:
+    async def test(world: World, bookie: HostileBookie) -> None:
+        writer = await writer_to(world, bookie)
+        await send(writer, range(3, 8), [4, 7])
+        await send(writer, range(8, 10))
+        await writer.drained(0)
+        writer.close()
+        assert entries_at(bookie) == [4, 7, 8, 9]
+        for asked in adds_of(bookie):
+            assert flags_of(asked) == v2.RECOVERY_ADD
+            assert asked.body[v2.ADD_HEAD_BYTES :] == sealed(LEDGER, asked.entry_id)
+            assert KEY in asked.body[: v2.ADD_HEAD_BYTES]
+
+    with_bookies(Holder())(test)
+
+
+def test_copies_that_a_bookie_refuses_because_of_its_load_are_sent_again_until_it_takes_them() -> None:
+    left = {1: 2, 3: 1}
+
+    def refuse(asked: Asked) -> int | None:
+        if not left.get(asked.entry_id):
+            return None
+        left[asked.entry_id] -= 1
+        return Status.ETOOMANYREQUESTS
+
+    async def test(world: World, bookie: HostileBookie) -> None:
+        writer = await writer_to(world, bookie)
+        await send(writer, range(5))
+        await writer.drained(0)
+        writer.close()
+        assert sorted(entries_at(bookie)) == [0, 1, 1, 1, 2, 3, 3, 4]
+
+    with_bookies(Holder(refuse=refuse))(test)
+
+
+def test_nothing_is_sent_again_after_the_end() -> None:
+    async def test(world: World, bookie: HostileBookie) -> None:
+        writer = await writer_to(world, bookie)
+        await send(writer, range(2))
+        await until(lambda: len(writer._resending) > 0)
+        (timer,) = writer._resending
+        writer.close()
+        assert timer.cancelled()
+        assert entries_at(bookie) == [0, 1]
+
+    with_bookies(Holder(refuse=lambda asked: Status.ETOOMANYREQUESTS))(test)
+
+
+def test_no_more_than_the_limit_of_pieces_waits_for_acknowledgements() -> None:
+    takes = False
+
+    def refuse(asked: Asked) -> int | None:
+        return None if takes else Status.ETOOMANYREQUESTS
+
+    async def test(world: World, bookie: HostileBookie) -> None:
+        nonlocal takes
+        writer = await writer_to(world, bookie)
+        for entry_id in range(PIECES_IN_FLIGHT_MAX):
+            await send(writer, range(entry_id, entry_id + 1))
+        further = asyncio.ensure_future(send(writer, range(PIECES_IN_FLIGHT_MAX, PIECES_IN_FLIGHT_MAX + 1)))
+        # Each was refused, and is sent again: the further one would have come by now.
+        await until(lambda: len(entries_at(bookie)) >= 2 * PIECES_IN_FLIGHT_MAX)
+        assert max(entries_at(bookie)) == PIECES_IN_FLIGHT_MAX - 1
+        takes = True
+        await further
+        await writer.drained(0)
+        writer.close()
+        assert set(entries_at(bookie)) == set(range(PIECES_IN_FLIGHT_MAX + 1))
+
+    with_bookies(Holder(refuse=refuse))(test)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "message"),
+    [
+        (Status.EUA, UnauthorizedAccess, f"refuses copies of ledger {LEDGER}: it has another password"),
+        (Status.EIO, BookieUnavailable, f"refuses ledger {LEDGER} entry 2 with status {int(Status.EIO)}"),
+    ],
+)
+def test_refusal_of_a_copy_fails_all_that_follows(status: int, kind: type[BookKeeperError], message: str) -> None:
+    """No copy counts after it: the caller chooses another target."""
+
+    def refuse(asked: Asked) -> int | None:
+        return status if asked.entry_id == 2 else None
+
+    async def test(world: World, bookie: HostileBookie) -> None:
+        writer = await writer_to(world, bookie)
+        await send(writer, range(4))
+        with pytest.raises(kind, match=message) as raised:
+            await writer.drained(0)
+        assert (raised.value.bookie, raised.value.ledger_id) == (bookie.id, LEDGER)
+        with pytest.raises(kind, match=message):
+            await send(writer, range(4, 5))
+        writer.close()
+        assert entries_at(bookie) == [0, 1, 2, 3]
+
+    with_bookies(Holder(refuse=refuse))(test)
+
+
+def test_first_of_several_refusals_is_the_error() -> None:
+    async def test(world: World, bookie: HostileBookie) -> None:
+        writer = await writer_to(world, bookie)
+        assert writer._channel is not None
+        listener = writer._channel._adds[LEDGER]
+        listener.on_replies(np.array([3, 4, 5]), np.array([Status.EOK, Status.EIO, Status.EUA]), None)
+        listener.on_replies(np.array([6]), np.array([Status.EUA]), None)
+        with pytest.raises(BookieUnavailable, match="entry 4") as raised:
+            await writer.drained(0)
+        assert raised.value.entry_id == 4
+        writer.close()
+
+    with_bookies(Holder())(test)
+
+
+def test_lost_connection_fails_a_copy_at_once() -> None:
+    def breaks(asked: Asked) -> int | None:
+        raise ConnectionError
+
+    async def test(world: World, bookie: HostileBookie) -> None:
+        writer = await writer_to(world, bookie)
+        await send(writer, range(4))
+        with pytest.raises(BookieUnavailable, match=bookie.id):
+            await writer.drained(0)
+        writer.close()
+
+    with_bookies(Holder(refuse=breaks))(test)
+
+
+def test_bookie_that_acknowledges_nothing_in_time_fails_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "ACK_TIMEOUT_S", 0.02)
+
+    async def test(world: World, bookie: HostileBookie) -> None:
+        writer = await writer_to(world, bookie)
+        await send(writer, range(4))
+        with pytest.raises(RequestTimeout, match=f"bookie {bookie.id} acknowledged nothing for 0.02 s") as raised:
+            await writer.drained(0)
+        assert raised.value.bookie == bookie.id
+        writer.close()
+
+    with_bookies(Holder(hears=lambda asked: False))(test)
+
+
+# ---- which entries a bookie lacks ----
+
+
+def reader_of(context: object, bookie: HostileBookie) -> ReplicaReader:
+    metadata = LedgerMetadata(1, 1, 1, (Fragment(0, (bookie.id,)),))
+    return ReplicaReader(context, LEDGER, metadata, b"")
+
+
+def test_entries_that_a_bookie_does_not_return_or_returns_damaged_are_missing() -> None:
+    """30 entries take several requests: the first ones are for few entries."""
+    held = set(range(30)) - {0, 11, 29}
+
+    def answer(asked: Asked) -> bytes:
+        if asked.entry_id == 20:
+            return reply(asked, body=sealed(LEDGER, 21))
+        if asked.entry_id not in held:
+            return reply(asked, status=Status.ENOENTRY)
+        return reply(asked, body=sealed(LEDGER, asked.entry_id))
+
+    async def test(world: World, bookie: HostileBookie) -> None:
+        reader = reader_of(await world.client(net=PATIENT).context(), bookie)
+        assert (await reader.missing(bookie.id, np.arange(30))).tolist() == [0, 11, 20, 29]
+        assert (await reader.missing(bookie.id, np.arange(12, 20))).tolist() == []
+        assert (await reader.missing(bookie.id, np.arange(0))).tolist() == []
+        assert len({asked.entry_id for asked in bookie.asked}) == 30
+
+    with_bookies(answer)(test)
+
+
+def test_bookie_that_refuses_load_lacks_nothing_for_certain() -> None:
+    def answer(asked: Asked) -> bytes:
+        return reply(asked, status=Status.ETOOMANYREQUESTS if asked.entry_id == 3 else Status.ENOENTRY)
+
+    async def test(world: World, bookie: HostileBookie) -> None:
+        reader = reader_of(await world.client(net=PATIENT).context(), bookie)
+        with pytest.raises(TooManyRequests) as raised:
+            await reader.missing(bookie.id, np.arange(2, 6))
+        assert raised.value.bookie == bookie.id
+
+    with_bookies(answer)(test)
