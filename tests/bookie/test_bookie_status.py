@@ -48,6 +48,7 @@ def test_latest_of_several_directories_counts(tmp_path: Path) -> None:
     stored = StatusFile(LocalFiles(), directories)
     assert stored.read() is None
     stored.write(BookieStatus(True, 5))  # the third directory is missing: two of three suffice
+    assert stored.read() == BookieStatus(True, 5)
     (tmp_path / "a" / "BOOKIE_STATUS").write_bytes(encode_status(BookieStatus(False, 6)))
     assert stored.read() == BookieStatus(False, 6)
     assert latest([None, None]) is None

@@ -12,9 +12,11 @@ from random import Random
 import pytest
 
 from bkspark.wire.status import Status
+from bookie_service.storage.disks import FileSystemSpace
 from tests.bookie.test_changes import add, entry, fence
 from tests.bookie.test_durable_steps import restarted, twin_of
 from tests.crash.images import Loss, crash_image
+from tests.crash.simulated_files import OperationHook, SimulatedDisk
 from tests.crash.twins import BookieTwin
 
 
@@ -22,8 +24,8 @@ class Killed(BaseException):
     """Ends the process between two operations."""
 
 
-def killed_at(twin: BookieTwin, step: int, act: Callable[[], object]) -> bool:
-    """Do something until this many operations are done; return whether that ended it."""
+def killed_at(disk: SimulatedDisk, step: int, act: Callable[[], object]) -> bool:
+    """Do something until this many operations of the disk are done; return whether that ended it."""
 
     def kill(_: str, __: str) -> None:
         nonlocal step
@@ -31,13 +33,17 @@ def killed_at(twin: BookieTwin, step: int, act: Callable[[], object]) -> bool:
         if step < 0:
             raise Killed
 
-    twin.disk.before_operation = kill
+    return _killed_by(kill, disk, act)
+
+
+def _killed_by(kill: OperationHook, disk: SimulatedDisk, act: Callable[[], object]) -> bool:
+    disk.before_operation = kill
     try:
         act()
     except Killed:
         return True
     finally:
-        twin.disk.before_operation = None
+        disk.before_operation = None
     return False
 
 
@@ -64,7 +70,7 @@ def test_kill_in_a_flush(directories: int) -> None:
         twin.checkpoint()
         assert add(twin, *held[3:]) == [Status.EOK] * 7
         fence(twin, 5)
-        is_killed = killed_at(twin, step, twin.checkpoint)
+        is_killed = killed_at(twin.disk, step, twin.checkpoint)
         again = started_and_cut(twin)
         assert [again.read(*each)[2] for each in held] == [entry(*each) for each in held]
         assert again.header(5).fenced
@@ -84,10 +90,42 @@ def test_kill_in_a_compaction(directories: int) -> None:
         twin.store.seal_logs()
         log_id = twin.store.logs.rotated()[0]
         drop(twin, [5], [])
-        is_killed = killed_at(twin, step, partial(twin.compact, log_id))
+        is_killed = killed_at(twin.disk, step, partial(twin.compact, log_id))
         again = started_and_cut(twin)
         assert [again.read(*each)[2] for each in held] == [entry(*each) for each in held]
         assert again.store.ledger(5) is None
+        assert not again.store.any_in_doubt()
+        step += 1
+    assert step > 15
+
+
+def test_power_cut_in_the_start_that_finishes_a_compaction() -> None:
+    """The kill came between the rename of the copy and its sync. The old log is in another directory than the copy, so
+    its removal becomes durable separately."""
+    twin = twin_of(directories=2)
+    held = [(4, entry_id) for entry_id in range(12)]
+    assert add(twin, *held, *((6, entry_id) for entry_id in range(12))) == [Status.EOK] * 24
+    twin.checkpoint()
+    twin.store.seal_logs()
+    (log_id,) = (each for each in twin.store.logs.rotated() if str(twin.store.logs.path(each)).startswith("/ledgers0"))
+    drop(twin, [6], [])
+    twin.disk.spaces["/ledgers0"] = FileSystemSpace(1, 1 << 40, 1 << 39)
+    is_renamed = False
+
+    def kill(operation: str, path: str) -> None:
+        nonlocal is_renamed
+        if is_renamed:
+            raise Killed
+        is_renamed = operation == "rename" and path.startswith("/ledgers1") and path.endswith(".log")
+
+    assert _killed_by(kill, twin.disk, partial(twin.compact, log_id))
+    step, is_cut = 0, True
+    while is_cut:
+        disk = crash_image(twin.disk, Loss.KEPT, Random(1))
+        is_cut = killed_at(disk, step, partial(BookieTwin, disk, twin.setup, twin.history.after_crash()))
+        left = crash_image(disk, Loss.LOST, Random(1))
+        again = BookieTwin(left, twin.setup, twin.history.after_crash())
+        assert [again.read(*each)[2] for each in held] == [entry(*each) for each in held], step
         assert not again.store.any_in_doubt()
         step += 1
     assert step > 15
@@ -100,7 +138,7 @@ def test_kill_in_a_drop() -> None:
         add(twin, (4, 0), (5, 0), (6, 0))
         fence(twin, 5)
         twin.checkpoint()
-        is_killed = killed_at(twin, step, partial(drop, twin, [4, 5], [5]))
+        is_killed = killed_at(twin.disk, step, partial(drop, twin, [4, 5], [5]))
         again = started_and_cut(twin)
         assert again.read(6, 0)[2] == entry(6, 0)
         assert add(again, (5, 1)) == [Status.EFENCED], "the fence is known, whether the ledger is gone or not"

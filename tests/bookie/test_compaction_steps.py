@@ -1,0 +1,63 @@
+"""Compaction, step by step: what is durable and when, and what stays open."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bkspark.wire.status import Status
+from bookie_service.formats.compaction import SUFFIX
+from bookie_service.storage.logs import log_scan
+from bookie_service.storage.logs.compaction import Compactor
+from tests.bookie.collecting import without_limits
+from tests.bookie.test_changes import add
+from tests.bookie.test_durable_steps import cut, twin_of
+from tests.bookie.test_storage_edges import half_live, log_ids
+from tests.crash.simulated_files import SimulatedFiles
+
+
+def open_below(folder: Path) -> list[str]:
+    """Return the files below a folder that this process has open."""
+    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    paths = [os.readlink(link) for link in links if os.path.lexists(link)]
+    return sorted(path for path in paths if path.startswith(str(folder)))
+
+
+def test_start_that_finishes_a_compaction_leaves_no_log_open(tmp_path: Path) -> None:
+    bench = half_live(tmp_path)
+    (old_id,) = log_ids(bench)
+    assert bench.compactor.copy(old_id, without_limits) is not None
+    bench.reopen()
+    assert log_ids(bench) != [old_id]
+    assert [path for path in open_below(tmp_path) if ".log" in path] == []
+    bench.store.close()
+    assert open_below(tmp_path) == []
+
+
+@pytest.mark.parametrize(("outstanding_max", "most"), [(1, 0), (6, 3), (1000, 24)])
+def test_copy_has_few_entries_that_are_not_durable(
+    monkeypatch: pytest.MonkeyPatch, outstanding_max: int, most: int
+) -> None:
+    """The old log is read in pieces of three entries. After each piece at most `most` copied ones are not durable."""
+    monkeypatch.setattr(log_scan, "_WINDOW_BYTES", 150)
+    twin = twin_of()
+    held = [(4, entry_id) for entry_id in range(24)]
+    assert add(twin, *held) == [Status.EOK] * 24
+    twin.checkpoint()
+    twin.store.seal_logs()
+    compactor = Compactor(SimulatedFiles(twin.disk), twin.store, ["/ledgers0/current"])
+    outstanding: list[int] = []
+
+    def pace(entries: int, size: int) -> None:
+        (name,) = (each for each in SimulatedFiles(twin.disk).names("/ledgers0/current") if each.endswith(SUFFIX))
+        path = f"/ledgers0/current/{name}"
+        written = SimulatedFiles(twin.disk).file_size(path)
+        durable = cut(twin.disk).file_size(path) or 1024
+        assert written is not None
+        outstanding.append((written - durable) // (size // entries))
+
+    assert compactor.rewrite(twin.store.logs.rotated()[0], pace, outstanding_max) is not None
+    assert len(outstanding) > 5
+    assert max(outstanding) == most

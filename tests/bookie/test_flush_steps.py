@@ -1,0 +1,129 @@
+"""What a flush, a drop and a replay without space leave: complete logs, no lost entry, and a lock that is soon free."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from random import Random
+
+import pytest
+
+from bkspark.wire.status import Status
+from bookie_service.storage.ledgers import base
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.logs.log_appender import AppendOptions
+from bookie_service.storage.logs.log_scan import LogScan
+from tests.bookie.test_changes import add, entry
+from tests.bookie.test_durable_steps import twin_of
+from tests.crash.history import History
+from tests.crash.images import Loss, crash_image
+from tests.crash.simulated_files import SimulatedFiles
+from tests.crash.twins import BookieTwin, Setup
+
+Ids = tuple[int, int]
+
+
+def logs_with_a_map(twin: BookieTwin) -> list[int]:
+    """Return the logs of a bookie that are complete."""
+    found = []
+    for log_id in sorted(twin.store.logs._paths):
+        file = SimulatedFiles(twin.disk).open(str(twin.store.logs.path(log_id)))
+        if LogScan(file, log_id).ledgers_map is not None:
+            found.append(log_id)
+    return found
+
+
+@pytest.mark.parametrize("directories", [1, 2])
+def test_logs_of_idle_ledgers_are_complete_and_collectable_after_a_flush(directories: int) -> None:
+    append = AppendOptions(2600, log_per_ledger=True, idle_s=0)
+    store = StoreOptions(cache_half_bytes=6144, append=append, open_files_max=4)
+    setup = Setup(ledger_directories=directories, store=store)
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    assert add(twin, (4, 0), (5, 0), (6, 0)) == [Status.EOK] * 3
+    twin.checkpoint()
+    assert len(logs_with_a_map(twin)) == 3
+    assert twin.store.logs.rotated() == logs_with_a_map(twin)
+
+
+@pytest.mark.parametrize("directories", [1, 2])
+def test_full_logs_are_collectable_once_the_index_is_durable_for_them(directories: int) -> None:
+    twin = twin_of(directories=directories)
+    for first in range(0, 160, 20):
+        assert (
+            add(twin, *((ledger_id, first + each) for each in range(20) for ledger_id in (4, 5))) == [Status.EOK] * 40
+        )
+    full = logs_with_a_map(twin)
+    assert len(full) > directories
+    assert twin.store.logs.rotated() == []
+    twin.checkpoint()
+    rotated = twin.store.logs.rotated()
+    assert rotated == logs_with_a_map(twin)
+    assert set(full) <= set(rotated)
+
+
+@pytest.mark.parametrize("refused", ["create", "write"])
+def test_replay_that_finds_no_space_for_a_while_loses_no_entry(refused: str) -> None:
+    """The journal holds more than the write cache."""
+    twin = twin_of()
+    held = [(4, entry_id) for entry_id in range(300)]
+    for first in range(0, len(held), 20):
+        assert add(twin, *held[first : first + 20]) == [Status.EOK] * 20
+    disk = crash_image(twin.disk, Loss.LOST, Random(1))
+    was_refused = False
+
+    def fault(operation: str, path: str) -> OSError | None:
+        nonlocal was_refused
+        if was_refused or operation != refused or not path.endswith(".log"):
+            return None
+        was_refused = True
+        return OSError(errno.ENOSPC, "No space left on device", path)
+
+    disk.fault = fault
+    again = BookieTwin(disk, twin.setup, twin.history.after_crash())
+    assert was_refused
+    assert [again.read(*each)[2] for each in held] == [entry(*each) for each in held]
+    disk.fault = None
+    again.checkpoint()
+    after = BookieTwin(crash_image(disk, Loss.LOST, Random(1)), twin.setup, twin.history.after_crash())
+    assert [after.read(*each)[2] for each in held] == [entry(*each) for each in held]
+
+
+class CountedLock:
+    """A lock that knows how often it was taken."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.taken = 0
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self.taken += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def locked(self) -> bool:
+        return self._lock.locked()
+
+
+def test_flush_waits_for_the_removal_of_few_index_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "_REMOVALS_AT_ONCE", 2)
+    twin = twin_of()
+    dropped = list(range(4, 11))
+    assert add(twin, *((ledger_id, 0) for ledger_id in dropped)) == [Status.EOK] * 7
+    twin.checkpoint()
+    twin.store.prepare_drop(dropped, [], 1000)
+    assert twin.store.drop(dropped) == dropped
+    lock = CountedLock()
+    monkeypatch.setattr(twin.store, "writing", lock)
+    removed: list[int] = []
+
+    def note(operation: str, path: str) -> None:
+        if operation == "remove" and path.endswith(".idx"):
+            assert lock.locked()
+            removed.append(lock.taken)
+
+    twin.disk.before_operation = note
+    twin.store.sync_dropped(dropped)
+    assert len(removed) == 7
+    assert max(removed.count(turn) for turn in removed) == 2
