@@ -207,8 +207,11 @@ class RoutedCommits:
             return
         paths = [f"{ROUTED_ROOT}/{name}" for name in names]
         stats = await each_of(self._tree.exists, paths)
-        ages = [(stat.mtime_ms, path) for stat, path in zip(stats, paths) if stat is not None]
-        await self._heads.remove([path for _, path in sorted(ages)[: RECORDS_MAX // 10]])
+        ages = [(stat.mtime_ms, path, stat.version) for stat, path in zip(stats, paths) if stat is not None]
+        for _, path, version in sorted(ages)[: RECORDS_MAX // 10]:
+            # A publisher that has published since then must be remembered.
+            with contextlib.suppress(NoSuchNode, MetadataVersion):
+                await self._tree.delete(path, version)
 
 
 class _Commit:
