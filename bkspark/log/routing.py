@@ -62,7 +62,7 @@ from bkspark.log.formats import (
     check_publisher,
     log_path,
 )
-from bkspark.log.heads import CONNECTION_LOSSES_MAX, LOST_RACES_MAX, Change, StoredHead, new_token
+from bkspark.log.heads import CONNECTION_LOSSES_MAX, LOST_RACES_MAX, Change, MissingNodes, StoredHead, new_token
 from bkspark.log.schemas import SchemaChange
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.log.store import AppendOutcome, LogStore
@@ -242,11 +242,14 @@ class _Commit:
     async def run(self) -> bool:
         """Return whether this commit published; see `RoutedCommits.publish`."""
         losses = races = 0
+        missing = MissingNodes()
         while True:
             try:
                 return await self._try()
             except (NoSuchNode, NodeExists, MetadataVersion) as error:
                 races += 1
+                # Nodes that logs name have names of their own: a log that was changed names another one.
+                missing.check(f"a commit to {len(self._parts)} logs", error, None)
                 if races >= LOST_RACES_MAX:
                     raise MetadataError(
                         f"a commit to {len(self._parts)} logs: others changed them {races} times before it: try again "
