@@ -44,7 +44,6 @@ from bkspark.errors import (
     MetadataFormat,
     MetadataVersion,
     NodeExists,
-    NoSuchLog,
     NoSuchNode,
     VersionPublished,
 )
@@ -163,24 +162,19 @@ class RoutedCommits:
         """Return the lists of logs as of one moment: each routed commit is in all of them, or in none.
 
         Args:
-            names: returns the names of the logs, each time they are read; logs that do not exist are left out.
+            names: returns the names of the logs, each time they are read; logs that do not exist, and those of other
+                clusters, are left out.
 
         Raises:
             MetadataError: routed commits come faster than the logs can be read.
         """
         count = await self._count()
         for _ in range(READS_MAX):
-            found = [each for each in await each_of(self._snapshot, await names()) if each is not None]
+            found = [each for each in await each_of(self._store.find, await names()) if each is not None]
             before, count = count, await self._count()
             if before == count or not any(each.head.is_routed for each in found):
                 return found
         raise MetadataError(f"routed commits came while {len(found)} logs were read, {READS_MAX} times: try again")
-
-    async def _snapshot(self, name: str) -> LogSnapshot | None:
-        try:
-            return await self._store.snapshot(name)
-        except NoSuchLog:
-            return None
 
     async def _count(self) -> int:
         stat = await self._tree.exists(ROUTED_ROOT)
