@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -25,6 +25,8 @@ from bkspark.spark.ranges import EntryRange, ReadableSegment, between
 _log = logging.getLogger(__name__)
 
 _COUNT = re.compile(r"-[0-9]{1,18}")
+_ENDS: Mapping[MessageId, str] = {EARLIEST_MESSAGE: EARLIEST, LATEST_MESSAGE: LATEST}
+"""What Java's ids of no message mean, without their partition."""
 
 
 class Looking(Protocol):
@@ -35,6 +37,7 @@ class Looking(Protocol):
     now_ms: int
 
     async def store(self) -> PulsarStore: ...
+    def owner_of(self, ledger_id: int) -> TopicName | None: ...
 
 
 class TopicView:
@@ -144,6 +147,7 @@ class TopicView:
         return moment_ms if moment_ms >= 0 else self._planner.now_ms + moment_ms
 
     def _offset(self, option: str, wanted: object) -> str | int | MessageId | None:
+        """Return what an option says of this topic or partition; None if it says nothing."""
         if wanted is None:
             return None
         if isinstance(wanted, dict):
@@ -152,29 +156,42 @@ class TopicView:
                 return None
             wanted = named[0]
         try:
-            return _parsed_offset(wanted)
+            found = parsed_offset(wanted)
         except ValueError as error:
             raise ConfigurationError(
                 f"option '{option}': the offset of topic {self.name} is {str(wanted)[:100]!r}, which {error}"
             ) from None
+        if not isinstance(found, MessageId):
+            return found
+        if found.partition not in (-1, self.name.partition):
+            return None  # an id of another partition: this one is read as if it were not named
+        return _ENDS.get(replace(found, partition=-1), found)
 
     def _located(self, option: str, wanted: MessageId) -> Position:
-        if not self.extents or wanted.ledger_id > self.extents[-1].ledger_id:
+        later = [extent for extent in self.extents if extent.ledger_id >= wanted.ledger_id]
+        if later and later[0].ledger_id == wanted.ledger_id:
+            return _position_of(wanted)
+        owner = self._planner.owner_of(wanted.ledger_id) if wanted.partition >= 0 else None
+        if owner is not None:
+            raise ConfigurationError(
+                f"option '{option}' is message {wanted}, of partition {wanted.partition}, but ledger "
+                f"{wanted.ledger_id} belongs to {owner}: give the id with its partition"
+            )
+        if not later:
             raise self._ends_before(option, wanted)
-        for extent in self.extents:
-            if extent.ledger_id == wanted.ledger_id:
-                return _position_of(wanted)
-        if wanted.ledger_id < self.extents[0].ledger_id:
-            if self._options.fail_on_data_loss:
-                raise DataLoss(
-                    f"option '{option}' is message {wanted}, but topic {self.name} now begins with ledger "
-                    f"{self.extents[0].ledger_id}: use earliest, or allow the loss (failOnDataLoss=false)"
-                )
-            return self.start
-        return _beginning(next(extent for extent in self.extents if extent.ledger_id > wanted.ledger_id))
+        if later[0] is not self.extents[0]:
+            return _beginning(later[0])
+        if self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"option '{option}' is message {wanted}, but topic {self.name} now begins with ledger "
+                f"{self.extents[0].ledger_id}: use earliest, or allow the loss (failOnDataLoss=false)"
+            )
+        return self.start
 
     def _ends_before(self, option: str, wanted: MessageId) -> ConfigurationError:
-        others = ", or JSON with an id for each partition" if self.name.partition >= 0 else ""
+        others = ""
+        if self.name.partition >= 0 > wanted.partition:
+            others = f", the id with its partition ({wanted.entry}:PARTITION), or JSON with an id for each partition"
         return ConfigurationError(
             f"option '{option}' is message {wanted}, but topic {self.name} ends before: use latest{others}"
         )
@@ -220,6 +237,9 @@ class TopicView:
         return _beginning(following[0]) if following else self.readable
 
     # ---- what to read ----
+
+    def has_ledger(self, ledger_id: int) -> bool:
+        return ledger_id in self._listed
 
     def is_on_bookies(self, ledger_id: int) -> bool:
         return self._listed[ledger_id].is_on_bookies
@@ -301,8 +321,8 @@ def aliases(name: TopicName) -> list[str]:
     ]
 
 
-def _parsed_offset(wanted: object) -> str | int | MessageId:
-    """Return earliest, latest, -N or a message id. Raises ValueError where it is not one of these."""
+def parsed_offset(wanted: object) -> str | int | MessageId:
+    """Return earliest, latest, -N or a message id. Raises ValueError if it is not one of these."""
     if isinstance(wanted, str) and wanted.lower() in (EARLIEST, LATEST):
         return wanted.lower()
     if isinstance(wanted, str) and _COUNT.fullmatch(wanted.strip()):
@@ -311,8 +331,7 @@ def _parsed_offset(wanted: object) -> str | int | MessageId:
         if wanted >= 0:
             raise ValueError("is neither earliest, latest, -N (entries before the end) nor a message id")
         return wanted
-    found = MessageId.parse(wanted)
-    return {EARLIEST_MESSAGE: EARLIEST, LATEST_MESSAGE: LATEST}.get(found, found)
+    return MessageId.parse(wanted)
 
 
 def _position_of(message: MessageId) -> Position:

@@ -46,7 +46,7 @@ from bkspark.spark.partitions import LedgerRead, ReadPartition
 from bkspark.spark.plan import ReadPlanner
 from bkspark.spark.ranges import EntryRange, ReadableSegment
 from bkspark.spark.topic_options import AUTO, READ_COMMITTED
-from bkspark.spark.topic_view import TopicView, aliases
+from bkspark.spark.topic_view import TopicView, aliases, parsed_offset
 
 _log = logging.getLogger(__name__)
 
@@ -147,6 +147,8 @@ class TopicPlanner:
         """None before the first look. Set once."""
         self.unconfirmed: dict[str, Unconfirmed] = {}
         """By topic, what bookies have of its open ledger after the last confirmed entry."""
+        self._views: list[TopicView] = []
+        """The topics as the last look found them."""
 
     async def store(self) -> PulsarStore:
         if self._store is None:
@@ -205,6 +207,7 @@ class TopicPlanner:
         views: list[TopicView] = []
         for some in chunks(list(topics), CALLS_AT_ONCE):
             views += await asyncio.gather(*(self._look_at(topic) for topic in some))
+        self._views = views
         return {str(view.name): view for view in views}
 
     async def _look_at(self, topic: TopicName) -> TopicView:
@@ -264,19 +267,28 @@ class TopicPlanner:
             )
         return extents
 
+    def owner_of(self, ledger_id: int) -> TopicName | None:
+        """Return the topic or partition, of those looked at last, that has a ledger; None if none has it."""
+        return next((view.name for view in self._views if view.has_ledger(ledger_id)), None)
+
     def check_offsets(self, names: Collection[str]) -> None:
-        """Raise ConfigurationError where an offset option names a topic that is not among those to read."""
-        known = {alias for name in names for alias in aliases(TopicName.parse(name))}
+        """Raise ConfigurationError if an offset option names a topic or partition that is not among those to read."""
+        topics = list(map(TopicName.parse, names))
         for option, offset in (
             ("startingOffsets", self.options.starting_offsets),
             ("endingOffsets", self.options.ending_offsets),
         ):
-            for name in offset if isinstance(offset, dict) else ():
-                if name not in known:
+            if not isinstance(offset, dict):
+                _check_partition(option, offset, topics)
+                continue
+            for name, wanted in offset.items():
+                named = [topic for topic in topics if name in aliases(topic)]
+                if not named:
                     raise ConfigurationError(
                         f"option '{option}' names topic {name!r}, which is not one that is read: give a JSON object of "
                         "names of topics and offsets"
                     )
+                _check_partition(option, wanted, named)
 
     async def schemas(self, topic: TopicName) -> dict[int, Schema]:
         """Return the schemas of a topic by version; empty where the options ask for bytes."""
@@ -385,6 +397,28 @@ class TopicPlanner:
             if room <= 0:
                 break
         return await planner.one_partition(ranges, must_exist=False)
+
+
+def _check_partition(option: str, wanted: object, topics: Sequence[TopicName]) -> None:
+    """Raise ConfigurationError if `wanted` is the id of a message of a partition that is not one of these topics."""
+    try:
+        found = parsed_offset(wanted)
+    except ValueError:
+        return  # reported with the topic's name
+    if not isinstance(found, MessageId) or found.partition < 0:
+        return
+    numbers = sorted(topic.partition for topic in topics)
+    if found.partition in numbers:
+        return
+    wholes = {str(topic.whole) for topic in topics}
+    if len(wholes) > 1:
+        why = "none of the topics that are read has this partition: correct the id"
+    elif numbers == [-1]:
+        why = f"topic {topics[0]} has no partitions: give {replace(found, partition=-1)}"
+    else:
+        shown_numbers = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+        why = f"of topic {topics[0].whole} the offset is for partition {shown_numbers}: correct the id"
+    raise ConfigurationError(f"option '{option}' is message {found}, of partition {found.partition}, but {why}")
 
 
 def _owner(ranges: Sequence[EntryRange], error: BookKeeperError) -> str:
