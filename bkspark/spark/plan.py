@@ -454,7 +454,8 @@ class ReadPlanner:
             groups = at_least(groups, options.partitions_min)
         if options.partition_entries_max is not None:
             groups = split(groups, options.partition_entries_max)
-        if options.reads_logs and not options.include_metadata and len(ranges) > OPENED_LEDGERS_MAX:
+        has_times = options.reads_logs and options.include_metadata
+        if (options.reads_logs or options.reads_topics) and not has_times and len(ranges) > OPENED_LEDGERS_MAX:
             password = options.ledger_password
             return [
                 ReadPartition((), {}, password, leaves_out=leaves_out, unopened=PackedRanges.of(group))

@@ -24,7 +24,7 @@ from bkspark.pulsar.metadata import Cursor
 from bkspark.pulsar.names import TopicName
 from bkspark.pulsar.schemas import Schema
 from bkspark.pulsar.topic import Subscription
-from bkspark.spark.ranges import Backlog, amount
+from bkspark.spark.ranges import Backlog
 from bkspark.spark.topic_view import TopicView
 from bkspark.spark.topics import TopicPlanner
 
@@ -167,7 +167,7 @@ async def _subscriptions(planner: TopicPlanner) -> AsyncIterator[Row]:
 async def _subscription(planner: TopicPlanner, view: TopicView, found: Subscription) -> Row:
     mark = found.cursor.mark_delete
     begin = view.normal(max(view.start, Position(mark.ledger_id, mark.ledger_id, mark.entry_id + 1)))
-    behind = amount(view.extents, begin, view.readable)
+    behind = view.extents.amount(begin, view.readable)
     taken = _acknowledged_after(view, found.cursor)
     return {
         "topic": str(view.name),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -14,13 +14,13 @@ from bkspark.errors import ConfigurationError, DataLoss, NoSuchLedger, NoSuchLog
 from bkspark.log.positions import EARLIEST, LATEST, Position
 from bkspark.pulsar.entries import MalformedEntry, decode_entries
 from bkspark.pulsar.message_ids import EARLIEST_MESSAGE, LATEST_MESSAGE, MessageId
-from bkspark.pulsar.metadata import SHADOW_SOURCE, ManagedLedger
+from bkspark.pulsar.metadata import SHADOW_SOURCE
 from bkspark.pulsar.names import TopicName
 from bkspark.pulsar.topic import PulsarStore
 from bkspark.pulsar.transactions import Transactions
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.partitions import LedgerRead
 from bkspark.spark.ranges import EntryRange, ReadableSegment, between
+from bkspark.spark.topic_ledgers import Extents, TopicList
 
 _log = logging.getLogger(__name__)
 
@@ -43,17 +43,15 @@ class Looking(Protocol):
 class TopicView:
     """One topic or partition in the state that a TopicPlanner has read."""
 
-    def __init__(
-        self, planner: Looking, name: TopicName, managed: ManagedLedger, extents: Sequence[ReadableSegment]
-    ) -> None:
+    def __init__(self, planner: Looking, name: TopicName, listed: TopicList, extents: Extents) -> None:
         self._planner = planner
         self._options = planner.options
         self.name = name
-        self.managed = managed
+        self.managed = listed.managed
         self.extents = extents
         self.transactions: Transactions | None = None
         """The transactions that a scan found; None if the topic was not scanned. Set once."""
-        self._listed = {listed.ledger_id: listed for listed in managed.ledgers}
+        self._listed = listed.by_id
         """The topic's ledgers, by id. Constant."""
         self._read_out: set[int] = set()
         """Ledgers whose end was read here."""
@@ -83,22 +81,23 @@ class TopicView:
 
     def normal(self, position: Position) -> Position:
         """Return the position with the end of a closed ledger as the beginning of the next one that is listed."""
-        for extent, following in zip(self.extents, self.extents[1:]):
-            if extent.ledger_id == position.ledger_id and position.entry_id >= extent.end_entry and extent.is_closed:
-                return self.normal(_beginning(following))
+        extent = self.extents.of_ledger(position.ledger_id)
+        while extent is not None and extent.is_closed and position.entry_id >= extent.end_entry:
+            extent = self.extents.first_from(extent.ledger_id + 1)
+            if extent is not None:
+                position = _beginning(extent)
         return position
 
     def first_after(self, noted: Position) -> Position | None:
         """Return where reading from a recorded position begins; None if the entries after it are gone."""
         if noted.ledger_id < 0:
             return self.start
-        listed = [extent.ledger_id for extent in self.extents]
-        if noted.ledger_id in listed:
+        if self.extents.of_ledger(noted.ledger_id) is not None:
             return self.normal(noted)
         # Ledgers are trimmed from the front: one that is gone while an older one is there was dropped as empty.
-        later = [extent for extent in self.extents if extent.ledger_id > noted.ledger_id]
-        if noted.entry_id == 0 and listed and listed[0] < noted.ledger_id:
-            return _beginning(later[0]) if later else self.readable
+        if noted.entry_id == 0 and self.extents and self.extents[0].ledger_id < noted.ledger_id:
+            later = self.extents.first_from(noted.ledger_id)
+            return self.readable if later is None else _beginning(later)
         return None
 
     async def wanted_start(self) -> tuple[Position, MessageId | None]:
@@ -168,8 +167,8 @@ class TopicView:
         return _ENDS.get(replace(found, partition=-1), found)
 
     def _located(self, option: str, wanted: MessageId) -> Position:
-        later = [extent for extent in self.extents if extent.ledger_id >= wanted.ledger_id]
-        if later and later[0].ledger_id == wanted.ledger_id:
+        later = self.extents.first_from(wanted.ledger_id)
+        if later is not None and later.ledger_id == wanted.ledger_id:
             return _position_of(wanted)
         owner = self._planner.owner_of(wanted.ledger_id) if wanted.partition >= 0 else None
         if owner is not None:
@@ -177,10 +176,10 @@ class TopicView:
                 f"option '{option}' is message {wanted}, of partition {wanted.partition}, but ledger "
                 f"{wanted.ledger_id} belongs to {owner}: give the id with its partition"
             )
-        if not later:
+        if later is None:
             raise self._ends_before(option, wanted)
-        if later[0] is not self.extents[0]:
-            return _beginning(later[0])
+        if later is not self.extents[0]:
+            return _beginning(later)
         if self._options.fail_on_data_loss:
             raise DataLoss(
                 f"option '{option}' is message {wanted}, but topic {self.name} now begins with ledger "
@@ -199,9 +198,7 @@ class TopicView:
     def _before(self, count: int) -> Position:
         """Return the position `count` entries before the end."""
         position, left = self.end, count
-        for extent in reversed(self.extents):
-            if extent.ordinal > position.ordinal:
-                continue
+        for extent in self.extents.back_from(position.ledger_id):
             held = position.entry_id if extent.ordinal == position.ordinal else extent.end_entry
             if left <= held:
                 return Position(extent.ordinal, extent.ledger_id, held - left)
@@ -230,11 +227,10 @@ class TopicView:
         mark = found.cursor.mark_delete
         if not self.extents or mark.ledger_id < self.extents[0].ledger_id:
             return self.start
-        after = Position(mark.ledger_id, mark.ledger_id, mark.entry_id + 1)
-        following = [extent for extent in self.extents if extent.ledger_id > mark.ledger_id]
-        if any(extent.ledger_id == mark.ledger_id for extent in self.extents):
-            return self.normal(after)
-        return _beginning(following[0]) if following else self.readable
+        if self.extents.of_ledger(mark.ledger_id) is not None:
+            return self.normal(Position(mark.ledger_id, mark.ledger_id, mark.entry_id + 1))
+        following = self.extents.first_from(mark.ledger_id)
+        return self.readable if following is None else _beginning(following)
 
     # ---- what to read ----
 
@@ -260,7 +256,7 @@ class TopicView:
 
     def _on_bookies(self, start: Position, end: Position) -> list[EntryRange]:
         found = []
-        for entries in between(self.extents, start, end):
+        for entries in between(self.extents.between(start, end), start, end):
             listed = self._listed[entries.ledger_id]
             if listed.is_on_bookies:
                 found.append(entries)
@@ -275,21 +271,21 @@ class TopicView:
             _log.warning("%s deleted it: it is left out", what)
         return found
 
-    def to_its_end(self, read: LedgerRead) -> LedgerRead:
-        """Return `read`, extended to the ledger's own end if `ranges` continues with the next ledger.
+    def is_read_out(self, ledger_id: int, end_entry: int) -> bool:
+        """Return whether a read that ends here is to be extended to the ledger's own end: `ranges` continues with the
+        next ledger.
 
         The topic's list may have an earlier end: a recovery at the time of the close may have found more entries, which
         brokers read, too.
         """
-        is_end = read.ledger_id in self._read_out and read.end_entry == self._listed[read.ledger_id].entries
-        return replace(read, end_entry=max(read.end_entry, read.metadata.last_entry + 1)) if is_end else read
+        return ledger_id in self._read_out and end_entry == self._listed[ledger_id].entries
 
     async def scan_transactions(self, found: Transactions, start: Position) -> None:
         """Scan the entries from `start` to the end for transactions; afterwards `end` respects open ones.
 
         Ledgers that bookies do not have are left out: reading may begin after them. If not, the plan reports them.
         """
-        for entries in between(self.extents, start, self.readable):
+        for entries in between(self.extents.between(start, self.readable), start, self.readable):
             if not self.is_on_bookies(entries.ledger_id):
                 continue
             try:
