@@ -8,9 +8,9 @@ import logging
 import os
 import signal
 import sys
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from typing import Any, NoReturn
 
 from aiohttp import web
 
@@ -20,13 +20,13 @@ from bkspark.cli.bookie_http import BookieHttpAccess, http_access
 from bkspark.cli.output import print_json
 from bkspark.client import Client, EncryptionOptions
 from bkspark.errors import BookKeeperError, ConfigurationError
+from bkspark.log_limit import FLUSH_S, LogLimiter, limited
 from bkspark.security.access_file import AccessFile
 from bkspark.security.web import is_loopback
 from bkspark.tls.contexts import TlsContext
 from bkspark.tls.gate import TlsGate
 from bkspark.tls.options import TlsOptions
 from bkspark_console.guard import PeersErrors
-from bkspark_console.log_limit import ConsoleLogLimiter
 from bkspark_console.server import ConsoleOptions, application
 
 HANDSHAKE_S, HANDSHAKES_MAX = 10.0, 32
@@ -47,8 +47,7 @@ def main() -> int:
     console.add_arguments(parser)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(ConsoleLogLimiter(time.monotonic))
+    limiters = list(map(limited, logging.getLogger().handlers))
     # kazoo logs each attempt to connect, and aiohttp each request.
     logging.getLogger("kazoo").setLevel(logging.ERROR)
     logging.getLogger("aiohttp.server").addFilter(PeersErrors())
@@ -65,14 +64,33 @@ def main() -> int:
         )
         http = http_access(arguments)
         password = ledger_password(arguments)
-        asyncio.run(_serve(arguments, options, password, http, context))
+        asyncio.run(_logged(limiters, _serve(arguments, options, password, http, context)))
     except ConfigurationError as error:
         return _fail(error, USAGE)
     except (BookKeeperError, OSError) as error:
         return _fail(error, _FAILED)
     except KeyboardInterrupt:
         return 0
+    finally:
+        for limiter in limiters:
+            limiter.finish()
     return 0
+
+
+async def _logged(limiters: Sequence[LogLimiter], serving: Coroutine[Any, Any, None]) -> None:
+    """Serve; meanwhile repeated lines of the log are summed up."""
+
+    async def flush() -> NoReturn:
+        while True:
+            await asyncio.sleep(FLUSH_S)
+            for limiter in limiters:
+                limiter.flush()
+
+    flushing = asyncio.create_task(flush())
+    try:
+        await serving
+    finally:
+        flushing.cancel()
 
 
 def check_host(host: str, users: AccessFile | None) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bkspark.errors import BookieUnavailable, BookKeeperError
+from bkspark.log_limit import AUDIT
 from bkspark_console.bookie_http import BookieHttpError
 from bkspark_console.cluster_view import API, NO_ORIGIN, ClusterView
 
@@ -93,4 +94,4 @@ class Actions:
 
     def _record(self, who: str, bookie: str, change: str, outcome: str) -> None:
         self.recent.append(ConsoleRecord(time.time_ns() // 1_000_000, who, bookie, change, outcome))
-        logger.info("audit: console:%s: %s at bookie %s: %s", who, change, bookie, outcome)
+        logger.info("audit: console:%s: %s at bookie %s: %s", who, change, bookie, outcome, extra={"event": AUDIT})

@@ -34,6 +34,7 @@ from bkspark.errors import (
     NoSuchLog,
     UnauthorizedAccess,
 )
+from bkspark.log_limit import AUDIT
 from bkspark.security.access_file import AccessFile
 from bkspark.security.attempts import FailedAttempts
 from bkspark.security.principal import Principal, principal_of_certificate
@@ -240,7 +241,7 @@ class Guard:
         principal, role = found
         if role < Role.READ:
             raise Forbidden(f"the role {role} of this token opens no page")
-        logger.info("audit: %s signed in from %s", principal, request.remote)
+        logger.info("audit: %s signed in from %s", principal, request.remote, extra={"event": AUDIT})
         # A new session, because another person may have planted the old one.
         self._sessions.close(request["session"])
         response = web.Response(status=HTTPStatus.SEE_OTHER, headers={"Location": "/"})

@@ -25,6 +25,7 @@ from typing import Any
 import numpy.ma  # noqa: F401
 
 from bkspark.errors import ConfigurationError
+from bkspark.log_limit import FLUSH_S, LogLimiter
 from bkspark.metadata import registration as registration_data
 from bkspark.metadata.bookie_plans import BookiePlans
 from bkspark.metadata.bookies import BookieRegistry
@@ -52,7 +53,6 @@ from bookie_service.cluster.registration import Registration
 from bookie_service.engine.authorization import Authorization
 from bookie_service.metrics.families import Registry
 from bookie_service.network import event_loop
-from bookie_service.network.log_limit import LogLimiter
 from bookie_service.operation.authorization import RulesFollower, log_kept, log_refusal
 from bookie_service.operation.bookie_metrics import BookieMetrics
 from bookie_service.operation.bookie_operator import BookieOperator, as_json
@@ -117,7 +117,7 @@ class _Parts:
 async def run(start: Start) -> str | None:
     """Serve until a signal comes, or raise the error that ends the bookie; return the word of a restart, None: end."""
     loop = asyncio.get_running_loop()
-    Repeating(loop, log_output.FLUSH_S, start.limiter.flush)
+    Repeating(loop, FLUSH_S, start.limiter.flush)
     for number in SIGNALS:
         # The loop's own handler wakes the loop, whichever thread gets the signal.
         loop.add_signal_handler(number, start.signals.request)

@@ -41,6 +41,8 @@ LAYERS = (
         "bkspark.changed_files",
         "bkspark.one_line",
         "bkspark.decimals",
+        "bkspark.buckets",
+        "bkspark.log_limit",
     ),
     ("bkspark.entries",),
     ("bkspark.wire", "bkspark.tls", "bkspark.security"),
@@ -72,6 +74,7 @@ CONSOLE_IMPORTS = (
     "bkspark.log",
     "bkspark.client",
     "bkspark.cli",
+    "bkspark.log_limit",
 )
 """All of bkspark that the console may import. No other package imports the console (`HOME_OF`)."""
 
@@ -120,6 +123,8 @@ SERVER_IMPORTS = (
     "bkspark.parent_death",
     "bkspark.metadata",
     "bkspark.one_line",
+    "bkspark.buckets",
+    "bkspark.log_limit",
 )
 """All of bkspark that bookie_service may import."""
 
@@ -137,6 +142,7 @@ PURE = (
     "bkspark.errors",
     "bkspark.extras",
     "bkspark.one_line",
+    "bkspark.buckets",
     "bkspark.options",
     "bkspark.entries",
     "bkspark.wire",

@@ -39,6 +39,8 @@ UNSHOWN = (
     "changed_files",
     "one_line",
     "decimals",
+    "buckets",
+    "log_limit",
 )
 """Modules of the lowest layer, which share a line of the page."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bkspark.cli.arguments import Commands, add_cluster, client_zookeeper, cluster_uri
-from bkspark.cli.output import print_facts, print_json, print_table
+from bkspark.cli.output import print_facts, print_json, print_table, progress
 from bkspark.errors import ConfigurationError, MetadataError
 
 if TYPE_CHECKING:
@@ -90,16 +90,28 @@ def _facts(cookie: Cookie) -> dict[str, Any]:
 def list_cookies(arguments: argparse.Namespace) -> int:
     """List all cookies."""
 
-    async def read(registry: BookieRegistry) -> list[Cookie]:
-        found = [await registry.read_cookie(bookie) for bookie in sorted(await registry.known())]
-        return [each.cookie for each in found if each is not None]
+    from bkspark.errors import MetadataFormat
 
-    found = [_facts(cookie) for cookie in _with_registry(arguments, read)]
+    async def read(registry: BookieRegistry) -> list[dict[str, Any]]:
+        found = []
+        for bookie in sorted(await registry.known()):
+            try:
+                stored = await registry.read_cookie(bookie)
+            except MetadataFormat as error:
+                found.append({"bookie": bookie, "error": str(error)})
+            else:
+                found += [] if stored is None else [_facts(stored.cookie)]
+        return found
+
+    found = _with_registry(arguments, read)
     if arguments.json:
         print_json({"cookies": found})
-    else:
-        rows = [(each["bookie"], each["journal_directories"], each["ledger_directories"]) for each in found]
-        print_table(["bookie", "journal directories", "ledger directories"], rows)
+        return 0
+    rows = [(each["bookie"], each.get("journal_directories"), each.get("ledger_directories")) for each in found]
+    print_table(["bookie", "journal directories", "ledger directories"], rows)
+    for each in found:
+        if "error" in each:
+            progress(each["error"])
     return 0
 
 

@@ -52,6 +52,9 @@ from bkspark.metadata.tree import ANY_VERSION, Check, Create, Operation, Set, St
 
 CONNECTION_LOSSES_MAX = 5
 LOST_RACES_MAX = 1_000
+MISSING_MAX = 10
+"""How often in a row one node may be missing for a change while the head stays as it is. A process that removes a node
+that the head names also moves the head's version, so the node was removed by hand, or is lost."""
 PAGES_CACHED_MAX = 64
 AMOUNTS_CACHED_MAX = 512
 """Pages whose `Amounts` a process caches: 32 KB each."""
@@ -267,17 +270,20 @@ class HeadStore:
         connection. The result is that of the decision that took effect.
 
         Raises:
-            NoSuchLog, ConfigurationError, MetadataFormat: as `read`.
+            NoSuchLog, ConfigurationError, MetadataFormat: as `read`; or a node that the change needs is missing for
+                good.
             MetadataError: the store is unreachable; it is unknown whether the change took effect, and the message says
                 so.
         """
         attempt = _Attempt(self, name, decide, even_if_deleted)
         losses = races = 0
+        missing = MissingNodes()
         while True:
             try:
                 return await attempt.run()
-            except (NoSuchNode, NodeExists, MetadataVersion):
+            except (NoSuchNode, NodeExists, MetadataVersion) as error:
                 races += 1
+                missing.check(f"log {name}", error, attempt.read_version)
                 if races >= LOST_RACES_MAX:
                     raise MetadataError(
                         f"log {name}: others changed it {races} times before this change: try again later"
@@ -376,6 +382,27 @@ def _parsed(path: str, decode: Callable[[bytes], T], data: bytes) -> T:
         raise MetadataFormat(f"metadata node {path} has no times of a log: {error}") from None
 
 
+class MissingNodes:
+    """Tells nodes that are missing for good from nodes that another process has just removed."""
+
+    def __init__(self) -> None:
+        self._last: tuple[str, object] | None = None
+        """The last error and the state of the log in which it came; None if that was not a missing node."""
+        self._count = 0
+        """How often in a row it came."""
+
+    def check(self, what: str, error: MetadataError, state: object) -> None:
+        """Raise MetadataFormat if a node was missing MISSING_MAX times in a row while the state of the log was the
+        same. `what` begins the message."""
+        found = (str(error), state) if isinstance(error, NoSuchNode) else None
+        self._count = self._count + 1 if found is not None and found == self._last else 1
+        self._last = found
+        if found is not None and self._count >= MISSING_MAX:
+            raise MetadataFormat(
+                f"{what}: {error}, and no process has changed the log since: the node was removed by hand, or is lost"
+            ) from None
+
+
 class _Forgotten(Exception):
     """The head no longer shows whether a write with a lost answer took effect."""
 
@@ -393,11 +420,14 @@ class _Attempt(Generic[T]):
         self._decide = decide
         self._even_if_deleted = even_if_deleted
         self._token = new_token()
+        self.read_version: tuple[int, int | None] | None = None
+        """The versions of the head, and of the log's delta, that `run` last read; None before the first time."""
         self.results: dict[int, T] = {}
         """The results of writes whose answer was lost, by the version that they were made on."""
 
     async def run(self) -> T:
         stored = await self._heads.read(self._name, even_if_deleted=self._even_if_deleted)
+        self.read_version = (stored.version, stored.delta_version)
         written = self._written_version(stored)
         if written is not None:
             return self.results[written - 1]

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from bkspark.errors import BookKeeperError, ConfigurationError, MetadataAccessDenied, MetadataFormat
 from bkspark.ledger import Cluster
 from bkspark.log.log import store_of
 from bkspark.log.snapshot import LogSnapshot
 
 
-async def own_logs(cluster: Cluster) -> AsyncIterator[LogSnapshot]:
-    """Yield the current list of each log of a cluster, by name; logs of other clusters, and those that are deleted
-    meanwhile, are left out.
-
-    Raises:
-        MetadataFormat: a log's node cannot be decoded.
+async def own_logs(cluster: Cluster) -> AsyncIterator[tuple[str, LogSnapshot | BookKeeperError]]:
+    """Yield each log of a cluster by name, with its current list, or with the error if its node cannot be read: it may
+    belong to another cluster then. Logs of other clusters, and those that are deleted meanwhile, are left out.
     """
     store = await store_of(cluster)
     for name in await store.names():
-        snapshot = await store.find(name)
-        if snapshot is not None:
-            yield snapshot
+        try:
+            found: LogSnapshot | BookKeeperError | None = await store.find(name)
+        except (MetadataFormat, MetadataAccessDenied, ConfigurationError) as error:
+            found = error
+        if found is not None:
+            yield name, found

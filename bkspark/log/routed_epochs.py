@@ -96,6 +96,7 @@ class RoutedCommitter:
             for part in parts:
                 self._shared[part.log].note_published()
             await each_of(self._keep_retention, parts)
+            # The epoch is published: a ledger that cannot be closed must not make it a failed one.
             await self._close_above(OPEN_MAX)
         return is_new
 
@@ -182,11 +183,20 @@ class RoutedCommitter:
 
     async def close(self) -> None:
         """Close the shared ledgers. Raises BookKeeperError if one failed; published entries are safe nevertheless."""
-        await self._close_above(0)
+        failed = await self._close_above(0)
+        if failed:
+            raise failed[0]
 
-    async def _close_above(self, count: int) -> None:
+    async def _close_above(self, count: int) -> list[BookKeeperError]:
+        """Close shared ledgers until `count` are left; return the errors of those that failed. They stay registered
+        until a vacuum closes them."""
+        failed = []
         while len(self._shared) > count:
-            await self._shared.popitem(last=False)[1].close()
+            try:
+                await self._shared.popitem(last=False)[1].close()
+            except BookKeeperError as error:
+                failed.append(error)
+        return failed
 
     async def _drop(self, parts: Sequence[RoutedOutput]) -> None:
         async def drop_one(shared: SharedLedger) -> None:

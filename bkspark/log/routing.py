@@ -44,7 +44,6 @@ from bkspark.errors import (
     MetadataFormat,
     MetadataVersion,
     NodeExists,
-    NoSuchLog,
     NoSuchNode,
     VersionPublished,
 )
@@ -62,7 +61,7 @@ from bkspark.log.formats import (
     check_publisher,
     log_path,
 )
-from bkspark.log.heads import CONNECTION_LOSSES_MAX, LOST_RACES_MAX, Change, StoredHead, new_token
+from bkspark.log.heads import CONNECTION_LOSSES_MAX, LOST_RACES_MAX, Change, MissingNodes, StoredHead, new_token
 from bkspark.log.schemas import SchemaChange
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.log.store import AppendOutcome, LogStore
@@ -163,24 +162,19 @@ class RoutedCommits:
         """Return the lists of logs as of one moment: each routed commit is in all of them, or in none.
 
         Args:
-            names: returns the names of the logs, each time they are read; logs that do not exist are left out.
+            names: returns the names of the logs, each time they are read; logs that do not exist, and those of other
+                clusters, are left out.
 
         Raises:
             MetadataError: routed commits come faster than the logs can be read.
         """
         count = await self._count()
         for _ in range(READS_MAX):
-            found = [each for each in await each_of(self._snapshot, await names()) if each is not None]
+            found = [each for each in await each_of(self._store.find, await names()) if each is not None]
             before, count = count, await self._count()
             if before == count or not any(each.head.is_routed for each in found):
                 return found
         raise MetadataError(f"routed commits came while {len(found)} logs were read, {READS_MAX} times: try again")
-
-    async def _snapshot(self, name: str) -> LogSnapshot | None:
-        try:
-            return await self._store.snapshot(name)
-        except NoSuchLog:
-            return None
 
     async def _count(self) -> int:
         stat = await self._tree.exists(ROUTED_ROOT)
@@ -207,8 +201,11 @@ class RoutedCommits:
             return
         paths = [f"{ROUTED_ROOT}/{name}" for name in names]
         stats = await each_of(self._tree.exists, paths)
-        ages = [(stat.mtime_ms, path) for stat, path in zip(stats, paths) if stat is not None]
-        await self._heads.remove([path for _, path in sorted(ages)[: RECORDS_MAX // 10]])
+        ages = [(stat.mtime_ms, path, stat.version) for stat, path in zip(stats, paths) if stat is not None]
+        for _, path, version in sorted(ages)[: RECORDS_MAX // 10]:
+            # A publisher that has published since then must be remembered.
+            with contextlib.suppress(NoSuchNode, MetadataVersion):
+                await self._tree.delete(path, version)
 
 
 class _Commit:
@@ -239,11 +236,14 @@ class _Commit:
     async def run(self) -> bool:
         """Return whether this commit published; see `RoutedCommits.publish`."""
         losses = races = 0
+        missing = MissingNodes()
         while True:
             try:
                 return await self._try()
             except (NoSuchNode, NodeExists, MetadataVersion) as error:
                 races += 1
+                # Nodes that logs name have names of their own: a log that was changed names another one.
+                missing.check(f"a commit to {len(self._parts)} logs", error, None)
                 if races >= LOST_RACES_MAX:
                     raise MetadataError(
                         f"a commit to {len(self._parts)} logs: others changed them {races} times before it: try again "

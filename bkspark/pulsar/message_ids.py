@@ -1,8 +1,8 @@
 """Message ids as users write them. PURE.
 
 12:3          ledger and entry
-12:3:-1       and partition, as Java prints an id
-12:3:-1:4     and the place in the batch
+12:3:2        and partition, as Java prints an id; -1 for a topic without partitions
+12:3:2:4      and the place in the batch
 12:-1         before the first entry of a ledger
 12:1:-1;12:3:-1   a message in chunks: those of its first and last chunk; the latter is its id
 [8, 12, …]    the bytes of MessageId.toByteArray, signed or not, as pulsar-spark has them in its offsets
@@ -28,11 +28,15 @@ _UINT64_MAX = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True, order=True)
 class MessageId:
-    """A message: its entry, and its index in the batch; -1 if it is not of a batch, or if all of the entry is meant."""
+    """A message: its entry, and its index in the batch; -1 if it is not of a batch, or if all of the entry is meant.
+
+    `partition`: the partition that the ledger belongs to; -1 if the id does not say so.
+    """
 
     ledger_id: int
     entry_id: int
     batch_index: int = -1
+    partition: int = -1
 
     @classmethod
     def parse(cls, value: Any) -> MessageId:
@@ -45,7 +49,7 @@ class MessageId:
             found = _TEXT.fullmatch(value.strip())
             if found is None:
                 raise ValueError("is not a message id such as 12:3 or 12:3:-1:4 (ledger:entry:partition:batch index)")
-            return cls._checked(int(found[1]), int(found[2]), int(found[4] or -1))
+            return cls._checked(int(found[1]), int(found[2]), int(found[4] or -1), int(found[3] or -1))
         if isinstance(value, Sequence) and not isinstance(value, (bytes, str)):
             if not all(type(each) is int and -128 <= each <= 255 for each in value):
                 raise ValueError("is not a list of bytes")
@@ -59,17 +63,24 @@ class MessageId:
         if not data.HasField("ledgerId") or not data.HasField("entryId"):
             raise ValueError("has bytes that are not a MessageId")
         ledger_id, entry_id = (-1 if each == _UINT64_MAX else each for each in (data.ledgerId, data.entryId))
-        return cls._checked(ledger_id, entry_id, data.batch_index)
+        return cls._checked(ledger_id, entry_id, data.batch_index, data.partition)
 
     @classmethod
-    def _checked(cls, ledger_id: int, entry_id: int, batch_index: int) -> MessageId:
-        is_possible = ledger_id <= LEDGER_ID_MAX and entry_id <= ENTRY_ID_MAX and batch_index >= -1
+    def _checked(cls, ledger_id: int, entry_id: int, batch_index: int, partition: int) -> MessageId:
+        is_possible = ledger_id <= LEDGER_ID_MAX and entry_id <= ENTRY_ID_MAX and min(batch_index, partition) >= -1
         if not is_possible or (ledger_id < 0 <= entry_id):
-            raise ValueError("names an impossible ledger, entry or place")
-        return cls(ledger_id, entry_id, batch_index)
+            raise ValueError("names an impossible ledger, entry, partition or place")
+        return cls(ledger_id, entry_id, batch_index, partition)
+
+    @property
+    def entry(self) -> str:
+        """The text of the id without its partition and batch index."""
+        return f"{self.ledger_id}:{self.entry_id}"
 
     def __str__(self) -> str:
-        return f"{self.ledger_id}:{self.entry_id}" + (f":-1:{self.batch_index}" if self.batch_index >= 0 else "")
+        if self.batch_index >= 0:
+            return f"{self.entry}:{self.partition}:{self.batch_index}"
+        return self.entry if self.partition < 0 else f"{self.entry}:{self.partition}"
 
 
 EARLIEST_MESSAGE = MessageId(-1, -1)

@@ -125,12 +125,18 @@ class PulsarStore:
         Raises:
             MetadataFormat: its node is not one of Pulsar's.
         """
-        path = self._root + topic.managed_ledger_path
+        return self.decoded_list(topic, await self.stored_list(topic))
+
+    async def stored_list(self, topic: TopicName) -> bytes:
+        """Return the node with the ledgers of a topic or partition; empty if there is none, as for `ledgers`."""
         try:
-            data, _ = await self._tree.get(path)
+            return (await self._tree.get(self._root + topic.managed_ledger_path))[0]
         except NoSuchNode:
-            return ManagedLedger()
-        return metadata.decode_managed_ledger(data, path)
+            return b""
+
+    def decoded_list(self, topic: TopicName, data: bytes) -> ManagedLedger:
+        """Return the ledgers that such a node lists. Raises MetadataFormat as `ledgers`."""
+        return metadata.decode_managed_ledger(data, self._root + topic.managed_ledger_path)
 
     async def exists(self, topic: TopicName) -> bool:
         """Return whether a topic or partition has a node."""

@@ -15,7 +15,8 @@
 
     topics     and topicLedgers, subscriptions: tables about Pulsar's topics, in `topic_inspection`
 
-Objects that are deleted during the look-up, and logs of other clusters, are left out.
+Objects that are deleted during the look-up, and logs of other clusters, are left out. An object that cannot be read
+is a row that names it: `error` says why, and the columns that are not known are null.
 """
 
 from __future__ import annotations
@@ -32,16 +33,25 @@ from pyspark.sql.types import StructType
 from bkspark.blocking import run
 from bkspark.client import Client
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.errors import ConfigurationError, DataLoss, NoSuchLog
+from bkspark.errors import (
+    BookKeeperError,
+    ConfigurationError,
+    DataLoss,
+    MetadataAccessDenied,
+    MetadataFormat,
+    NoSuchLog,
+)
 from bkspark.ledger.reader import LedgerTimes
 from bkspark.log import own_logs
 from bkspark.log.log import Log
+from bkspark.log.snapshot import LogSnapshot
 from bkspark.spark import topic_inspection
 from bkspark.spark.columns import arrow_schema, check_columns
 from bkspark.spark.connection import connect
 from bkspark.spark.evolution import columns_text, schema_of_text
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.stored_ledgers import every_ledger
+from bkspark.spark.topic_inspection import is_of_the_store
 from bkspark.spark.topics import TopicPlanner
 
 ROWS_PER_PARTITION = 10_000
@@ -63,6 +73,7 @@ SCHEMAS = {
             "created": _TIME,
             "changed": _TIME,
             "custom_metadata": pa.map_(pa.string(), pa.binary()),
+            "error": pa.string(),
         }
     ),
     "fragments": pa.schema(
@@ -71,6 +82,7 @@ SCHEMAS = {
             "first_entry": pa.int64(),
             "last_entry": pa.int64(),
             "bookies": pa.list_(pa.string()),
+            "error": pa.string(),
         }
     ),
     "logs": pa.schema(
@@ -95,6 +107,7 @@ SCHEMAS = {
             "retention_bytes": pa.int64(),
             "first_append": _TIME,
             "last_append": _TIME,
+            "error": pa.string(),
         }
     ),
     "consumers": pa.schema(
@@ -106,16 +119,22 @@ SCHEMAS = {
             "bytes_behind": pa.int64(),
             "expires": _TIME,
             "is_expired": pa.bool_(),
+            "error": pa.string(),
         }
     ),
     "bookies": pa.schema({"bookie": pa.string(), "state": pa.string(), "address": pa.string()}),
     **topic_inspection.SCHEMAS,
 }
 
-_LOGS_MAY_LACK = frozenset(
-    {"payload_format", "schema", "retention_ms", "retention_bytes", "first_append", "last_append"}
-)
-MAY_BE_NULL = frozenset({"last_entry", "length", "address"}) | _LOGS_MAY_LACK | topic_inspection.MAY_BE_NULL
+NEVER_NULL = {
+    "ledgers": frozenset({"ledger_id"}),
+    "fragments": frozenset({"ledger_id"}),
+    "logs": frozenset({"log"}),
+    "consumers": frozenset({"log"}),
+    "bookies": frozenset({"bookie", "state"}),
+    **topic_inspection.NEVER_NULL,
+}
+"""The columns that each row of a table has, also that of an object that cannot be read."""
 
 
 def schema_of_view(view: str) -> StructType:
@@ -147,7 +166,8 @@ class ViewReader(DataSourceReader):
         offered = schema_of_view(self._view)
         types = {field.name: field.dataType for field in offered}
         for field in schema:
-            if field.name.lower() in MAY_BE_NULL and not field.nullable:
+            is_known = field.name.lower() in types.keys() - NEVER_NULL[self._view]
+            if is_known and not field.nullable:
                 raise ConfigurationError(
                     f"column '{field.name}' of the view '{self._view}' is null where the value is not known: leave out "
                     "NOT NULL"
@@ -198,6 +218,9 @@ class ViewReader(DataSourceReader):
 
 async def _ledgers(client: Client) -> AsyncIterator[Row]:
     async for ledger_id, stored in every_ledger(client):
+        if isinstance(stored, BookKeeperError):
+            yield {"ledger_id": ledger_id, "error": str(stored)}
+            continue
         metadata = stored.metadata
         yield {
             "ledger_id": ledger_id,
@@ -217,6 +240,9 @@ async def _ledgers(client: Client) -> AsyncIterator[Row]:
 
 async def _fragments(client: Client) -> AsyncIterator[Row]:
     async for ledger_id, stored in every_ledger(client):
+        if isinstance(stored, BookKeeperError):
+            yield {"ledger_id": ledger_id, "error": str(stored)}
+            continue
         metadata = stored.metadata
         for fragment, last_entry in zip(metadata.fragments, _last_entries(metadata)):
             yield {
@@ -233,32 +259,26 @@ def _last_entries(metadata: LedgerMetadata) -> list[int | None]:
 
 
 async def _logs(client: Client) -> AsyncIterator[Row]:
-    async for snapshot in own_logs(client):
+    async for name, found in own_logs(client):
+        if isinstance(found, BookKeeperError):
+            yield {"log": name, "error": str(found)}
+            continue
         try:
-            schemas = [(ref, await snapshot.schema(ref)) for ref in snapshot.schemas]
+            schemas = await _schemas(found)
         except DataLoss:  # deleted, or overwritten, since it was listed
             continue
-        newest = schemas[-1][1] if schemas else None
-        head = snapshot.head
+        except (MetadataFormat, MetadataAccessDenied) as error:
+            schemas = {"error": str(error)}
+        head = found.head
         yield {
-            "log": snapshot.name,
-            "log_id": snapshot.head.log_id,
-            "ledgers": len(snapshot),
-            "open_ledgers": len(snapshot.open_ordinals),
-            "start": str(snapshot.start),
-            "version": snapshot.version,
-            "published": [publisher._asdict() for publisher in snapshot.publishers],
-            "payload_format": None if newest is None else newest.payload_format,
-            "schema": None if newest is None else columns_text(schema_of_text(newest.schema, snapshot.name)),
-            "schemas": [
-                {
-                    "number": ref.number,
-                    "first_ordinal": ref.first_ordinal,
-                    "format": stored.payload_format,
-                    "schema": stored.schema,
-                }
-                for ref, stored in schemas
-            ],
+            "log": name,
+            "log_id": head.log_id,
+            "ledgers": len(found),
+            "open_ledgers": len(found.open_ordinals),
+            "start": str(found.start),
+            "version": found.version,
+            "published": [publisher._asdict() for publisher in found.publishers],
+            **schemas,
             "retention_ms": head.retention.age_ms,
             "retention_bytes": head.retention.bytes,
             "first_append": None if head.times.first is None else head.times.first.ms * 1000,
@@ -266,15 +286,42 @@ async def _logs(client: Client) -> AsyncIterator[Row]:
         }
 
 
+async def _schemas(snapshot: LogSnapshot) -> Row:
+    """Return the columns about a log's schemas. Raises DataLoss, MetadataFormat, MetadataAccessDenied."""
+    schemas = [(ref, await snapshot.schema(ref)) for ref in snapshot.schemas]
+    newest = schemas[-1][1] if schemas else None
+    return {
+        "payload_format": None if newest is None else newest.payload_format,
+        "schema": None if newest is None else columns_text(schema_of_text(newest.schema, snapshot.name)),
+        "schemas": [
+            {
+                "number": ref.number,
+                "first_ordinal": ref.first_ordinal,
+                "format": stored.payload_format,
+                "schema": stored.schema,
+            }
+            for ref, stored in schemas
+        ],
+    }
+
+
 async def _consumers(client: Client) -> AsyncIterator[Row]:
-    async for snapshot in own_logs(client):
+    async for name, snapshot in own_logs(client):
+        if isinstance(snapshot, BookKeeperError):
+            yield {"log": name, "error": str(snapshot)}
+            continue
         try:
-            found = await Log(client, snapshot.name).consumers()
+            found = await Log(client, name).consumers()
         except (NoSuchLog, DataLoss):  # deleted, or truncated, since it was listed
+            continue
+        except BookKeeperError as error:
+            if is_of_the_store(error):
+                raise
+            yield {"log": name, "error": str(error)}
             continue
         for each in found:
             yield {
-                "log": snapshot.name,
+                "log": name,
                 "consumer": each.name,
                 "position": str(each.position),
                 "entries_behind": each.entries_behind,

@@ -73,6 +73,8 @@ class ReadPlanner:
             f"start after it with startingOffsets{', with a new checkpoint' if is_stream else ''}, or allow the loss "
             "(failOnDataLoss=false)"
         )
+        self._kind = "topic" if options.reads_topics else "log"
+        """What a range belongs to, for messages. Constant."""
         self._opened: dict[int, LedgerReader] = {}
         """Ledgers that were read, by id. One is read once."""
         self._ahead: dict[int, LedgerReader] = {}
@@ -175,9 +177,9 @@ class ReadPlanner:
         async with aclosing(selected_ledgers(self._client, selection, LedgerIds(), must_exist=must_exist)) as selected:
             async for some in selected:
                 picks += await self._wanted(some, by_time=True)
-        await self._open([ledger_id for ledger_id, part in picks if part.is_one])
+        await self._open({ledger_id: "" for ledger_id, part in picks if part.is_one})
         # The existing ledgers of a range are read: one may be deleted after they were listed.
-        await self._open([ledger_id for ledger_id, _ in picks], must_exist=False)
+        await self._open({ledger_id: "" for ledger_id, _ in picks}, must_exist=False)
         ranges = []
         for ordinal, (ledger_id, part) in enumerate(picks):
             reader = self._opened.get(ledger_id)
@@ -213,8 +215,8 @@ class ReadPlanner:
                 ours = {ledger_id for ledger_id, _ in wanted} | {pick[0] for pick in some if pick[0] in noted}
                 finished = finished.with_ids([ledger_id for ledger_id, _ in new if ledger_id not in ours])
                 picks += [pick for pick in some if pick[0] in ours]
-                await self._open([ledger_id for ledger_id, part in wanted if part.is_one], must_exist=is_begin)
-        await self._open([ledger_id for ledger_id, _ in picks], must_exist=False)
+                await self._open({ledger_id: "" for ledger_id, part in wanted if part.is_one}, must_exist=is_begin)
+        await self._open({ledger_id: "" for ledger_id, _ in picks}, must_exist=False)
         found = []
         for ledger_id, part in picks:
             reader = self._opened.get(ledger_id)
@@ -262,7 +264,7 @@ class ReadPlanner:
             return list(extents)
         first = snapshot.head.times.first
         known = snapshot.end_ordinal if first is None else first.ordinal
-        await self._open([extent.ledger_id for extent in extents if extent.ordinal < known])
+        await self._open({each.ledger_id: snapshot.name for each in extents if each.ordinal < known})
         found = [(extent, self._opened.get(extent.ledger_id)) for extent in extents]
         return [
             extent
@@ -272,11 +274,16 @@ class ReadPlanner:
 
     async def end_of_log(self, snapshot: LogSnapshot) -> Position:
         """Return the position after the last entry of a log that a reader may reach now, without fencing anything."""
-        return await reading.latest(self._open_listed, snapshot)
+        return await reading.latest(self._opener(snapshot), snapshot)
 
-    async def _open_listed(self, listed: LogSegment) -> LedgerReader | None:
-        await self._open([listed.ledger_id])
-        return self._opened.get(listed.ledger_id)
+    def _opener(self, snapshot: LogSnapshot) -> reading.OpenListed:
+        """Return a function that opens a ledger of a log."""
+
+        async def open_listed(listed: LogSegment) -> LedgerReader | None:
+            await self._open({listed.ledger_id: snapshot.name})
+            return self._opened.get(listed.ledger_id)
+
+        return open_listed
 
     async def backlog(self, snapshot: LogSnapshot, begin: Position, end: Position) -> Backlog:
         """Return the entries and bytes from `begin` up to `end`; whole pages of the list are counted from a cache.
@@ -305,7 +312,7 @@ class ReadPlanner:
             DataLoss: a ledger is gone, or ends before `end` (failOnDataLoss; otherwise the rest is yielded).
         """
         async for run in snapshot.runs(first_ordinal, end.ordinal + 1 if end_ordinal is None else end_ordinal):
-            await self._open([listed.ledger_id for listed in run if listed.last_entry is None])
+            await self._open({listed.ledger_id: snapshot.name for listed in run if listed.last_entry is None})
             for listed in run:
                 extent = self._listed_extent(listed, snapshot.name)
                 if extent is None:
@@ -350,9 +357,9 @@ class ReadPlanner:
         wanted = self._options.offset_of(snapshot.name, "startingOffsets")
         if self._options.starting_timestamp is not None:
             since = self._absolute(self._options.starting_timestamp)
-            return min(readable, await reading.since(self._open_listed, snapshot, since))
+            return min(readable, await reading.since(self._opener(snapshot), snapshot, since))
         if isinstance(wanted, int):
-            return await reading.before(self._open_listed, snapshot, readable, -wanted)
+            return await reading.before(self._opener(snapshot), snapshot, readable, -wanted)
         if isinstance(wanted, dict):
             position = position_of(wanted, "option 'startingOffsets'")
             first = await self.first_position(snapshot, position, "option 'startingOffsets'", "use earliest")
@@ -372,9 +379,9 @@ class ReadPlanner:
         wanted = self._options.offset_of(snapshot.name, "endingOffsets")
         if self._options.ending_timestamp is not None:
             until = self._absolute(self._options.ending_timestamp)
-            return await reading.until(self._open_listed, snapshot, until, readable, self._now_ms)
+            return await reading.until(self._opener(snapshot), snapshot, until, readable, self._now_ms)
         if isinstance(wanted, int):
-            return await reading.before(self._open_listed, snapshot, readable, -wanted)
+            return await reading.before(self._opener(snapshot), snapshot, readable, -wanted)
         if not isinstance(wanted, dict):
             return snapshot.start if wanted == EARLIEST else readable
         end = position_of(wanted, "option 'endingOffsets'")
@@ -447,13 +454,14 @@ class ReadPlanner:
             groups = at_least(groups, options.partitions_min)
         if options.partition_entries_max is not None:
             groups = split(groups, options.partition_entries_max)
-        if options.reads_logs and not options.include_metadata and len(ranges) > OPENED_LEDGERS_MAX:
+        has_times = options.reads_logs and options.include_metadata
+        if (options.reads_logs or options.reads_topics) and not has_times and len(ranges) > OPENED_LEDGERS_MAX:
             password = options.ledger_password
             return [
                 ReadPartition((), {}, password, leaves_out=leaves_out, unopened=PackedRanges.of(group))
                 for group in groups
             ]
-        await self._open([entries.ledger_id for entries in ranges])
+        await self._open({each.ledger_id: each.log for each in ranges})
         addresses = await self._addresses()
         times = await self._times(ranges)
         return [self._partition(group, addresses, times, leaves_out=leaves_out) for group in groups]
@@ -476,7 +484,7 @@ class ReadPlanner:
     ) -> ReadPartition:
         """Return one partition of all the ranges, in order; without ledgers that are gone, unless they `must_exist`.
         Raises as `partitions`."""
-        await self._open([entries.ledger_id for entries in ranges], must_exist=must_exist)
+        await self._open({each.ledger_id: each.log for each in ranges}, must_exist=must_exist)
         return self._partition(ranges, await self._addresses(), {}, leaves_out=leaves_out)
 
     def _partition(
@@ -525,19 +533,20 @@ class ReadPlanner:
             return True
         if self._options.fail_on_data_loss:
             raise DataLoss(
-                f"ledger {entries.ledger_id} ends at entry {reader.last_entry}, entries up to {entries.end_entry - 1} "
-                f"were to be read: {self._remedy}",
+                f"ledger {entries.ledger_id}{f' of {self._kind} {entries.log}' if entries.log else ''} ends at entry "
+                f"{reader.last_entry}, entries up to {entries.end_entry - 1} were to be read: {self._remedy}",
                 ledger_id=entries.ledger_id,
             )
         return False
 
-    async def _open(self, ledger_ids: Sequence[int], *, must_exist: bool = True) -> None:
-        self._opened |= {ledger_id: self._ahead.pop(ledger_id) for ledger_id in ledger_ids if ledger_id in self._ahead}
-        todo = [ledger_id for ledger_id in dict.fromkeys(ledger_ids) if ledger_id not in self._opened]
+    async def _open(self, ledgers: Mapping[int, str], *, must_exist: bool = True) -> None:
+        """Read the state of ledgers. `ledgers`: the name of the log of each, empty without one, for messages."""
+        self._opened |= {ledger_id: self._ahead.pop(ledger_id) for ledger_id in ledgers if ledger_id in self._ahead}
+        todo = [ledger_id for ledger_id in ledgers if ledger_id not in self._opened]
         for some in chunks(todo, CALLS_AT_ONCE):
-            await asyncio.gather(*(self._open_one(ledger_id, must_exist=must_exist) for ledger_id in some))
+            await asyncio.gather(*(self._open_one(each, ledgers[each], must_exist=must_exist) for each in some))
 
-    async def _open_one(self, ledger_id: int, *, must_exist: bool) -> None:
+    async def _open_one(self, ledger_id: int, log: str, *, must_exist: bool) -> None:
         try:
             self._opened[ledger_id] = await self._client.open(ledger_id, recover=self._options.recover)
         except NoSuchLedger:
@@ -550,19 +559,17 @@ class ReadPlanner:
                     ledger_id=ledger_id,
                 ) from None
             raise DataLoss(
-                f"ledger {ledger_id} of log {self._options.log or self._options.logs_pattern} does not exist any more: "
-                f"{self._remedy}",
+                f"ledger {ledger_id} of log {log} does not exist any more: {self._remedy}",
                 ledger_id=ledger_id,
             ) from None
         except UnauthorizedAccess as error:
-            many = self._options.ledgers is not None and any(not each.is_one for each in self._options.ledgers)
+            is_many = any(not each.is_one for each in self._options.ledgers or ())
             narrow = (
                 "; a read has one password, so choose the ledgers that have it, by their ids or by ledgerMetadata.KEY"
-                if many
-                else ""
             )
+            message = f"{f'{self._kind} {log}: ' if log else ''}{error}{narrow if is_many else ''}"
             raise UnauthorizedAccess(
-                f"option '{self._options.ledger_password.option}': {error}{narrow}", ledger_id=ledger_id
+                f"option '{self._options.ledger_password.option}': {message}", ledger_id=ledger_id
             ) from None
 
     async def _addresses(self) -> dict[str, tuple[str, int]]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from typing import TypeVar
 
 from bkspark.client import Client
-from bkspark.errors import NoSuchLedger
+from bkspark.errors import BookKeeperError, MetadataAccessDenied, MetadataFormat, NoSuchLedger
 from bkspark.log.attempts import CALLS_AT_ONCE
 from bkspark.metadata.ledgers import Versioned
 from bkspark.spark.ledger_offsets import LedgerIds
 from bkspark.spark.option_values import EVERY_LEDGER, IdRange
+
+T = TypeVar("T")
 
 Pick = tuple[int, IdRange]
 """A ledger, and the part of a selection that names it."""
@@ -49,11 +52,20 @@ async def selected_ledgers(
                 raise NoSuchLedger(f"option 'ledgers' names {each.first}-{each.end - 1}, but no ledger has such an id")
 
 
-async def every_ledger(client: Client) -> AsyncIterator[tuple[int, Versioned]]:
-    """Yield every ledger and its metadata, by ascending id."""
-    async for page in (await client.context()).ledgers.pages():
-        async for found in stored_ledgers(client, page.tolist()):
-            yield found
+async def every_ledger(client: Client) -> AsyncIterator[tuple[int, Versioned | BookKeeperError]]:
+    """Yield every ledger by ascending id, with its metadata, or with the error if they cannot be read."""
+    ledgers = (await client.context()).ledgers
+
+    async def read(ledger_id: int) -> Versioned | BookKeeperError:
+        try:
+            return await ledgers.read(ledger_id)
+        except (NoSuchLedger, MetadataFormat, MetadataAccessDenied) as error:
+            return error
+
+    async for page in ledgers.pages():
+        async for ledger_id, found in _each(page.tolist(), read):
+            if not isinstance(found, NoSuchLedger):
+                yield ledger_id, found
 
 
 async def stored_ledgers(client: Client, ledger_ids: Sequence[int]) -> AsyncIterator[tuple[int, Versioned]]:
@@ -66,8 +78,13 @@ async def stored_ledgers(client: Client, ledger_ids: Sequence[int]) -> AsyncIter
         except NoSuchLedger:
             return None
 
+    async for ledger_id, stored in _each(ledger_ids, read):
+        if stored is not None:
+            yield ledger_id, stored
+
+
+async def _each(ledger_ids: Sequence[int], read: Callable[[int], Awaitable[T]]) -> AsyncIterator[tuple[int, T]]:
     for start in range(0, len(ledger_ids), CALLS_AT_ONCE):
         some = ledger_ids[start : start + CALLS_AT_ONCE]
-        for ledger_id, stored in zip(some, await asyncio.gather(*map(read, some))):
-            if stored is not None:
-                yield ledger_id, stored
+        for ledger_id, found in zip(some, await asyncio.gather(*map(read, some))):
+            yield ledger_id, found

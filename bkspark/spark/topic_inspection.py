@@ -5,30 +5,28 @@ topicLedgers   one row a ledger of a topic or partition; `entries` and `size` of
 subscriptions  one row a subscription of a topic or partition, Pulsar's own too: what it acknowledged, and its
                backlog, entries and bytes that are confirmed; an entry may be a batch of many messages.
                `oldest_unacknowledged` is the publish time of the first entry of the backlog
+
+What cannot be read is a row that names it: `error` says why, and the columns that are not known are null.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pyarrow as pa
 
-from bkspark.errors import BookKeeperError, MetadataFormat, NoSuchLog
+from bkspark.errors import BookKeeperError, MetadataError, NoSuchLog
 from bkspark.log.positions import Position
 from bkspark.pulsar import entries as entry_fields
 from bkspark.pulsar.entries import decode_entries
 from bkspark.pulsar.message_columns import times
 from bkspark.pulsar.metadata import Cursor
 from bkspark.pulsar.names import TopicName
-from bkspark.pulsar.schemas import Schema
 from bkspark.pulsar.topic import Subscription
-from bkspark.spark.ranges import Backlog, amount
+from bkspark.spark.ranges import Backlog
 from bkspark.spark.topic_view import TopicView
 from bkspark.spark.topics import TopicPlanner
-
-_log = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 _TIME = pa.timestamp("us", "UTC")
@@ -43,6 +41,7 @@ SCHEMAS = {
             "subscriptions": pa.int32(),
             "schema_type": pa.string(),
             "schema_version": pa.int64(),
+            "error": pa.string(),
         }
     ),
     "topicLedgers": pa.schema(
@@ -55,6 +54,7 @@ SCHEMAS = {
             "closed": _TIME,
             "offloaded_to": pa.string(),
             "is_on_bookies": pa.bool_(),
+            "error": pa.string(),
         }
     ),
     "subscriptions": pa.schema(
@@ -68,12 +68,17 @@ SCHEMAS = {
             "backlog_entries": pa.int64(),
             "backlog_bytes": pa.int64(),
             "oldest_unacknowledged": _TIME,
+            "error": pa.string(),
         }
     ),
 }
-MAY_BE_NULL = frozenset(
-    {"partition", "entries", "size", "closed", "offloaded_to", "schema_type", "schema_version", "oldest_unacknowledged"}
-)
+NEVER_NULL = dict.fromkeys(SCHEMAS, frozenset({"topic"}))
+
+
+def is_of_the_store(error: BookKeeperError) -> bool:
+    """Return whether an error says that the metadata store cannot be reached, and not that one object cannot be
+    read."""
+    return isinstance(error, MetadataError) and error.is_outage
 
 
 async def _whole_topics(planner: TopicPlanner) -> AsyncIterator[TopicName]:
@@ -83,22 +88,28 @@ async def _whole_topics(planner: TopicPlanner) -> AsyncIterator[TopicName]:
             yield topic
 
 
-async def _views(planner: TopicPlanner) -> AsyncIterator[TopicView]:
+async def _views(planner: TopicPlanner) -> AsyncIterator[tuple[TopicName, TopicView | BookKeeperError]]:
+    """Yield each topic or partition, or the error of a topic that cannot be read."""
     async for topic in _whole_topics(planner):
-        for view in (await _parts(planner, topic)).values():
-            yield view
+        found = await _parts(planner, topic)
+        if isinstance(found, BookKeeperError):
+            yield topic, found
+            continue
+        for view in found:
+            yield view.name, view
 
 
-async def _parts(planner: TopicPlanner, topic: TopicName) -> dict[str, TopicView]:
-    """Return the partitions of a topic, or the topic itself. The result is empty if the topic was deleted since it was
-    listed, or if its metadata are malformed: that is logged, and does not prevent the rows of other topics."""
+async def _parts(planner: TopicPlanner, topic: TopicName) -> list[TopicView] | BookKeeperError:
+    """Return the partitions of a topic, or the topic itself, or the error if it cannot be read. The result is empty if
+    the topic was deleted since it was listed."""
     try:
-        return await planner.look(await (await planner.store()).partitions(topic))
+        return list((await planner.look(await (await planner.store()).partitions(topic))).values())
     except NoSuchLog:
-        return {}
-    except MetadataFormat as error:
-        _log.warning("topic %s is left out of the table: %s", topic, error)
-        return {}
+        return []
+    except BookKeeperError as error:
+        if is_of_the_store(error):
+            raise
+        return error
 
 
 def _partition(name: TopicName) -> int | None:
@@ -109,39 +120,45 @@ async def _topics(planner: TopicPlanner) -> AsyncIterator[Row]:
     store = await planner.store()
     async for topic in _whole_topics(planner):
         views = await _parts(planner, topic)
+        if isinstance(views, BookKeeperError):
+            yield {"topic": str(topic), "error": str(views)}
+            continue
         if not views:
             continue
-        extents = [extent for view in views.values() for extent in view.extents]
-        schemas = await _schemas(planner, topic)
-        newest = max(schemas) if schemas else None
-        subscriptions = {each for view in views.values() for each in await store.subscription_names(view.name)}
+        extents = [extent for view in views for extent in view.extents]
+        subscriptions = {each for view in views for each in await store.subscription_names(view.name)}
         yield {
             "topic": str(topic),
-            "partitions": 0 if list(views) == [str(topic)] else len(views),
+            "partitions": 0 if [view.name for view in views] == [topic] else len(views),
             "ledgers": len(extents),
             "entries": sum(extent.end_entry for extent in extents),
             "size": sum(extent.length for extent in extents),
             "subscriptions": len(subscriptions),
-            "schema_type": None if newest is None else schemas[newest].kind,
-            "schema_version": newest,
+            **await _newest_schema(planner, topic),
         }
 
 
-async def _schemas(planner: TopicPlanner, topic: TopicName) -> dict[int, Schema]:
-    """Return the schemas of a topic by version; {} if they are malformed, which is logged."""
+async def _newest_schema(planner: TopicPlanner, topic: TopicName) -> Row:
+    """Return the columns about a topic's newest schema."""
     try:
-        return await planner.schemas(topic)
-    except MetadataFormat as error:
-        _log.warning("the schema of topic %s is left out of the table: %s", topic, error)
-        return {}
+        schemas = await planner.schemas(topic)
+    except BookKeeperError as error:
+        if is_of_the_store(error):
+            raise
+        return {"error": str(error)}
+    newest = max(schemas, default=None)
+    return {} if newest is None else {"schema_type": schemas[newest].kind, "schema_version": newest}
 
 
 async def _topic_ledgers(planner: TopicPlanner) -> AsyncIterator[Row]:
-    async for view in _views(planner):
+    async for name, view in _views(planner):
+        if isinstance(view, BookKeeperError):
+            yield {"topic": str(name), "error": str(view)}
+            continue
         for listed in view.managed.ledgers:
             yield {
-                "topic": str(view.name),
-                "partition": _partition(view.name),
+                "topic": str(name),
+                "partition": _partition(name),
                 "ledger_id": listed.ledger_id,
                 "entries": listed.entries,
                 "size": listed.size,
@@ -153,12 +170,18 @@ async def _topic_ledgers(planner: TopicPlanner) -> AsyncIterator[Row]:
 
 async def _subscriptions(planner: TopicPlanner) -> AsyncIterator[Row]:
     store = await planner.store()
-    async for view in _views(planner):
-        for name in await store.subscription_names(view.name):
+    async for topic, view in _views(planner):
+        if isinstance(view, BookKeeperError):
+            yield {"topic": str(topic), "error": str(view)}
+            continue
+        for name in await store.subscription_names(topic):
             try:
-                found = await store.subscription(view.name, name, planner.client)
-            except MetadataFormat as error:
-                _log.warning("subscription %s of topic %s is left out of the table: %s", name, view.name, error)
+                found = await store.subscription(topic, name, planner.client)
+            except BookKeeperError as error:
+                if is_of_the_store(error):
+                    raise
+                named = {"topic": str(topic), "partition": _partition(topic), "subscription": name}
+                yield {**named, "error": str(error)}
                 continue
             if found is not None:
                 yield await _subscription(planner, view, found)
@@ -167,7 +190,7 @@ async def _subscriptions(planner: TopicPlanner) -> AsyncIterator[Row]:
 async def _subscription(planner: TopicPlanner, view: TopicView, found: Subscription) -> Row:
     mark = found.cursor.mark_delete
     begin = view.normal(max(view.start, Position(mark.ledger_id, mark.ledger_id, mark.entry_id + 1)))
-    behind = amount(view.extents, begin, view.readable)
+    behind = view.extents.amount(begin, view.readable)
     taken = _acknowledged_after(view, found.cursor)
     return {
         "topic": str(view.name),

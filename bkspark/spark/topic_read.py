@@ -21,7 +21,7 @@ from bkspark.spark.frozen import freeze_imported_modules
 from bkspark.spark.look_back import entries_before
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import LedgerRead, ReadPartition
-from bkspark.spark.ranges import EntryRange
+from bkspark.spark.ranges import EntryRange, PackedRanges
 from bkspark.spark.read import BookKeeperReader, joined, scanned
 from bkspark.spark.topic_columns import topic_schema
 from bkspark.spark.topic_options import RAW, READ_COMMITTED, READ_UNCOMMITTED
@@ -232,22 +232,41 @@ def _one_batch(parts: list[EntryBatch]) -> EntryBatch:
     return parts[0] if len(parts) == 1 else EntryBatch.joined(parts, parts[0].ledger_id, parts[0].first_entry)
 
 
+def _opened_in_task(task: TopicPartition, unopened: PackedRanges, options: SourceOptions) -> TopicPartition:
+    """Return the partition after reading the metadata of its ledgers. Raises as `TopicPlanner.partitions`."""
+    planner = TopicPlanner(options)
+    plan = run(lambda: planner.opened(unopened.unpacked()))
+    found = TopicPartition(plan, task.facts, task.earlier, task.read_out)
+    found.reads = tuple(map(found.to_its_end, found.reads))
+    return found
+
+
+def _entries_before(earlier: ReadPartition, options: SourceOptions) -> Iterator[EntryBatch]:
+    """Yield the entries before those of a task, the last batch first."""
+    yield from entries_before(earlier)
+    unopened = earlier.unopened
+    if unopened is not None:
+        planner = TopicPlanner(options)
+        yield from entries_before(run(lambda: planner.opened(unopened.unpacked(), must_exist=False)))
+
+
 def read_topics(partition: InputPartition, schema: StructType, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one partition as record batches. Spark makes a partition of None when the plan is empty."""
     if not isinstance(partition, TopicPartition):
         return iter(())
     freeze_imported_modules()
     rows = TopicRows(schema, options)
+    task = partition if partition.unopened is None else _opened_in_task(partition, partition.unopened, options)
 
     def look_back(topic: str) -> Iterator[EntryBatch]:
-        earlier = partition.earlier.get(topic)
-        return iter(()) if earlier is None else entries_before(earlier)
+        earlier = task.earlier.get(topic)
+        return iter(()) if earlier is None else _entries_before(earlier, options)
 
     def batches() -> Iterator[pa.RecordBatch]:
         decoders: dict[str, TopicDecoder] = {}
-        for read, entries in _together(scanned(partition, fail_on_data_loss=options.fail_on_data_loss)):
+        for read, entries in _together(scanned(task, fail_on_data_loss=options.fail_on_data_loss)):
             if read.log not in decoders:
-                decoders[read.log] = rows.for_topic(read.log, partition.facts[read.log], look_back)
+                decoders[read.log] = rows.for_topic(read.log, task.facts[read.log], look_back)
             yield from decoders[read.log].batches(entries)
 
     return joined(batches())

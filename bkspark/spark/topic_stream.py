@@ -36,7 +36,8 @@ from bkspark.spark.following import CHECKPOINT, FollowingReader, on_loss
 from bkspark.spark.option_values import shown
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import ReadPartition
-from bkspark.spark.ranges import Backlog, EntryRange, advance, amount
+from bkspark.spark.ranges import Backlog, EntryRange, advance
+from bkspark.spark.topic_ledgers import TopicLists
 from bkspark.spark.topic_options import READ_COMMITTED
 from bkspark.spark.topic_read import read_topics, with_schemas
 from bkspark.spark.topic_rows import TopicRows
@@ -162,12 +163,12 @@ class _TopicAtTrigger:
         return False
 
     async def amount(self, begin: Position, end: Position) -> Backlog:
-        return amount(self.view.extents, begin, end) if begin < end else Backlog(0, 0)
+        return self.view.extents.amount(begin, end) if begin < end else Backlog(0, 0)
 
     async def advance(self, begin: Position, end: Position, entries_max: int | None, bytes_max: int | None) -> Position:
         if end <= begin or entries_max == 0 or bytes_max == 0:
             return begin
-        extents = [extent for extent in self.view.extents if extent.ordinal <= end.ordinal]
+        extents = self.view.extents.between(begin, end)
         return min(end, self.view.normal(advance(extents, begin, entries_max, bytes_max)))
 
     async def ranges(self, begin: Position, end: Position) -> list[EntryRange]:
@@ -180,6 +181,7 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigg
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._topics = ManyTopics()
         super().__init__(schema, options)
+        self._lists = TopicLists()
         self._noted: Mapping[str, TopicOffset] = {}
         """The offset at which the present trigger begins."""
         self._is_new = False
@@ -202,7 +204,7 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigg
         TopicRows(schema, self._options)
 
     def _new_planner(self) -> TopicPlanner:
-        return TopicPlanner(self._options, is_stream=True)
+        return TopicPlanner(self._options, is_stream=True, lists=self._lists)
 
     async def _refresh(self, planner: TopicPlanner) -> dict[str, _TopicAtTrigger]:
         # A topic that was deleted while the stream runs is handled by its offset.

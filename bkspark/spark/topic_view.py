@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -14,17 +14,19 @@ from bkspark.errors import ConfigurationError, DataLoss, NoSuchLedger, NoSuchLog
 from bkspark.log.positions import EARLIEST, LATEST, Position
 from bkspark.pulsar.entries import MalformedEntry, decode_entries
 from bkspark.pulsar.message_ids import EARLIEST_MESSAGE, LATEST_MESSAGE, MessageId
-from bkspark.pulsar.metadata import SHADOW_SOURCE, ManagedLedger
+from bkspark.pulsar.metadata import SHADOW_SOURCE
 from bkspark.pulsar.names import TopicName
 from bkspark.pulsar.topic import PulsarStore
 from bkspark.pulsar.transactions import Transactions
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.partitions import LedgerRead
 from bkspark.spark.ranges import EntryRange, ReadableSegment, between
+from bkspark.spark.topic_ledgers import Extents, TopicList
 
 _log = logging.getLogger(__name__)
 
 _COUNT = re.compile(r"-[0-9]{1,18}")
+_ENDS: Mapping[MessageId, str] = {EARLIEST_MESSAGE: EARLIEST, LATEST_MESSAGE: LATEST}
+"""What Java's ids of no message mean, without their partition."""
 
 
 class Looking(Protocol):
@@ -35,22 +37,21 @@ class Looking(Protocol):
     now_ms: int
 
     async def store(self) -> PulsarStore: ...
+    def owner_of(self, ledger_id: int) -> TopicName | None: ...
 
 
 class TopicView:
     """One topic or partition in the state that a TopicPlanner has read."""
 
-    def __init__(
-        self, planner: Looking, name: TopicName, managed: ManagedLedger, extents: Sequence[ReadableSegment]
-    ) -> None:
+    def __init__(self, planner: Looking, name: TopicName, listed: TopicList, extents: Extents) -> None:
         self._planner = planner
         self._options = planner.options
         self.name = name
-        self.managed = managed
+        self.managed = listed.managed
         self.extents = extents
         self.transactions: Transactions | None = None
         """The transactions that a scan found; None if the topic was not scanned. Set once."""
-        self._listed = {listed.ledger_id: listed for listed in managed.ledgers}
+        self._listed = listed.by_id
         """The topic's ledgers, by id. Constant."""
         self._read_out: set[int] = set()
         """Ledgers whose end was read here."""
@@ -80,22 +81,23 @@ class TopicView:
 
     def normal(self, position: Position) -> Position:
         """Return the position with the end of a closed ledger as the beginning of the next one that is listed."""
-        for extent, following in zip(self.extents, self.extents[1:]):
-            if extent.ledger_id == position.ledger_id and position.entry_id >= extent.end_entry and extent.is_closed:
-                return self.normal(_beginning(following))
+        extent = self.extents.of_ledger(position.ledger_id)
+        while extent is not None and extent.is_closed and position.entry_id >= extent.end_entry:
+            extent = self.extents.first_from(extent.ledger_id + 1)
+            if extent is not None:
+                position = _beginning(extent)
         return position
 
     def first_after(self, noted: Position) -> Position | None:
         """Return where reading from a recorded position begins; None if the entries after it are gone."""
         if noted.ledger_id < 0:
             return self.start
-        listed = [extent.ledger_id for extent in self.extents]
-        if noted.ledger_id in listed:
+        if self.extents.of_ledger(noted.ledger_id) is not None:
             return self.normal(noted)
         # Ledgers are trimmed from the front: one that is gone while an older one is there was dropped as empty.
-        later = [extent for extent in self.extents if extent.ledger_id > noted.ledger_id]
-        if noted.entry_id == 0 and listed and listed[0] < noted.ledger_id:
-            return _beginning(later[0]) if later else self.readable
+        if noted.entry_id == 0 and self.extents and self.extents[0].ledger_id < noted.ledger_id:
+            later = self.extents.first_from(noted.ledger_id)
+            return self.readable if later is None else _beginning(later)
         return None
 
     async def wanted_start(self) -> tuple[Position, MessageId | None]:
@@ -144,6 +146,7 @@ class TopicView:
         return moment_ms if moment_ms >= 0 else self._planner.now_ms + moment_ms
 
     def _offset(self, option: str, wanted: object) -> str | int | MessageId | None:
+        """Return what an option says of this topic or partition; None if it says nothing."""
         if wanted is None:
             return None
         if isinstance(wanted, dict):
@@ -152,29 +155,42 @@ class TopicView:
                 return None
             wanted = named[0]
         try:
-            return _parsed_offset(wanted)
+            found = parsed_offset(wanted)
         except ValueError as error:
             raise ConfigurationError(
                 f"option '{option}': the offset of topic {self.name} is {str(wanted)[:100]!r}, which {error}"
             ) from None
+        if not isinstance(found, MessageId):
+            return found
+        if found.partition not in (-1, self.name.partition):
+            return None  # an id of another partition: this one is read as if it were not named
+        return _ENDS.get(replace(found, partition=-1), found)
 
     def _located(self, option: str, wanted: MessageId) -> Position:
-        if not self.extents or wanted.ledger_id > self.extents[-1].ledger_id:
+        later = self.extents.first_from(wanted.ledger_id)
+        if later is not None and later.ledger_id == wanted.ledger_id:
+            return _position_of(wanted)
+        owner = self._planner.owner_of(wanted.ledger_id) if wanted.partition >= 0 else None
+        if owner is not None:
+            raise ConfigurationError(
+                f"option '{option}' is message {wanted}, of partition {wanted.partition}, but ledger "
+                f"{wanted.ledger_id} belongs to {owner}: give the id with its partition"
+            )
+        if later is None:
             raise self._ends_before(option, wanted)
-        for extent in self.extents:
-            if extent.ledger_id == wanted.ledger_id:
-                return _position_of(wanted)
-        if wanted.ledger_id < self.extents[0].ledger_id:
-            if self._options.fail_on_data_loss:
-                raise DataLoss(
-                    f"option '{option}' is message {wanted}, but topic {self.name} now begins with ledger "
-                    f"{self.extents[0].ledger_id}: use earliest, or allow the loss (failOnDataLoss=false)"
-                )
-            return self.start
-        return _beginning(next(extent for extent in self.extents if extent.ledger_id > wanted.ledger_id))
+        if later is not self.extents[0]:
+            return _beginning(later)
+        if self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"option '{option}' is message {wanted}, but topic {self.name} now begins with ledger "
+                f"{self.extents[0].ledger_id}: use earliest, or allow the loss (failOnDataLoss=false)"
+            )
+        return self.start
 
     def _ends_before(self, option: str, wanted: MessageId) -> ConfigurationError:
-        others = ", or JSON with an id for each partition" if self.name.partition >= 0 else ""
+        others = ""
+        if self.name.partition >= 0 > wanted.partition:
+            others = f", the id with its partition ({wanted.entry}:PARTITION), or JSON with an id for each partition"
         return ConfigurationError(
             f"option '{option}' is message {wanted}, but topic {self.name} ends before: use latest{others}"
         )
@@ -182,9 +198,7 @@ class TopicView:
     def _before(self, count: int) -> Position:
         """Return the position `count` entries before the end."""
         position, left = self.end, count
-        for extent in reversed(self.extents):
-            if extent.ordinal > position.ordinal:
-                continue
+        for extent in self.extents.back_from(position.ledger_id):
             held = position.entry_id if extent.ordinal == position.ordinal else extent.end_entry
             if left <= held:
                 return Position(extent.ordinal, extent.ledger_id, held - left)
@@ -213,13 +227,15 @@ class TopicView:
         mark = found.cursor.mark_delete
         if not self.extents or mark.ledger_id < self.extents[0].ledger_id:
             return self.start
-        after = Position(mark.ledger_id, mark.ledger_id, mark.entry_id + 1)
-        following = [extent for extent in self.extents if extent.ledger_id > mark.ledger_id]
-        if any(extent.ledger_id == mark.ledger_id for extent in self.extents):
-            return self.normal(after)
-        return _beginning(following[0]) if following else self.readable
+        if self.extents.of_ledger(mark.ledger_id) is not None:
+            return self.normal(Position(mark.ledger_id, mark.ledger_id, mark.entry_id + 1))
+        following = self.extents.first_from(mark.ledger_id)
+        return self.readable if following is None else _beginning(following)
 
     # ---- what to read ----
+
+    def has_ledger(self, ledger_id: int) -> bool:
+        return ledger_id in self._listed
 
     def is_on_bookies(self, ledger_id: int) -> bool:
         return self._listed[ledger_id].is_on_bookies
@@ -240,7 +256,7 @@ class TopicView:
 
     def _on_bookies(self, start: Position, end: Position) -> list[EntryRange]:
         found = []
-        for entries in between(self.extents, start, end):
+        for entries in between(self.extents.between(start, end), start, end):
             listed = self._listed[entries.ledger_id]
             if listed.is_on_bookies:
                 found.append(entries)
@@ -255,21 +271,21 @@ class TopicView:
             _log.warning("%s deleted it: it is left out", what)
         return found
 
-    def to_its_end(self, read: LedgerRead) -> LedgerRead:
-        """Return `read`, extended to the ledger's own end if `ranges` continues with the next ledger.
+    def is_read_out(self, ledger_id: int, end_entry: int) -> bool:
+        """Return whether a read that ends here is to be extended to the ledger's own end: `ranges` continues with the
+        next ledger.
 
         The topic's list may have an earlier end: a recovery at the time of the close may have found more entries, which
         brokers read, too.
         """
-        is_end = read.ledger_id in self._read_out and read.end_entry == self._listed[read.ledger_id].entries
-        return replace(read, end_entry=max(read.end_entry, read.metadata.last_entry + 1)) if is_end else read
+        return ledger_id in self._read_out and end_entry == self._listed[ledger_id].entries
 
     async def scan_transactions(self, found: Transactions, start: Position) -> None:
         """Scan the entries from `start` to the end for transactions; afterwards `end` respects open ones.
 
         Ledgers that bookies do not have are left out: reading may begin after them. If not, the plan reports them.
         """
-        for entries in between(self.extents, start, self.readable):
+        for entries in between(self.extents.between(start, self.readable), start, self.readable):
             if not self.is_on_bookies(entries.ledger_id):
                 continue
             try:
@@ -301,8 +317,8 @@ def aliases(name: TopicName) -> list[str]:
     ]
 
 
-def _parsed_offset(wanted: object) -> str | int | MessageId:
-    """Return earliest, latest, -N or a message id. Raises ValueError where it is not one of these."""
+def parsed_offset(wanted: object) -> str | int | MessageId:
+    """Return earliest, latest, -N or a message id. Raises ValueError if it is not one of these."""
     if isinstance(wanted, str) and wanted.lower() in (EARLIEST, LATEST):
         return wanted.lower()
     if isinstance(wanted, str) and _COUNT.fullmatch(wanted.strip()):
@@ -311,8 +327,7 @@ def _parsed_offset(wanted: object) -> str | int | MessageId:
         if wanted >= 0:
             raise ValueError("is neither earliest, latest, -N (entries before the end) nor a message id")
         return wanted
-    found = MessageId.parse(wanted)
-    return {EARLIEST_MESSAGE: EARLIEST, LATEST_MESSAGE: LATEST}.get(found, found)
+    return MessageId.parse(wanted)
 
 
 def _position_of(message: MessageId) -> Position:

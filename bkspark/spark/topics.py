@@ -11,7 +11,8 @@ import logging
 import os
 import re
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from bkspark.client import Client
@@ -32,7 +33,6 @@ from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
 from bkspark.metadata.zookeeper_options import ZooKeeperOptions
 from bkspark.pulsar.message_ids import MessageId
-from bkspark.pulsar.metadata import ManagedLedger
 from bkspark.pulsar.names import TopicName
 from bkspark.pulsar.schemas import Schema
 from bkspark.pulsar.snapshots import SnapshotKeys
@@ -44,9 +44,10 @@ from bkspark.spark.option_values import shown
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import LedgerRead, ReadPartition
 from bkspark.spark.plan import ReadPlanner
-from bkspark.spark.ranges import EntryRange, ReadableSegment
+from bkspark.spark.ranges import EntryRange, PackedRanges, ReadableSegment
+from bkspark.spark.topic_ledgers import Extents, TopicList, TopicLists
 from bkspark.spark.topic_options import AUTO, READ_COMMITTED
-from bkspark.spark.topic_view import TopicView, aliases
+from bkspark.spark.topic_view import TopicView, aliases, parsed_offset
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +56,10 @@ LOOKS = 3
 one."""
 LOOK_BACK_ENTRIES = 20_000
 """Entries before a task's first one in which it may look for the beginning of a message in chunks."""
+
+LOOK_BACK_LEDGERS = 8
+"""Ledgers before a task's first entry whose metadata the driver reads for it. The task reads those of further ones when
+it has to look there."""
 
 _trees: dict[tuple[int, str, ZooKeeperOptions], Tree] = {}
 
@@ -122,31 +127,55 @@ class Unconfirmed:
 
 
 class TopicPartition(ReadPartition):
-    """What one task reads of topics. `earlier`: by topic, reads of the entries before its first one, in log order."""
+    """What one task reads of topics.
+
+    `earlier`: by topic, reads of the entries before its first one, in log order; the `unopened` ones are before the
+    `reads`. `read_out`: ledgers that are read to their own end, which may be after that of the topic's list.
+    """
 
     def __init__(
-        self, plan: ReadPartition, facts: Mapping[str, TopicFacts], earlier: Mapping[str, ReadPartition]
+        self,
+        plan: ReadPartition,
+        facts: Mapping[str, TopicFacts],
+        earlier: Mapping[str, ReadPartition],
+        read_out: Collection[int] = (),
     ) -> None:
-        keys = plan.encryption_key_file
-        super().__init__(plan.reads, plan.addresses, plan.password, net=plan.net, encryption_key_file=keys)
+        super().__init__(
+            plan.reads,
+            plan.addresses,
+            plan.password,
+            net=plan.net,
+            encryption_key_file=plan.encryption_key_file,
+            unopened=plan.unopened,
+        )
         self.facts = facts
         self.earlier = earlier
+        self.read_out = frozenset(read_out)
+
+    def to_its_end(self, read: LedgerRead) -> LedgerRead:
+        """Return a read, extended to the ledger's own end if it is one of `read_out`."""
+        if read.ledger_id not in self.read_out:
+            return read
+        return replace(read, end_entry=max(read.end_entry, read.metadata.last_entry + 1))
 
 
 class TopicPlanner:
     """Reads the state of topics once, and plans tasks. Made outside of the client's loop; its coroutines run there."""
 
-    def __init__(self, options: SourceOptions, *, is_stream: bool = False) -> None:
+    def __init__(self, options: SourceOptions, *, is_stream: bool = False, lists: TopicLists | None = None) -> None:
         self.client = connect(options).asynchronous
         # Ledgers of schemas and compacted ones have the empty password, whatever the topic's ledgers have.
         self._without_password = connect(replace(options, ledger_password=NO_PASSWORD)).asynchronous
         self.options = options
         self.is_stream = is_stream
         self.now_ms = time.time_ns() // 1_000_000
+        self._lists = TopicLists() if lists is None else lists
         self._store: PulsarStore | None = None
         """None before the first look. Set once."""
         self.unconfirmed: dict[str, Unconfirmed] = {}
         """By topic, what bookies have of its open ledger after the last confirmed entry."""
+        self._views: list[TopicView] = []
+        """The topics as the last look found them."""
 
     async def store(self) -> PulsarStore:
         if self._store is None:
@@ -205,20 +234,22 @@ class TopicPlanner:
         views: list[TopicView] = []
         for some in chunks(list(topics), CALLS_AT_ONCE):
             views += await asyncio.gather(*(self._look_at(topic) for topic in some))
+        self._views = views
+        self._lists.keep([str(view.name) for view in views])
         return {str(view.name): view for view in views}
 
     async def _look_at(self, topic: TopicName) -> TopicView:
         store = await self.store()
         for left in reversed(range(LOOKS)):
-            managed = await store.ledgers(topic)
+            listed = await self._lists.read(store, topic)
             try:
-                return TopicView(self, topic, managed, await self._extents(topic, managed))
+                return TopicView(self, topic, listed, await self._extents(topic, listed))
             except NoSuchLedger as error:
                 if not left and self.options.fail_on_data_loss:
                     raise self._gone(error, str(topic)) from None
             except UnauthorizedAccess as error:
                 raise _wrong_password(error, str(topic)) from None
-        return TopicView(self, topic, managed, await self._extents(topic, managed, must_exist=False))
+        return TopicView(self, topic, listed, await self._extents(topic, listed, must_exist=False))
 
     def _gone(self, error: NoSuchLedger, topic: str) -> DataLoss:
         new = ", with a new checkpoint" if self.is_stream else ""
@@ -228,17 +259,9 @@ class TopicPlanner:
             ledger_id=error.ledger_id,
         )
 
-    async def _extents(
-        self, topic: TopicName, managed: ManagedLedger, *, must_exist: bool = True
-    ) -> list[ReadableSegment]:
-        extents = []
-        for place, listed in enumerate(managed.ledgers):
-            is_last = place == len(managed.ledgers) - 1
-            if listed.entries is not None and listed.size is not None and not (is_last and not listed.entries):
-                extents.append(
-                    ReadableSegment(listed.ledger_id, listed.ledger_id, listed.entries, listed.size, True, str(topic))
-                )
-                continue
+    async def _extents(self, topic: TopicName, known: TopicList, *, must_exist: bool = True) -> Extents:
+        found = []
+        for listed in known.others:
             # The topic lists the ledger as open, but it may be closed by now: BookKeeper's metadata decide.
             try:
                 reader = await self.client.open(listed.ledger_id)
@@ -252,7 +275,7 @@ class TopicPlanner:
                     last_entry = reader.last_unconfirmed
                 else:
                     self.unconfirmed[str(topic)] = Unconfirmed(listed.ledger_id, last_entry, reader.last_unconfirmed)
-            extents.append(
+            found.append(
                 ReadableSegment(
                     listed.ledger_id,
                     listed.ledger_id,
@@ -262,21 +285,30 @@ class TopicPlanner:
                     str(topic),
                 )
             )
-        return extents
+        return known.closed.with_open(found)
+
+    def owner_of(self, ledger_id: int) -> TopicName | None:
+        """Return the topic or partition, of those looked at last, that has a ledger; None if none has it."""
+        return next((view.name for view in self._views if view.has_ledger(ledger_id)), None)
 
     def check_offsets(self, names: Collection[str]) -> None:
-        """Raise ConfigurationError where an offset option names a topic that is not among those to read."""
-        known = {alias for name in names for alias in aliases(TopicName.parse(name))}
+        """Raise ConfigurationError if an offset option names a topic or partition that is not among those to read."""
+        topics = list(map(TopicName.parse, names))
         for option, offset in (
             ("startingOffsets", self.options.starting_offsets),
             ("endingOffsets", self.options.ending_offsets),
         ):
-            for name in offset if isinstance(offset, dict) else ():
-                if name not in known:
+            if not isinstance(offset, dict):
+                _check_partition(option, offset, topics)
+                continue
+            for name, wanted in offset.items():
+                named = [topic for topic in topics if name in aliases(topic)]
+                if not named:
                     raise ConfigurationError(
                         f"option '{option}' names topic {name!r}, which is not one that is read: give a JSON object of "
                         "names of topics and offsets"
                     )
+                _check_partition(option, wanted, named)
 
     async def schemas(self, topic: TopicName) -> dict[int, Schema]:
         """Return the schemas of a topic by version; empty where the options ask for bytes."""
@@ -293,23 +325,37 @@ class TopicPlanner:
             DataLoss: a ledger is gone (failOnDataLoss).
         """
         planner = ReadPlanner(self.client, self.options, is_stream=self.is_stream)
-        try:
+        with self._explained(ranges):
             plans = await planner.partitions(ranges)
+        found = []
+        for plan in plans:
+            parts: Sequence[LedgerRead | EntryRange] = plan.reads if plan.unopened is None else plan.unopened.unpacked()
+            first: dict[str, LedgerRead | EntryRange] = {}
+            for part in parts:
+                first.setdefault(part.log, part)
+            read_out = [each.ledger_id for each in parts if views[each.log].is_read_out(each.ledger_id, each.end_entry)]
+            earlier = {name: await self._earlier(planner, views[name], part) for name, part in first.items()}
+            task = TopicPartition(plan, {name: facts[name] for name in first}, earlier, read_out)
+            task.reads = tuple(map(task.to_its_end, task.reads))
+            found.append(task)
+        return found
+
+    async def opened(self, ranges: Sequence[EntryRange], *, must_exist: bool = True) -> ReadPartition:
+        """Return a partition of the ranges, in order, after reading the metadata of their ledgers. Raises as
+        `partitions`."""
+        planner = ReadPlanner(self.client, self.options, is_stream=self.is_stream)
+        with self._explained(ranges):
+            return await planner.one_partition(ranges, must_exist=must_exist)
+
+    @contextmanager
+    def _explained(self, ranges: Sequence[EntryRange]) -> Iterator[None]:
+        """Raise errors of ledgers with the topic's name."""
+        try:
+            yield
         except NoSuchLedger as error:
             raise self._gone(error, _owner(ranges, error)) from None
         except UnauthorizedAccess as error:
             raise _wrong_password(error, _owner(ranges, error)) from None
-        found = []
-        for plan in plans:
-            plan.reads = tuple(views[read.log].to_its_end(read) for read in plan.reads)
-            first: dict[str, LedgerRead] = {}
-            for read in plan.reads:
-                first.setdefault(read.log, read)
-            earlier = {
-                name: await self._earlier(planner, views[name], read) for name, read in first.items() if name in views
-            }
-            found.append(TopicPartition(plan, {name: facts[name] for name in first}, earlier))
-        return found
 
     async def is_compacted(self, view: TopicView) -> bool:
         """Whether a topic or partition has ever been compacted."""
@@ -370,12 +416,13 @@ class TopicPlanner:
         _log.warning("the ledger that held topic %s compacted is gone: its own ledgers are read", topic)
         return None
 
-    async def _earlier(self, planner: ReadPlanner, view: TopicView, first: LedgerRead) -> ReadPartition:
-        """Return reads of the entries before a task's first one, as far as it may look back."""
+    async def _earlier(self, planner: ReadPlanner, view: TopicView, first: LedgerRead | EntryRange) -> ReadPartition:
+        """Return reads of the entries before a task's first one, as far as it may look back. Most tasks never do, so
+        only the metadata of the nearest ledgers are read here."""
         room = LOOK_BACK_ENTRIES
         ranges: list[EntryRange] = []
-        for extent in reversed(view.extents):
-            if extent.ledger_id > first.ledger_id or not view.is_on_bookies(extent.ledger_id):
+        for extent in view.extents.back_from(first.ledger_id):
+            if not view.is_on_bookies(extent.ledger_id):
                 continue
             end = first.first_entry if extent.ledger_id == first.ledger_id else extent.end_entry
             start = max(0, end - room)
@@ -384,7 +431,33 @@ class TopicPlanner:
             room -= end - start
             if room <= 0:
                 break
-        return await planner.one_partition(ranges, must_exist=False)
+        far, near = ranges[:-LOOK_BACK_LEDGERS], ranges[-LOOK_BACK_LEDGERS:]
+        with self._explained(near):
+            found = await planner.one_partition(near, must_exist=False)
+        found.unopened = PackedRanges.of(far) if far else None
+        return found
+
+
+def _check_partition(option: str, wanted: object, topics: Sequence[TopicName]) -> None:
+    """Raise ConfigurationError if `wanted` is the id of a message of a partition that is not one of these topics."""
+    try:
+        found = parsed_offset(wanted)
+    except ValueError:
+        return  # reported with the topic's name
+    if not isinstance(found, MessageId) or found.partition < 0:
+        return
+    numbers = sorted(topic.partition for topic in topics)
+    if found.partition in numbers:
+        return
+    wholes = {str(topic.whole) for topic in topics}
+    if len(wholes) > 1:
+        why = "none of the topics that are read has this partition: correct the id"
+    elif numbers == [-1]:
+        why = f"topic {topics[0]} has no partitions: give {replace(found, partition=-1)}"
+    else:
+        shown_numbers = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+        why = f"of topic {topics[0].whole} the offset is for partition {shown_numbers}: correct the id"
+    raise ConfigurationError(f"option '{option}' is message {found}, of partition {found.partition}, but {why}")
 
 
 def _owner(ranges: Sequence[EntryRange], error: BookKeeperError) -> str:

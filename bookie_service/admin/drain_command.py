@@ -14,9 +14,9 @@ import time
 from typing import Any
 
 from bkspark.errors import BookKeeperError
+from bkspark.log_limit import no_digits
 from bkspark.metadata.bookie_plans import BookiePlan
 from bookie_service.admin.command_audit import commanded, operator
-from bookie_service.network.log_limit import no_digits
 from bookie_service.replication import drain_plans
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.drain import Drain, DrainCancelled, DrainPreview, DrainProgress

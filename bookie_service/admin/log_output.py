@@ -17,14 +17,13 @@ import json
 import logging
 import os
 import sys
-import time
 import traceback
 from typing import Any
 
+from bkspark.log_limit import DETAILS, LogLimiter, limited
 from bkspark.one_line import one_line
 from bkspark.version import VERSION
-from bookie_service.network.log_limit import DETAILS, LogLimiter
-from bookie_service.operation.audit import AUDIT, AUDIT_LOGGER
+from bookie_service.operation.audit import AUDIT_LOGGER
 from bookie_service.settings.configuration import Configuration, is_secret
 
 logger = logging.getLogger(__name__)
@@ -33,8 +32,6 @@ TEXT = "%(asctime)s %(levelname)s %(message)s"
 INSTANCE_VARIABLE = "BKSPARK_INSTANCE"
 """The environment variable with the number of a bookie that shares a host's log with others. Each line names it."""
 
-FLUSH_S = 1.0
-"""How often a process flushes its limiter."""
 _SEVERITIES = {logging.WARNING: "WARN", logging.CRITICAL: "FATAL"}
 
 
@@ -85,22 +82,10 @@ def _indented(text: str) -> str:
     return "\n".join(f"  {one_line(line)}" for line in text.splitlines())
 
 
-class _AuditPasses(logging.Filter):
-    """A `LogLimiter` that never leaves out a line of the audit log."""
-
-    def __init__(self, limiter: LogLimiter) -> None:
-        super().__init__()
-        self._limiter = limiter
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return getattr(record, "event", None) == AUDIT or self._limiter.filter(record)
-
-
 def log_to_stderr() -> LogLimiter:
     """Log to stderr as text; return the limit that keeps peers from filling the log."""
     handler = logging.StreamHandler(sys.stderr)
-    limiter = LogLimiter(time.monotonic, handler.emit)
-    handler.addFilter(_AuditPasses(limiter))
+    limiter = limited(handler)
     handler.setFormatter(TextFormatter(_text()))
     logging.basicConfig(handlers=[handler], level=logging.INFO)
     logging.getLogger(AUDIT_LOGGER).setLevel(logging.INFO)

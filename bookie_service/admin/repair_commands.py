@@ -22,6 +22,7 @@ from typing import Any
 
 from bkspark.errors import BookKeeperError, ConfigurationError
 from bkspark.ledger import Cluster
+from bkspark.log_limit import FLUSH_S, LogLimiter
 from bkspark.net.pool import NetOptions
 from bkspark.security.roles import Role
 from bookie_service.admin import drain_command, log_output
@@ -34,7 +35,6 @@ from bookie_service.admin.http.routing import Routes, heartbeat
 from bookie_service.admin.service_manager import ServiceManager
 from bookie_service.admin.shutdown import SIGNALS, ShutdownSignals
 from bookie_service.metrics.families import Registry
-from bookie_service.network.log_limit import LogLimiter
 from bookie_service.operation.live_keys import LiveKeys
 from bookie_service.operation.long_operations import LongOperations
 from bookie_service.operation.process_metrics import process_families
@@ -97,7 +97,7 @@ def _main(argv: Sequence[str], signals: ShutdownSignals) -> int:
 
 async def _logged(limiter: LogLimiter, command: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """Carry out a command; meanwhile repeated lines of the log are summed up."""
-    Repeating(asyncio.get_running_loop(), log_output.FLUSH_S, limiter.flush)
+    Repeating(asyncio.get_running_loop(), FLUSH_S, limiter.flush)
     return await command()
 
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-from bookie_service.engine.buckets import Bucket
+from bkspark.buckets import Bucket
 from bookie_service.engine.shares import Peer
 
 logger = logging.getLogger(__name__)

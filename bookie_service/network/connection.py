@@ -19,6 +19,7 @@ from collections.abc import Callable, Hashable
 from typing import Protocol
 
 from bkspark.errors import ProtocolError
+from bkspark.log_limit import no_digits, place_of
 from bkspark.security.principal import ANONYMOUS, Principal, principal_of_certificate
 from bkspark.wire import v2, v3, v3_single_add
 from bkspark.wire.framing import NO_FRAMES, count_leading, scan_frames
@@ -32,7 +33,6 @@ from bookie_service.network.changes import add_needs
 from bookie_service.network.connection_options import ConnectionOptions
 from bookie_service.network.gate import BYTES_MAX, Gate
 from bookie_service.network.gated_requests import GatedRequests
-from bookie_service.network.log_limit import no_digits, place_of
 from bookie_service.network.memory_budget import WINDOW_BYTES, MemoryBudget
 from bookie_service.network.receive_buffer import ReceiveBuffer
 from bookie_service.network.request_stream import RequestStream

@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from bookie_service.network.log_limit import DETAILS
+from bkspark.log_limit import DETAILS
 
 logger = logging.getLogger(__name__)
 

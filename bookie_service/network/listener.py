@@ -11,6 +11,7 @@ import logging
 import socket
 from collections.abc import Callable
 
+from bkspark.log_limit import no_digits
 from bookie_service.engine.authorization import Authorization
 from bookie_service.engine.bookie import Bookie
 from bookie_service.engine.turns import ENDLESS, Turn, Turns
@@ -18,7 +19,6 @@ from bookie_service.network.authentication import ListenerAuthentication
 from bookie_service.network.connection import Connection
 from bookie_service.network.connection_options import ConnectionOptions
 from bookie_service.network.connections import Connections
-from bookie_service.network.log_limit import no_digits
 from bookie_service.network.memory_budget import MemoryBudget
 from bookie_service.network.tls_handshakes import ListenerTls
 

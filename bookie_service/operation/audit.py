@@ -11,11 +11,11 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
+from bkspark.log_limit import AUDIT
+
 AUDIT_LOGGER = "bookie_service.audit"
 logger = logging.getLogger(AUDIT_LOGGER)
 
-AUDIT = "audit"
-"""The name of the event in `extra`. The log limit never leaves out such lines."""
 REMEMBERED_MAX = 1000
 
 

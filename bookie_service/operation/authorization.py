@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from bkspark.errors import ConfigurationError
+from bkspark.log_limit import place_of
 from bkspark.security.authorization import ADMIN, ANY_RIGHT, RIGHTS, Rules
 from bookie_service.engine.authorization import Authorization, RefusedRequests
-from bookie_service.network.log_limit import place_of
 from bookie_service.operation.audit import audit
 
 logger = logging.getLogger("bookie_service.audit")

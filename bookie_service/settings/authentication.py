@@ -41,7 +41,7 @@ def listener_authentication(keys: Values, tls: ListenerTlsOptions | None) -> Lis
     shows_certificates = tls is not None and tls.tls.client_authentication
     is_off = chosen.lower() in (NULL, *FALSE)
     if not is_off and chosen not in (SASL_CLASS, ROLES_CLASS):
-        raise refused(KEY, chosen, f"it must be {SASL_CLASS} or {ROLES_CLASS}, or empty for no authentication")
+        raise keys.refused(KEY, chosen, f"it must be {SASL_CLASS} or {ROLES_CLASS}, or empty for no authentication")
     options = fill(
         keys,
         ListenerAuthenticationOptions,
@@ -50,11 +50,11 @@ def listener_authentication(keys: Values, tls: ListenerTlsOptions | None) -> Lis
     )
     if chosen == ROLES_CLASS:
         if not roles:
-            raise refused(KEY, chosen, "it needs authorizedRoles, the roles that are served")
+            raise keys.refused(KEY, chosen, "it needs authorizedRoles, the roles that are served")
         if not shows_certificates:
-            raise refused(KEY, chosen, "roles are in certificates: it needs TLS with tlsClientAuthentication=true")
+            raise keys.refused(KEY, chosen, "roles are in certificates: it needs TLS with tlsClientAuthentication=true")
     elif roles:
-        raise refused("authorizedRoles", ",".join(roles), f"there are no roles without {KEY}={ROLES_CLASS}")
+        raise keys.refused("authorizedRoles", ",".join(roles), f"there are no roles without {KEY}={ROLES_CLASS}")
     if is_off and options.required and not shows_certificates:
         raise refused(
             "authenticationRequired",

@@ -107,7 +107,7 @@ def _is_on(keys: Values) -> bool:
     if name.lower() in (NULL, *FALSE):
         return False
     if name != FACTORY_CLASS:
-        raise refused("tlsProviderFactoryClass", name, f"it must be {FACTORY_CLASS}, or empty for no TLS")
+        raise keys.refused("tlsProviderFactoryClass", name, f"it must be {FACTORY_CLASS}, or empty for no TLS")
     return True
 
 
@@ -170,14 +170,14 @@ def _check_list(keys: Values, key: str, check: Callable[[tuple[str, ...]], None]
             raise ValueError("it must name at least one, separated by commas")
         check(names)
     except ValueError as error:
-        raise refused(key, str(text), str(error)) from None
+        raise keys.refused(key, str(text), keys.without_named(key, str(error))) from None
 
 
 def _note_left_out(keys: Values, key: str, served_of: Callable[[tuple[str, ...]], tuple[str, ...]]) -> None:
     given = keys.names(key)
     served = served_of(given)
     if served != given:
-        left_out = ", ".join(name for name in given if name not in served)
+        left_out = keys.without_named(key, ", ".join(name for name in given if name not in served))
         keys.note(key, ",".join(given), f"{left_out} is not safe, and not served")
 
 

@@ -5,6 +5,8 @@ Texts are read as Apache's bookies read them (commons-configuration 2): whole nu
 also as `.95f`, flags also as `1`, `t`, `y`. `${key}`, `${env:NAME}` and `${key:-default}` are replaced if they name
 something; variables that only Java knows (`${sys:...}`) are refused.
 
+Messages show a value as it is given, with its `${...}`: the variable that it names may hold a secret.
+
 A number that Apache's bookies accept and this bookie cannot work with is raised or lowered to one that it can work
 with, and `notes` gets a line about it. A number that Apache's bookies do not accept either is refused.
 """
@@ -25,6 +27,7 @@ _WHOLE = re.compile("([+-]?)(?:0x([0-9a-fA-F]{1,16})|0b([01]{1,64})|([0-9]{1,19}
 """It excludes other digits and marks that int() accepts. Numbers that do not fit Java's long are refused afterwards."""
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?[fFdD]?", re.ASCII)
 _VARIABLE = re.compile(r"\$\{([^${}]+)\}")
+_PARTS = re.compile(r"\w{4,}")
 TRUE, FALSE = ("true", "yes", "on", "y", "t", "1"), ("false", "no", "off", "n", "f", "0")
 SECRET_WORDS = ("passwd", "password", "secret")
 """No message shows the value of a key whose name contains one of these."""
@@ -102,6 +105,8 @@ class Values:
         """The keys that were read, with their settings."""
         self.notes: list[str] = []
         """A line for each value that is not used as given."""
+        self._named: dict[str, dict[str, str]] = {}
+        """What was found by the references in values, by key: the text found, and the reference."""
 
     def text(self, key: str, *, default: str = "unset") -> str | None:
         """Return the value; None: it is not set. `default` says what that means."""
@@ -113,7 +118,7 @@ class Values:
         try:
             return None if text is None else parse(text)
         except (ValueError, ConfigurationError) as error:
-            raise refused(key, str(text), _shortened(str(error))) from None
+            raise self.refused(key, str(text), _shortened(self.without_named(key, str(error)))) from None
 
     def share(self, key: str, default: float, *, least: float = 0, unit: str, raises: bool = False) -> float:
         """Return a number from `least` to 1. With `raises`, a number below `least` means `least`."""
@@ -126,7 +131,7 @@ class Values:
             return least
         # Written so that NaN is refused, too.
         if not least <= value <= most:
-            raise refused(key, text, f"it must be a number from {least:g} to {most:g}")
+            raise self.refused(key, text, f"it must be a number from {least:g} to {most:g}")
         return value
 
     def number(
@@ -153,7 +158,7 @@ class Values:
             return max(default, least)  # another key may have raised `least`
         value = _whole(text)
         if value is None or (value < least and not raises) or (value > most and not lowers):
-            raise refused(key, text, f"it must be a whole number from {least} to {most}")
+            raise self.refused(key, text, f"it must be a whole number from {least} to {most}")
         if least <= value <= most:
             return value
         if value < least == -1:
@@ -162,9 +167,25 @@ class Values:
         self.note(key, text, f"this bookie takes {least} to {most}, and uses {used}")
         return used
 
+    def refused(self, key: str, text: str, what_is_right: str) -> ConfigurationError:
+        """Return the error for a value that is not usable, as `refused` does, with the value as it is given."""
+        return refused(key, self._as_given(key, text), what_is_right)
+
+    def without_named(self, key: str, message: str) -> str:
+        """Return a message about a value without what its references name: it shows the references instead."""
+        named = self._named.get(key, {})
+        for found in sorted(named, key=len, reverse=True):
+            message = message.replace(found, named[found])
+        # A message may quote a part of the value.
+        parts = {part for found in named for part in _PARTS.findall(found)}
+        return "what it names is not usable here" if any(part in message for part in parts) else message
+
+    def _as_given(self, key: str, text: str) -> str:
+        return self._values.get(key, "").strip() if key in self._named else text
+
     def note(self, key: str, text: str, what: str) -> None:
         """Note that a value is not used as given. It is noted once, however many options follow a key."""
-        line = f"{key}={_shown(key, text)}: {what}"
+        line = f"{key}={_shown(key, self._as_given(key, text))}: {what}"
         if line not in self.notes:
             self.notes.append(line)
 
@@ -173,7 +194,7 @@ class Values:
         if text is None:
             return default
         if text.lower() not in TRUE + FALSE:
-            raise refused(key, text, "it must be true or false")
+            raise self.refused(key, text, "it must be true or false")
         return text.lower() in TRUE
 
     def names(self, key: str) -> tuple[str, ...]:
@@ -184,16 +205,17 @@ class Values:
         text = self._ask(key, Setting("directories", default)) or default
         paths = tuple(os.path.abspath(part.strip()) for part in text.split(",") if part.strip())
         if len(set(paths)) != len(paths) or not paths:
-            raise refused(key, text, "it must name different directories, separated by commas")
+            raise self.refused(key, text, "it must name different directories, separated by commas")
         if "${" in text:
-            raise refused(key, text, "it names a key or a variable that is not set")
+            raise self.refused(key, text, "it names a key or a variable that is not set")
         return paths
 
     def _ask(self, key: str, setting: Setting) -> str | None:
         self.asked[key] = setting
+        self._named.pop(key, None)
         text = self._interpolated(key, self._values.get(key, "").strip()).strip()
         if "\0" in text:
-            raise refused(key, text, "it must not hold a zero character")
+            raise self.refused(key, text, "it must not hold a zero character")
         return text or None
 
     def _interpolated(self, key: str, text: str) -> str:
@@ -219,6 +241,8 @@ class Values:
             found = self._values.get(name)
         if found is None:
             return default if ":-" in match[1] else match[0]
+        if found.strip():
+            self._named.setdefault(key, {})[found.strip()] = match[0]
         return found.strip()
 
 

@@ -12,7 +12,7 @@ from bkspark import properties
 from bkspark.errors import ConfigurationError
 from bookie_service.gc.garbage_collector import CollectionOptions
 from bookie_service.settings import address
-from bookie_service.settings.configuration import Configuration, configure, load
+from bookie_service.settings.configuration import Configuration, configure, is_secret, load, served_settings
 from bookie_service.settings.keys import APACHE_KEYS
 from bookie_service.settings.service_options import AddressOptions
 from bookie_service.storage.journal.flush_policy import FlushLimits
@@ -232,6 +232,36 @@ def test_variables_are_replaced_as_apaches_bookies_do(monkeypatch: pytest.Monkey
     assert configuration.service.ledger_directories == ("/disk1/a", "/disk2/b")
     assert configuration.service.journal_directories == ("/disk3/4181",)
     assert configuration.auto_recovery.repair.password == b"lit${eral"
+
+
+@pytest.mark.parametrize("reference", ["${passwd}", "${env:BK_WORD}", "a${passwd}", "${BK_NOT:-b}/${env:BK_WORD}"])
+@pytest.mark.parametrize("word", ["hunter2secret", "hunter2secret:notaport", "zk://hunter2secret", "99999999999999"])
+def test_message_about_a_value_shows_what_it_names_as_it_is_written(
+    monkeypatch: pytest.MonkeyPatch, reference: str, word: str
+) -> None:
+    """A key that is not secret may name one that is, by mistake (S13)."""
+    monkeypatch.setenv("BK_WORD", word)
+    refused = 0
+    for key in served_settings():
+        if is_secret(key):
+            continue
+        try:
+            lines = list(configure({key: reference, "passwd": word}).notes)
+        except ConfigurationError as error:
+            refused += 1
+            lines = [str(error)]
+            assert reference in lines[0] or not lines[0].startswith(f"{key}=")
+        for line in lines:
+            assert not any(part in line for part in [*word.split(":")[-1:], word, "hunter2secret"]), line
+    assert refused > 20
+
+
+def test_message_without_the_value_still_says_what_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BK_WORD", "loud")
+    with pytest.raises(ConfigurationError, match=r"^logLevel=\$\{env:BK_WORD\}: it must be one of debug, info,"):
+        configure({"logLevel": "${env:BK_WORD}"})
+    with pytest.raises(ConfigurationError, match=r"^bookiePort=\$\{env:BK_WORD\}: it must be a whole number from 0"):
+        configure({"bookiePort": "${env:BK_WORD}"})
 
 
 def test_storage_class_that_is_a_kind_of_one_is_that_one_with_a_line() -> None:

@@ -13,9 +13,10 @@ from urllib.request import Request, urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from bkspark.blocking import Client
+from bkspark.blocking import Client, run
 from bkspark.metadata import registration
-from bkspark.metadata.uri import MetadataUri
+from bkspark.metadata.paths import ledger_path
+from bkspark.metadata.uri import LedgerManager, MetadataUri
 from bkspark.metadata.zookeeper import open_tree
 from bkspark.security.roles import Role
 from bookie_service.admin.http.api_v1 import BookieApi
@@ -344,6 +345,27 @@ def test_pages_of_ledgers_and_entries_are_those_of_apaches_bookies(uri: str, tmp
         assert text.startswith("BookieMetadataFormatVersion\t3\n"), "as it is stored"
         assert child.id in text
         assert "s3cret" not in text
+
+
+def test_list_of_ledgers_goes_on_after_one_whose_metadata_are_damaged(tmp_path: Path, uri: str) -> None:
+    child = BookieChild(tmp_path / "bookie", uri, **HTTP)
+    with child.running(), Client(uri) as client:
+        writers = [client.create(ensemble=1, write_quorum=1, ack_quorum=1) for _ in range(3)]
+        for writer in writers:
+            writer.close()
+        first, bad, last = (writer.ledger_id for writer in writers)
+
+        async def damage() -> None:
+            tree = await client.asynchronous.tree()
+            path = f"{MetadataUri.parse(uri).root}{ledger_path(bad, LedgerManager.HIERARCHICAL)}"
+            await tree.set(path, b"damaged", -1)
+
+        run(damage)
+        for query in ("", "&decode_meta=true"):
+            found = answer(child.facts["http_port"], f"/api/v1/ledger/list?print_metadata=true{query}")
+            assert list(found) == [str(first), str(bad), str(last)]
+            assert found[str(bad)]["ledgerId"] == bad
+            assert str(bad) in found[str(bad)]["error"]
 
 
 def test_probe_of_a_bookie_that_starts_gets_503(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from bkspark.cli.child_process import ChildProcess
+from bkspark.log_limit import DETAILS
 from bookie_service.admin.log_output import TEXT, JsonFormatter, TextFormatter
-from bookie_service.network.log_limit import DETAILS
 from tests.bookie.child import STOP_S, BookieChild
 from tests.bookie.test_http_process import HTTP, answer, call
 from tests.polling import wait_until

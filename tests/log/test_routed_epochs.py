@@ -10,7 +10,7 @@ import pytest
 from bkspark.client import Client
 from bkspark.entries import EntryBatch
 from bkspark.errors import DataLoss, NoSuchLedger, VersionPublished
-from bkspark.log import Log, SegmentFacts, SegmentOwner
+from bkspark.log import Log, SegmentFacts, SegmentOwner, routed_epochs
 from bkspark.log.epochs import Output
 from bkspark.log.formats import Publisher
 from bkspark.log.routed_epochs import RoutedCommitter, RoutedOutput
@@ -91,6 +91,42 @@ def test_rows_whose_shared_ledger_was_taken_away_go_to_another_one(tmp_path) -> 
         await logs[1].overwrite([])
         assert await commit.append([rows("a", "5"), rows("b", "6")], Publisher("q", 2))
         assert await content(client) == {"a": ["1", "3", "5"], "b": ["6"], "c": []}
+
+    run_on_one(tmp_path, test)
+
+
+def test_published_epoch_is_published_whatever_becomes_of_ledgers_that_are_closed_after_it(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log of the least recently used ledger was deleted: closing that ledger failed the epoch of other logs."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        await make(client, *NAMES)
+        commit = committer(client)
+        assert await commit.append([rows("a", "1"), rows("b", "2")], Publisher("q", 0))
+        await cluster.client().log("a").delete()
+        monkeypatch.setattr(routed_epochs, "OPEN_MAX", 1)
+        assert await commit.append([rows("c", "3")], Publisher("q", 1))
+        assert await content(client) == {"b": ["2"], "c": ["3"]}
+        await commit.close()
+
+    run_on_one(tmp_path, test)
+
+
+def test_closing_goes_on_after_a_ledger_that_cannot_be_closed(tmp_path) -> None:
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        await make(client, *NAMES)
+        commit = committer(client)
+        assert await commit.append([rows("a", "1")], Publisher("q", 0))
+        (gone,) = await ledger_ids(client)
+        assert await commit.append([rows("b", "2")], Publisher("q", 1))
+        (other,) = await ledger_ids(client) - {gone}
+        await cluster.client().log("a").delete()
+        with pytest.raises(NoSuchLedger):
+            await commit.close()
+        assert (await client.metadata(other)).is_closed
 
     run_on_one(tmp_path, test)
 

@@ -18,6 +18,7 @@ from bkspark.errors import (
     SchemaMismatch,
     VersionPublished,
 )
+from bkspark.log import routing
 from bkspark.log.delta import DELTA_BYTES_MAX, delta_path
 from bkspark.log.formats import Publisher, SegmentFacts, SegmentOwner
 from bkspark.log.positions import Position
@@ -520,3 +521,41 @@ async def test_a_head_that_is_changed_before_its_delta_is_read_is_read_again(log
     tree = MeanwhileTree(logs.server, delta_path("a"), change)
     listed = await (await LogStore(tree, "/ledgers").snapshot("a")).ledgers()
     assert [each.ledger_id for each in listed] == [1, 3, 4]
+
+
+class _OthersPublish(MemoryTree):
+    """A session that lets another process publish just before it deletes the first record."""
+
+    def __init__(self, server: MemoryStore, publish: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(server, session_id=1_000, timeout_s=10.0)
+        self._publish: Callable[[], Awaitable[object]] | None = publish
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        publish, self._publish = self._publish, None
+        if publish is not None:
+            await publish()
+        await super().delete(path, version)
+
+
+def test_record_of_a_publisher_that_has_just_published_is_not_removed_for_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(routing, "RECORDS_MAX", 20)
+
+    async def test() -> None:
+        logs = await Logs("a", "b").create()
+        assert await logs.commit(Q0, a=1, b=2)
+        for number in range(19):
+            logs.server.now_ms += 1
+            assert await logs.commit(Publisher(f"p{number}", 0), a=10 + number, b=40 + number)
+
+        async def publish() -> None:
+            assert await logs.commit(Publisher("q", 1), a=3, b=4)
+
+        commits = RoutedCommits(LogStore(_OthersPublish(logs.server, publish), "/ledgers"))
+        part = await logs.part("a", 80)
+        assert await commits.publish([part], "j", Publisher("new", 0))
+        assert await commits.has_published(Publisher("q", 1))
+        assert not await commits.has_published(Publisher("p0", 0)), "the other old one was removed"
+
+    asyncio.run(test())

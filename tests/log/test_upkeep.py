@@ -8,17 +8,18 @@ from functools import partial
 import pytest
 
 from bkspark.entries import EntryBatch
-from bkspark.errors import ConfigurationError, MetadataError, MetadataVersion, NoSuchLog, NoSuchNode
+from bkspark.errors import ConfigurationError, MetadataError, MetadataFormat, MetadataVersion, NoSuchLog, NoSuchNode
 from bkspark.log import Position, SegmentOwner, reading
 from bkspark.log.attempts import AttemptStore
-from bkspark.log.formats import LogHead, SegmentFacts
-from bkspark.log.heads import LOST_RACES_MAX, Change, HeadStore
+from bkspark.log.formats import TAIL_LEDGERS_MAX, LogHead, SegmentFacts
+from bkspark.log.heads import LOST_RACES_MAX, MISSING_MAX, Change, HeadStore
 from bkspark.log.sharing import SharedLedger
+from bkspark.log.store import LogStore
 from bkspark.log.writer import LedgerOptions, RollLimits
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from tests.ledger.in_process import InProcessCluster, run
 from tests.log.logs import ONE, numbers, publish, read_all
-from tests.log.world import World, in_world
+from tests.log.world import CountingTree, World, closed, in_world
 
 run_on_one = partial(run, bookies=1)
 OPTIONS = LedgerOptions(1, 1, 1)
@@ -168,6 +169,35 @@ async def test_change_that_others_always_forestall_gives_up_after_many_tries(wor
     with pytest.raises(MetadataError, match=f"others changed it {LOST_RACES_MAX} times"):
         await HeadStore(tree, "/ledgers").change("x", decide)
     assert tree.tries == LOST_RACES_MAX
+
+
+@in_world
+async def test_change_that_needs_a_node_which_is_gone_for_good_says_so_after_few_tries(world: World) -> None:
+    """It read the head and the missing page a thousand times, and then said that others changed the log."""
+    await world.publish(*range(TAIL_LEDGERS_MAX + 1))
+    (page,) = await world.nodes("pages")
+    more = range(1000, 1000 + TAIL_LEDGERS_MAX + 1)
+    await world.stage(*more)
+    tree = CountingTree(world.server)
+    await tree.delete(f"/bkspark/logs/x/pages/{page}")
+    with pytest.raises(MetadataFormat, match=f"log x: metadata node .*/pages/{page} does not exist, and no process has"):
+        await LogStore(tree, "/ledgers").append_ledgers("x", closed(*more))
+    assert tree.reads.count(f"/bkspark/logs/x/pages/{page}") == MISSING_MAX
+
+
+@in_world
+async def test_change_goes_on_as_long_as_others_change_what_it_needs(world: World) -> None:
+    tries = 0
+
+    async def decide(head: LogHead) -> Change[int]:
+        nonlocal tries
+        tries += 1
+        if tries <= 2 * MISSING_MAX:
+            await world.publish(tries)
+            raise NoSuchNode("metadata node /bkspark/logs/x/pages/0 does not exist")
+        return Change(head, 7)
+
+    assert await HeadStore(world.server.session(), "/ledgers").change("x", decide) == 7
 
 
 @in_world

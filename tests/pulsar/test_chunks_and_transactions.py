@@ -151,7 +151,9 @@ def test_oldest_open_transaction_stops_the_reader_not_the_first_that_was_seen() 
     [
         ("12:3", MessageId(12, 3)),
         ("12:3:-1", MessageId(12, 3)),
-        ("12:3:0:4", MessageId(12, 3, 4)),
+        ("12:3:0:4", MessageId(12, 3, 4, 0)),
+        ("12:3:2", MessageId(12, 3, partition=2)),
+        ([8, 12, 16, 3, 24, 2], MessageId(12, 3, partition=2)),
         ([8, 12, 16, 3, 32, 4, 48, 10], MessageId(12, 3, 4)),
         ([8, -116, 1, 16, 3], MessageId(140, 3)),
         ("12:-1:-1", MessageId(12, -1)),
@@ -162,6 +164,7 @@ def test_oldest_open_transaction_stops_the_reader_not_the_first_that_was_seen() 
 )
 def test_message_ids_are_read_as_users_write_them(value: object, wanted: MessageId) -> None:
     assert MessageId.parse(value) == wanted
+    assert MessageId.parse(str(wanted)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -173,6 +176,7 @@ def test_message_ids_are_read_as_users_write_them(value: object, wanted: Message
         "-1:3",
         "12:-2",
         "12:3:x",
+        "12:3:-2",
         [8, *[-1] * 9, 1, 16, 3],
         [256],
         [8],

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import pickle
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from pyspark.sql.types import StructType
 
 from bkspark.blocking import run
 from bkspark.errors import ConfigurationError
+from bkspark.log import heads
+from bkspark.log.formats import log_path
+from bkspark.log.schemas import SchemaChange, StoredSchema
+from bkspark.metadata.paths import ledger_path
+from bkspark.metadata.uri import LedgerManager, MetadataUri
 from bkspark.spark.inspection import ViewReader, schema_of_view
 from bkspark.spark.options import SourceOptions
 
@@ -85,6 +92,103 @@ def test_column_may_be_not_null_where_it_never_is(cluster):
     assert not batch.schema.field("bookie").nullable
     with pytest.raises(ConfigurationError, match="column 'address' of the view 'bookies' is null where"):
         ViewReader(StructType().add("address", "string", nullable=False), options)
+    logs = SourceOptions.parse({"uri": cluster.uri, "inspect": "logs"})
+    ViewReader(StructType().add("log", "string", nullable=False), logs)
+    with pytest.raises(ConfigurationError, match="column 'version' of the view 'logs' is null where"):
+        ViewReader(StructType().add("version", "long", nullable=False), logs)
+
+
+@contextmanager
+def node_with(client, path: str, data: bytes) -> Iterator[None]:
+    """Replace what a node holds, and restore it at the end."""
+
+    async def change(new: bytes) -> bytes:
+        tree = await client.asynchronous.tree()
+        before, stat = await tree.get(path)
+        await tree.set(path, new, stat.version)
+        return before
+
+    before = run(lambda: change(data))
+    try:
+        yield
+    finally:
+        run(lambda: change(before))
+
+
+def log_with_schema(client, column: str) -> tuple[str, str]:
+    """Create a log that remembers a schema; return its name, and the path of the schema's node.
+
+    `column`: its column. Equal schemas have one name, by which a process keeps them.
+    """
+    name = f"log-{uuid.uuid4().hex[:12]}"
+    client.log(name).create()
+    text = StructType().add(column, "integer").json()
+    stored = StoredSchema("json", text)
+    run(lambda: client.log(name).asynchronous.publish([], schema=SchemaChange(stored, None)))
+    return name, f"{log_path(name)}/schemas/{stored.name}"
+
+
+def test_log_that_cannot_be_read_is_a_row_with_its_error(cluster, client, monkeypatch):
+    """One damaged node of one log was the end of the whole table."""
+    monkeypatch.setattr(heads, "_schemas", {})
+    good, _ = log_with_schema(client, "a")
+    other = f"log-{uuid.uuid4().hex[:12]}"
+    client.log(other).create()
+    for path_of, known in ((lambda log, schema: schema, True), (lambda log, schema: log_path(log), False)):
+        bad, schema = log_with_schema(client, "damaged")
+        with node_with(client, path_of(bad, schema), b"damaged"):
+            heads._schemas.clear()
+            found = {row["log"]: row for row in view(cluster, "logs")}
+            assert "metadata node" in found[bad]["error"]
+            assert (found[bad]["schema"], found[bad]["schemas"]) == (None, None)
+            assert (found[bad]["ledgers"] == 0) == known
+            assert (found[good]["schema"], found[good]["error"]) == ("a int", None)
+            assert found[other]["error"] is None
+            table = view(cluster, "consumers")
+            assert [row["error"] is None for row in table if row["log"] == bad] == [False] * (not known)
+        client.log(bad).delete()
+
+
+def test_node_with_an_impossible_name_is_a_row_with_its_error(cluster, client):
+    path = "/bkspark/logs/not a log"
+
+    async def add() -> None:
+        await (await client.asynchronous.tree()).create(path, make_parents=True)
+
+    async def remove() -> None:
+        await (await client.asynchronous.tree()).delete(path)
+
+    run(add)
+    try:
+        (row,) = (row for row in view(cluster, "logs") if row["log"] == "not a log")
+        assert "not a log" in row["error"]
+    finally:
+        run(remove)
+
+
+def test_reader_that_cannot_be_read_is_a_row_with_its_error(cluster, client):
+    name, other = (f"log-{uuid.uuid4().hex[:12]}" for _ in range(2))
+    for log in (name, other):
+        client.log(log).create()
+        run(lambda log=log: client.log(log).asynchronous.register_consumer("r"))
+    with node_with(client, f"{log_path(name)}/consumers/r", b"damaged"):
+        found = {row["log"]: row for row in view(cluster, "consumers") if row["log"] in (name, other)}
+        assert (found[name]["consumer"], found[other]["consumer"]) == (None, "r")
+        assert f"{name}/consumers/r" in found[name]["error"]
+
+
+def test_ledger_whose_metadata_are_damaged_is_a_row_with_its_error(cluster, client):
+    bad, good = (client.create(ensemble=1, write_quorum=1, ack_quorum=1) for _ in range(2))
+    for writer in (bad, good):
+        writer.close()
+    path = f"{MetadataUri.parse(cluster.uri).root}{ledger_path(bad.ledger_id, LedgerManager.HIERARCHICAL)}"
+    with node_with(client, path, b"damaged"):
+        for name in ("ledgers", "fragments"):
+            found = {row["ledger_id"]: row for row in view(cluster, name)}
+            assert str(bad.ledger_id) in found[bad.ledger_id]["error"]
+            assert found[good.ledger_id]["error"] is None
+            others = [value for key, value in found[bad.ledger_id].items() if key not in ("ledger_id", "error")]
+            assert set(map(type, others)) == {type(None)}
 
 
 @pytest.mark.spark

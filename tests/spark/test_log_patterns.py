@@ -6,7 +6,8 @@ import uuid
 import pytest
 from pyspark.sql.types import StructType
 
-from bkspark.errors import ConfigurationError, DataLoss, NoSuchLog
+from bkspark.blocking import Client, run
+from bkspark.errors import ConfigurationError, DataLoss, NoSuchLog, UnauthorizedAccess
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.progress import Lag, lag
 from bkspark.spark.read import BookKeeperReader
@@ -116,3 +117,41 @@ def test_columns_of_logs_that_do_not_exist_need_a_payload_format(cluster):
             make(columns)
     BookKeeperDataSource({**chosen, "payloadFormat": "json"}).streamReader(columns)
     source.streamReader(source.schema())
+
+
+def test_errors_name_the_log_that_has_the_ledger_and_not_the_pattern(cluster, client):
+    pattern, (one, two) = named(client, "a", "b")
+    append(client, one, 1)
+    append(client, two, 2)
+    gone = client.log(two).show()["ledgers"][0]["ledger"]
+    client.delete(gone)
+    with pytest.raises(DataLoss, match=f"ledger {gone} of log {two} does not exist any more"):
+        found(cluster, logsPattern=pattern)
+
+
+def test_wrong_password_names_the_log_that_has_another_one(cluster, client):
+    pattern, (one, two) = named(client, "a", "b")
+    append(client, one, 1)
+    with Client(cluster.uri, password=b"other") as other:
+        append(other, two, 2)
+    with pytest.raises(UnauthorizedAccess, match=f"option 'password': log {two}: "):
+        found(cluster, logsPattern=pattern)
+
+
+def test_logs_of_other_clusters_are_left_out(cluster, client):
+    """Two clusters may share a ZooKeeper: the log of the other one failed each read whose pattern it matched."""
+    pattern, (one, foreign) = named(client, "a", "b")
+    append(client, one, 1)
+    path = f"/bkspark/logs/{foreign}"
+
+    async def give_away() -> None:
+        tree = await client.asynchronous.tree()
+        data, stat = await tree.get(path)
+        await tree.set(path, json.dumps({**json.loads(data), "root": "/elsewhere"}).encode(), stat.version)
+
+    run(give_away)
+    assert found(cluster, logsPattern=pattern) == [1]
+    stream = BookKeeperStreamReader(VALUE, SourceOptions.parse({"uri": cluster.uri, "logsPattern": pattern}))
+    assert set(stream.initialOffset()["logs"]) == {one}
+    with pytest.raises(ConfigurationError, match="belongs to the cluster at /elsewhere"):
+        found(cluster, log=foreign)

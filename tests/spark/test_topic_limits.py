@@ -81,6 +81,55 @@ def test_place_in_a_batch_leaves_out_no_message_that_is_not_of_a_batch(topic: St
     assert values(read(VALUE, endingOffsets=f"{ledger}:0:-1:0")) == [b"0"]
 
 
+def partitions_of(client: Client, topic: StoredTopic, count: int) -> list[StoredTopic]:
+    """Return the partitions of another topic, `topic`-p."""
+    found = [StoredTopic(client, f"{topic.name}-p-partition-{number}") for number in range(count)]
+    found[0].partitioned(count)
+    return found
+
+
+def test_id_with_a_partition_is_a_position_of_that_partition_alone(
+    client: Client, topic: StoredTopic, read: Callable
+) -> None:
+    first, second = partitions_of(client, topic, 2)
+    first.ledger(numbered(0, 1))
+    ledger = second.ledger(numbered(2, 3, 4))
+    first.ledger(numbered(5))
+    whole = first.name.whole
+    octets = list(formats.MessageIdData(ledgerId=ledger, entryId=1, partition=1).SerializeToString())
+    for start in (f"{ledger}:1:1", f"{ledger}:1:1:-1", json.dumps({str(whole): octets})):
+        assert values(read(VALUE, topic=whole, startingOffsets=start)) == [b"0", b"1", b"5", b"3", b"4"]
+    assert values(read(VALUE, topic=whole, endingOffsets=f"{ledger}:0:1")) == [b"0", b"1", b"5", b"2"]
+    assert values(read(VALUE, topic=second.name, startingOffsets=f"{ledger}:1:1")) == [b"3", b"4"]
+    assert values(read(VALUE, topic=whole, startingOffsets="-1:-1:1")) == [b"0", b"1", b"5", b"2", b"3", b"4"]
+    assert values(read(VALUE, topic=whole, endingOffsets="-1:-1:1")) == [b"0", b"1", b"5"]
+    with pytest.raises(ConfigurationError, match=rf"partition-0 ends before.*\({ledger + 9}:1:PARTITION\)"):
+        read(VALUE, topic=whole, startingOffsets=f"{ledger + 9}:1")
+
+
+def test_id_with_a_partition_that_is_not_its_own_is_refused(client: Client, topic: StoredTopic, read: Callable) -> None:
+    topic.ledger(numbered(9))
+    first, second = partitions_of(client, topic, 2)
+    before = first.ledger(numbered(0))
+    ledger = second.ledger(numbered(1))
+    first.ledger(numbered(2))
+    second.ledger(numbered(3))
+    whole = first.name.whole
+    for start, wrong in (
+        (f"{ledger}:0:2", "of partition 2, but of topic .*-p the offset is for partition 0 to 1"),
+        (json.dumps({str(first.name): f"{ledger}:0:1"}), "of partition 1, but .* is for partition 0: correct"),
+        (f"{ledger}:0:0", f"of partition 0, but ledger {ledger} belongs to {second.name}: give"),
+        (f"{before}:0:1", f"of partition 1, but ledger {before} belongs to {first.name}: give"),
+    ):
+        for option in ("startingOffsets", "endingOffsets"):
+            with pytest.raises(ConfigurationError, match=f"option '{option}' is message .*{wrong}"):
+                read(VALUE, topic=whole, **{option: start})
+    with pytest.raises(ConfigurationError, match=f"{topic.name} has no partitions: give {ledger}:0$"):
+        read(VALUE, startingOffsets=f"{ledger}:0:0")
+    with pytest.raises(ConfigurationError, match="none of the topics that are read has this partition"):
+        read(VALUE, topics=f"{topic.name},{whole}", startingOffsets=f"{ledger}:0:7")
+
+
 def test_id_of_a_message_in_chunks_is_read_as_java_prints_it(topic: StoredTopic, read: Callable) -> None:
     ledger = topic.ledger([*numbered(0), *chunked(Message(b"ab"), 1, 1), *numbered(2)])
     assert values(read(VALUE, startingOffsets=f"{ledger}:1:-1;{ledger}:2:-1")) == [b"ab", b"2"]

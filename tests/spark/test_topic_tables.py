@@ -45,8 +45,8 @@ def test_backlog_leaves_out_acknowledgements_that_are_bits(cluster: Cluster, top
     assert row["backlog_bytes"] == sum(map(len, numbered(1, 2, 5)))
 
 
-def test_topic_whose_metadata_cannot_be_read_does_not_take_the_tables_of_others_away(
-    cluster: Cluster, client: Client, topic: StoredTopic, caplog: pytest.LogCaptureFixture
+def test_topic_that_cannot_be_read_is_a_row_with_its_error(
+    cluster: Cluster, client: Client, topic: StoredTopic
 ) -> None:
     topic.ledger(numbered(0))
     topic.schemas(("STRING", b"", {}))
@@ -59,13 +59,28 @@ def test_topic_whose_metadata_cannot_be_read_does_not_take_the_tables_of_others_
     try:
         wrong.put(b"\xff\xff")
         found = {row["topic"]: row for row in table(cluster.uri, "topics")}
-        assert found[str(topic.name)]["schema_type"] == "STRING"
+        assert (found[str(topic.name)]["schema_type"], found[str(topic.name)]["error"]) == ("STRING", None)
         assert (found[str(odd.name)]["entries"], found[str(odd.name)]["schema_type"]) == (1, None)
-        assert str(wrong.name) not in found
-        assert str(topic.name) in {row["topic"] for row in table(cluster.uri, "topicLedgers")}
+        assert "its type 99 is unknown" in found[str(odd.name)]["error"]
+        for view in ("topics", "topicLedgers", "subscriptions"):
+            rows = {row["topic"]: row for row in table(cluster.uri, view)}
+            assert wrong.name.managed_ledger_path in rows[str(wrong.name)]["error"]
+            assert rows[str(topic.name)]["error"] is None
+        (row,) = (row for row in table(cluster.uri, "subscriptions") if row["topic"] == str(odd.name))
+        assert (row["subscription"], row["mark_delete_ledger"]) == ("s", None)
+        assert odd.name.managed_ledger_path in row["error"]
         assert subscription(cluster, topic)["subscription"] == "s"
-        assert any(f"{wrong.name.managed_ledger_path}" in record.message for record in caplog.records)
-        assert any("its type 99 is unknown" in record.message for record in caplog.records)
     finally:
         wrong.delete()
         odd.delete()
+
+
+def test_topic_with_another_password_is_a_row_with_its_error(cluster: Cluster, topic: StoredTopic) -> None:
+    with Client(cluster.uri, password=b"other") as client:
+        other = StoredTopic(client, f"{topic.name}-other")
+        other.ledger(numbered(0), is_open=True)
+        topic.ledger(numbered(0), is_open=True)
+        found = {row["topic"]: row for row in table(cluster.uri, "topics")}
+        assert "managedLedgerPassword" in found[str(other.name)]["error"]
+        assert found[str(topic.name)]["error"] is None
+        other.delete()

@@ -11,7 +11,7 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from bkspark.errors import BookKeeperError, NoSuchLedger
+from bkspark.errors import BookKeeperError, MetadataFormat, NoSuchLedger
 from bkspark.ids import LEDGER_ID_MAX, check_bookie_id
 from bkspark.metadata.encoding import encode
 from bkspark.metadata.ledgers import Versioned
@@ -146,7 +146,11 @@ class ClusterApi:
                 found: dict[int, object] = {}
                 for ledger_id in ids[begin : min(begin + PAGE_LEDGERS, end - seen)]:
                     with contextlib.suppress(NoSuchLedger):  # deleted meanwhile
-                        found[ledger_id] = describe(ledger_id, await self._cluster.metadata(ledger_id))
+                        try:
+                            found[ledger_id] = describe(ledger_id, await self._cluster.metadata(ledger_id))
+                        except MetadataFormat as error:
+                            # One ledger that cannot be read must not end the list of all others.
+                            found[ledger_id] = {"ledgerId": ledger_id, "error": str(error)}
                 yield found
             seen += len(ids)
             if seen >= end:

@@ -26,11 +26,11 @@ from typing import Any
 import h11
 
 from bkspark.errors import BookKeeperError, ConfigurationError
+from bkspark.log_limit import no_digits, place_of
 from bkspark.tasks import start_kept
 from bkspark.tls.gate import TlsGate
 from bookie_service.admin.http.access import HttpAccess
 from bookie_service.admin.http.messages import HttpError, HttpRequest, HttpResponse, failed, plain, target_of
-from bookie_service.network.log_limit import no_digits, place_of
 from bookie_service.settings.http_options import HttpLimits
 
 logger = logging.getLogger(__name__)

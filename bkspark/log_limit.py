@@ -4,18 +4,22 @@ The kind of a line depends on the code that logs it, not on data from a peer: on
 `kind` if the caller names one (`extra={"kind": ...}`). The first line of a kind always passes, with its traceback.
 Later lines of the kind pass while there is room: `_LINES_PER_S` a second in all, and few of one kind. The others are
 counted. A summary line, at most one in `_SUMMARY_S`, gives their number, and the last of them as an example.
+
+Lines of the audit log are never left out: only operators who may change something cause them.
 """
 
 from __future__ import annotations
 
+import copy
 import logging
 import re
 import threading
+import time
 import traceback
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-from bookie_service.engine.buckets import Bucket
+from bkspark.buckets import Bucket
 
 _LINES_PER_S = 5.0
 """Not counting first lines and summaries. All together stay below ten per second."""
@@ -23,6 +27,10 @@ _BURST = 5.0
 _LINES_PER_S_OF_KIND = 1.0
 _BURST_OF_KIND = 3.0
 _SUMMARY_S = 10.0
+FLUSH_S = 1.0
+"""How often a process flushes its limiter."""
+AUDIT = "audit"
+"""The name of the event in `extra` of the audit log's lines."""
 KINDS_MAX = 1000
 """Limit for kinds that callers name. Lines of further kinds count as lines of their format."""
 _DIGITS = re.compile(r"[0-9]+")
@@ -45,7 +53,8 @@ class _Kind:
 
 
 class LogLimiter(logging.Filter):
-    """A filter for a log handler. Call `flush` about once a second, and `finish` before the process ends."""
+    """A filter for a log handler. Call `flush` every FLUSH_S, and `finish` before the process ends. Records are not
+    changed: other handlers may share them."""
 
     def __init__(self, clock: Callable[[], float], emit: Callable[[logging.LogRecord], object]) -> None:
         """`clock` returns seconds; `emit(record)` writes a line that does not pass this filter again."""
@@ -58,7 +67,9 @@ class LogLimiter(logging.Filter):
         self._lock = threading.RLock()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to write a line; count it if not."""
+        """Return whether the handler is to write a line; count it if it is left out."""
+        if getattr(record, "event", None) == AUDIT:
+            return True
         with self._lock:
             return self._takes(record, self._clock())
 
@@ -74,10 +85,14 @@ class LogLimiter(logging.Filter):
             self._take(kind, _lines_of(record))
             return True
         if kind.bucket.has_room(now) and self._all.has_room(now):
-            # Its traceback was written the first time.
-            record.exc_info = record.exc_text = None
             self._take(kind, 1.0)
-            return True
+            if not (record.exc_info or record.exc_text):
+                return True
+            # Its traceback was written the first time.
+            brief = copy.copy(record)
+            brief.exc_info = brief.exc_text = None
+            self._emit(brief)
+            return False
         if not kind.left_out:
             kind.since = now
         kind.left_out += 1
@@ -112,6 +127,21 @@ class LogLimiter(logging.Filter):
         values = (kind.left_out, now - kind.since, last.getMessage())
         self._emit(logging.LogRecord(last.name, last.levelno, last.pathname, last.lineno, text, values, None))
         kind.left_out, kind.last = 0, None
+
+
+def limited(handler: logging.Handler) -> LogLimiter:
+    """Limit what a handler writes; return the limiter."""
+
+    def emit(record: logging.LogRecord) -> None:
+        handler.acquire()
+        try:
+            handler.emit(record)
+        finally:
+            handler.release()
+
+    limiter = LogLimiter(time.monotonic, emit)
+    handler.addFilter(limiter)
+    return limiter
 
 
 def _lines_of(record: logging.LogRecord) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bookie_service.engine.buckets import Bucket
+from bkspark.buckets import Bucket
 
 
 def test_burst_is_there_at_first_and_one_event_needs_room_for_one() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import logging
 
 import pytest
 
 from bkspark.errors import ProtocolError
-from bookie_service.network.log_limit import KINDS_MAX, LogLimiter, place_of
+from bkspark.log_limit import AUDIT, KINDS_MAX, LogLimiter, limited, place_of
 
 
 class Bench:
@@ -100,6 +101,44 @@ def test_a_traceback_is_written_once(bench: Bench) -> None:
     assert sum("Traceback" in line for line in bench.lines) == 1
     assert "RuntimeError: defect 0" in bench.lines
     assert bench.lines.count("a request failed") > 1
+
+
+def test_another_handler_of_the_same_logger_gets_each_traceback(bench: Bench) -> None:
+    seen: list[object] = []
+    other = logging.Handler()
+    other.emit = lambda record: seen.append(record.exc_info)  # type: ignore[method-assign]
+    bench.logger.addHandler(other)
+    for number in range(3):
+        bench.now += 1.0
+        try:
+            raise RuntimeError(f"defect {number}")
+        except RuntimeError:
+            bench.logger.exception("a request failed")
+    assert len(seen) == 3
+    assert all(seen)
+    assert bench.lines.count("a request failed") == 3
+
+
+def test_lines_of_the_audit_log_are_not_left_out(bench: Bench) -> None:
+    for number in range(1000):
+        bench.logger.info("audit: %s: set read-only", number, extra={"event": AUDIT})
+        bench.logger.warning("refused a connection")
+    assert sum("audit" in line for line in bench.lines) == 1000
+
+
+def test_handler_that_is_limited_writes_the_first_lines_and_says_how_many_it_left_out() -> None:
+    output = io.StringIO()
+    handler = logging.StreamHandler(output)
+    limiter = limited(handler)
+    logger = logging.Logger("console")
+    logger.addHandler(handler)
+    for _ in range(1000):
+        logger.warning("a wrong token from %s", "10.0.0.5")
+    limiter.finish()
+    lines = output.getvalue().splitlines()
+    assert lines[0] == "a wrong token from 10.0.0.5"
+    assert len(lines) < 20
+    assert "more lines like this one were left out" in lines[-1]
 
 
 def test_rare_lines_are_all_written(bench: Bench) -> None:
