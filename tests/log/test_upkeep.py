@@ -180,7 +180,8 @@ async def test_change_that_needs_a_node_which_is_gone_for_good_says_so_after_few
     await world.stage(*more)
     tree = CountingTree(world.server)
     await tree.delete(f"/bkspark/logs/x/pages/{page}")
-    with pytest.raises(MetadataFormat, match=f"log x: metadata node .*/pages/{page} does not exist, and no process has"):
+    message = f"log x: metadata node .*/pages/{page} does not exist, and no process has"
+    with pytest.raises(MetadataFormat, match=message):
         await LogStore(tree, "/ledgers").append_ledgers("x", closed(*more))
     assert tree.reads.count(f"/bkspark/logs/x/pages/{page}") == MISSING_MAX
 

@@ -1,4 +1,4 @@
-"""Calls that have ended leave no work, no timer and no listener behind; on real sockets."""
+"""Calls that have ended leave no work, no timer and no listener; on real sockets."""
 
 from __future__ import annotations
 
