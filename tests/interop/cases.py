@@ -14,6 +14,13 @@ Quorums = tuple[int, int, int]
 EACH_DIGEST = pytest.mark.parametrize("digest", ["crc32c", "crc32", "mac", "dummy"])
 EACH_QUORUM = pytest.mark.parametrize("quorums", [(1, 1, 1), (3, 3, 2), (3, 2, 2)], ids=["E1", "E3W3A2", "E3W2A2"])
 
+COVERING = pytest.mark.long_except(
+    *("our bookies-E1-dummy", "our bookies-E3W3A2-crc32c", "our bookies-E3W2A2-mac", "our bookies-E3W2A2-crc32"),
+    *("apache's bookies-E3W3A2-crc32c", "apache's bookies-E3W2A2-mac"),
+    reason="each digest with each quorum; the others have each digest, each quorum, and both on both kinds of bookies",
+)
+"""For tests of EACH_DIGEST and EACH_QUORUM on each kind of bookies."""
+
 NO_SUCH_LEDGER = -25
 LEDGER_FENCED = -101
 UNAUTHORIZED = -102

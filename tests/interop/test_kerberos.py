@@ -14,6 +14,7 @@ from tests.interop.apache import ApacheCluster
 from tests.interop.cases import PASSWORD, SIZES
 from tests.interop.peer import JVM_OPTIONS, JavaClient, Peer, PeerError, contents, payloads
 from tests.interop.test_sasl import (
+    COVERING,
     JAVA_CLIENT,
     PROTOCOLS,
     QUORUMS,
@@ -114,6 +115,7 @@ def apache_bookies(
         yield cluster
 
 
+@COVERING
 @PROTOCOLS
 @WITH_TLS
 def test_apaches_client_writes_and_reads_on_our_bookies(

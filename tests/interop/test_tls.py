@@ -27,6 +27,10 @@ pytestmark = [pytest.mark.interop, pytest.mark.cluster]
 
 STORE_PASSWORD = "changeit"
 CASES = (("PEM", "v2"), ("PEM", "v3"), ("PKCS12", "v2"), ("JKS", "v3"))
+EACH_CASE = pytest.mark.parametrize(("kind", "protocol"), CASES)
+COVERING = pytest.mark.long_except(
+    *("PEM-v2", "PKCS12-v2", "JKS-v3"), reason="the others have each format of stores and both protocols"
+)
 QUORUMS = (3, 3, 2)
 
 
@@ -114,7 +118,8 @@ def our_client(uri: str, tls: TlsOptions | None, wire_protocol: str = "v2") -> C
     return Client(uri, password=PASSWORD.encode(), wire_protocol=wire_protocol, net=NetOptions(tls=tls))
 
 
-@pytest.mark.parametrize(("kind", "protocol"), CASES)
+@EACH_CASE
+@COVERING
 def test_apaches_client_writes_and_reads_on_our_bookies(
     stores: Stores, our_bookies: Cluster, peer: Peer, kind: str, protocol: str
 ) -> None:
@@ -129,7 +134,8 @@ def test_apaches_client_writes_and_reads_on_our_bookies(
             assert list(client.open(ledger).read(0, len(SIZES) - 1)) == payloads(SIZES)
 
 
-@pytest.mark.parametrize(("kind", "protocol"), CASES)
+@EACH_CASE
+@COVERING
 def test_our_client_writes_and_reads_on_apaches_bookies(
     stores: Stores, apache_bookies: ApacheCluster, peer: Peer, kind: str, protocol: str
 ) -> None:

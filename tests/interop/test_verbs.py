@@ -159,6 +159,9 @@ def stop_bookies(twin: Twin) -> None:
     twin.names["journal"] = str(int(min((first / "journal" / "current").glob("*.txn")).stem, 16))
 
 
+@pytest.mark.long(
+    reason="30 s of processor time; tests/cli/test_shell.py guards these verbs, and this is how like Apache's they are"
+)
 def test_verbs_about_a_lost_bookie_then_about_files_then_about_a_cluster_without_bookies(
     twins: tuple[Twin, Twin],
 ) -> None:
@@ -172,6 +175,9 @@ def test_verbs_about_a_lost_bookie_then_about_files_then_about_a_cluster_without
     assert not found, "\n".join(found)
 
 
+@pytest.mark.long(
+    reason="15 s of processor time; tests/cli/test_shell.py guards these verbs, and this is how like Apache's they are"
+)
 def test_verbs_about_the_files_of_db_storage(
     classpath: str, peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

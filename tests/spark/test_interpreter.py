@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bkspark import interpreter
+from tests.spark_settings import SHORT_JVM
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from bkspark.blocking import Client
     from tests.cluster import Cluster
 
@@ -28,15 +27,15 @@ print("rows", rows.count())
 """
 
 
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of a user who runs `path/to/python script.py`: the PATH's python3 has no packages."""
-    other = tmp_path / "bin" / "python3"
-    other.parent.mkdir()
+    other = tmp_path_factory.mktemp("bin") / "python3"
     other.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n')
     other.chmod(0o755)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_"))}
-    return {**kept, "PATH": f"{other.parent}:/usr/bin:/bin", "SPARK_LOCAL_IP": "127.0.0.1"}
+    path = f"{other.parent}:/usr/bin:/bin"
+    return {**kept, "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "JDK_JAVA_OPTIONS": SHORT_JVM}
 
 
 def run(environment: dict[str, str], program: str) -> subprocess.CompletedProcess[str]:
@@ -57,17 +56,26 @@ def test_importing_bkspark_before_the_session_lets_workers_find_the_source(
     assert "rows 2" in done.stdout, done.stderr[-2000:]
 
 
-@pytest.mark.spark
-@pytest.mark.slow
-def test_a_session_with_another_interpreter_is_refused_with_the_remedy(environment: dict[str, str]) -> None:
-    # A session that was made before bkspark was imported.
+@pytest.fixture(scope="module")
+def late(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """A program that makes its session before it imports bkspark, and then uses it in two ways."""
     calls = (
         "import bkspark, sys\n"
         "for call in (lambda: bkspark.register(spark), bkspark.session):\n"
         "    try: call()\n"
         "    except Exception as error: print(type(error).__name__, error, file=sys.stdout)\n"
     )
-    lines = run(environment, SESSION + calls).stdout.strip().splitlines()
+    done = run(environment, SESSION + calls)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_session_with_another_interpreter_is_refused_with_the_remedy(
+    late: subprocess.CompletedProcess[str],
+) -> None:
+    lines = late.stdout.strip().splitlines()
     assert len(lines) == 2
     for line in lines:
         assert line.startswith("ConfigurationError Spark starts its Python workers with")
@@ -77,11 +85,11 @@ def test_a_session_with_another_interpreter_is_refused_with_the_remedy(environme
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_importing_bkspark_after_the_session_warns_of_what_will_happen(environment: dict[str, str]) -> None:
+def test_importing_bkspark_after_the_session_warns_of_what_will_happen(
+    late: subprocess.CompletedProcess[str],
+) -> None:
     """Spark's own error comes later, in more than a hundred lines, and names no remedy."""
-    done = run(environment, SESSION + "import bkspark\n")
-    assert done.returncode == 0, done.stderr[-2000:]
-    (line,) = (line for line in done.stderr.splitlines() if "RuntimeWarning" in line)
+    (line,) = (line for line in late.stderr.splitlines() if "RuntimeWarning" in line)
     assert "DATA_SOURCE_NOT_FOUND" in line
     assert "Import bkspark before the session is made" in line
 
@@ -90,13 +98,13 @@ def test_importing_bkspark_after_the_session_warns_of_what_will_happen(environme
 @pytest.mark.slow
 def test_executors_look_for_python_in_their_own_path_where_the_drivers_has_it(environment: dict[str, str]) -> None:
     """The folder of the driver's environment is not on the hosts of a cluster."""
-    environment["PATH"] = f"{os.path.dirname(sys.executable)}:/usr/bin:/bin"
+    path = f"{os.path.dirname(sys.executable)}:/usr/bin:/bin"
     program = (
         "import bkspark, os\n"
         "spark = bkspark.session(master='local[1]', spark__ui__enabled='false')\n"
         "print('python', spark.sparkContext.pythonExec, os.environ.get('PYSPARK_PYTHON'))\n"
     )
-    done = run(environment, program)
+    done = run({**environment, "PATH": path}, program)
     assert "python python3 None" in done.stdout, done.stderr[-2000:]
 
 
