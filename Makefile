@@ -67,8 +67,9 @@ FAST_TESTS := $(wildcard tests/test_*.py) tests/core tests/wire tests/net tests/
   tests/spark/test_options.py tests/spark/test_typed_options.py tests/bookie/test_rules.py \
   tests/bookie/test_configuration_docs.py
 
-# `lint` has read all pages and programs for plain English.
-check: lint typecheck
+# `lint` has read all pages and programs for plain English. Neither it nor `typecheck` uses a second core.
+check: install
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint typecheck
 	$(BIN)/python -m pytest --quiet --numprocesses $(TEST_PROCESSES) --dist loadgroup \
 	  -m "not cluster and not spark and not interop and not slow" \
 	  --deselect tests/test_plain_english.py::test_what_people_read_is_plain $(PYTEST_ARGS) $(FAST_TESTS)

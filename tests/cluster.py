@@ -151,7 +151,10 @@ class Cluster:
 
 
 class GuestCluster(Cluster):
-    """Our bookies as processes at a ZooKeeper of others, which the test must leave alone: cheaper than a `Cluster`."""
+    """Our bookies as processes at a ZooKeeper of others, which the test must leave alone: cheaper than a `Cluster`.
+
+    The clusters at one ZooKeeper share the names of logs.
+    """
 
     def __init__(
         self, zookeeper: ZooKeeperProcess, directory: Path, bookies: int = 3, settings: Mapping[str, str] | None = None

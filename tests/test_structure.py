@@ -36,6 +36,7 @@ def measured() -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trip", HOPS_MAX)
 def test_hops_of_a_request_stay_within_their_bounds(measured: dict[str, Any], trip: str) -> None:
     calls_max, files_max = HOPS_MAX[trip]
@@ -50,6 +51,7 @@ def test_no_program_has_more_than_600_lines() -> None:
     assert {path: count for path, count in lines.items() if count > 600 and not path.endswith("_pb2.py")} == {}
 
 
+@pytest.mark.slow
 def test_classes_of_the_writer_stay_small(measured: dict[str, Any]) -> None:
     rows = measured["sizes"]
     assert int(rows["methods of LedgerWriter"]) <= 20

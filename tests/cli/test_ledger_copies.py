@@ -51,7 +51,7 @@ def test_ledgers_are_listed_filtered_and_sorted(
         small, large, middle = sizes
         opened = client.create(ensemble=1, write_quorum=1, ack_quorum=1)
         opened.append(b"x")
-        log = client.log("events")
+        log = client.log("listed-events")
         log.create()
         with log.open_for_writing() as writing:
             writing.append(b"y")
@@ -64,7 +64,7 @@ def test_ledgers_are_listed_filtered_and_sorted(
         assert listed("--open") == [opened.ledger_id]
         assert listed("--after", large, "--limit", 1) == [middle]
         assert listed("--older-than", "1d") == []
-        (of_log,) = listed("--log", "events")
+        (of_log,) = listed("--log", "listed-events")
         (holder,) = opened.metadata.fragments[0].bookies
         of_bookie = listed("--bookie", holder)
         assert opened.ledger_id in of_bookie
@@ -73,7 +73,7 @@ def test_ledgers_are_listed_filtered_and_sorted(
         long = console.json("ledger", "list", "--long", "--sort", "age")["ledgers"]
         facts = {each["ledger"]: each for each in long}
         assert {id: facts[id]["length"] for id in sizes} == sizes
-        assert facts[of_log]["log"] == "events"
+        assert facts[of_log]["log"] == "listed-events"
         assert facts[opened.ledger_id]["state"] == "OPEN"
         assert facts[small]["quorums"] == [2, 2, 2]
         assert [each["age_s"] for each in long] == sorted((each["age_s"] for each in long), reverse=True)

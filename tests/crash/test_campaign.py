@@ -22,6 +22,7 @@ _STEPS = 8
 """A little more than half of what the command's scripts have: an image then costs half as much to make and to read."""
 
 
+@pytest.mark.long_except("0", reason="a part has more than twice the images that find nine of ten planted defects")
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_every_crash_image_starts_and_keeps_its_promises(part: int) -> None:
     counts = run(1 + 1000 * part, IMAGES // _PARTS, steps=_STEPS)

@@ -389,6 +389,7 @@ def test_too_many_logs_are_refused_before_anything_is_published() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_thousand_logs_with_long_names_fit_one_transaction_commit_after_commit() -> None:
     async def run() -> None:
         names = [f"{number:04d}" + "x" * 196 for number in range(1_000)]

@@ -145,6 +145,7 @@ def test_operators_http_list_is_sent_in_pieces() -> None:
     asyncio.run(test())
 
 
+@pytest.mark.slow
 def test_audit_memory_does_not_grow_with_the_number_of_ledgers() -> None:
     bookies = [f"b{number}:1" for number in range(100)]
 

@@ -26,6 +26,7 @@ FAULTS |= {"damage", "stall", "session expired", "EIO", "EREADONLY", "ETOOMANYRE
 FAULTS |= {f"metadata {how} {when}" for how in ("lost", "expired") for when in ("before", "after")}
 
 
+@pytest.mark.long_except("0", reason="a part has twice the schedules that notice nine of ten planted defects")
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_no_checker_complains_of_any_schedule(part: int) -> None:
     tally = run_seeds(1 + part, _PARTS, SCHEDULES // _PARTS, None)

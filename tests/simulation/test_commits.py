@@ -20,6 +20,7 @@ HUNTED_SCHEDULES = 12_000
 """Schedules that a planted defect may survive: one is noticed by number 4,508 only."""
 
 
+@pytest.mark.long_except("0", reason="a part has four times the schedules that notice all but one planted defect")
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_readers_see_every_epoch_once_and_whole(part: int) -> None:
     """Issue 6, E and its proof: more schedules by `python -m tests.simulation.commits`."""
