@@ -267,3 +267,9 @@ def test_the_records_name_is_taken_and_a_bad_key_file_creates_nothing(tmp_path, 
         assert [ledger async for ledger in cluster.client().ledgers()] == []
 
     run(tmp_path, test)
+
+
+@pytest.mark.parametrize(("field", "value"), [("key_file", 5), ("option", None), ("shows_sealed", 1)])
+def test_an_option_of_another_type_is_named(field: str, value: object) -> None:
+    with pytest.raises(ConfigurationError, match=field):
+        EncryptionOptions(**{field: value})
