@@ -92,9 +92,12 @@ def test_nothing_is_sent_again_after_the_end() -> None:
         writer = await writer_to(world, bookie)
         await send(writer, range(2))
         await until(lambda: len(writer._resending) > 0)
-        (timer,) = writer._resending
+        timers, channel = list(writer._resending), writer._channel
+        assert channel is not None
         writer.close()
-        assert timer.cancelled()
+        assert all(timer.cancelled() for timer in timers)
+        assert channel._adds == {}
+        await send(writer, range(2, 3))
         assert entries_at(bookie) == [0, 1]
 
     with_bookies(Holder(refuse=lambda asked: Status.ETOOMANYREQUESTS))(test)
