@@ -81,6 +81,7 @@ def test_copies_that_a_bookie_refuses_because_of_its_load_are_sent_again_until_i
         writer = await writer_to(world, bookie)
         await send(writer, range(5))
         await writer.drained(0)
+        assert writer._resending == set()
         writer.close()
         assert sorted(entries_at(bookie)) == [0, 1, 1, 1, 2, 3, 3, 4]
 
