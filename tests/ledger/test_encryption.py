@@ -157,6 +157,21 @@ def test_open_reader_needs_its_key_file_no_more(tmp_path, keys):
     run(tmp_path, test)
 
 
+def test_writer_that_has_ended_says_so_each_time_and_encrypts_no_id_twice(tmp_path, keys):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client(encryption=keys.options)
+        writer = await client.create()
+        await writer.append_many(PAYLOADS[:3])
+        await cluster.client().recover(writer.ledger_id)
+        for _ in range(3):
+            with pytest.raises(LedgerFenced):
+                await writer.append_many(PAYLOADS[:2])
+            with pytest.raises(LedgerFenced):
+                await writer.append(PAYLOADS[0])
+
+    run(tmp_path, test)
+
+
 def test_a_missing_and_a_wrong_key_are_one_error_that_names_option_and_key(tmp_path, keys):
     async def test(cluster: InProcessCluster) -> None:
         async with await cluster.client(encryption=keys.options).create() as writer:
