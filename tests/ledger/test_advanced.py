@@ -117,8 +117,9 @@ def test_closing_ends_the_ledger_before_the_gap_and_fails_the_entries_above(tmp_
         assert metadata.last_entry == 0
         with pytest.raises(LedgerClosed, match="entry 1"):
             await above
-        with pytest.raises(LedgerClosed):
-            await writer.append(1, payload(1))
+        for entry_id in (1, 5):  # also one that would wait above a gap
+            with pytest.raises(LedgerClosed):
+                await asyncio.wait_for(writer.submit(entry_id, [payload(entry_id)]), 60)
         assert await read_all(client, writer.ledger_id) == [payload(0)]
 
     run(tmp_path, test)
@@ -129,6 +130,7 @@ def test_call_that_was_cancelled_above_a_gap_hinders_no_close(tmp_path):
         writer = AdvancedLedgerWriter(await cluster.client().create())
         await writer.append(0, payload(0))
         waiting = asyncio.ensure_future(writer.append(2, payload(2)))
+        await asyncio.sleep(0)
         above = await writer.submit(3, [payload(3)])
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
@@ -150,6 +152,8 @@ def test_writer_that_ends_fails_what_waits_above_a_gap_too(tmp_path):
             await writer.append(1, payload(1))
         with pytest.raises(LedgerFenced):
             await above
+        with pytest.raises(LedgerFenced):
+            await writer.submit(5, [payload(5)])
         other = AdvancedLedgerWriter(await client.create())
         waiting = await other.submit(7, [b"x"])
         other.abandon()
@@ -172,6 +176,19 @@ def test_cancelled_append_leaves_no_gap(tmp_path):
         done = await asyncio.gather(*tasks, return_exceptions=True)
         assert done[1::2] == list(range(1, 20, 2))
         assert (await writer.close()).last_entry == 19
+        assert reported == []
+
+    run(tmp_path, test)
+
+
+def test_future_that_was_cancelled_before_its_entries_are_acknowledged_is_left_alone(tmp_path):
+    async def test(cluster):
+        reported = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
+        writer = AdvancedLedgerWriter(await cluster.client().create())
+        (await writer.submit(0, [payload(0)])).cancel()
+        assert await writer.append(1, payload(1)) == 1
+        await writer.close()
         assert reported == []
 
     run(tmp_path, test)

@@ -8,6 +8,7 @@ import pytest
 
 from bkspark.client import Client, SnapshotReader
 from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.entries import as_batch
 from bkspark.errors import ConfigurationError
 from bkspark.ledger import arguments
 from bkspark.log import SegmentOwner
@@ -154,3 +155,12 @@ def test_argument_of_a_client_of_another_type(name, value):
     named = {"uri": "zk://127.0.0.1:1/ledgers", name: value}
     with pytest.raises(ConfigurationError, match="URI" if name == "uri" else name.replace("_", ".")):
         Client(named.pop("uri"), **named)
+
+
+def test_entry_may_have_as_many_bytes_as_the_limit_says():
+    limit = 100
+    for sizes in ([], [0], [100], [60, 60, 100]):
+        arguments.check_entry_sizes(as_batch([bytes(size) for size in sizes]), limit)
+    for sizes in ([101], [1, 101, 1]):
+        with pytest.raises(ValueError, match="an entry of 101 bytes is above the limit of 100"):
+            arguments.check_entry_sizes(as_batch([bytes(size) for size in sizes]), limit)

@@ -86,9 +86,11 @@ def test_list_is_read_once_and_again_only_when_it_changed():
         children, reads = tree.children, []
         tree.children = lambda path: reads.append(path) or children(path)
         watcher = cluster.watcher(tree)
-        for _ in range(5):
+        await watcher.candidates(2)
+        watches = len(cluster.store._watches)
+        for _ in range(4):
             assert (await watcher.candidates(2)).writable == {"b:1", "b:2"}
-        assert len(reads) == 1
+        assert (len(reads), len(cluster.store._watches)) == (1, watches)
         await cluster.register("b:3")
         await asyncio.sleep(0)
         assert (await watcher.candidates(2)).writable == {"b:1", "b:2", "b:3"}
@@ -107,6 +109,20 @@ def test_ensembles_follow_the_rack_map_as_it_changes():
                     assert odd in await ensemble_of(client, 2)
 
     with_cluster(test, "b:1", "b:2", "b:3", "b:4", "b:5")
+
+
+def test_bookie_whose_id_names_no_host_has_that_of_the_rack_map():
+    """An id `host:port` names its host, whatever the map says."""
+
+    async def test(cluster):
+        tree = cluster.store.session()
+        places = {"one": {"hostname": "h1"}, "b:1": {"rack": "/r", "hostname": "h2"}}
+        await tree.create("/ledgers/bookies", json.dumps({"group": places}).encode())
+        topology = (await cluster.watcher().candidates(2)).topology
+        assert topology.hosts == {"one": "h1"}
+        assert (topology.host_of("one"), topology.host_of("b:1"), topology.rack_of("b:1")) == ("h1", "b", "/r")
+
+    with_cluster(test, "one", "b:1")
 
 
 def test_one_rack_a_write_quorum_is_a_choice_at_random():

@@ -18,7 +18,9 @@ from bkspark.errors import (
     NotEnoughBookies,
     UnauthorizedAccess,
 )
+from bkspark.ledger.replica_reads import ReplicaReads
 from bkspark.net.pool import NetOptions
+from bkspark.wire.digest import EntryDigest
 from tests.ledger.in_process import run
 
 QUORUMS = [(1, 1, 1), (2, 2, 2), (3, 3, 2), (3, 2, 2), (3, 1, 1), (3, 2, 1)]
@@ -204,6 +206,28 @@ def test_ledger_left_open_is_recovered_with_every_entry(tmp_path, quorums, count
         assert await read_all(await client.open(writer.ledger_id)) == payloads
 
     run(tmp_path, test)
+
+
+def test_large_entries_that_a_recovery_copies_carry_the_bytes_up_to_each(tmp_path):
+    """§3.1: the length in an entry's header. A window of them is sent in several pieces."""
+
+    async def test(cluster):
+        client = cluster.client()
+        writer = await client.create()
+        before = set(writer.metadata.last_fragment.bookies)
+        await writer.append_many([bytes(300_000)] * 6)
+        writer.abandon()
+        (spare,) = {bookie.id for bookie in cluster.bookies} - before
+        await cluster.bookie(min(before)).stop()
+        closed = await client.recover(writer.ledger_id)
+        assert (closed.last_entry, closed.length) == (5, 1_800_000)
+        assert spare in closed.last_fragment.bookies
+        context = await client.context()
+        reads = ReplicaReads(context.pool, writer.ledger_id, EntryDigest(closed.digest, b""))
+        lengths = [await reads.length_at(spare, entry_id) for entry_id in range(6)]
+        assert lengths == [300_000 * (entry_id + 1) for entry_id in range(6)]
+
+    run(tmp_path, test, bookies=4)
 
 
 def test_many_recoverers_agree(tmp_path):

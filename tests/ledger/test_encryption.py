@@ -157,6 +157,21 @@ def test_open_reader_needs_its_key_file_no_more(tmp_path, keys):
     run(tmp_path, test)
 
 
+def test_writer_that_has_ended_says_so_each_time_and_encrypts_no_id_twice(tmp_path, keys):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client(encryption=keys.options)
+        writer = await client.create()
+        await writer.append_many(PAYLOADS[:3])
+        await cluster.client().recover(writer.ledger_id)
+        for _ in range(3):
+            with pytest.raises(LedgerFenced):
+                await writer.append_many(PAYLOADS[:2])
+            with pytest.raises(LedgerFenced):
+                await writer.append(PAYLOADS[0])
+
+    run(tmp_path, test)
+
+
 def test_a_missing_and_a_wrong_key_are_one_error_that_names_option_and_key(tmp_path, keys):
     async def test(cluster: InProcessCluster) -> None:
         async with await cluster.client(encryption=keys.options).create() as writer:
@@ -267,3 +282,9 @@ def test_the_records_name_is_taken_and_a_bad_key_file_creates_nothing(tmp_path, 
         assert [ledger async for ledger in cluster.client().ledgers()] == []
 
     run(tmp_path, test)
+
+
+@pytest.mark.parametrize(("field", "value"), [("key_file", 5), ("option", None), ("shows_sealed", 1)])
+def test_an_option_of_another_type_is_named(field: str, value: object) -> None:
+    with pytest.raises(ConfigurationError, match=field):
+        EncryptionOptions(**{field: value})

@@ -325,3 +325,27 @@ def test_patience_of_a_follower_begins_again_with_every_entry() -> None:
         assert (world.got, len(ends)) == (payloads, 2)
 
     play(test)
+
+
+def test_follower_of_an_idle_ledger_polls_again_and_again_and_watches_its_metadata_from_the_first_wait_on() -> None:
+    """§5.8: an empty answer moves it to the next bookie; an error is not reported."""
+
+    async def test(world: World) -> None:
+        reported: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
+        writer = await world.writing.create(ensemble=3, write_quorum=3, ack_quorum=2)
+        await writer.append_many([b"0", b"1"])
+        reader = await world.reading.open(writer.ledger_id)
+        watches = len(world.cluster.store._watches)
+        async with aclosing(TailWatch(await world.reading.context(), reader)) as watch:
+            waiting = asyncio.ensure_future(watch.wait_beyond(5))
+            await asyncio.sleep(1)
+            assert len(world.cluster.store._watches) == watches + 1
+            await asyncio.sleep(300)
+            assert not waiting.done()
+            await writer.close()
+            await waiting
+        assert reader.last_entry == 1
+        assert reported == []
+
+    play(test)

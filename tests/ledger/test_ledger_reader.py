@@ -400,6 +400,10 @@ def test_one_byte_is_the_least_that_a_batch_may_be_asked_to_have() -> None:
         ):
             assert await entries(batches) == [0, 1, 2]
         assert await entries(reader.follow(batch_bytes=1)) == [0, 1, 2, 3, 4]
+        small, large = [len(batch) async for batch in reader.batches(batch_bytes=1)], [5]
+        assert small != large
+        assert [len(batch) async for batch in reader.follow(batch_bytes=1)] == small
+        assert [len(batch) async for batch in reader.follow()] == large
         for call in (reader.batches, reader.acknowledged_batches, planned.batches, reader.follow):
             ends = () if call == reader.follow else (3,)
             with pytest.raises(ConfigurationError, match="batch_bytes"):

@@ -83,6 +83,18 @@ def test_recovery_that_cannot_fence_names_the_first_bookie_that_failed_and_why()
     with_bookies(Holder(range(3)), Holder(range(3), fence=Status.EIO))(test)
 
 
+def test_recovery_that_cannot_read_names_the_first_entry_that_failed_and_why() -> None:
+    def refuse(asked: Asked) -> int | None:
+        return {1: Status.EIO, 3: 77}.get(asked.entry_id) if asked.opcode == v2.READ else None
+
+    async def test(world: World, bookie: HostileBookie) -> None:
+        ledger_id = await world.ledger(bookie)
+        with pytest.raises(LedgerRecoveryFailed, match=f"entry 1 .*answered with status {int(Status.EIO)}"):
+            await world.client(net=PATIENT).recover(ledger_id)
+
+    with_bookies(Holder(range(5), fence=Status.ENOENTRY, refuse=refuse))(test)
+
+
 def test_recovery_that_is_cancelled_ends_all_its_work() -> None:
     """Its only bookie refuses load, so that it would ask for ever."""
 

@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 
 from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.core.reader import AdaptiveReadSize
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookieUnavailable, BookKeeperError, RequestTimeout, TooManyRequests, UnauthorizedAccess
 from bkspark.ledger import stored
+from bkspark.ledger.replica_reads import ReplicaReads
 from bkspark.ledger.stored import PIECES_IN_FLIGHT_MAX, ReplicaReader, ReplicaWriter
 from bkspark.wire import v2
 from bkspark.wire.digest import master_key
 from bkspark.wire.status import Status
 from tests.ledger.holders import PATIENT, Holder, adds_of, flags_of, with_bookies
-from tests.ledger.hostile import Asked, HostileBookie, World, reply, sealed
+from tests.ledger.hostile import DIGEST, Asked, HostileBookie, World, reply, sealed
 
 LEDGER = 7
 KEY = master_key(b"")
@@ -79,6 +81,7 @@ def test_copies_that_a_bookie_refuses_because_of_its_load_are_sent_again_until_i
         writer = await writer_to(world, bookie)
         await send(writer, range(5))
         await writer.drained(0)
+        assert writer._resending == set()
         writer.close()
         assert sorted(entries_at(bookie)) == [0, 1, 1, 1, 2, 3, 3, 4]
 
@@ -90,9 +93,12 @@ def test_nothing_is_sent_again_after_the_end() -> None:
         writer = await writer_to(world, bookie)
         await send(writer, range(2))
         await until(lambda: len(writer._resending) > 0)
-        (timer,) = writer._resending
+        timers, channel = list(writer._resending), writer._channel
+        assert channel is not None
         writer.close()
-        assert timer.cancelled()
+        assert all(timer.cancelled() for timer in timers)
+        assert channel._adds == {}
+        await send(writer, range(2, 3))
         assert entries_at(bookie) == [0, 1]
 
     with_bookies(Holder(refuse=lambda asked: Status.ETOOMANYREQUESTS))(test)
@@ -219,6 +225,19 @@ def test_entries_that_a_bookie_does_not_return_or_returns_damaged_are_missing() 
         assert len({asked.entry_id for asked in bookie.asked}) == 30
 
     with_bookies(answer)(test)
+
+
+def test_sizes_that_a_caller_has_learned_decide_how_many_entries_are_requested() -> None:
+    async def test(world: World, bookie: HostileBookie) -> None:
+        pool = (await world.client(net=PATIENT).context()).pool
+        pace = AdaptiveReadSize(bytes_max=1_000_000, entries_max=100)
+        for _ in range(4):
+            pace.on_entries(10)
+        reads = ReplicaReads(pool, LEDGER, DIGEST, pace)
+        assert len((await reads.some(bookie.id, np.arange(200))).statuses) == 100
+        assert len((await ReplicaReads(pool, LEDGER, DIGEST).some(bookie.id, np.arange(200))).statuses) < 100
+
+    with_bookies(Holder(range(200)))(test)
 
 
 def test_bookie_that_refuses_load_lacks_nothing_for_certain() -> None:

@@ -46,7 +46,7 @@ def facts(span: ReadableSpan) -> dict[str, object]:
 
 @pytest.mark.cluster
 def test_each_batch_is_a_span_with_what_it_had(cluster: Cluster, spans: InMemorySpanExporter) -> None:
-    async def run() -> int:
+    async def run() -> tuple[int, int]:
         async with Client(cluster.uri, password=SECRET.encode()) as client:
             async with await client.create(ensemble=3, write_quorum=2, ack_quorum=2) as writer:
                 await writer.append(PAYLOAD)
@@ -57,9 +57,9 @@ def test_each_batch_is_a_span_with_what_it_had(cluster: Cluster, spans: InMemory
             await abandoned.append_many([PAYLOAD] * 3)
             abandoned.abandon()
             await client.recover(abandoned.ledger_id)
-            return writer.ledger_id
+            return writer.ledger_id, abandoned.ledger_id
 
-    ledger = asyncio.run(run())
+    ledger, recovered = asyncio.run(run())
     created = facts(named(spans, "create")[0])
     assert created == {"ensemble": 3, "write_quorum": 2, "ack_quorum": 2, "ledger": ledger}
     appended = [facts(each) for each in named(spans, "append") if facts(each)["ledger"] == ledger]
@@ -70,7 +70,7 @@ def test_each_batch_is_a_span_with_what_it_had(cluster: Cluster, spans: InMemory
     assert facts(named(spans, "open")[0]) == {"ledger": ledger, "last_entry": 500}
     read = [facts(each) for each in named(spans, "read") if facts(each)["ledger"] == ledger]
     assert sum(int(str(each["entries"])) for each in read) == 501
-    assert facts(named(spans, "recover")[0])["last_entry"] == 2
+    assert facts(named(spans, "recover")[0]) == {"ledger": recovered, "last_entry": 2}
     assert all(each.status.status_code is not StatusCode.ERROR for each in spans.get_finished_spans())
     shown = "".join(each.to_json() for each in spans.get_finished_spans())
     assert SECRET not in shown

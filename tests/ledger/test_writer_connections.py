@@ -8,7 +8,7 @@ import pytest
 
 from bkspark.core.metadata import Fragment, LedgerState
 from bkspark.core.writer_options import WriterOptions
-from bkspark.errors import BookKeeperError, LedgerFenced, NotEnoughBookies
+from bkspark.errors import BookKeeperError, LedgerClosed, LedgerFenced, NotEnoughBookies
 from bkspark.ledger import writer_run
 from bkspark.ledger.writer import LedgerWriter
 from bkspark.wire import v2
@@ -261,3 +261,21 @@ def test_entry_that_too_few_bookies_answered_for_is_not_acknowledged() -> None:
             await appending
 
     with_bookies(Twice(), Holder(hears=silent), Holder(hears=silent))(test)
+
+
+def test_writer_takes_no_entry_from_the_call_of_close_on() -> None:
+    """Though it waits for its last entries."""
+
+    async def test(world: World, bookie: HostileBookie) -> None:
+        _, writer = await created(world, bookie, quorums=(1, 1, 1))
+        await writer.submit([b"0"])
+        closing = asyncio.ensure_future(writer.close())
+        await asyncio.sleep(0)
+        for call in (writer.append(b"1"), writer.submit([b"1"]), writer.append_many([b"1"])):
+            with pytest.raises(LedgerClosed):
+                await call
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        assert entries_at(bookie) in ([], [0])
+
+    with_bookies(Holder(hears=lambda asked: False))(test)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from bkspark.client import Client
-from bkspark.log import Log
+from bkspark.log import Log, Position, reading
 from bkspark.log.heads import Change
 from bkspark.log.store import LogStore
 from bkspark.log.times import EMPTY
@@ -242,5 +242,31 @@ def test_a_page_that_is_replaced_while_it_is_read_is_found_again(tmp_path, monke
         assert await old.first_at(1_000_002) == (2, 0)
         timeline = await old.times((0, 0), (8, 0))
         assert [timeline.of_entries(ordinal, 0, 1)[0][1] for ordinal in range(8)] == [1_000_000 + i for i in range(8)]
+
+    run(tmp_path, test)
+
+
+def test_a_log_is_read_up_to_a_time_and_never_beyond_what_was_readable(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        clock = Clock()
+        log = log_of(cluster.client(), clock)
+        await log.create()
+        for commit in range(4):
+            clock.now_ms = 1_000_000 + commit * 10
+            await publish(log, numbers(commit * 3, commit * 3 + 3))
+        snapshot, end, now_ms = await log.snapshot(), await log.latest(), 1_000_100
+
+        async def until(ms: int, readable: Position = end) -> Position:
+            return await reading.until(log._open_listed, snapshot, ms, readable, now_ms)
+
+        second, third = [await log.at_time(at(1_000_000 + 10 * commit)) for commit in (1, 2)]
+        assert await until(0) == await until(1_000_000) == await log.earliest()
+        assert await until(1_000_001) == await until(1_000_010) == second
+        assert await until(1_000_020) == third
+        assert await until(1_000_020, second) == second
+        assert await until(1_000_031) == await until(now_ms) == await until(now_ms + 1) == end
+        await (await log.store())._heads.change("clicks", without_times)
+        snapshot = await log.snapshot()
+        assert await until(0, third) == third
 
     run(tmp_path, test)

@@ -173,6 +173,26 @@ def test_rows_of_all_tasks_between_two_ledgers_travel_as_one_append(tmp_path):
     run_on_one(tmp_path, test)
 
 
+def test_shared_ledger_that_cannot_be_closed_when_it_is_due_is_retired(tmp_path):
+    """Another client has recovered it: the next append goes to another ledger, and the epoch does not fail."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = client.log("x")
+        await log.create()
+        shared = SharedLedger(log, SegmentOwner("query", "q"), OPTIONS, RollLimits(1, None))
+        first = (await shared.append([rows(b"one")])).ledger_id
+        ledgers_ = (await client.context()).ledgers
+        stored = await ledgers_.read(first)
+        await ledgers_.write(first, stored.metadata.closed(7, 70), stored.version)
+        await shared.roll_if_due()
+        assert shared.ledger_id is None
+        assert await pending(log) == set()
+        assert (await shared.append([rows(b"two")])).ledger_id != first
+
+    run_on_one(tmp_path, test)
+
+
 def test_shared_ledger_is_kept_while_it_is_neither_large_nor_old(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         client = cluster.client()

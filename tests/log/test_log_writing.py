@@ -354,6 +354,21 @@ def test_in_a_log_without_times_a_time_is_the_place_of_the_first_ledger_that_was
     run(tmp_path, test)
 
 
+def test_end_of_a_ledger_of_one_entry_is_a_place_of_a_time_too(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("clicks")
+        for moment_ms in (1000, 2000):
+            cluster.store.now_ms = moment_ms
+            async with await log.open_for_writing(**ONE) as writer:
+                await writer.append(b"%d" % moment_ms)
+        await (await log.store())._heads.change("clicks", without_times)
+        assert await log.at_time(datetime(2000, 1, 1)) == await log.latest()
+        assert await log.at_time(datetime.fromtimestamp(1.5, UTC)) != await log.earliest()
+        assert await read_all(log, await log.at_time(datetime.fromtimestamp(1.5, UTC))) == [b"2000"]
+
+    run(tmp_path, test)
+
+
 def test_entries_of_no_bytes_make_a_ledger_old_too(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         log = cluster.client().log("clicks")

@@ -246,3 +246,39 @@ def test_routed_commits_remove_what_has_expired(tmp_path) -> None:
         await commit.close()
 
     run_on_one(tmp_path, test)
+
+
+def test_epoch_that_fails_leaves_no_shared_ledger_in_any_of_its_logs(tmp_path) -> None:
+    """The outcome of its entries may be unknown, so that no later epoch may follow them."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        logs = await make(client, *NAMES)
+        commit = committer(client)
+        before = await ledger_ids(client)
+        lost = RoutedOutput("b", (Output((SegmentFacts(1 << 40, 0, 1),)),), OPTIONS)
+        with pytest.raises(DataLoss):
+            await commit.append([rows("a", "1"), lost, rows("c", "2")], Publisher("q", 0))
+        assert await ledger_ids(client) == before
+        for log in logs:
+            assert await (await log.store()).attempts.pending_ids(log.name) == set()
+
+    run_on_one(tmp_path, test)
+
+
+def test_unpublished_ledgers_of_an_owner_are_discarded_in_the_logs_that_are_named(tmp_path) -> None:
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        logs = await make(client, *NAMES)
+        made = {}
+        for log in logs:
+            for epoch in (0, 1):
+                writer = await log.create_attempt(SegmentOwner("query", "q", epoch, 0, 0), OPTIONS)
+                made[log.name, epoch] = writer.ledger_id
+                await writer.close()
+        await committer(client).discard(["a", "b"], up_to_epoch=0)
+        assert await ledger_ids(client) == set(made.values()) - {made["a", 0], made["b", 0]}
+        await committer(client).discard(["a"])
+        assert await ledger_ids(client) == {made["b", 1], made["c", 0], made["c", 1]}
+
+    run_on_one(tmp_path, test)

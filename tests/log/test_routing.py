@@ -28,6 +28,7 @@ from bkspark.log.store import LogStore
 from bkspark.metadata.memory import Fault, MemoryStore, MemoryTree
 from bkspark.metadata.tree import ANY_VERSION, Operation, Set, Stat
 from tests.log.world import JOB, TurningTree, closed
+from tests.planting import changed
 
 Q0 = Publisher("q", 0)
 
@@ -560,3 +561,20 @@ def test_record_of_a_publisher_that_has_just_published_is_not_removed_for_room(
         assert not await commits.has_published(Publisher("p0", 0)), "the other old one was removed"
 
     asyncio.run(test())
+
+
+@in_logs("a", "b")
+async def test_publishers_that_have_not_published_for_longest_are_forgotten_when_there_are_too_many(logs: Logs) -> None:
+    logs.server.now_ms = 1_000
+    names = [f"q{number}" for number in range(20)]
+    for number, name in enumerate(names):
+        logs.server.now_ms += 1
+        assert await logs.commit(Publisher(name, 0), a=number)
+    logs.server.now_ms += 1
+    assert await logs.commit(Publisher(names[0], 1), a=100)  # the latest one now
+    with changed(routing, "RECORDS_MAX", lambda old: 20):
+        assert await logs.commit(Publisher("another", 0), a=101)
+    found = await logs.server.session().children(ROUTED_ROOT)
+    records = [routing._record_path(name).rpartition("/")[2] for name in names]
+    assert [name for name, record in zip(names, records) if record not in found] == ["q1", "q2"]
+    assert len(found) == 19
