@@ -14,7 +14,9 @@ from crc32c import crc32c
 from bkspark.errors import StorageDamaged
 from bkspark.wire.status import Status
 from bookie_service.formats import index_files
+from bookie_service.formats import journal as journal_format
 from bookie_service.formats import key_value_index as index_format
+from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage.disks import FileSystemSpace
 from bookie_service.storage.index.key_value_index import KeyValueIndex
 from bookie_service.storage.io.files import LocalFiles
@@ -98,6 +100,13 @@ def test_replayed_journal_is_not_open_any_more(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) > 2
     assert len(replayed(tmp_path)[0]) >= 5
     assert open_below(tmp_path) == []
+
+
+def test_journal_that_has_no_file_yet_ends_before_its_first_one(tmp_path: Path) -> None:
+    bodies, result = replayed(tmp_path)
+    assert (bodies, result.end, result.torn) == ([], JournalPosition(0, 0), None)
+    open_journal(tmp_path, result.end).close()
+    assert [path.name for path in tmp_path.iterdir()] == [journal_format.file_name(1)]
 
 
 def test_journal_keeps_its_backups_while_there_is_space_for_the_next_group() -> None:
