@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 
 import pytest
 
+from bkspark.metadata.bookie_plans import BookiePlans
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.uri import MetadataUri
 from bookie_service.cluster.peers import ClusterPeers
-from bookie_service.cluster.plan_follower import _now_ms
+from bookie_service.cluster.plan_follower import PlanFollower, _now_ms
 from bookie_service.cluster.registration import Registration
 from tests.bookie.test_registration import ADDRESS, ID, Bench, run
 from tests.polling import until
@@ -44,6 +46,26 @@ def test_bookie_is_registered_once_it_has_entered_and_not_before() -> None:
         assert registration.is_registered
 
     run(test)
+
+
+def test_change_of_the_mode_is_said_with_the_new_mode(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(bench: Bench) -> None:
+        registration = await bench.registered()
+        with caplog.at_level(logging.INFO):
+            registration.change(read_only=True, reason="a full disk")
+            await registration.settled()
+
+    run(test)
+    assert "registered again, as read-only" in caplog.text
+
+
+def test_part_that_never_started_can_be_stopped() -> None:
+    async def stop() -> None:
+        tree = MemoryStore().session()
+        await ClusterPeers(BookieRegistry(tree, URI)).stop()
+        await PlanFollower(BookiePlans(tree, URI), ID, lambda plan: None).stop()
+
+    asyncio.run(stop())
 
 
 def test_plans_end_by_whole_milliseconds_since_1970(monkeypatch: pytest.MonkeyPatch) -> None:
