@@ -92,6 +92,28 @@ def test_name_of_a_removed_file_that_cannot_be_synced_is_an_error_unless_its_dis
         twin.store.sync_dropped([5])
 
 
+def test_logs_that_cannot_be_sealed_for_want_of_space_are_sealed_later_and_other_errors_are_raised() -> None:
+    twin = twin_of()
+    assert add(twin, (4, 0), (5, 0)) == [Status.EOK] * 2
+    twin.bookie.checkpoint(advances_checkpoint=False)
+    twin.settle()
+    code = errno.ENOSPC
+
+    def fault(operation: str, path: str) -> OSError | None:
+        is_asked = operation == "write" and path.endswith(".idx")
+        return OSError(code, os.strerror(code), path) if is_asked else None
+
+    twin.disk.fault = fault
+    twin.store.seal_logs()
+    assert twin.store.logs.rotated() == []
+    code = errno.EINVAL
+    with pytest.raises(OSError, match="Invalid argument"):
+        twin.store.seal_logs()
+    twin.disk.fault = None
+    twin.store.seal_logs()
+    assert len(twin.store.logs.rotated()) == 1
+
+
 def test_replayed_journal_is_not_open_any_more(tmp_path: Path) -> None:
     journal = open_journal(tmp_path, options=JournalOptions(file_bytes_max=100, preallocate_bytes=0, alignment_bytes=1))
     for number in range(5):
