@@ -23,7 +23,7 @@ from tests.crash.twins import AtHand, AtOnce, BookieTwin
 
 
 def with_options(twin: BookieTwin, options: BookieOptions) -> None:
-    """Put another bookie in front of the twin's storage."""
+    """Let another bookie use the storage of the twin."""
     threads = [journal.thread for journal in twin.journals]
     twin.bookie = Bookie(twin.store, threads, twin.checkpoints, twin.disks, AtHand(), options, AtOnce())
     twin.checkpoints.bookie = twin.bookie

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+
+import pytest
 
 from bkspark.errors import MetadataError
 from bookie_service.formats import compaction as intent_format
+from bookie_service.formats.compaction import SUFFIX
 from bookie_service.formats.entry_log import HEADER_BYTES
-from tests.bookie.collecting import Bench
+from bookie_service.gc.garbage_collector import GarbageCollector
+from tests.bookie.collecting import UNLIMITED, Bench
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.test_parallel_compaction import collect, copies
 
@@ -63,4 +68,46 @@ def test_first_of_several_reasons_is_reported(tmp_path: Path) -> None:
     report = bench.collect()
     assert report.damaged_logs == 1
     assert report.kept_because == "ledgers are not dropped, because it is unknown which are deleted: no answer"
+    bench.store.close()
+
+
+def test_error_that_no_file_caused_ends_a_pass_that_copies_several_logs(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    bench = Bench(tmp_path, files, directories=2)
+    half_garbage(bench, 4, 6, range(20))
+    half_garbage(bench, 5, 7, range(20))
+    bench.delete(6, 7)
+
+    def fault(operation: str, path: str) -> bool:
+        if operation == "create" and path.endswith(SUFFIX):
+            raise RuntimeError("a defect")
+        return False
+
+    files.fault = fault
+    with pytest.raises(RuntimeError, match="a defect"):
+        collect(bench)
+    bench.store.close()
+
+
+def test_damaged_log_is_not_copied_again(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    bench = Bench(tmp_path, files)
+    half_garbage(bench, 4, 6, range(20))
+    bench.delete(6)
+    (path,) = map(Path, bench.log_paths)
+    content = bytearray(path.read_bytes())
+    content[HEADER_BYTES + 10 * 120] ^= 0x80  # the length of an entry in the middle
+    path.write_bytes(content)
+
+    async def run() -> None:
+        collector = GarbageCollector(
+            bench.store, bench.compactor, bench.cluster, UNLIMITED, bench.flush_all, lambda error: None
+        )
+        for damaged in (1, 0):
+            report = await collector.run_pass(is_forced=True)
+            assert (report.damaged_logs, report.compacted_logs) == (damaged, 0)
+        await collector.stop()
+
+    asyncio.run(run())
+    assert len([each for each in files.operations if each[0] == "create" and each[1].endswith(SUFFIX)]) == 1
     bench.store.close()

@@ -16,13 +16,16 @@ from bkspark.wire.status import Status
 from bookie_service.formats import index_files
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats import key_value_index as index_format
+from bookie_service.formats.limbo import LIMBO_NAME
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage.disks import FileSystemSpace
 from bookie_service.storage.index.key_value_index import KeyValueIndex
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.journal.journal import Journal, JournalOptions
+from bookie_service.storage.ledgers.limbo import Limbo
 from bookie_service.storage.ledgers.opening import Storage, open_storage
+from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.entry_log import EntryLogs
 from tests.bookie.test_changes import add, fence
 from tests.bookie.test_compaction_steps import open_below
@@ -218,3 +221,15 @@ def test_start_says_how_many_records_were_replayed_and_that_the_list_of_index_fi
     file.write([b"torn"], file.size())
     (notice,) = opened(twin).notices
     assert notice.startswith(f"{file.path} offset {file.size() - 4}: torn by a crash, or damaged")
+
+
+def test_damaged_list_of_ledgers_in_limbo_is_named_with_its_directories(tmp_path: Path) -> None:
+    (tmp_path / LIMBO_NAME).write_bytes(b"nonsense")
+    with pytest.raises(StorageDamaged, match=f"^{LIMBO_NAME} in {tmp_path}: .*cannot tell which ledgers lost entries"):
+        Limbo(LocalFiles(), [str(tmp_path)])
+
+
+def test_size_of_the_write_cache_is_named_as_the_operator_configures_it() -> None:
+    found = {each.name: each.cache_half_setting for each in StorageClass}
+    assert found["DB"] == "half of dbStorage_writeCacheMaxSizeMb, in bytes"
+    assert found["SORTED"] == found["INTERLEAVED"] == "skipListSizeLimit"
