@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from bkspark.wire.status import Status
+from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.compaction import SUFFIX
 from bookie_service.storage.logs import log_scan
 from bookie_service.storage.logs.compaction import Compactor
@@ -82,6 +83,8 @@ def test_start_without_space_for_the_index_keeps_both_logs_and_a_later_one_finis
     again = BookieTwin(disk, twin.setup, twin.history.after_crash())
     assert again.notices == [f"entry log {intent.old_id:x} stays beside its copy until there is space for the index"]
     assert [again.read(*each)[2] for each in held] == [entry(*each) for each in held]
+    names = cut(disk).names("/ledgers0/current")
+    assert {log_format.file_name(intent.old_id), log_format.file_name(intent.new_id)} <= set(names)
     disk.fault = None
     last = restarted(again)
     assert (last.notices, last.store.logs.rotated()) == ([], [intent.new_id])

@@ -16,12 +16,14 @@ from bkspark.wire.status import Status
 from bookie_service.formats import index_files
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats import key_value_index as index_format
+from bookie_service.formats.journal import FileHeader
 from bookie_service.formats.limbo import LIMBO_NAME
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage.disks import FileSystemSpace
 from bookie_service.storage.index.key_value_index import KeyValueIndex
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.key_values import KeyValueOptions
+from bookie_service.storage.journal import replay
 from bookie_service.storage.journal.journal import Journal, JournalOptions
 from bookie_service.storage.ledgers.limbo import Limbo
 from bookie_service.storage.ledgers.opening import Storage, open_storage
@@ -31,7 +33,7 @@ from tests.bookie.test_changes import add, fence
 from tests.bookie.test_compaction_steps import open_below
 from tests.bookie.test_durable_steps import SMALL, new_disk, record, twin_of
 from tests.bookie.test_file_index import update
-from tests.bookie.test_journal import START, open_journal, replayed
+from tests.bookie.test_journal import START, open_journal, path_of, replayed
 from tests.bookie.test_journal import record as fence_record
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import SimulatedFiles
@@ -132,6 +134,35 @@ def test_journal_that_has_no_file_yet_ends_before_its_first_one(tmp_path: Path) 
     assert (bodies, result.end, result.torn) == ([], JournalPosition(0, 0), None)
     open_journal(tmp_path, result.end).close()
     assert [path.name for path in tmp_path.iterdir()] == [journal_format.file_name(1)]
+    assert journal_format.decode_file_header(path_of(tmp_path).read_bytes(), 1) == FileHeader(1, 0, 0)
+
+
+def test_emptied_file_in_which_replay_begins_refuses_the_start(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path)
+    journal.append([fence_record(b"x" * 50)])
+    mark = journal.end
+    journal.close()
+    path_of(tmp_path).write_bytes(b"")
+    with pytest.raises(StorageDamaged, match=journal_format.file_name(1)):
+        replayed(tmp_path, mark)
+    assert path_of(tmp_path).exists()
+
+
+def test_record_after_damage_is_found_at_the_beginning_of_the_bytes_that_are_looked_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = open_journal(tmp_path)
+    at = journal.end.offset
+    journal.append([fence_record(b"x" * 50)])
+    later = journal.end.offset
+    journal.append([fence_record(b"y" * 50)])
+    journal.close()
+    content = bytearray(path_of(tmp_path).read_bytes())
+    content[later - 1] ^= 0xFF
+    path_of(tmp_path).write_bytes(content)
+    monkeypatch.setattr(replay, "_SCAN_BYTES", later - (at + 1))
+    with pytest.raises(StorageDamaged, match=f"offset {at}: .* offset {later} holds a record"):
+        replayed(tmp_path)
 
 
 def test_journal_keeps_its_backups_while_there_is_space_for_the_next_group() -> None:
