@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from bkspark.wire.status import Status
+from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.compaction import SUFFIX
 from bookie_service.storage.logs import log_scan
 from bookie_service.storage.logs.compaction import Compactor
 from tests.bookie.collecting import without_limits
-from tests.bookie.test_changes import add
-from tests.bookie.test_durable_steps import cut, twin_of
+from tests.bookie.test_changes import add, entry
+from tests.bookie.test_durable_steps import cut, restarted, twin_of
 from tests.bookie.test_storage_edges import half_live, log_ids
+from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import SimulatedFiles
+from tests.crash.twins import BookieTwin
 
 
 def open_below(folder: Path) -> list[str]:
@@ -61,3 +66,26 @@ def test_copy_has_few_entries_that_are_not_durable(
     assert compactor.rewrite(twin.store.logs.rotated()[0], pace, outstanding_max) is not None
     assert len(outstanding) > 5
     assert max(outstanding) == most
+
+
+def test_start_without_space_for_the_index_keeps_both_logs_and_a_later_one_finishes() -> None:
+    twin = twin_of()
+    held = [(4, entry_id) for entry_id in range(12)]
+    assert add(twin, *held) == [Status.EOK] * 12
+    twin.checkpoint()
+    twin.store.seal_logs()
+    compactor = Compactor(SimulatedFiles(twin.disk), twin.store, ["/ledgers0/current"])
+    intent = compactor.copy(twin.store.logs.rotated()[0], without_limits)
+    assert intent is not None
+    disk = crash_image(twin.disk, Loss.LOST, Random(1))
+    full = OSError(errno.ENOSPC, "No space left on device", "/ledgers0/current")
+    disk.fault = lambda operation, path: full if operation == "write" and path.endswith(".idx") else None
+    again = BookieTwin(disk, twin.setup, twin.history.after_crash())
+    assert again.notices == [f"entry log {intent.old_id:x} stays beside its copy until there is space for the index"]
+    assert [again.read(*each)[2] for each in held] == [entry(*each) for each in held]
+    names = cut(disk).names("/ledgers0/current")
+    assert {log_format.file_name(intent.old_id), log_format.file_name(intent.new_id)} <= set(names)
+    disk.fault = None
+    last = restarted(again)
+    assert (last.notices, last.store.logs.rotated()) == ([], [intent.new_id])
+    assert [last.read(*each)[2] for each in held] == [entry(*each) for each in held]

@@ -61,6 +61,21 @@ def test_full_logs_are_collectable_once_the_index_is_durable_for_them(directorie
     assert set(full) <= set(rotated)
 
 
+def test_entries_are_in_the_directory_of_their_ledger() -> None:
+    """A disk that is lost takes few ledgers with it."""
+    twin = twin_of(directories=2)
+    for first in range(0, 160, 20):
+        ids = [(ledger_id, first + each) for each in range(20) for ledger_id in (4, 5, 6, 7)]
+        assert add(twin, *ids) == [Status.EOK] * len(ids)
+    twin.checkpoint()
+    twin.store.seal_logs()
+    for log_id in twin.store.logs.rotated():
+        path = str(twin.store.logs.path(log_id))
+        ledgers_map = LogScan(SimulatedFiles(twin.disk).open(path), log_id).ledgers_map
+        assert ledgers_map is not None
+        assert {f"/ledgers{ledger_id % 2}" for ledger_id in ledgers_map[0].tolist()} == {path.rpartition("/current")[0]}
+
+
 @pytest.mark.parametrize("refused", ["create", "write"])
 def test_replay_that_finds_no_space_for_a_while_loses_no_entry(refused: str) -> None:
     """The journal holds more than the write cache."""

@@ -140,6 +140,9 @@ def has_positions(file_bytes: np.ndarray) -> np.ndarray:
 
 
 def count_positions(file_bytes: np.ndarray) -> int:
-    """Return about how many positions index files of these sizes have: exactly, if no entries are missing."""
-    first = min(layout.positions_at for layout in index_format.LAYOUTS.values())
+    """Return about how many positions index files of these sizes have.
+
+    The number is exact if no entries are missing and all files have the layout of new files.
+    """
+    first = index_format.LAYOUT.positions_at
     return int(np.maximum(file_bytes - first, 0).sum()) // index_format.POSITION_BYTES

@@ -104,13 +104,11 @@ class LedgerWrites:
     because this happens on the event loop.
     """
 
-    __slots__ = ("_runs", "last_entry")
+    __slots__ = ("_runs",)
 
     def __init__(self) -> None:
         self._runs = [_Run()]
         """The runs, at least one."""
-        self.last_entry = NOT_HELD
-        """The highest entry id that is held here."""
 
     def append(self, entries: np.ndarray, addresses: np.ndarray) -> int:
         """Record the addresses of entries; return how many bytes of memory this costs."""
@@ -118,7 +116,6 @@ class LedgerWrites:
             entries, addresses = _newest(entries, addresses)
         run, cost = self._continued(entries.item(0))
         run.append(entries, addresses)
-        self.last_entry = max(self.last_entry, run.last)
         return cost + len(entries) * INDEX_BYTES_PER_ENTRY
 
     def append_single(self, entry_id: int, address: int) -> int:
@@ -127,8 +124,6 @@ class LedgerWrites:
         if run.last >= entry_id:
             run, cost = self._continued(entry_id)
         run.append_single(entry_id, address)
-        if entry_id > self.last_entry:
-            self.last_entry = entry_id
         return cost + INDEX_BYTES_PER_ENTRY
 
     def _continued(self, entry_id: int) -> tuple[_Run, int]:

@@ -1,0 +1,73 @@
+"""What the parts that follow the cluster do by themselves, from their start on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import pytest
+
+from bkspark.metadata.bookie_plans import BookiePlans
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.memory import MemoryStore
+from bkspark.metadata.registration import BookieAddress
+from bkspark.metadata.uri import MetadataUri
+from bookie_service.cluster.peers import ClusterPeers
+from bookie_service.cluster.plan_follower import PlanFollower, _now_ms
+from bookie_service.cluster.registration import Registration
+from tests.bookie.test_registration import ADDRESS, ID, Bench, run
+from tests.polling import until
+
+URI = MetadataUri.parse("zk://h/ledgers")
+
+
+def test_addresses_of_bookies_are_looked_up_again_and_again() -> None:
+    async def look() -> None:
+        registry = BookieRegistry(MemoryStore().session(), URI)
+        await registry.initialize_cluster()
+        await registry.register("a", BookieAddress("127.0.0.1", 1))
+        peers = ClusterPeers(registry, interval_s=0.01)
+        peers.start()
+        await until(lambda: peers.addresses == {"127.0.0.1"}, "the first look-up")
+        await registry.register("b", BookieAddress("10.1.2.3", 1))
+        await until(lambda: peers.addresses == {"127.0.0.1", "10.1.2.3"}, "another look-up")
+        await peers.stop()
+
+    asyncio.run(look())
+
+
+def test_bookie_is_registered_once_it_has_entered_and_not_before() -> None:
+    async def test(bench: Bench) -> None:
+        await bench.registry.initialize_cluster()
+        registration = Registration(bench.registry, ID, ADDRESS, read_only=False)
+        assert not registration.is_registered
+        await registration.enter()
+        assert registration.is_registered
+
+    run(test)
+
+
+def test_change_of_the_mode_is_said_with_the_new_mode(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(bench: Bench) -> None:
+        registration = await bench.registered()
+        with caplog.at_level(logging.INFO):
+            registration.change(read_only=True, reason="a full disk")
+            await registration.settled()
+
+    run(test)
+    assert "registered again, as read-only" in caplog.text
+
+
+def test_part_that_never_started_can_be_stopped() -> None:
+    async def stop() -> None:
+        tree = MemoryStore().session()
+        await ClusterPeers(BookieRegistry(tree, URI)).stop()
+        await PlanFollower(BookiePlans(tree, URI), ID, lambda plan: None).stop()
+
+    asyncio.run(stop())
+
+
+def test_plans_end_by_whole_milliseconds_since_1970(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: 7_999_999)
+    assert _now_ms() == 7
