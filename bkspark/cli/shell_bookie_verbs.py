@@ -10,11 +10,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bkspark.cli.shell_language import FAILED, Failure, Options, Shell, confirmed, required
+from bkspark.cli.shell_language import FAILED, Failure, Options, Shell, confirmed, renamed_bookie, required
+
+if TYPE_CHECKING:
+    from bkspark.metadata.cookies import Cookie
 
 # ---- the files of a bookie ----
 
@@ -208,8 +212,91 @@ def update_cookie(shell: Shell, options: Options) -> int:
         if not confirmed("Are you sure to delete the bookie's cookie?", is_forced=is_forced):
             return 0
         return shell.cluster("cookie", "delete", shell.local_bookie())
-    raise Failure("-bookieId and -expandstorage are not offered: write the cookie with `bkspark cookie generate`, then "
-                  "store it with `bkspark cookie update`")  # fmt: skip
+    if options.bookieId is not None:
+        return _rename_cookie(shell, options.bookieId)
+    if options.expandstorage:
+        return _expand_storage(shell)
+    raise Failure("one of -bookieId, -expandstorage, -list and -delete must be given")
+
+
+def _rename_cookie(shell: Shell, kind: str) -> int:
+    """Name the stopped bookie by its IP address or its host name in its cookies.
+
+    The files come first, then the new cookie of the metadata store, then the old one goes. In between the bookie does
+    not start, and a repetition continues.
+    """
+    from bkspark.metadata import cookies
+
+    renamed = renamed_bookie(shell, kind)
+    if renamed is None:
+        return 0
+    directories = _cookie_directories(shell)
+    with _locked(directories):
+        for directory in directories:
+            path = directory / "VERSION"
+            cookie = replace(_read_cookie(path), bookie_id=renamed.new)
+            _write_durably(path, cookies.encode(cookie))
+            print(f"{path} is the cookie of {renamed.new}")
+        stored = {each["bookie"] for each in shell.output("cookie", "list")["cookies"]}
+        if renamed.new not in stored:
+            if renamed.old not in stored:
+                raise Failure(
+                    f"the cluster has no cookie of {renamed.old} nor of {renamed.new}: was it decommissioned?"
+                )
+            code = shell.cluster("cookie", "create", renamed.new, directories[0] / "VERSION")
+            if code:
+                return code
+        return shell.cluster("cookie", "delete", renamed.old) if renamed.old in stored else 0
+
+
+def _cookie_directories(shell: Shell) -> list[Path]:
+    """Return the directories of the configured bookie that hold its cookie. Raises Failure."""
+    found = [*shell.directories("journalDirectories", "journalDirectory"), *shell.directories("ledgerDirectories")]
+    if shell.values.get("indexDirectories"):
+        # The bookies of bkspark have no such directories.
+        found += [each for each in shell.directories("indexDirectories") if (each / "VERSION").exists()]
+    return list(dict.fromkeys(found))
+
+
+def _read_cookie(path: Path) -> Cookie:
+    from bkspark.metadata import cookies
+
+    try:
+        return cookies.decode(path.read_bytes(), str(path))
+    except OSError as error:
+        raise Failure(f"the bookie has no cookie at {path}: {error.strerror}") from None
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    beside = path.with_name(f"{path.name}.new")
+    try:
+        with open(beside, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        raise Failure(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _expand_storage(shell: Shell) -> int:
+    """Succeed if there is nothing to expand. A bookie of bkspark finds a ledger's index by the number of its
+    directories, so directories cannot be added."""
+    cookie = _read_cookie(shell.directories("ledgerDirectories")[0] / "VERSION")
+    known = {*cookie.journal_directories, *cookie.ledger_directories, *(cookie.index_directories or ())}
+    new = [each for path in _cookie_directories(shell) if (each := os.path.abspath(path.parent)) not in known]
+    if new:
+        raise Failure(
+            f"{', '.join(new)} cannot be added, because the bookie's cookie names its directories for good: start "
+            "another bookie there"
+        )
+    print(f"the cookie names all directories of {shell.file()}: there is nothing to add")
+    return 0
 
 
 def cookie(verb: str) -> Any:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 import tempfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bkspark.cli.shell_language import REFUSED, Failure, Options, Shell, confirmed, required
+from bkspark.cli.shell_language import REFUSED, Failure, Options, Shell, confirmed, renamed_bookie, required
 from bkspark.ids import parse_host_port
 from bkspark.net.host_names import host_name
 
@@ -285,24 +284,8 @@ def rename_bookie(shell: Shell, options: Options) -> int:
 
 def update_ledgers(shell: Shell, options: Options) -> int:
     """Name the configured bookie by its IP address instead of its host name in all ledgers, or the other way round."""
-    kind = required(options.bookieId, "bookieId")
-    if kind not in ("ip", "hostname"):
-        raise Failure(f"-bookieId {kind!r} is neither ip nor hostname")
-    if (kind == "hostname") != (shell.values.get("useHostNameAsBookieID") == "true"):
-        raise Failure(f"-bookieId {kind} does not fit useHostNameAsBookieID in {shell.file()}: change that first")
-    fixed = [key for key in ("bookieId", "advertisedAddress") if shell.values.get(key)]
-    if fixed:
-        print(f"{fixed[0]} of {shell.file()} is the bookie's name, by IP address or not: nothing is changed")
-        return 0
-    host, _, port = shell.local_bookie().rpartition(":")
-    try:
-        by_ip, by_name = socket.gethostbyname(host), socket.getfqdn(host)
-    except OSError as error:
-        raise Failure(f"the bookie's host {host!r} is not found: {error}") from None
-    old, new = (by_name, by_ip) if kind == "ip" else (by_ip, by_name)
-    if old == new:
-        raise Failure(f"{host!r} has no name beside its address: there is nothing to change")
-    return _rename(shell, f"{old}:{port}", f"{new}:{port}", options.limit)
+    renamed = renamed_bookie(shell, required(options.bookieId, "bookieId"))
+    return 0 if renamed is None else _rename(shell, renamed.old, renamed.new, options.limit)
 
 
 def _rename(shell: Shell, source: str, target: str, limit: str | None) -> int:

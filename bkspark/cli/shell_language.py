@@ -7,13 +7,14 @@ import contextlib
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
     from bkspark.metadata.zookeeper_options import ZooKeeperOptions
@@ -204,3 +205,35 @@ def required(value: str | None, name: str) -> str:
     if value is None:
         raise Failure(f"-{name} is missing")
     return value
+
+
+class Renamed(NamedTuple):
+    """The ids of a bookie before and after it is named by its IP address instead of its host name, or the other way
+    round."""
+
+    old: str
+    new: str
+
+
+def renamed_bookie(shell: Shell, kind: str) -> Renamed | None:
+    """Return the ids of the configured bookie if it is to be named by `kind`, "ip" or "hostname"; None, which is
+    printed, if the configuration gives it a name. Raises Failure."""
+    if kind not in ("ip", "hostname"):
+        raise Failure(f"-bookieId {kind!r} is neither ip nor hostname")
+    if (kind == "hostname") != (shell.values.get("useHostNameAsBookieID") == "true"):
+        raise Failure(f"-bookieId {kind} does not fit useHostNameAsBookieID in {shell.file()}: change that first")
+    fixed = [key for key in ("bookieId", "advertisedAddress") if shell.values.get(key)]
+    if fixed:
+        print(f"{fixed[0]} of {shell.file()} is the bookie's name, by IP address or not: nothing is changed")
+        return None
+    host, _, port = shell.local_bookie().rpartition(":")
+    try:
+        by_ip, by_name = socket.gethostbyname(host), socket.getfqdn(host)
+    except OSError as error:
+        raise Failure(f"the bookie's host {host!r} is not found: {error}") from None
+    if shell.values.get("useShortHostName") == "true":
+        by_name = by_name.partition(".")[0]
+    if by_ip == by_name:
+        raise Failure(f"{host!r} has no name beside its address: there is nothing to change")
+    old, new = (by_name, by_ip) if kind == "ip" else (by_ip, by_name)
+    return Renamed(f"{old}:{port}", f"{new}:{port}")

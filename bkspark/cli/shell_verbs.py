@@ -292,7 +292,7 @@ VERBS: tuple[Verb, ...] = (
             _value("d", "delete", value="[force]"),
             _FORCE,
         ),
-        note="-b and -e: `cookie generate`, then `cookie update`",
+        note="-e fails if there are directories to add: start another bookie there",
     ),
     Verb("cookie_create", cookie("create"), "cookie create ID FILE", (_COOKIE_FILE,), "ID"),
     Verb("cookie_get", cookie("show"), "cookie show ID", (), "ID"),

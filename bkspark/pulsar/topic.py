@@ -12,7 +12,7 @@ from bkspark.errors import MetadataFormat, NoSuchEntry, NoSuchLedger, NoSuchLog,
 from bkspark.ledger.cluster import Cluster
 from bkspark.metadata.tree import Tree
 from bkspark.pulsar import metadata
-from bkspark.pulsar.metadata import COMPACTED_LEDGER, Cursor, EntryPosition, ManagedLedger
+from bkspark.pulsar.metadata import COMPACTED_LEDGER, Cursor, EntryPosition, ManagedLedger, SchemaVersion
 from bkspark.pulsar.names import (
     MANAGED_LEDGERS,
     PARTITIONED_TOPICS,
@@ -30,6 +30,9 @@ COMPACTION = "__compaction"
 SCHEMA_VERSIONS_MAX = 1000
 """Limit of the versions that are read for one topic."""
 _CLOSE_NAMES = 3
+
+KnownSchemas = dict[EntryPosition, tuple[Schema, tuple[SchemaVersion, ...]]]
+"""By the entry that has it: a schema, and where the versions before it are stored. Entries never change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,15 +185,17 @@ class PulsarStore:
                 cursor = metadata.decode_cursor_entry(entry, cursor.ledger_id, source)
         return Subscription(topic, name, cursor)
 
-    async def schemas(self, topic: TopicName, cluster: Cluster) -> dict[int, Schema]:
+    async def schemas(self, topic: TopicName, cluster: Cluster, known: KnownSchemas | None = None) -> dict[int, Schema]:
         """Return the schemas of a topic by version; empty for one of bytes.
 
         Args:
             cluster: with the empty password, which ledgers of schemas have.
+            known: schemas that were read before, which are not read again. Those that are read now are added.
 
         Raises:
             MetadataFormat: a schema cannot be decoded.
         """
+        known = {} if known is None else known
         path = self._root + topic.schema_path
         try:
             data, _ = await self._tree.get(path)
@@ -203,11 +208,13 @@ class PulsarStore:
         while todo and len(found) < SCHEMA_VERSIONS_MAX:
             version, place = todo.popitem()
             source = f"schema version {version} of {topic}, ledger {place.ledger_id}"
-            entry = await _entry(cluster, place)
-            if entry is None:
-                continue
-            info, before = metadata.decode_schema_entry(entry, source)
-            found[version] = decode_schema(version, info, source)
+            if place not in known:
+                entry = await _entry(cluster, place)
+                if entry is None:
+                    continue
+                info, before = metadata.decode_schema_entry(entry, source)
+                known[place] = decode_schema(version, info, source), before
+            found[version], before = known[place]
             todo |= {each.version: each.place for each in before if each.version not in looked_at}
             looked_at |= todo.keys()
         if named and not found:

@@ -15,7 +15,7 @@ from typing import overload
 from bkspark.log.positions import Position
 from bkspark.pulsar.metadata import ListedLedger, ManagedLedger
 from bkspark.pulsar.names import TopicName
-from bkspark.pulsar.topic import PulsarStore
+from bkspark.pulsar.topic import KnownSchemas, PulsarStore
 from bkspark.spark.ranges import Backlog, ReadableSegment, amount
 
 
@@ -111,9 +111,13 @@ class TopicList:
 
 
 class TopicLists:
-    """Reads the lists of topics, and keeps those that it read last: an unchanged one is not decoded again."""
+    """Reads the lists of topics, and keeps those that it read last: an unchanged one is not decoded again.
+
+    `schemas`: the schemas of topics that were read.
+    """
 
     def __init__(self) -> None:
+        self.schemas: KnownSchemas = {}
         self._lists: dict[str, tuple[bytes, TopicList]] = {}
         """By topic, the contents of the node and what they say."""
 

@@ -314,7 +314,7 @@ class TopicPlanner:
         """Return the schemas of a topic by version; empty where the options ask for bytes."""
         if self.options.value_format != AUTO:
             return {}
-        return await (await self.store()).schemas(topic, self._without_password)
+        return await (await self.store()).schemas(topic, self._without_password, self._lists.schemas)
 
     async def partitions(
         self, ranges: Sequence[EntryRange], views: Mapping[str, TopicView], facts: Mapping[str, TopicFacts]

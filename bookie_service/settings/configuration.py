@@ -255,17 +255,24 @@ def _http(keys: Values) -> HttpOptions:
     unset = EVERYWHERE if is_guarded else THIS_HOST
     host = keys.parsed("httpServerHost", _checked_host, default=_HOST_UNSET)
     metrics_host = keys.parsed("prometheusStatsHttpAddress", _checked_host, default=_HOST_UNSET)
-    return fill(
-        keys,
-        HttpOptions,
-        host=host or unset,
-        serves_metrics=is_prometheus and serves_metrics,
-        metrics_host=metrics_host or unset,
-        limits=fill(keys, HttpLimits),
-        access_file=access_file,
-        tls=tls,
-        allowed_hosts=keys.names("httpServerAllowedHosts"),
-    )
+    limits = fill(keys, HttpLimits)
+    try:
+        return fill(
+            keys,
+            HttpOptions,
+            host=host or unset,
+            serves_metrics=is_prometheus and serves_metrics,
+            metrics_host=metrics_host or unset,
+            limits=limits,
+            access_file=access_file,
+            tls=tls,
+            allowed_hosts=keys.names("httpServerAllowedHosts"),
+        )
+    except ConfigurationError as error:
+        message = str(error)
+        for key in ("httpServerHost", "prometheusStatsHttpAddress"):
+            message = keys.without_named(key, message)
+        raise ConfigurationError(message) from None
 
 
 def _metadata_uri(keys: Values) -> MetadataUri:

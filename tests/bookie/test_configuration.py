@@ -256,6 +256,17 @@ def test_message_about_a_value_shows_what_it_names_as_it_is_written(
     assert refused > 20
 
 
+def test_host_that_others_would_reach_is_shown_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BK_WORD", "hunter2secret")
+    for key, switches in (
+        ("httpServerHost", {"httpServerEnabled": "true"}),
+        ("prometheusStatsHttpAddress", {"statsProviderClass": "PrometheusMetricsProvider"}),
+    ):
+        with pytest.raises(ConfigurationError, match=rf"^{key}=\$\{{env:BK_WORD\}}: other hosts") as caught:
+            configure({key: "${env:BK_WORD}", **switches})
+        assert "hunter2" not in str(caught.value)
+
+
 def test_message_without_the_value_still_says_what_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BK_WORD", "loud")
     with pytest.raises(ConfigurationError, match=r"^logLevel=\$\{env:BK_WORD\}: it must be one of debug, info,"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import socket
 import sys
 import uuid
 from pathlib import Path
@@ -14,6 +15,7 @@ from bkspark.blocking import Client
 from bkspark.cli.__main__ import main
 from bkspark.cli.shell_verbs import VERBS, table
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
+from bkspark.metadata.bookies import BookieRegistry
 from bkspark.net.host_names import host_name
 from tests.bookie.child import BookieChild, new_cluster
 from tests.cluster import Cluster
@@ -221,3 +223,110 @@ def test_verbs_about_a_bookies_files(
     shell("nukeexistingcluster -p /ledgers -f")
     shell("whatisinstanceid", 255)
     shell("initnewcluster")
+
+
+class HostedBookie:
+    """A bookie whose id is the address of this host, or its name if that is asked for."""
+
+    def __init__(self, zookeeper: ZooKeeperProcess, folder: Path) -> None:
+        self.child = BookieChild(folder / "bookie", new_cluster(zookeeper.connect_string, uuid.uuid4().hex))
+        del self.child.settings["advertisedAddress"]
+        self.child.settings |= {"listeningInterface": "lo", "allowLoopback": "true"}
+        self.file = folder / "bk_server.conf"
+        self.set()
+
+    def set(self, **settings: str) -> None:
+        self.child.settings |= settings
+        self.file.write_text("".join(f"{key}={value}\n" for key, value in self.child.settings.items()))
+
+    def cookies(self) -> list[str]:
+        """Return the bookies that have a cookie."""
+
+        async def known(registry: BookieRegistry) -> list[str]:
+            return await registry.known()
+
+        return self.child.ask_registry(known)
+
+
+@pytest.mark.cluster
+def test_stopped_bookie_is_named_by_its_host_name_and_serves_what_it_has(
+    zookeeper: ZooKeeperProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    name = socket.getfqdn("127.0.0.1")
+    if name == "127.0.0.1":
+        pytest.skip("this host has no name for 127.0.0.1")
+    bookie = HostedBookie(zookeeper, tmp_path)
+    child, shell = bookie.child, Shell(monkeypatch, capfd, "-conf", str(bookie.file))
+    with child.running(bookie.file), Client(child.uri) as client:
+        with client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
+            writer.append(b"entry")
+        bookie.set(useHostNameAsBookieID="true")
+        assert "the bookie runs" in shell("updatecookie -b hostname", 255)
+    old, child.id = child.id, f"{name}:{child.port}"
+    assert "neither ip nor hostname" in shell("updatecookie -b nonsense", 255)
+    assert "does not fit useHostNameAsBookieID" in shell("updatecookie -b ip", 255)
+    assert "must be given" in shell("updatecookie", 255)
+    assert bookie.cookies() == [old]
+    assert f"is the cookie of {child.id}" in shell("updatecookie -bookieId hostname")
+    assert bookie.cookies() == [child.id]
+    shell("updatecookie -b hostname")
+    shell("updateledgers -b hostname")
+    with child.running(bookie.file), Client(child.uri) as client:
+        assert bytes(client.open(writer.ledger_id, recover=False).read(0, 0)[0]) == b"entry"
+    bookie.set(useHostNameAsBookieID="false")
+    shell("updatecookie -b ip")
+    assert bookie.cookies() == [old]
+
+
+@pytest.mark.cluster
+def test_naming_a_bookie_by_its_host_continues_after_an_interruption(
+    zookeeper: ZooKeeperProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    name = socket.getfqdn("127.0.0.1")
+    if name == "127.0.0.1":
+        pytest.skip("this host has no name for 127.0.0.1")
+    bookie = HostedBookie(zookeeper, tmp_path)
+    shell = Shell(monkeypatch, capfd, "-conf", str(bookie.file))
+    with bookie.child.running(bookie.file):
+        pass
+    bookie.set(useHostNameAsBookieID="true")
+    new = f"{name}:{bookie.child.port}"
+    stamp = bookie.child.directory / "ledgers" / "current" / "VERSION"
+    stamp.write_bytes(stamp.read_bytes().replace(bookie.child.id.encode(), new.encode()))
+    shell("updatecookie -b hostname")
+    assert bookie.cookies() == [new]
+    shell(f"cookie_create -cf {stamp} {new}", 255)
+    stored = tmp_path / "old"
+    stored.write_bytes(stamp.read_bytes().replace(new.encode(), bookie.child.id.encode()))
+    shell(f"cookie_create -cf {stored} {bookie.child.id}")
+    shell("updatecookie -b hostname")
+    assert bookie.cookies() == [new]
+    shell(f"cookie_delete {new}")
+    assert "was it decommissioned" in shell("updatecookie -b hostname", 255)
+
+
+@pytest.mark.cluster
+def test_directories_are_not_added_and_that_is_said(
+    zookeeper: ZooKeeperProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    bookie = HostedBookie(zookeeper, tmp_path)
+    shell = Shell(monkeypatch, capfd, "-conf", str(bookie.file))
+    assert "has no cookie" in shell("updatecookie -e", 255)
+    with bookie.child.running(bookie.file):
+        pass
+    assert "nothing to add" in shell("updatecookie -expandstorage")
+    ledgers = bookie.child.settings["ledgerDirectories"]
+    bookie.set(ledgerDirectories=f"{ledgers},{tmp_path / 'more'}")
+    assert f"{tmp_path / 'more'} cannot be added" in shell("updatecookie -e", 255)
+    bookie.set(advertisedAddress="127.0.0.1", ledgerDirectories=ledgers)
+    assert "nothing is changed" in shell("updatecookie -b ip")
+    assert bookie.cookies() == [bookie.child.id]

@@ -361,3 +361,26 @@ def test_entries_that_stay_unconfirmed_are_reported_once_with_what_brokers_must_
     assert warnings() == 1
     reader.latestOffset(start, ReadAllAvailable())
     assert warnings() == 1
+
+
+def test_schema_that_a_stream_has_read_is_not_read_again(cluster: Cluster, client: Client, topic: StoredTopic) -> None:
+    """Each trigger opened the ledgers of all versions, and read an entry of each."""
+    (first,) = topic.schemas(("STRING", b"", {}))
+    topic.ledger([single(Message(b"a"), schema_version=bytes(8))])
+    given = {"uri": cluster.uri, "topic": str(topic.name), "startingOffsets": "earliest"}
+    reader = TopicStreamReader(StructType().add("value", "string"), SourceOptions.parse(given))
+
+    def batch_from(start: dict) -> tuple[dict, list[str]]:
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        parts = reader.partitions(start, end)
+        return end, [value for part in parts for rows in reader.read(part) for value in rows["value"].to_pylist()]
+
+    noted, found = batch_from(reader.initialOffset())
+    assert found == ["a"]
+    client.delete(first)
+    topic.ledger([single(Message(b"b"), schema_version=bytes(8))])
+    noted, found = batch_from(noted)
+    assert found == ["b"]
+    topic.schemas(("STRING", b"", {}), ("STRING", b"", {"n": "1"}))
+    topic.ledger([single(Message(b"c"), schema_version=(1).to_bytes(8))])
+    assert batch_from(noted)[1] == ["c"]
