@@ -387,6 +387,7 @@ class BookieService:
             await asyncio.to_thread(carry_out, checkpoint, storage.store, storage.marks, self._journals)
             storage.store.end_flush(flush)
         await asyncio.to_thread(storage.store.seal_logs)
+        await asyncio.to_thread(storage.store.keep_records)
 
     def abandon(self) -> None:
         """Close the listening socket and every connection at once; adds in flight get no reply."""

@@ -245,6 +245,7 @@ class GarbageCollector:
         """
         report = self._report = PassReport()
         self.status.is_forced = is_forced
+        await self._apart(self._store.keep_records)
         # Entries that a full disk cannot take wait in memory and in the journal. Garbage is deleted nevertheless.
         is_flushed = is_forced and self._room() is not DiskRoom.FULL
         if is_flushed:
