@@ -568,3 +568,19 @@ def test_journal_that_does_not_sync_its_groups_claims_nothing_that_is_not_durabl
     journal.sync()
     journal.sync()
     assert [operation for operation, _ in files.operations] == ["sync_data"]
+
+
+def test_old_file_that_cannot_be_removed_stays_and_the_journal_continues(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = FaultyFiles()
+    journal = Journal(files, str(tmp_path), replace(OPTIONS, file_bytes_max=600), START)
+    files.fault = lambda operation, path: operation == "remove" and path.endswith("01.txn")
+    for number in range(4):
+        journal.append([record(b"%d" % number * 200)])
+        journal.forget_before(journal.end)
+    assert [int(name[:16], 16) for name in names_of(tmp_path)] == [1, journal.end.file_id]
+    assert caplog.text.count("cannot be removed") == 1
+    files.fault = None
+    journal.forget_before(journal.end)
+    assert [int(name[:16], 16) for name in names_of(tmp_path)] == [journal.end.file_id]
